@@ -1,0 +1,1 @@
+"""Command lines: `bmq` and the drop-in `bmqbrkr`."""

@@ -1,0 +1,1 @@
+"""The HTTP face: health, metrics (pages later). Reads snapshots only."""

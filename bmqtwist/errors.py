@@ -1,0 +1,61 @@
+"""Whose fault it is, in the type: ours (LocalError), the peer's (PeerError), or an honest refusal (Refused).
+
+The numbers are those of the wire: result categories of control messages and statuses of ACKs.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Category(IntEnum):
+    """Result category of a control message's Status."""
+
+    E_SUCCESS = 0
+    E_UNKNOWN = -1
+    E_TIMEOUT = -2
+    E_NOT_CONNECTED = -3
+    E_CANCELED = -4
+    E_NOT_SUPPORTED = -5
+    E_REFUSED = -6
+    E_INVALID_ARGUMENT = -7
+    E_NOT_READY = -8
+
+
+class AckStatus(IntEnum):
+    """Status of one ACK message."""
+
+    SUCCESS = 0
+    LIMIT_MESSAGES = 1
+    LIMIT_BYTES = 2
+    UNKNOWN = 5
+    STORAGE_FAILURE = 6
+    NOT_READY = 7
+
+
+class BmqError(Exception):
+    """Base of every error of this package; never raised itself."""
+
+
+class LocalError(BmqError):
+    """We, or the operator who configured us, did something wrong: a sentence that says what to do instead."""
+
+
+class PeerError(BmqError):
+    """The other side sent what cannot be understood.
+
+    `field` names what was read, `offset` counts bytes from the start of the buffer that was given.
+    `fatal` says that the byte stream cannot be followed any further: the connection must be closed.
+    """
+
+    def __init__(self, reason: str, field: str = "", offset: int = 0, fatal: bool = False) -> None:
+        super().__init__(f"{reason} [field: {field}, offset: {offset}]" if field else reason)
+        self.reason, self.field, self.offset, self.fatal = reason, field, offset, fatal
+
+
+class Refused(BmqError):
+    """A well-formed request that is answered with a status: `category`, opaque `code` and a `message` for people."""
+
+    def __init__(self, category: Category, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.category, self.message, self.code = category, message, code

@@ -1,0 +1,18 @@
+"""Every ceiling, with its unit in the name and its reason beside it."""
+
+from __future__ import annotations
+
+EVENT_BYTES_MAX = 512 << 20  # one event; the C++ builders' soft limit
+PUT_MESSAGE_BYTES_MAX = 66 << 20  # one PUT message with header and options
+APPLICATION_DATA_BYTES_MAX = 64 << 20  # properties and payload of one message, as sent
+INFLATED_BYTES_MAX = 512 << 20  # what one zlib stream may grow to
+PROPERTIES_MAX = 255  # properties of one message
+PROPERTY_NAME_BYTES_MAX = 4095  # 12-bit length field
+QUEUE_NAME_CHARS_MAX = 64
+BER_DEPTH_MAX = 32  # nesting of a control message
+RESERVED_ID_MIN = 0xFFFFFFF6  # queue and sub-queue ids from here on are reserved (-10..-1)
+DELIVERY_ATTEMPTS_MAX = 63  # six bits on the wire between brokers
+OUT_EVENT_BYTES_MAX = 1 << 20  # a batch of PUSH or ACK messages is cut into events of about this size
+EXPRESSION_CHARS_MAX = 128
+EXPRESSION_OPERATORS_MAX = 10
+EXPRESSION_PROPERTIES_MAX = 10

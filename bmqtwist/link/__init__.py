@@ -1,0 +1,1 @@
+"""Connections: the pure session core and the Twisted protocol around it."""

@@ -1,0 +1,1 @@
+"""What bytes mean: headers, control messages, properties. Pure."""
