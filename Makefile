@@ -1,0 +1,68 @@
+# bmqtwist: everything goes through a virtual environment in .venv; nothing is installed outside of it.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONFIG ?= etc
+DATA ?= data
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+SEEDS ?= 20
+MINUTES ?= 10
+
+.PHONY: help run demo test conformance soak sim bench lint clean
+
+help:
+	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
+	@echo "make demo         post and consume through the official SDK against a running broker"
+	@echo "make test         the whole test suite"
+	@echo "make conformance  the suite, then what of the specifications it proved"
+	@echo "make sim          simulated runs with fresh seeds (SEEDS=n)"
+	@echo "make soak         the real broker under load for MINUTES=n"
+	@echo "make bench        throughput and latency of the real broker"
+	@echo "make lint         ruff and mypy"
+
+$(VENV)/.installed: setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -e .
+	touch $@
+
+$(VENV)/.installed-test: setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -e '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-lint: $(VENV)/.installed-test
+	$(BIN)/python -m pip install -q mypy ruff
+	touch $@
+
+run: $(VENV)/.installed
+	@mkdir -p $(DATA)/storage $(DATA)/archive $(DATA)/logs
+	@echo "The broker listens on tcp://localhost:30114 when it says 'BMQbrkr started successfully'."
+	@echo "Try it: make demo (in another terminal). Stop it: Ctrl-C."
+	$(BIN)/bmqbrkr $(CONFIG)
+
+demo: $(VENV)/.installed-test
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.installed-test
+	$(PYTEST) -n $(WORKERS) --dist worksteal
+
+conformance: $(VENV)/.installed-test
+	$(PYTEST) -q -n $(WORKERS) --dist worksteal --conformance --tb=line
+
+sim: $(VENV)/.installed-test
+	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
+
+soak: $(VENV)/.installed-test
+	$(BIN)/python -m bench.soak --minutes $(MINUTES)
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m bench.run
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/python -m ruff check bmqtwist tests bench examples
+	$(BIN)/python -m mypy bmqtwist
+
+clean:
+	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,0 +1,129 @@
+"""Rules that matter are tests: layering, purity, size and leftovers of the whole tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "bmqtwist"
+
+# docs/architecture.md, "Ranks": a module imports only from its own rank or a lower number.
+RANKS = {"limits": 0, "errors": 0, "ids": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5, "node": 6,
+         "console": 7, "cli": 7, "tap": 8}
+# Modules that do instead of deciding. Everything else is pure.
+IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.load", "node.logs", "tap"}
+IO_PACKAGES = {"console", "cli"}
+FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein", "autobahn")
+LINES_MAX = 700
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    """`link.tcp` for bmqtwist/link/tcp.py; a package's own name for its __init__."""
+    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def rank(name: str) -> int | None:
+    """The rank of a dotted module name below bmqtwist; None for the package itself."""
+    return RANKS[name.split(".")[0]] if name else None
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """(line, dotted name) of everything a module imports, from-imports with their names appended."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno}: relative import"
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def is_pure(name: str) -> bool:
+    """Must this module run without a reactor, a clock, a socket or a file?"""
+    return name not in IO_MODULES and name.split(".")[0] not in IO_PACKAGES
+
+
+def tracked() -> list[str]:
+    """The files under version control; the whole tree where there is no git."""
+    try:
+        listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file() and ".venv" not in p.parts]
+    return [name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_a_module_imports_only_from_its_own_rank_or_below(path: Path) -> None:
+    """Layering is what keeps the deciding parts testable without the doing ones."""
+    own = rank(dotted(path))
+    for line, name in imports(path):
+        if not name.startswith("bmqtwist.") or name == "bmqtwist.__version__":
+            continue
+        theirs = rank(name.removeprefix("bmqtwist."))
+        assert own is not None and theirs is not None and theirs <= own, f"{path}:{line}: imports {name} from above"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if is_pure(dotted(p))], ids=dotted)
+def test_a_pure_module_imports_no_clock_socket_file_or_reactor(path: Path) -> None:
+    """Time, randomness and input are arguments; a pure module cannot reach for them."""
+    for line, name in imports(path):
+        for forbidden in FORBIDDEN_IN_PURE:
+            assert name != forbidden and not name.startswith(forbidden + "."), f"{path}:{line}: imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_only_the_composition_root_imports_the_reactor(path: Path) -> None:
+    """Whoever needs the reactor is handed it."""
+    if dotted(path) != "tap":
+        assert not [line for line, name in imports(path) if name == "twisted.internet.reactor"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_no_module_is_very_long(path: Path) -> None:
+    """A module has one reason to change; beyond this size it has two."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
+
+
+def test_every_public_module_says_what_it_is_for() -> None:
+    """The first line of a module is its chapter heading."""
+    silent = [dotted(p) for p in MODULES if not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))]
+    assert not silent
+
+
+def test_the_plugin_directory_is_no_package() -> None:
+    """An __init__.py there would hide Twisted's own plugins."""
+    assert not list((ROOT / "twisted").rglob("__init__.py"))
+
+
+def test_no_reminders_stubs_or_machine_paths_are_left() -> None:
+    """A reminder belongs in the tracker; a path of one machine works on one machine."""
+    reminder = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b|Not"
+                          + "ImplementedError")
+    machine = re.compile(r"(?<![\w.~])/(home/\w|wo" + r"rk/|Users/\w|root/)")
+    found = []
+    for name in tracked():
+        if name.startswith("tests/vectors/") or name == "LICENSE":
+            continue
+        try:
+            text = (ROOT / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [f"{name}:{number}: {line.strip()[:100]}" for number, line in enumerate(text.splitlines(), 1)
+                  if reminder.search(line) or machine.search(line)]
+    assert not found
+
+
+def test_packages_of_the_distribution_are_all_listed() -> None:
+    """A package that setup.cfg does not name is missing from the wheel and nobody sees it from a checkout."""
+    listed = (ROOT / "setup.cfg").read_text(encoding="utf-8")
+    packages = [".".join(p.parent.relative_to(ROOT).parts) for p in PACKAGE.rglob("__init__.py")]
+    assert not [name for name in packages if not re.search(rf"^ +{re.escape(name)}$", listed, re.M)]
