@@ -1,0 +1,108 @@
+"""What the pure parts say to the operator: one narrow interface, and two stand-ins for it.
+
+Lines are templates with arguments in the manner of `%`: the text is put together only when some reader wants the
+line, so a switched-off `debug` costs one call. What runs once per message asks `report.debugging` first, or says
+nothing at all.
+
+>>> report = ListReport()
+>>> report.info("%s: open queue [queue: '%s']", "task:17", "bmq://d/q")
+>>> report.alarm("QUEUE_STUCK", "Queue '%s' seems to be stuck.", "bmq://d/q")
+>>> report.lines
+[('INFO', "task:17: open queue [queue: 'bmq://d/q']"), ('ALARM', "[QUEUE_STUCK] Queue 'bmq://d/q' seems to be stuck.")]
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Report(Protocol):
+    """Where a part says what it did. `text % args` is the line; without args the text is taken as it is."""
+
+    @property
+    def debugging(self) -> bool:
+        """Whether anybody would see a `debug` line."""
+
+    def debug(self, text: str, *args: object) -> None:
+        """For somebody who looks for a mistake."""
+
+    def info(self, text: str, *args: object) -> None:
+        """A change of state in a normal life."""
+
+    def warn(self, text: str, *args: object) -> None:
+        """Something an operator may want to look into; work goes on."""
+
+    def error(self, text: str, *args: object) -> None:
+        """Something failed."""
+
+    def alarm(self, category: str, text: str, *args: object) -> None:
+        """A person has to act: logged as `ALARM [CATEGORY] text`, and copied to the alarm channel."""
+
+    def panic(self, category: str, text: str, *args: object) -> None:
+        """A person has to act now: logged as `PANIC [CATEGORY] text`, and copied to the alarm channel."""
+
+
+class NullReport:
+    """Says nothing to nobody."""
+
+    __slots__ = ()
+    debugging = False
+
+    def debug(self, text: str, *args: object) -> None:
+        """Ignore."""
+
+    def info(self, text: str, *args: object) -> None:
+        """Ignore."""
+
+    def warn(self, text: str, *args: object) -> None:
+        """Ignore."""
+
+    def error(self, text: str, *args: object) -> None:
+        """Ignore."""
+
+    def alarm(self, category: str, text: str, *args: object) -> None:
+        """Ignore."""
+
+    def panic(self, category: str, text: str, *args: object) -> None:
+        """Ignore."""
+
+
+class ListReport:
+    """Keeps every line as (severity, text): what a test looks at."""
+
+    __slots__ = ("lines",)
+    debugging = True
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def _add(self, severity: str, text: str, args: tuple[object, ...]) -> None:
+        self.lines.append((severity, text % args if args else text))
+
+    def debug(self, text: str, *args: object) -> None:
+        """Keep ('DEBUG', line)."""
+        self._add("DEBUG", text, args)
+
+    def info(self, text: str, *args: object) -> None:
+        """Keep ('INFO', line)."""
+        self._add("INFO", text, args)
+
+    def warn(self, text: str, *args: object) -> None:
+        """Keep ('WARN', line)."""
+        self._add("WARN", text, args)
+
+    def error(self, text: str, *args: object) -> None:
+        """Keep ('ERROR', line)."""
+        self._add("ERROR", text, args)
+
+    def alarm(self, category: str, text: str, *args: object) -> None:
+        """Keep ('ALARM', '[CATEGORY] line')."""
+        self._add("ALARM", f"[{category}] {text % args if args else text}", ())
+
+    def panic(self, category: str, text: str, *args: object) -> None:
+        """Keep ('PANIC', '[CATEGORY] line')."""
+        self._add("PANIC", f"[{category}] {text % args if args else text}", ())
+
+    def texts(self, severity: str) -> list[str]:
+        """The lines of one severity, oldest first."""
+        return [text for kind, text in self.lines if kind == severity]
