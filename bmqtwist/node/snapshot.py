@@ -1,0 +1,320 @@
+"""What the console, the metrics and the admin commands see of a broker: plain immutable data, made for them.
+
+Numbers are plain numbers: bytes are bytes, `*_wall` are seconds since the epoch, keys are upper-case hex. Nothing here
+refers to a living object, so a snapshot may be kept, compared and rendered at leisure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+
+_NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
+
+
+def no_numbers() -> Mapping[str, float]:
+    """The counters of something that has not counted yet."""
+    return _NO_NUMBERS
+
+
+class Role(IntEnum):
+    """What this node is for a queue; the numbers are those of the metric `queue_role`."""
+
+    UNKNOWN = 0
+    PRIMARY = 1
+    REPLICA = 2
+    PROXY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One side of a window or meter: `current` against `low` (normal again) - `high` - `capacity`, and its state."""
+
+    current: int
+    low: int
+    high: int
+    capacity: int
+    state: str = "STATE_NORMAL"
+
+
+@dataclass(frozen=True, slots=True)
+class MeterState:
+    """What is stored against what may be stored; `parent` is the meter of the domain."""
+
+    name: str
+    messages: int
+    message_capacity: int
+    bytes: int
+    byte_capacity: int
+    disabled: bool = False
+    messages_reserved: int = 0
+    bytes_reserved: int = 0
+    parent: MeterState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageState:
+    """The stored messages of one queue, opened or not."""
+
+    uri: str
+    key: str
+    partition_id: int
+    messages: int
+    bytes: int
+    persistent: bool = True
+    internal_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionState:
+    """One subscription of a substream with its window of unconfirmed messages."""
+
+    s_id: int
+    text: str
+    version: str
+    priority: int
+    count: int
+    max_messages: int
+    max_bytes: int
+    messages: int = 0
+    bytes: int = 0
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubstreamState:
+    """One app of one handle. `unconfirmed` counts messages."""
+
+    sub_id: int
+    app_id: str
+    read_count: int = 0
+    unconfirmed: int = 0
+    subscriptions: tuple[SubscriptionState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HandleState:
+    """One client's use of one queue. `ident` tells handles apart in listings."""
+
+    ident: int
+    client: str
+    uri: str
+    q_id: int
+    flags: int
+    read_count: int
+    write_count: int
+    substreams: tuple[SubstreamState, ...] = ()
+    admin_count: int = 0
+    cluster_member: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppState:
+    """One app of a queue. `status`: alive, registered or unauthorized; counts are messages."""
+
+    app_id: str
+    key: str
+    status: str
+    messages: int
+    bytes: int
+    consumers: int = 0
+    redelivery: int = 0
+    aside: int = 0
+    at_end: bool = True
+    delivered: int = 0
+    counters: Mapping[str, float] = field(default_factory=no_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue somebody has opened since the broker started."""
+
+    uri: str
+    name: str
+    domain: str
+    key: str
+    mode: str
+    partition_id: int
+    messages: int
+    bytes: int
+    meter: MeterState
+    apps: tuple[AppState, ...] = ()
+    handles: tuple[HandleState, ...] = ()
+    role: Role = Role.PRIMARY
+    cluster: str = ""
+    persistent: bool = True
+    history: int = 0
+    readers: int = 0
+    writers: int = 0
+    max_consumers: int = 0
+    message_limit: int = 0
+    byte_limit: int = 0
+    oldest_wall: float | None = None
+    counters: Mapping[str, float] = field(default_factory=no_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainState:
+    """A domain somebody has named since the broker started; `storages` also holds queues nobody has open."""
+
+    name: str
+    cluster: str
+    mode: str
+    config_json: str
+    meter: MeterState
+    queues: tuple[QueueState, ...] = ()
+    storages: tuple[StorageState, ...] = ()
+    publish_app_metrics: bool = True
+    removing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """One connection: who is at the other end and what it has open."""
+
+    description: str
+    address: str
+    kind: str
+    host: str = ""
+    sdk: str = ""
+    port: int = 0
+    since_wall: float = 0.0
+    queues: int = 0
+    unconfirmed: int = 0
+    counters: Mapping[str, float] = field(default_factory=no_numbers)
+    channel: Mapping[str, float] = field(default_factory=no_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """Space of one storage file in bytes: written, size limit, and written but still needed."""
+
+    used: int
+    total: int
+    outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition as this node knows it. `queues` are those mapped to it, `active` those that are open."""
+
+    partition_id: int
+    primary: str
+    lease: int
+    sequence: int
+    status: str = "ACTIVE"
+    available: bool = True
+    is_primary: bool = True
+    queues: int = 0
+    active: int = 0
+    file_sets: int = 1
+    data_file: str = ""
+    aliased: int = 0
+    data: FileState = FileState(0, 0, 0)
+    journal: FileState = FileState(0, 0, 0)
+    qlist: FileState | None = None
+    records: int = 0
+    unreceipted: int = 0
+    batch: int = 0
+    rollover_seconds: float = 0.0
+    storages: tuple[StorageState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One member of the cluster. `connected`: self, true or false; `primary_for`: partition ids."""
+
+    description: str
+    name: str
+    node_id: int
+    data_center: str
+    connected: str
+    status: str
+    primary_for: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ElectorState:
+    """Who leads, and how far the metadata log is."""
+
+    state: str
+    leader: str
+    term: int
+    sequence: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedQueue:
+    """A queue of the cluster's metadata. `internal_id`: PRIMARY or a number when open here, else UNASSIGNED."""
+
+    uri: str
+    key: str
+    partition_id: int
+    primary: str
+    internal_id: str
+    domain: str
+    created: bool
+    primary_available: bool = True
+    in_flight: int = 0
+    contexts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A cluster this broker is a member of, or (`remote`) a proxy to; `active_node` is a proxy's way in."""
+
+    name: str
+    self_node: str
+    healthy: bool
+    nodes: tuple[NodeState, ...]
+    elector: ElectorState
+    partitions: tuple[PartitionState, ...] = ()
+    queues: tuple[AssignedQueue, ...] = ()
+    storage_location: str = ""
+    remote: bool = False
+    active_node: str = ""
+    pending_reopens: int = 0
+    ledger_bytes: int = 0
+    ledger_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """What the operating system says about this process; read by the shell. Seconds, bytes and event counts."""
+
+    cpu_user: float = 0.0
+    cpu_system: float = 0.0
+    memory_resident: int = 0
+    memory_virtual: int = 0
+    faults_minor: int = 0
+    faults_major: int = 0
+    swaps: int = 0
+    switches_voluntary: int = 0
+    switches_involuntary: int = 0
+    loop_lag: float = 0.0
+    loop_lag_max: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """Everything at one moment: `now` is monotonic, `wall` the same moment since the epoch."""
+
+    instance: str
+    version: str
+    host: str
+    now: float
+    wall: float
+    started_wall: float
+    domains: tuple[DomainState, ...] = ()
+    sessions: tuple[SessionState, ...] = ()
+    clusters: tuple[ClusterState, ...] = ()
+    process: ProcessState = ProcessState()
+    invalid_queue: Mapping[str, float] = field(default_factory=no_numbers)
+
+    @property
+    def queues(self) -> tuple[QueueState, ...]:
+        """The open queues of all domains."""
+        return tuple(queue for domain in self.domains for queue in domain.queues)
