@@ -1,0 +1,103 @@
+"""One app of a queue: its position in the stored messages, and its consumers.
+
+A message an app has not finished with is in exactly one of: `fresh` (not looked at yet), `aside` (no subscription
+matched), `waiting` (the matching ones were full), `redelivery` (came back from a lost consumer), or unconfirmed at one
+of the substreams. `fresh` may still hold messages that are gone; they are skipped when met.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bmqtwist.queue.counters import AppStats
+from bmqtwist.queue.handle import Substream
+from bmqtwist.queue.routing import Matcher, Router
+from bmqtwist.storage.partition import Message
+
+
+class App:
+    """The state of one appId; a priority or broadcast queue has one, `__default`."""
+
+    __slots__ = ("app_id", "key", "ordinal", "bit", "born", "registered", "alarmed", "condition", "substreams", "router",
+                 "fresh", "aside", "waiting", "redelivery", "stopped", "recheck_aside", "recheck_waiting", "stats")
+
+    def __init__(self, app_id: str, key: bytes, ordinal: int, born: int = 0) -> None:
+        self.app_id = app_id
+        self.condition: Matcher | None = None  # application subscription: false = this app never sees the message
+        self.substreams: list[Substream] = []
+        self.router = Router()
+        self.alarmed = False  # the unregistered-appId alarm was raised for the present consumers
+        self.stats = AppStats()
+        self.register(key, ordinal, born)
+
+    def register(self, key: bytes, ordinal: int, born: int) -> None:
+        """Start (again) as an app of the queue that sees the messages of arrival order `born` and later."""
+        self.key, self.ordinal, self.born = key, ordinal, born
+        self.bit = 1 << ordinal if ordinal >= 0 else 0
+        self.registered = ordinal >= 0
+        self.fresh: deque[Message] = deque()
+        self.aside: dict[bytes, Message] = {}
+        self.waiting: dict[bytes, Message] = {}
+        self.redelivery: dict[bytes, Message] = {}
+        self.stopped = self.recheck_aside = self.recheck_waiting = False
+
+    def unregister(self) -> None:
+        """Forget every message; consumers stay connected and get nothing."""
+        self.register(b"", -1, 0)
+
+    def reroute(self) -> None:
+        """Rebuild routing after a consumer changed; everything put aside is looked at again."""
+        self.router = Router(subscription for substream in self.substreams for subscription in substream.subscriptions)
+        if self.waiting:
+            passed_over = sorted([*self.aside.values(), *self.waiting.values()], key=_order)
+            self.aside = {message.guid: message for message in passed_over}
+            self.waiting = {}
+        self.recheck_aside = bool(self.aside)
+        self.stopped = False
+
+    def give_back(self, messages: list[Message]) -> None:
+        """Messages of a lost consumer join the redelivery list, in arrival order."""
+        merged = [*self.redelivery.values(), *messages]
+        merged.sort(key=_order)
+        self.redelivery = {message.guid: message for message in merged}
+
+    def set_aside(self, message: Message) -> None:
+        """Keep a message nobody wants now; an older one that comes late is put in its place."""
+        last = next(reversed(self.aside.values())) if self.aside else None
+        self.aside[message.guid] = message
+        if last is not None and last.order > message.order:
+            self.aside = {kept.guid: kept for kept in sorted(self.aside.values(), key=_order)}
+
+    def forget(self, message: Message) -> None:
+        """The message is gone for this app without having been confirmed by a consumer."""
+        guid = message.guid
+        self.aside.pop(guid, None)
+        self.waiting.pop(guid, None)
+        self.redelivery.pop(guid, None)
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop what is gone from the head of `fresh`, so that it cannot grow without consumers."""
+        fresh, bit = self.fresh, self.bit
+        while fresh and not fresh[0].pending & bit:
+            fresh.popleft()
+
+    def undelivered(self) -> list[Message]:
+        """The oldest message of each place where undelivered ones are kept, oldest first (stuck-queue check)."""
+        self.trim()
+        heads = [next(iter(place.values())) for place in (self.redelivery, self.aside, self.waiting) if place]
+        if self.fresh:
+            heads.append(self.fresh[0])
+        return sorted(heads, key=_order)
+
+    def put_aside_count(self) -> int:
+        """How many messages were passed over because no subscription could take them."""
+        return len(self.aside) + len(self.waiting)
+
+    def consumers(self) -> int:
+        """How many readers have the app open (sum of read counts)."""
+        return sum(substream.read_count for substream in self.substreams)
+
+
+def _order(message: Message) -> int:
+    return message.order

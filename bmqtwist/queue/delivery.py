@@ -1,0 +1,162 @@
+"""Delivering from a queue: redelivery first, then what was put aside, then new messages, app by app."""
+
+from __future__ import annotations
+
+from bmqtwist.queue.app import App
+from bmqtwist.queue.handle import Substream
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.routing import STOP, Subscription
+from bmqtwist.storage.partition import Message
+
+
+def deliver(queue: Queue, now: float) -> None:
+    """Hand out whatever the consumers of the queue have room for."""
+    queue.touched = False
+    for app in queue.active:
+        if not app.router.groups:
+            continue
+        if app.redelivery and not _redeliver(queue, app, now):
+            continue
+        if app.recheck_aside:
+            app.recheck_aside = False
+            _recheck(queue, app, app.aside, now)
+        if app.recheck_waiting:
+            app.recheck_waiting = False
+            _recheck(queue, app, app.waiting, now)
+        if app.fresh:
+            if app.router.only is not None:
+                _deliver_simple(queue, app, now)
+            else:
+                _deliver_routed(queue, app, now)
+
+
+def _deliver_simple(queue: Queue, app: App, now: float) -> None:
+    """The common case: one group that matches everything."""
+    fresh, bit = app.fresh, app.bit
+    choose = app.router.only.next_with_room  # type: ignore[union-attr]
+    while fresh:
+        message = fresh[0]
+        if not message.pending & bit:
+            fresh.popleft()
+            continue
+        subscription = choose()
+        if subscription is None:
+            _stop(queue, app, message)
+            return
+        fresh.popleft()
+        _send(queue, app, subscription, message, False, now)
+    app.stopped = False
+
+
+def _deliver_routed(queue: Queue, app: App, now: float) -> None:
+    fresh, bit, router = app.fresh, app.bit, app.router
+    while fresh:
+        message = fresh[0]
+        if not message.pending & bit:
+            fresh.popleft()
+            continue
+        chosen = router.choose(queue.values(message))
+        if chosen is STOP:
+            _stop(queue, app, message)
+            return
+        fresh.popleft()
+        if isinstance(chosen, Subscription):
+            _send(queue, app, chosen, message, False, now)
+        else:
+            _put_aside(queue, app, message)
+    app.stopped = False
+
+
+def _put_aside(queue: Queue, app: App, message: Message) -> None:
+    values = queue.values(message)
+    if any(group.matcher is None or group.matcher.matches(values) for group in app.router.groups):
+        app.waiting[message.guid] = message
+    else:
+        app.set_aside(message)
+
+
+def _recheck(queue: Queue, app: App, place: dict[bytes, Message], now: float) -> None:
+    """Offer the messages of a put-aside list again, in order, until nobody has room."""
+    messages = list(place.values())
+    place.clear()
+    for index, message in enumerate(messages):
+        if not message.pending & app.bit:
+            continue
+        chosen = app.router.choose(queue.values(message))
+        if isinstance(chosen, Subscription):
+            _send(queue, app, chosen, message, True, now)
+        elif chosen is STOP and not app.router.has_room():
+            app.waiting.update((rest.guid, rest) for rest in messages[index:] if rest.pending & app.bit)
+            return
+        else:
+            _put_aside(queue, app, message)
+
+
+def _redeliver(queue: Queue, app: App, now: float) -> bool:
+    """Offer the returned messages, oldest first; False = one of them must wait and everything behind it waits too."""
+    for guid, message in list(app.redelivery.items()):
+        if not message.pending & app.bit:
+            del app.redelivery[guid]
+            continue
+        delay = _delay(queue, app, message)
+        resting = _resting(app, now, delay) if delay else frozenset()
+        chosen = app.router.choose(queue.values(message), resting)
+        if isinstance(chosen, Subscription):
+            del app.redelivery[guid]
+            if delay or message.attempts is not None:
+                chosen.substream.redelivered = (guid, now)
+            _send(queue, app, chosen, message, True, now)
+        elif resting:
+            queue.around.wake_at(min(substream.redelivered[1] for substream in resting) + delay,  # type: ignore[index]
+                                 queue)
+            return False
+        elif chosen is STOP:
+            _stop(queue, app, message)
+            return False
+        else:
+            del app.redelivery[guid]
+            _put_aside(queue, app, message)
+    return True
+
+
+def _delay(queue: Queue, app: App, message: Message) -> float:
+    """Seconds a possibly poisonous message keeps its distance from the last one redelivered to a consumer."""
+    throttle = queue.domain.throttle
+    left = None if message.attempts is None or app.ordinal not in message.attempts else message.attempts[app.ordinal]
+    if left is None or not throttle.high_threshold or left > throttle.high_threshold:
+        return 0.0
+    return throttle.low_interval_s if left > throttle.low_threshold else throttle.high_interval_s
+
+
+def _resting(app: App, now: float, delay: float) -> frozenset[Substream]:
+    return frozenset(substream for substream in app.substreams
+                     if substream.redelivered is not None and now < substream.redelivered[1] + delay)
+
+
+def _send(queue: Queue, app: App, subscription: Subscription, message: Message, late: bool, now: float) -> None:
+    size = message.size
+    substream = subscription.substream
+    substream.unconfirmed[message.guid] = (message, subscription, now)
+    messages = subscription.messages = subscription.messages + 1
+    held = subscription.bytes = subscription.bytes + size
+    if messages >= subscription.max_messages or held >= subscription.max_bytes:
+        subscription.full = True
+        if subscription.max_messages != 1:
+            queue.around.report.info(
+                f"Queue '{queue.uri}' with handle of client {substream.handle.client.description}, appId = "
+                f"'{app.app_id}' has too many outstanding data [Messages: {messages} (limit: "
+                f"{subscription.max_messages}), Bytes: {held} (limit: {subscription.max_bytes})]. I'm taking a break!")
+    waited = now - message.arrived
+    stats = app.stats
+    stats.pushed(size, waited)
+    if stats is not queue.stats:
+        queue.stats.pushed(size, waited)
+    handle = substream.handle
+    handle.client.push(handle, subscription.s_id, message, late)
+
+
+def _stop(queue: Queue, app: App, message: Message) -> None:
+    if not app.stopped:
+        app.stopped = True
+        queue.around.report.info(f"Queue '{queue.uri}', appId = '{app.app_id}' does not have any subscription capacity; "
+                                 f"early exits delivery at {message.guid.hex().upper()}")

@@ -1,0 +1,97 @@
+"""A domain: the queues that share a configuration and a capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bmqtwist.queue.expression import Expression, compile_expression
+from bmqtwist.queue.meter import Meter
+from bmqtwist.queue.queue import Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Capacity of a meter: messages and bytes, and the ratio at which the high watermark lies."""
+
+    messages: int
+    bytes: int
+    messages_watermark_ratio: float = 0.8
+    bytes_watermark_ratio: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Distance between redeliveries of possibly poisonous messages to one consumer (messageThrottleConfig)."""
+
+    low_threshold: int = 2
+    high_threshold: int = 4
+    low_interval_s: float = 1.0
+    high_interval_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class DomainSettings:
+    """What a domain's file says, in the engine's terms. Times in seconds; 0 = no limit where not said otherwise."""
+
+    mode: str  # "priority", "fanout" or "broadcast"
+    in_memory: bool
+    domain_limits: Limits
+    queue_limits: Limits
+    ttl_s: int
+    app_ids: tuple[str, ...] = ()
+    max_consumers: int = 0
+    max_producers: int = 0
+    max_queues: int = 0
+    max_idle_s: int = 0
+    max_attempts: int = 0
+    deduplication_ms: int = 300_000
+    strong: bool = False
+    publish_app_metrics: bool = True
+    conditions: Mapping[str, str] = field(default_factory=dict)  # application subscriptions: appId ("" = default) -> text
+
+
+class Domain:
+    """The living domain: settings may change under it, mode and storage may not."""
+
+    def __init__(self, name: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
+        self.name, self.cluster, self.throttle = name, cluster, throttle
+        self.mode, self.in_memory = settings.mode, settings.in_memory
+        self.queues: dict[str, Queue] = {}
+        self.meter = Meter(f"domain [bmq://{name}]")
+        if self.mode == "broadcast":
+            self.meter.disabled = True
+        self.removing = False  # the first phase of DOMAINS REMOVE was run
+        self.opening = 0  # opens in flight
+        self._adopt(settings)
+
+    def _adopt(self, settings: DomainSettings) -> None:
+        self.settings = settings
+        self.ttl_s, self.max_attempts = settings.ttl_s, settings.max_attempts
+        self.max_consumers, self.max_producers = settings.max_consumers, settings.max_producers
+        self.max_queues, self.max_idle_s = settings.max_queues, settings.max_idle_s
+        self.conditions: dict[str, Expression] = {
+            app_id: compile_expression(text) for app_id, text in settings.conditions.items() if text}
+        self._apply_limits(self.meter, settings.domain_limits)
+
+    @staticmethod
+    def _apply_limits(meter: Meter, limits: Limits) -> None:
+        meter.set_limits(limits.messages, limits.bytes, limits.messages_watermark_ratio, limits.bytes_watermark_ratio)
+
+    def adopt_queue(self, queue: Queue) -> None:
+        """A queue of this domain comes to life."""
+        self.queues[queue.name] = queue
+        self._apply_limits(queue.meter, self.settings.queue_limits)
+        if self.mode == "broadcast":
+            queue.meter.disabled = True
+
+    def reconfigure(self, settings: DomainSettings) -> None:
+        """Take new settings (validated: same mode and storage); apps are the broker's to add and remove."""
+        before = self.max_attempts
+        self._adopt(settings)
+        for queue in self.queues.values():
+            self._apply_limits(queue.meter, settings.queue_limits)
+            if before and self.max_attempts and before != self.max_attempts:
+                queue.freeze_attempts(before)
+            queue.set_conditions()
+            queue.touch()

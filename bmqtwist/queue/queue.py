@@ -1,0 +1,386 @@
+"""One queue: what it stores, for whom, and when a message is gone.
+
+A PUT is checked, deduplicated, metered and turned into a Message whose records join the turn's batch of the partition.
+The ACK and the first delivery wait at the gate until those records are safe. Each message carries a bit mask of the
+apps that have not finished with it; at zero it is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from bmqtwist.errors import AckStatus, PeerError
+from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.queue.app import App
+from bmqtwist.queue.counters import QueueStats
+from bmqtwist.queue.handle import Handle, Substream
+from bmqtwist.queue.history import GuidHistory
+from bmqtwist.queue.meter import Meter
+from bmqtwist.queue.routing import Subscription
+from bmqtwist.storage.partition import Message, Partition, PartitionUnavailable
+from bmqtwist.wire import properties
+
+if TYPE_CHECKING:
+    from bmqtwist.queue.domain import Domain
+    from bmqtwist.report import Report
+
+CONFIRMED, REJECTED, AUTO_CONFIRMED = 0, 1, 2  # reasons of a CONFIRM record
+DELETED, EXPIRED, NO_QUORUM = 0, 2, 4  # reasons of a DELETION record
+
+ROUTING_FLAGS = {"priority": 2, "fanout": 10, "broadcast": 7}
+
+Effect = tuple["Queue", Message | None, Handle | None, bytes, int, float]
+
+
+class Surroundings(Protocol):
+    """What a queue asks of the broker around it."""
+
+    report: Report
+
+    def touch(self, queue: Queue) -> None:
+        """Deliver from this queue at the end of the turn."""
+
+    def wake_at(self, when: float, queue: Queue) -> None:
+        """Deliver from this queue again at a moment of the monotonic clock."""
+
+    def gate_memory(self, effect: Effect) -> None:
+        """Effects of in-memory queues: released at the end of the turn."""
+
+    def poisoned(self, queue: Queue, app: App, message: Message) -> None:
+        """A message ran out of delivery attempts."""
+
+
+class Queue:
+    """State and rules of one queue at its primary."""
+
+    def __init__(self, uri: str, name: str, key: bytes, domain: Domain, partition: Partition, around: Surroundings,
+                 history_seconds: float) -> None:
+        self.uri, self.name, self.key, self.domain, self.partition = uri, name, key, domain, partition
+        self.partition_id = partition.partition_id
+        self.mode, self.in_memory = domain.mode, domain.in_memory
+        self.around = around
+        self.gate: Callable[[Effect], None] = around.gate_memory if self.in_memory else partition.gate
+        self.apps: dict[str, App] = {}
+        self.active: list[App] = []  # the registered ones
+        self.mask = 0  # bits of the registered apps
+        self.conditions: list[App] = []  # registered apps with an application subscription
+        self.handles: dict[Handle, None] = {}
+        self.messages: dict[bytes, Message] = {}
+        self.history = GuidHistory(history_seconds)
+        self.meter = Meter(f"queue [{uri}]", domain.meter)
+        self.stats = QueueStats()
+        self.touched = False
+        self.idle_since: float | None = None
+        self._order = 0
+        self._ordinal = 0
+
+    # -- apps -------------------------------------------------------------------------------------------------------
+
+    def add_app(self, app_id: str, key: bytes, born: int | None = None) -> App:
+        """Register an app for the messages from now on (or from arrival order `born`)."""
+        app = self.apps.get(app_id)
+        born = self._order if born is None else born
+        if app is None:
+            app = self.apps[app_id] = App(app_id, key, self._ordinal, born)
+            if self.mode != "fanout":
+                app.stats = self.stats
+        else:
+            app.register(key, self._ordinal, born)
+        self._ordinal += 1
+        self._index_apps()
+        return app
+
+    def app_for_reader(self, app_id: str) -> App:
+        """The app a consumer named, registered or not."""
+        app = self.apps.get(app_id)
+        if app is None:
+            app = self.apps[app_id] = App(app_id, b"", -1)
+        return app
+
+    def remove_app(self, app: App, wall: int) -> None:
+        """Unregister: its messages are gone for it; consumers stay and get nothing."""
+        seen = next((message for message in self.messages.values() if message.order >= app.born), None)
+        key, bit = app.key, app.bit
+        if seen is not None and not self.in_memory:
+            self.record(self.partition.purge, self.key, key, seen, wall)
+        self.record(self.partition.delete_queue, self.key, key, wall)
+        app.unregister()
+        self._index_apps()
+        for message in list(self.messages.values()):
+            if message.pending & bit:
+                message.pending &= ~bit
+                if not message.pending:
+                    self.remove(message, DELETED, wall)
+        if not app.substreams:
+            del self.apps[app.app_id]
+
+    def forget_app(self, app: App) -> None:
+        """An unregistered app whose last consumer left leaves nothing behind."""
+        if not app.registered and not app.substreams:
+            self.apps.pop(app.app_id, None)
+
+    def _index_apps(self) -> None:
+        self.active = [app for app in self.apps.values() if app.registered]
+        self.mask = 0
+        for app in self.active:
+            self.mask |= app.bit
+        self.set_conditions()
+
+    def set_conditions(self) -> None:
+        """Take the application subscriptions of the domain as they are now."""
+        for app in self.apps.values():
+            app.condition = self.domain.conditions.get("" if app.app_id == DEFAULT_APP_ID else app.app_id)
+        self.conditions = [app for app in self.active if app.condition is not None]
+
+    # -- arriving messages ------------------------------------------------------------------------------------------
+
+    def post(self, handle: Handle, guid: bytes, correlation_id: int, wants_ack: bool, payload: bytes,
+             has_properties: bool, compression: int, schema_id: int, crc: int, options: bytes, now: float,
+             wall: int) -> int:
+        """Take one PUT; 0 = accepted (the ACK follows through the gate if wanted), else the status of the NACK."""
+        size = len(payload)
+        stats = self.stats
+        acked = handle if wants_ack else None
+        if self.mode == "broadcast":
+            stats.put_msgs += 1
+            stats.put_bytes += size
+            self._broadcast(Message(guid, payload, options, has_properties, compression, schema_id, crc, now, wall))
+            if wants_ack:
+                stats.acked(0.0)
+                handle.client.ack(handle, guid, correlation_id, 0)
+            return 0
+        if guid in self.messages or self.history.seen_or_add(guid, now):
+            self.around.report.info(f"Duplicate PUT message queue [{self.uri}] from client "
+                                    f"[{handle.client.description}], GUID [{guid.hex().upper()}]")
+            if wants_ack:
+                self.gate((self, None, acked, guid, correlation_id, now))
+            return 0
+        mask = self.mask
+        message = Message(guid, payload, options, has_properties, compression, schema_id, crc, now, wall)
+        if self.conditions:
+            mask = self._accepting(message)
+        if not mask:
+            stats.put_msgs += 1
+            stats.put_bytes += size
+            if wants_ack:
+                self.gate((self, None, acked, guid, correlation_id, now))
+            return 0
+        refused = self.meter.try_add(size)
+        if refused:
+            self.history.discard(guid)
+            return refused
+        message.pending = mask
+        message.order = self._order
+        if not self.in_memory:
+            message.ref_count = mask.bit_count()
+            try:
+                if mask != self.mask:
+                    for app in self.conditions:
+                        if not mask & app.bit:
+                            self.partition.append_auto_confirm(self.key, app.key, guid, wall)
+                self.partition.append_message(self.key, message, wall)
+            except PartitionUnavailable:
+                self.meter.remove(1, size)
+                self.history.discard(guid)
+                return AckStatus.STORAGE_FAILURE
+        self._order += 1
+        self.messages[guid] = message
+        stats.put_msgs += 1
+        stats.put_bytes += size
+        held = len(self.messages)
+        if held > stats.content_msgs_max:
+            stats.content_msgs_max = held
+        self.gate((self, message, acked, guid, correlation_id, now))
+        return 0
+
+    def _accepting(self, message: Message) -> int:
+        mask = self.mask
+        for app in self.conditions:
+            if not app.condition.matches(self.values(message)):  # type: ignore[union-attr]
+                mask &= ~app.bit
+        return mask
+
+    def _broadcast(self, message: Message) -> None:
+        app = self.apps[DEFAULT_APP_ID]
+        if app.condition is not None and not app.condition.matches(self.values(message)):
+            return
+        chosen = app.router.eligible(self.values(message) if message.has_properties else {})
+        for subscription in chosen:
+            handle = subscription.substream.handle
+            handle.client.push(handle, subscription.s_id, message, False)
+            self.stats.pushed(message.size, 0.0)
+
+    def released(self, message: Message) -> None:
+        """The records of a message are safe: its apps may have it."""
+        for app in self.active:
+            if message.pending & app.bit:
+                app.fresh.append(message)
+        if not self.touched:
+            self.around.touch(self)
+
+    def restore(self, messages: list[Message]) -> None:
+        """Take over recovered messages (pending masks and arrival times set), in arrival order."""
+        for message in messages:
+            message.order = self._order
+            self._order += 1
+            self.messages[message.guid] = message
+            self.meter.force_add(1, message.size)
+            for app in self.active:
+                if message.pending & app.bit:
+                    app.fresh.append(message)
+
+    def values(self, message: Message) -> Mapping[str, object]:
+        """The property values of a message, read once; what cannot be read counts as absent."""
+        found = message.properties
+        if found is None:
+            found = {}
+            if message.has_properties:
+                try:
+                    found = properties.values(self.payload(message), message.schema_id != 0)
+                except PeerError:
+                    found = {}
+            message.properties = found
+        return found
+
+    def payload(self, message: Message) -> bytes:
+        """The application data, from memory or from the partition."""
+        return message.payload if message.payload is not None else self.partition.read_payload(message)
+
+    # -- leaving messages -------------------------------------------------------------------------------------------
+
+    def confirm(self, substream: Substream, guid: bytes, now: float, wall: int) -> None:
+        """A consumer is done with a message; unknown, late and repeated confirms are ignored."""
+        entry = substream.unconfirmed.pop(guid, None)
+        if entry is None:
+            return
+        message, subscription, pushed_at = entry
+        self.release_window(subscription, message.size)
+        if substream.redelivered is not None and substream.redelivered[0] == guid:
+            substream.redelivered = None
+            self.touch()
+        app = substream.app
+        stats = app.stats
+        stats.confirmed(now - pushed_at)
+        if stats is not self.stats:
+            self.stats.confirmed(now - pushed_at)
+        if message.pending & app.bit:
+            self._finish(app, message, CONFIRMED, wall)
+
+    def release_window(self, subscription: Subscription, size: int) -> None:
+        """One message less unconfirmed; a full subscription resumes at 80 % of both limits."""
+        subscription.messages -= 1
+        subscription.bytes -= size
+        if (subscription.full and subscription.messages <= subscription.low_messages
+                and subscription.bytes <= subscription.low_bytes):
+            subscription.full = False
+            subscription.substream.app.recheck_waiting = True
+            self.touch()
+
+    def _finish(self, app: App, message: Message, reason: int, wall: int) -> None:
+        pending = message.pending = message.pending & ~app.bit
+        if not pending:
+            self.remove(message, DELETED, wall)
+        elif not self.in_memory:
+            self.record(self.partition.append_confirm, self.key, app.key, message, reason, wall)
+
+    def reject(self, app: App, message: Message, wall: int) -> None:
+        """No delivery attempt is left: the app loses the message, the operator is told."""
+        self.stats.reject_msgs += 1
+        self.around.poisoned(self, app, message)
+        self._finish(app, message, REJECTED, wall)
+
+    def remove(self, message: Message, reason: int, wall: int) -> None:
+        """Take a message out of the store; records say so."""
+        del self.messages[message.guid]
+        message.pending = 0
+        self.meter.remove(1, message.size)
+        if not self.in_memory:
+            try:
+                self.partition.append_deletion(self.key, message, reason, wall)
+            except PartitionUnavailable:
+                self.partition.release(message)  # the next rollover leaves it out
+
+    def record(self, append: Callable[..., None], *args: object) -> None:
+        """Append a record that changes nothing for anyone if it is lost; the partition has raised its alarm."""
+        try:
+            append(*args)
+        except PartitionUnavailable:
+            pass
+
+    def expire(self, wall: int) -> None:
+        """Remove what is older than the domain's TTL, oldest first."""
+        ttl = self.domain.ttl_s
+        gone = []
+        for message in self.messages.values():
+            if wall - message.wall <= ttl:
+                break
+            gone.append(message)
+        if not gone:
+            return
+        for message in gone:
+            self.remove(message, EXPIRED, wall)
+            for app in self.active:
+                app.forget(message)
+        self.stats.gc_msgs += len(gone)
+        self.around.report.info(f"For storage for queue [{self.uri}] and queueKey [{self.key.hex().upper()}] configured "
+                                f"with TTL value of [{ttl}] seconds, garbage-collected [{len(gone)}] messages due to "
+                                f"TTL expiration")
+        self.touch()
+
+    def purge(self, app: App | None, wall: int) -> tuple[int, int]:
+        """Drop all messages, or those one app has not finished with; returns how many and how many bytes."""
+        if app is None:
+            count, size = len(self.messages), sum(message.size for message in self.messages.values())
+            if not self.in_memory:
+                self.record(self.partition.purge, self.key, None, None, wall)
+            for message in self.messages.values():
+                message.pending = 0
+                if not self.in_memory:
+                    self.partition.release(message)
+            self.messages.clear()
+            self.meter.remove(count, size)
+            for each in self.active:
+                each.register(each.key, each.ordinal, each.born)
+            return count, size
+        seen = [message for message in self.messages.values() if message.order >= app.born]
+        if seen and not self.in_memory:
+            self.record(self.partition.purge, self.key, app.key, seen[0], wall)
+        count = size = 0
+        for message in seen:
+            if message.pending & app.bit:
+                count += 1
+                size += message.size
+                message.pending &= ~app.bit
+                if not message.pending:
+                    self.remove(message, DELETED, wall)
+        app.register(app.key, app.ordinal, app.born)
+        self.touch()
+        return count, size
+
+    # -- around -----------------------------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Deliver at the end of the turn."""
+        if not self.touched:
+            self.around.touch(self)
+
+    def readers(self) -> int:
+        """Sum of the read counts of all clients."""
+        return sum(handle.read_count for handle in self.handles)
+
+    def writers(self) -> int:
+        """Sum of the write counts of all clients."""
+        return sum(handle.write_count for handle in self.handles)
+
+    def attempts_left(self, app: App, message: Message) -> int | None:
+        """Remaining delivery attempts of a message for an app; None = unlimited."""
+        if not self.domain.max_attempts or message.attempts is None:
+            return self.domain.max_attempts or None
+        return message.attempts.get(app.ordinal, message.attempts.get(-1, self.domain.max_attempts))
+
+    def freeze_attempts(self, limit: int) -> None:
+        """Messages stored so far keep `limit` attempts although the domain's number changes."""
+        for message in self.messages.values():
+            if message.attempts is None:
+                message.attempts = {-1: limit}
