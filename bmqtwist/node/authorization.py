@@ -54,8 +54,7 @@ class DefaultAuthorizer:
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
         """Yes."""
-        self._report.info("Authorize allow on '%s' [action: %s%s]", principal, action.value,
-                          f", subject: '{subject}'" if subject else "")
+        self._report.info("Authorize allow on %s [principal: '%s', subject: '%s']", action.value, principal, subject)
         return True
 
 
@@ -84,7 +83,7 @@ class TableAuthorizer:
         """Yes if any rule says so."""
         if any(rule.allows(principal, action, subject) for rule in self.rules):
             return True
-        self._report.warn("Authorize deny on '%s' [action: %s, subject: '%s']", principal, action.value, subject)
+        self._report.warn("Authorize deny on %s [principal: '%s', subject: '%s']", action.value, principal, subject)
         return False
 
 

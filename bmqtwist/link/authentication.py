@@ -1,0 +1,328 @@
+"""Who is at the other end: the authentication of one connection, from its first message to its close.
+
+One table, `TABLE`, holds every (state, event) pair; what a pair does is a method of `Authentication`. The session feeds
+events and performs the effects that come back:
+
+    session                          Authentication
+    authenticationRequest     ->     request(mechanism, data, now)
+    clientIdentity            ->     identity(now)
+    anything else before it   ->     other(now)
+    tick                      ->     tick(now), due at `deadline`
+    outcome of an Authenticate ->    done(token, outcome, now)
+
+    Authenticate   run `attempt(...)` off the reactor's thread and bring its outcome back to `done`
+    Answer         send an authenticationResponse in the encoding of the request
+    Proceed        the clientIdentity just given is accepted: go on with the negotiation as `principal`
+    Drop           the request is ignored; log the reason
+    Close          close the connection; log the reason
+
+While `holding` is true the outcome decides what later frames mean: the session keeps them back. An authenticator that
+never waits (`blocking` false) is called in place, so that an anonymous client costs no thread.
+
+A client that starts with clientIdentity gets the broker's own anonymous credential. That one has no lifetime, whatever
+its authenticator says: the client does not know about it and could not renew it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from bmqtwist.errors import Category
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A good credential: whose it was, and how many milliseconds it is good for (None: as long as it likes)."""
+
+    principal: str
+    lifetime_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A bad one: why, in words the peer may read, and a code that is not 0."""
+
+    reason: str
+    code: int = -1
+
+
+Outcome = Granted | Denied
+
+
+class Authenticator(Protocol):
+    """A plug-in that knows one mechanism.
+
+    A class of one's own is named by its dotted name in `authenticators[].name`; it is made with the mapping of its
+    settings, started before the broker listens and stopped after it has closed.
+    """
+
+    mechanism: str
+    blocking: bool
+
+    def start(self) -> None:
+        """Get ready, or raise LocalError."""
+
+    def stop(self) -> None:
+        """Let go of everything."""
+
+    def authenticate(self, data: bytes, peer: str) -> Outcome:
+        """Judge a credential sent by `peer` (its address); on a worker thread if `blocking`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What is presented on behalf of a client that presents nothing."""
+
+    mechanism: str
+    identity: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticate:
+    """Effect: run `attempt(authenticator, data, peer)` on a worker thread, then `done(token, outcome, now)`."""
+
+    token: int
+    authenticator: Authenticator
+    data: bytes
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Effect: send an authenticationResponse. `lifetime_ms` None is left out."""
+
+    category: Category
+    code: int = 0
+    message: str = ""
+    lifetime_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """Effect: go on with the negotiation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Effect: nothing; say why in the log."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Effect: close the connection, after what was answered has been sent."""
+
+    reason: str
+
+
+Effect = Authenticate | Answer | Proceed | Drop | Close
+
+
+class State(Enum):
+    """Where a connection is."""
+
+    START = "nothing received"
+    AUTHENTICATING = "first request runs"
+    AUTHENTICATED = "first request granted, identity expected"
+    IMPLICIT = "anonymous credential runs on behalf of the client"
+    SERVING = "negotiated with a credential of its own"
+    SERVING_IMPLICIT = "negotiated with the anonymous credential"
+    REAUTHENTICATING = "negotiated, another request runs"
+    CLOSED = "over"
+
+
+class Event(Enum):
+    """What can happen."""
+
+    REQUEST = "authenticationRequest"
+    IDENTITY = "clientIdentity"
+    OTHER = "anything else"
+    GRANTED = "credential is good"
+    DENIED = "credential is bad"
+    LIFETIME = "lifetime is over"
+
+
+def attempt(authenticator: Authenticator, data: bytes, peer: str) -> Outcome:
+    """Let an authenticator judge; one that raises has denied. Safe to run on any thread."""
+    try:
+        return authenticator.authenticate(data, peer)
+    except Exception as error:  # a plug-in's mistake must not let anybody in, nor stop the broker
+        return Denied(f"Authentication failed: {type(error).__name__} in the authenticator.", -3)
+
+
+class Authentication:
+    """The authentication of one connection. `authenticators` by upper-case mechanism; `anonymous` None: disallowed."""
+
+    __slots__ = ("state", "principal", "deadline", "_authenticators", "_anonymous", "_peer", "_mechanism", "_token",
+                 "_asked", "_data", "_outcome")
+
+    def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
+                 peer: str = "") -> None:
+        self.state = State.START
+        self.principal = ""
+        self.deadline: float | None = None  # monotonic seconds; when the credential ends
+        self._authenticators, self._anonymous, self._peer = authenticators, anonymous, peer
+        self._mechanism = ""  # of the credential in force, upper case
+        self._token = 0
+        self._asked, self._data = "", b""  # of the request that runs
+        self._outcome: Outcome = Denied("")
+
+    @property
+    def holding(self) -> bool:
+        """Frames that arrive now must wait for the outcome of the credential that is being looked at."""
+        return self.state is State.AUTHENTICATING or self.state is State.IMPLICIT
+
+    def request(self, mechanism: str, data: bytes, now: float) -> list[Effect]:
+        """The client sent an authenticationRequest."""
+        if self.state in (State.START, State.SERVING):
+            self._asked, self._data = mechanism.upper(), data
+        return self._feed(Event.REQUEST, now)
+
+    def identity(self, now: float) -> list[Effect]:
+        """The client sent its first clientIdentity."""
+        return self._feed(Event.IDENTITY, now)
+
+    def other(self, now: float) -> list[Effect]:
+        """The client sent something else before its clientIdentity."""
+        return self._feed(Event.OTHER, now)
+
+    def done(self, token: int, outcome: Outcome, now: float) -> list[Effect]:
+        """The outcome of `Authenticate(token, ...)`; one that comes too late means nothing."""
+        if token != self._token:
+            return []
+        self._token += 1
+        self._outcome = outcome
+        return self._feed(Event.GRANTED if isinstance(outcome, Granted) else Event.DENIED, now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed."""
+        if self.deadline is None or now < self.deadline:
+            return []
+        self.deadline = None
+        return self._feed(Event.LIFETIME, now)
+
+    def closed(self) -> None:
+        """The connection is gone; whatever still runs is of no interest."""
+        self.state, self.deadline = State.CLOSED, None
+        self._token += 1
+
+    def _feed(self, event: Event, now: float) -> list[Effect]:
+        return TABLE[self.state][event](self, now)
+
+    # What the cells of the table do -----------------------------------------------------------------------------------
+
+    def _first(self, now: float) -> list[Effect]:
+        authenticator = self._authenticators.get(self._asked)
+        if authenticator is None:
+            return self._refuse(Denied(f"Authentication mechanism '{self._asked}' not supported.", -2))
+        self.state = State.AUTHENTICATING
+        return self._run(authenticator, self._data, now)
+
+    def _implicit(self, now: float) -> list[Effect]:
+        credential = self._anonymous
+        if credential is None:
+            return self._close("Anonymous connections are not allowed: an authenticationRequest must come first")
+        self._asked = credential.mechanism.upper()
+        authenticator = self._authenticators.get(self._asked)
+        if authenticator is None:
+            return self._close(f"No authenticator for the anonymous credential's mechanism '{self._asked}'")
+        self.state = State.IMPLICIT
+        return self._run(authenticator, credential.identity, now)
+
+    def _again(self, now: float) -> list[Effect]:
+        if self._asked != self._mechanism:
+            return self._close("Authentication mechanism mismatch")
+        self.state = State.REAUTHENTICATING
+        return self._run(self._authenticators[self._asked], self._data, now)
+
+    def _run(self, authenticator: Authenticator, data: bytes, now: float) -> list[Effect]:
+        self._token += 1
+        self._data = b""
+        if authenticator.blocking:
+            return [Authenticate(self._token, authenticator, data, self._peer)]
+        return self.done(self._token, attempt(authenticator, data, self._peer), now)
+
+    def _granted(self, now: float) -> list[Effect]:
+        return self._accept(State.AUTHENTICATED, now)
+
+    def _granted_again(self, now: float) -> list[Effect]:
+        if isinstance(self._outcome, Granted) and self._outcome.principal != self.principal:
+            return self._refuse(Denied("Principal cannot change during reauthentication"))
+        return self._accept(State.SERVING, now)
+
+    def _accept(self, state: State, now: float) -> list[Effect]:
+        outcome = self._outcome
+        assert isinstance(outcome, Granted)
+        self.state, self.principal, self._mechanism = state, outcome.principal, self._asked
+        self.deadline = None if outcome.lifetime_ms is None else now + outcome.lifetime_ms / 1000
+        return [Answer(Category.E_SUCCESS, lifetime_ms=outcome.lifetime_ms)]
+
+    def _granted_implicitly(self, now: float) -> list[Effect]:
+        assert isinstance(self._outcome, Granted)
+        self.state, self.principal, self._mechanism = State.SERVING_IMPLICIT, self._outcome.principal, self._asked
+        return [Proceed()]
+
+    def _denied(self, now: float) -> list[Effect]:
+        assert isinstance(self._outcome, Denied)
+        return self._refuse(self._outcome)
+
+    def _denied_implicitly(self, now: float) -> list[Effect]:
+        assert isinstance(self._outcome, Denied)
+        return self._close(f"Anonymous credential refused: {self._outcome.reason}")
+
+    def _negotiate(self, now: float) -> list[Effect]:
+        self.state = State.SERVING
+        return [Proceed()]
+
+    def _expired(self, now: float) -> list[Effect]:
+        return self._close("Reauthentication timeout")
+
+    def _out_of_turn(self, now: float) -> list[Effect]:
+        return self._close("Unexpected message during the initial connection")
+
+    def _busy(self, now: float) -> list[Effect]:
+        return [Drop("Dropping Authentication event since authentication is in progress")]
+
+    def _ignore(self, now: float) -> list[Effect]:
+        return []
+
+    def _refuse(self, denied: Denied) -> list[Effect]:
+        answer = Answer(Category.E_REFUSED, denied.code or -1, denied.reason)
+        return [answer, *self._close(f"Authentication failed: {denied.reason}")]
+
+    def _close(self, reason: str) -> list[Effect]:
+        self.closed()
+        return [Close(reason)]
+
+
+_Cell = Callable[[Authentication, float], list[Effect]]
+_A = Authentication
+
+TABLE: Mapping[State, Mapping[Event, _Cell]] = {
+    State.START: {
+        Event.REQUEST: _A._first, Event.IDENTITY: _A._implicit, Event.OTHER: _A._out_of_turn,
+        Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._ignore},
+    State.AUTHENTICATING: {
+        Event.REQUEST: _A._busy, Event.IDENTITY: _A._out_of_turn, Event.OTHER: _A._out_of_turn,
+        Event.GRANTED: _A._granted, Event.DENIED: _A._denied, Event.LIFETIME: _A._ignore},
+    State.AUTHENTICATED: {
+        Event.REQUEST: _A._out_of_turn, Event.IDENTITY: _A._negotiate, Event.OTHER: _A._out_of_turn,
+        Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._expired},
+    State.IMPLICIT: {
+        Event.REQUEST: _A._busy, Event.IDENTITY: _A._out_of_turn, Event.OTHER: _A._out_of_turn,
+        Event.GRANTED: _A._granted_implicitly, Event.DENIED: _A._denied_implicitly, Event.LIFETIME: _A._ignore},
+    State.SERVING: {  # the session itself drops a second clientIdentity
+        Event.REQUEST: _A._again, Event.IDENTITY: _A._ignore, Event.OTHER: _A._ignore,
+        Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._expired},
+    State.SERVING_IMPLICIT: {  # as the original: it still waits for the first authentication of its own
+        Event.REQUEST: _A._busy, Event.IDENTITY: _A._ignore, Event.OTHER: _A._ignore,
+        Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._ignore},
+    State.REAUTHENTICATING: {  # the old credential still counts: a slow authenticator does not prolong it
+        Event.REQUEST: _A._busy, Event.IDENTITY: _A._ignore, Event.OTHER: _A._ignore,
+        Event.GRANTED: _A._granted_again, Event.DENIED: _A._denied, Event.LIFETIME: _A._expired},
+    State.CLOSED: {event: _A._ignore for event in Event},
+}
