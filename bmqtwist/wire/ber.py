@@ -1,0 +1,386 @@
+"""The BER dialect of schema messages, driven by the declarations of `fields.py`.
+
+Written: every constructed value with the indefinite length, every default, the shortest integers. Read: either form
+of length, fields in any order, unknown ones skipped, missing ones defaulted, bytes after the message ignored.
+
+```
+ 30 80 | 80 01 03 | a1 80 | aa 80 .. 00 00 | 00 00 | 00 00
+ SEQUENCE field 0   field 1 selection 10 of the anonymous choice that is field 1
+```
+
+Every input gives a value or a PeerError. Enumerations and choices: an unknown enum value fails the message, an unknown
+selection leaves the choice unset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.limits import BER_DEPTH_MAX
+from bmqtwist.wire.fields import Choice, Field, Kind, choice_of, fields_of
+
+_SEQUENCE = 0x30
+_PRIMITIVE = 0x80  # context-specific tag, primitive
+_CONSTRUCTED = 0xA0  # context-specific tag, constructed
+_OPEN = b"\x80"  # indefinite length
+_END = b"\x00\x00"
+_LONG_TAG = 0x1F
+_TAG_BYTES_MAX = 6
+_SMALL = [bytes((1, n)) for n in range(128)]  # length and value of the integers that need one byte
+
+Reader = Callable[[bytes, int, int, str], Any]  # (data, start, stop, name of the field) -> value
+Writer = Callable[[list[bytes], Any], None]
+
+
+def decode(cls: type, data: bytes, start: int = 0) -> Any:
+    """The message of type `cls` that begins at `start`; what follows it is ignored. Offsets count from data[0]."""
+    if len(data) <= start or data[start] != _SEQUENCE:
+        raise PeerError("not a BER sequence", cls.__name__, start)
+    _, body, stop, is_open = _header(data, start, len(data), cls.__name__)
+    value, _ = _codec(cls).read(data, body, stop, is_open, BER_DEPTH_MAX)
+    return value
+
+
+def encode(message: Any) -> bytes:
+    """The message as a top-level sequence, without padding."""
+    out = [b"\x30\x80"]
+    _codec(type(message)).write(out, message)
+    return b"".join(out)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def _header(data: bytes, pos: int, limit: int, name: str) -> tuple[int, int, int, bool]:
+    """Tag and length at `pos`: (first tag byte, start of the content, its end or the limit, indefinite?)."""
+    try:
+        tag = data[pos]
+        at = pos + 1
+        if tag & _LONG_TAG == _LONG_TAG:
+            while data[at] & 0x80:
+                at += 1
+                if at - pos > _TAG_BYTES_MAX:
+                    raise PeerError("tag too long", name, pos)
+            at += 1
+            tag = -1  # never a known field: tag numbers of the schema are below 31
+            constructed = bool(data[pos] & 0x20)
+        else:
+            constructed = bool(tag & 0x20)
+        length = data[at]
+        at += 1
+        if length == 0x80:
+            if not constructed:
+                raise PeerError("primitive value with indefinite length", name, pos)
+            if at > limit:
+                raise PeerError("message cut short", name, pos)
+            return tag, at, limit, True
+        if length > 0x80:
+            count = length & 0x7F
+            if count > 8:
+                raise PeerError("length too long", name, pos)
+            length = int.from_bytes(data[at:at + count], "big")
+            at += count
+    except IndexError:
+        raise PeerError("message cut short", name, pos) from None
+    if at + length > limit:
+        raise PeerError("value longer than what holds it", name, pos)
+    return tag, at, at + length, False
+
+
+def _skip(data: bytes, pos: int, limit: int, depth: int) -> int:
+    """Position after the value at `pos`, whatever it is."""
+    _, at, stop, is_open = _header(data, pos, limit, "unknown field")
+    if not is_open:
+        return stop
+    if depth <= 0:
+        raise PeerError("nested too deeply", "unknown field", pos)
+    while True:
+        if data[at:at + 2] == _END and at + 2 <= limit:
+            return at + 2
+        if at >= limit:
+            raise PeerError("message cut short", "unknown field", at)
+        at = _skip(data, at, limit, depth - 1)
+
+
+def _read_signed(low: int, high: int) -> Reader:
+    size_max = (high.bit_length() + 8) // 8
+
+    def read(data: bytes, start: int, stop: int, name: str) -> int:
+        if not 0 < stop - start <= size_max:
+            raise PeerError("wrong length of an integer", name, start)
+        if stop - start == 1:
+            value = data[start]
+            if value < 0x80:
+                return value
+        value = int.from_bytes(data[start:stop], "big", signed=True)
+        if value < low:  # unsigned, written without its leading zero
+            value += 1 << high.bit_length() if low == 0 else 0
+        if not low <= value <= high:
+            raise PeerError("integer out of range", name, start)
+        return value
+
+    return read
+
+
+def _read_bool(data: bytes, start: int, stop: int, name: str) -> bool:
+    if stop - start != 1:
+        raise PeerError("wrong length of a boolean", name, start)
+    return data[start] != 0
+
+
+def _read_text(data: bytes, start: int, stop: int, name: str) -> str:
+    return data[start:stop].decode("utf-8", "replace")
+
+
+def _read_bytes(data: bytes, start: int, stop: int, name: str) -> bytes:
+    return data[start:stop]
+
+
+def _read_enum(cls: type[IntEnum]) -> Reader:
+    members = {member.value: member for member in cls}
+    read_int = _read_signed(-(1 << 31), (1 << 31) - 1)
+
+    def read(data: bytes, start: int, stop: int, name: str) -> IntEnum:
+        value = members.get(read_int(data, start, stop, name))
+        if value is None:
+            raise PeerError(f"not a value of {cls.__name__}", name, start)
+        return value
+
+    return read
+
+
+# -- writing -----------------------------------------------------------------------------------------------------
+
+
+def _length(size: int) -> bytes:
+    if size < 0x80:
+        return bytes((size,))
+    digits = size.to_bytes((size.bit_length() + 7) // 8, "big")
+    return bytes((0x80 | len(digits),)) + digits
+
+
+def _write_int(tag: bytes, entry: Field) -> Writer:
+    low, high, name = entry.low, entry.high, entry.wire_name
+
+    def write(out: list[bytes], value: int) -> None:
+        out.append(tag)
+        if 0 <= value < 128:
+            out.append(_SMALL[value])
+            return
+        if not low <= value <= high:
+            raise LocalError(f"{name}: {value} does not fit; use {low} to {high}")
+        size = (value if value >= 0 else ~value).bit_length() // 8 + 1
+        out.append(bytes((size,)) + value.to_bytes(size, "big", signed=True))
+
+    return write
+
+
+def _write_bool(tag: bytes) -> Writer:
+    true, false = tag + b"\x01\x01", tag + b"\x01\x00"
+
+    def write(out: list[bytes], value: bool) -> None:
+        out.append(true if value else false)
+
+    return write
+
+
+def _write_text(tag: bytes) -> Writer:
+    def write(out: list[bytes], value: str) -> None:
+        raw = value.encode("utf-8", "replace")
+        out += (tag, _length(len(raw)), raw)
+
+    return write
+
+
+def _write_bytes(tag: bytes) -> Writer:
+    def write(out: list[bytes], value: bytes) -> None:
+        out += (tag, _length(len(value)), value)
+
+    return write
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+class _Codec:
+    """Reader and writer of one schema type, compiled from its declarations."""
+
+    __slots__ = ("cls", "fields", "choice_tag", "names", "selections", "writers", "choice_head")
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        # tag byte -> (attribute, wire name, reader of a primitive | None, codec of a record | None, array?)
+        self.fields: dict[int, tuple[str, str, Reader | None, _Codec | None, bool]] = {}
+        self.writers: list[tuple[str, bool, Writer]] = []  # (attribute, optional?, writer)
+        for entry in fields_of(cls):
+            self._add(entry)
+        choice: Choice | None = choice_of(cls)
+        self.choice_tag = -1  # no tag byte
+        self.choice_head = b""
+        self.selections: dict[int, tuple[str, _Codec]] = {}  # tag byte -> (name, codec)
+        self.names: dict[str, tuple[bytes, _Codec]] = {}  # name -> (tag and open length, codec)
+        if choice is not None:
+            self.choice_tag = _CONSTRUCTED + choice.wire_id
+            self.choice_head = bytes((self.choice_tag, 0x80))
+            for tag, name, type_ in choice.selections:
+                codec = _codec(type_)
+                self.selections[_CONSTRUCTED + tag] = (name, codec)
+                self.names[name] = (bytes((_CONSTRUCTED + tag, 0x80)), codec)
+
+    def _add(self, entry: Field) -> None:
+        if entry.kind is Kind.RECORD:
+            assert entry.type is not None
+            codec = _codec(entry.type)
+            tag = _CONSTRUCTED + entry.wire_id
+            self.fields[tag] = (entry.attribute, entry.wire_name, None, codec, entry.array)
+            head = bytes((tag, 0x80))
+            write = codec.write_array(head) if entry.array else codec.write_field(head)
+        else:
+            tag = _PRIMITIVE + entry.wire_id
+            reader, write = _primitive(entry, bytes((tag,)))
+            self.fields[tag] = (entry.attribute, entry.wire_name, reader, None, False)
+        self.writers.append((entry.attribute, entry.optional, write))
+
+    def read(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int) -> tuple[Any, int]:
+        """The value whose content begins at `pos`, and the position after it."""
+        if depth <= 0:
+            raise PeerError("nested too deeply", self.cls.__name__, pos)
+        values: dict[str, Any] = {}
+        fields, choice_tag = self.fields, self.choice_tag
+        while True:
+            if pos + 2 > limit:
+                if pos == limit and not is_open:
+                    return self.cls(**values), pos
+                raise PeerError("message cut short", self.cls.__name__, pos)
+            tag, length = data[pos], data[pos + 1]
+            if is_open and tag == 0 and length == 0:
+                return self.cls(**values), pos + 2
+            known = fields.get(tag)
+            if known is None and tag != choice_tag:
+                self._refuse_wrong_form(tag, pos)
+                pos = _skip(data, pos, limit, depth - 1)
+                continue
+            if length < 0x80:
+                start, stop, open_inside = pos + 2, pos + 2 + length, False
+                if stop > limit:
+                    raise PeerError("value longer than what holds it", self.cls.__name__, pos)
+            else:
+                _, start, stop, open_inside = _header(data, pos, limit, self.cls.__name__)
+            if known is None:
+                pos = self._read_choice(data, start, stop, open_inside, depth - 1, values)
+                continue
+            attribute, name, reader, codec, is_array = known
+            if reader is not None:
+                values[attribute] = reader(data, start, stop, name)
+                pos = stop
+            elif codec is not None and is_array:
+                values[attribute], pos = codec.read_array(data, start, stop, open_inside, depth - 1, name)
+            elif codec is not None:
+                values[attribute], pos = codec.read(data, start, stop, open_inside, depth - 1)
+
+    def _refuse_wrong_form(self, tag: int, pos: int) -> None:
+        """A known field in the other form (primitive for constructed) is an error, not an unknown field."""
+        other = tag ^ 0x20
+        if other in self.fields or other == self.choice_tag:
+            raise PeerError("primitive where constructed is expected, or the reverse", self.cls.__name__, pos)
+
+    def _read_choice(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int,
+                     values: dict[str, Any]) -> int:
+        if depth <= 0:
+            raise PeerError("nested too deeply", self.cls.__name__, pos)
+        while True:
+            if pos + 2 > limit:
+                if pos == limit and not is_open:
+                    return pos
+                raise PeerError("message cut short", self.cls.__name__, pos)
+            if is_open and data[pos] == 0 and data[pos + 1] == 0:
+                return pos + 2
+            selection = self.selections.get(data[pos])
+            if selection is None:
+                pos = _skip(data, pos, limit, depth - 1)
+                continue
+            _, start, stop, open_inside = _header(data, pos, limit, selection[0])
+            value, pos = selection[1].read(data, start, stop, open_inside, depth - 1)
+            values["choice"], values["value"] = selection[0], value
+
+    def read_array(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int,
+                   name: str) -> tuple[list[Any], int]:
+        """The elements whose content begins at `pos`; anything but a sequence (such as a length hint) is skipped."""
+        items: list[Any] = []
+        while True:
+            if pos + 2 > limit:
+                if pos == limit and not is_open:
+                    return items, pos
+                raise PeerError("message cut short", name, pos)
+            if is_open and data[pos] == 0 and data[pos + 1] == 0:
+                return items, pos + 2
+            if data[pos] != _SEQUENCE:
+                pos = _skip(data, pos, limit, depth - 1)
+                continue
+            _, start, stop, open_inside = _header(data, pos, limit, name)
+            item, pos = self.read(data, start, stop, open_inside, depth - 1)
+            items.append(item)
+
+    def write(self, out: list[bytes], message: Any) -> None:
+        """Append the content of a sequence and its end."""
+        for attribute, is_optional, write in self.writers:
+            value = getattr(message, attribute)
+            if value is not None:
+                write(out, value)
+            elif not is_optional:
+                raise LocalError(f"{self.cls.__name__}.{attribute} is not optional: give it a value")
+        if self.choice_tag >= 0:
+            known = self.names.get(message.choice)
+            if known is None:
+                raise LocalError(f"{self.cls.__name__} has no selection {message.choice!r}: choose one of "
+                                 + ", ".join(self.names))
+            head, codec = known
+            if type(message.value) is not codec.cls:
+                raise LocalError(f"{self.cls.__name__}.{message.choice} takes a {codec.cls.__name__}, "
+                                 f"not a {type(message.value).__name__}")
+            out += (self.choice_head, head)
+            codec.write(out, message.value)
+            out.append(_END)
+        out.append(_END)
+
+    def write_field(self, head: bytes) -> Writer:
+        """A writer of this type as a field."""
+        def write(out: list[bytes], value: Any) -> None:
+            out.append(head)
+            self.write(out, value)
+
+        return write
+
+    def write_array(self, head: bytes) -> Writer:
+        """A writer of a list of this type as a field."""
+        def write(out: list[bytes], values: list[Any]) -> None:
+            out.append(head)
+            for value in values:
+                out.append(b"\x30\x80")
+                self.write(out, value)
+            out.append(_END)
+
+        return write
+
+
+def _primitive(entry: Field, tag: bytes) -> tuple[Reader, Writer]:
+    if entry.kind is Kind.INT:
+        return _read_signed(entry.low, entry.high), _write_int(tag, entry)
+    if entry.kind is Kind.BOOL:
+        return _read_bool, _write_bool(tag)
+    if entry.kind is Kind.TEXT:
+        return _read_text, _write_text(tag)
+    if entry.kind is Kind.BYTES:
+        return _read_bytes, _write_bytes(tag)
+    assert entry.kind is Kind.ENUM and entry.type is not None
+    limits = Field(entry.attribute, entry.wire_id, Kind.INT, low=-(1 << 31), high=(1 << 31) - 1)
+    return _read_enum(entry.type), _write_int(tag, limits)
+
+
+@cache
+def _codec(cls: type) -> _Codec:
+    return _Codec(cls)

@@ -1,0 +1,538 @@
+"""Schema types that only brokers say to each other: the metadata log, partitions, the elector.
+
+A type that holds a choice has the attributes `choice` (wire name of the selection, "" = unset) and `value`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+from bmqtwist.wire.fields import Choice, array, blob, boolean, enum, i32, optional, record, text, u32, u64
+from bmqtwist.wire.schema import Status
+
+
+class NodeStatus(IntEnum):
+    """State of a cluster member as it announces it."""
+
+    E_UNKNOWN = 0
+    E_STARTING = 10
+    E_AVAILABLE = 20
+    E_STOPPING = 30
+    E_UNAVAILABLE = 40
+
+
+class PrimaryStatus(IntEnum):
+    """State of a partition's primary."""
+
+    E_UNDEFINED = 0
+    E_PASSIVE = 1
+    E_ACTIVE = 5
+
+
+class StorageSyncResponseType(IntEnum):
+    """How a peer will bring a partition up to date."""
+
+    E_UNDEFINED = 0
+    E_PATCH = 1
+    E_FILE = 2
+    E_IN_SYNC = 3
+    E_EMPTY = 4
+
+
+class ReplicaDataType(IntEnum):
+    """What a primary asks of a replica, or will send it."""
+
+    E_UNKNOWN = 0
+    E_PULL = 10
+    E_PUSH = 20
+    E_DROP = 30
+
+
+# -- cluster metadata --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LeaderMessageSequence:
+    """Position in the metadata log: term, then number."""
+
+    elector_term: int = u64(0)
+    sequence_number: int = u64(1)
+
+
+@dataclass(slots=True)
+class PartitionPrimaryInfo:
+    """Who leads a partition, under which lease."""
+
+    partition_id: int = i32(0)
+    primary_node_id: int = i32(1)
+    primary_lease_id: int = u32(2)
+
+
+@dataclass(slots=True)
+class AppIdInfo:
+    """An app and its 5-byte storage key."""
+
+    app_id: str = text(0)
+    app_key: bytes = blob(1)
+
+
+@dataclass(slots=True)
+class QueueInfo:
+    """A queue, its 5-byte storage key, its partition and its apps."""
+
+    uri: str = text(0)
+    key: bytes = blob(1)
+    partition_id: int = i32(2)
+    app_ids: list[AppIdInfo] = array(3, AppIdInfo)
+
+
+@dataclass(slots=True)
+class QueueInfoUpdate:
+    """Apps that a queue gained and lost."""
+
+    uri: str = text(0)
+    key: bytes = blob(1)
+    partition_id: int = i32(2)
+    added_app_ids: list[AppIdInfo] = array(3, AppIdInfo)
+    removed_app_ids: list[AppIdInfo] = array(4, AppIdInfo)
+    domain: str = text(5)
+
+
+@dataclass(slots=True)
+class PartitionPrimaryAdvisory:
+    """New primaries."""
+
+    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
+    partitions: list[PartitionPrimaryInfo] = array(1, PartitionPrimaryInfo)
+
+
+@dataclass(slots=True)
+class LeaderAdvisory:
+    """A snapshot of everything."""
+
+    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
+    partitions: list[PartitionPrimaryInfo] = array(1, PartitionPrimaryInfo)
+    queues: list[QueueInfo] = array(2, QueueInfo)
+
+
+@dataclass(slots=True)
+class QueueAssignmentAdvisory:
+    """New queues."""
+
+    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
+    queues: list[QueueInfo] = array(1, QueueInfo)
+
+
+@dataclass(slots=True)
+class QueueUnAssignmentAdvisory:
+    """Queues that are gone."""
+
+    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
+    partition_id: int = i32(1)
+    primary_lease_id: int = u32(2)
+    primary_node_id: int = i32(3)
+    queues: list[QueueInfo] = array(4, QueueInfo)
+
+
+@dataclass(slots=True)
+class QueueUpdateAdvisory:
+    """Queues whose apps changed."""
+
+    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
+    queue_updates: list[QueueInfoUpdate] = array(1, QueueInfoUpdate)
+
+
+@dataclass(slots=True)
+class LeaderAdvisoryAck:
+    """A follower has written it."""
+
+    sequence_number_acked: LeaderMessageSequence = record(0, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class LeaderAdvisoryCommit:
+    """A quorum has written it."""
+
+    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
+    sequence_number_committed: LeaderMessageSequence = record(1, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class NodeStatusAdvisory:
+    """A member's state has changed."""
+
+    status: NodeStatus = enum(0, NodeStatus, NodeStatus.E_UNKNOWN)
+
+
+@dataclass(slots=True)
+class LeaderSyncStateQuery:
+    """Ask for a position."""
+
+
+@dataclass(slots=True)
+class LeaderSyncStateQueryResponse:
+    """The position asked for."""
+
+    leader_message_sequence: LeaderMessageSequence = record(0, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class LeaderSyncDataQuery:
+    """Ask for a snapshot."""
+
+
+@dataclass(slots=True)
+class LeaderSyncDataQueryResponse:
+    """The snapshot asked for."""
+
+    leader_sync_data: LeaderAdvisory = record(0, LeaderAdvisory)
+
+
+@dataclass(slots=True)
+class QueueAssignmentRequest:
+    """Ask the leader to place a queue; the answer is a Status."""
+
+    queue_uri: str = text(0)
+
+
+@dataclass(slots=True)
+class QueueUnassignmentRequest:
+    """Ask the leader to forget a queue."""
+
+    queue_uri: str = text(0)
+    partition_id: int = i32(1)
+    queue_key: bytes = blob(2)
+
+
+@dataclass(slots=True)
+class LeaderPassive:
+    """The leader is not ready."""
+
+
+@dataclass(slots=True)
+class StateNotification:
+    """A remark about the sender's state."""
+
+    CHOICE: ClassVar[Choice] = Choice(0, ((0, "leaderPassive", LeaderPassive),))
+    choice: str = ""
+    value: Any = None
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """The sender is about to stop."""
+
+    cluster_name: str = text(0)
+    version: int = i32(1, 1)
+
+
+@dataclass(slots=True)
+class StopResponse:
+    """The receiver no longer depends on the sender."""
+
+    cluster_name: str = text(0)
+
+
+@dataclass(slots=True)
+class FollowerLSNRequest:
+    """Ask a follower for its log position."""
+
+
+@dataclass(slots=True)
+class FollowerLSNResponse:
+    """A follower's log position."""
+
+    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class RegistrationRequest:
+    """A follower joins a leader."""
+
+    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class RegistrationResponse:
+    """The leader has noted it."""
+
+
+@dataclass(slots=True)
+class FollowerClusterStateRequest:
+    """Ask a follower for its snapshot."""
+
+
+@dataclass(slots=True)
+class FollowerClusterStateResponse:
+    """A follower's snapshot."""
+
+    cluster_state_snapshot: LeaderAdvisory = record(0, LeaderAdvisory)
+
+
+@dataclass(slots=True)
+class ClusterStateFSMMessage:
+    """Healing of the cluster's metadata."""
+
+    CHOICE: ClassVar[Choice] = Choice(0, (
+        (0, "followerLSNRequest", FollowerLSNRequest),
+        (1, "followerLSNResponse", FollowerLSNResponse),
+        (2, "registrationRequest", RegistrationRequest),
+        (3, "registrationResponse", RegistrationResponse),
+        (4, "followerClusterStateRequest", FollowerClusterStateRequest),
+        (5, "followerClusterStateResponse", FollowerClusterStateResponse),
+    ))
+    choice: str = ""
+    value: Any = None
+
+
+# -- partitions --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class PartitionSequenceNumber:
+    """Position in a partition: lease, then number."""
+
+    primary_lease_id: int = u32(0)
+    sequence_number: int = u64(1)
+
+
+@dataclass(slots=True)
+class PrimaryStatusAdvisory:
+    """A partition's primary is (not) ready."""
+
+    partition_id: int = i32(0)
+    primary_lease_id: int = u32(1)
+    status: PrimaryStatus = enum(2, PrimaryStatus, PrimaryStatus.E_UNDEFINED)
+
+
+@dataclass(slots=True)
+class SyncPoint:
+    """A position together with the file positions it implies."""
+
+    primary_lease_id: int = u32(0)
+    sequence_num: int = u64(1)
+    data_file_offset_dwords: int = u32(2)
+    qlist_file_offset_words: int = u32(3)
+
+
+@dataclass(slots=True)
+class SyncPointOffsetPair:
+    """A sync point and its own place in the journal, in bytes."""
+
+    sync_point: SyncPoint = record(0, SyncPoint)
+    offset: int = u64(1)
+
+
+@dataclass(slots=True)
+class StorageSyncRequest:
+    """Ask a peer for a range of a partition's files."""
+
+    partition_id: int = i32(0)
+    begin_sync_point_offset_pair: SyncPointOffsetPair | None = optional(1, SyncPointOffsetPair)
+    end_sync_point_offset_pair: SyncPointOffsetPair | None = optional(2, SyncPointOffsetPair)
+
+
+@dataclass(slots=True)
+class StorageSyncResponse:
+    """What the peer will send."""
+
+    partition_id: int = i32(0)
+    storage_sync_response_type: StorageSyncResponseType = enum(
+        1, StorageSyncResponseType, StorageSyncResponseType.E_UNDEFINED)
+    begin_sync_point: SyncPoint = record(2, SyncPoint)
+    end_sync_point: SyncPoint = record(3, SyncPoint)
+
+
+@dataclass(slots=True)
+class PartitionSyncStateQuery:
+    """Ask how far a partition is."""
+
+    partition_id: int = i32(0, -1)
+
+
+@dataclass(slots=True)
+class PartitionSyncStateQueryResponse:
+    """How far it is."""
+
+    partition_id: int = i32(0)
+    primary_lease_id: int = u32(1)
+    sequence_num: int = u64(2)
+    last_sync_point_offset_pair: SyncPointOffsetPair = record(3, SyncPointOffsetPair)
+
+
+@dataclass(slots=True)
+class PartitionSyncDataQuery:
+    """Ask for a range of records."""
+
+    partition_id: int = i32(0)
+    last_primary_lease_id: int = u32(1)
+    last_sequence_num: int = u64(2)
+    upto_primary_lease_id: int = u32(3)
+    upto_sequence_num: int = u64(4)
+    last_sync_point_offset_pair: SyncPointOffsetPair = record(5, SyncPointOffsetPair)
+
+
+@dataclass(slots=True)
+class PartitionSyncDataQueryResponse:
+    """The records that were asked for end here."""
+
+    partition_id: int = i32(0)
+    end_primary_lease_id: int = u32(1)
+    end_sequence_num: int = u64(2)
+
+
+@dataclass(slots=True)
+class PartitionSyncDataQueryStatus:
+    """Whether they arrived."""
+
+    partition_id: int = i32(0)
+    status: Status = record(1, Status)
+
+
+@dataclass(slots=True)
+class _PartitionState:
+    partition_id: int = i32(0)
+    primary_lease_id: int = u32(1)
+    latest_sequence_number: PartitionSequenceNumber = record(2, PartitionSequenceNumber)
+    first_sync_point_after_rollover_sequence_number: PartitionSequenceNumber = record(3, PartitionSequenceNumber)
+
+
+@dataclass(slots=True)
+class ReplicaStateRequest(_PartitionState):
+    """The primary says how far it is and asks a replica."""
+
+
+@dataclass(slots=True)
+class ReplicaStateResponse(_PartitionState):
+    """The replica's answer."""
+
+
+@dataclass(slots=True)
+class PrimaryStateRequest(_PartitionState):
+    """A replica says how far it is and asks the primary."""
+
+
+@dataclass(slots=True)
+class PrimaryStateResponse(_PartitionState):
+    """The primary's answer."""
+
+
+@dataclass(slots=True)
+class _ReplicaData:
+    partition_id: int = i32(0)
+    primary_lease_id: int = u32(1)
+    replica_data_type: ReplicaDataType = enum(2, ReplicaDataType, ReplicaDataType.E_UNKNOWN)
+    begin_sequence_number: PartitionSequenceNumber = record(3, PartitionSequenceNumber)
+    end_sequence_number: PartitionSequenceNumber = record(4, PartitionSequenceNumber)
+
+
+@dataclass(slots=True)
+class ReplicaDataRequest(_ReplicaData):
+    """The primary moves a replica's data: begin excluded, end included."""
+
+
+@dataclass(slots=True)
+class ReplicaDataResponse(_ReplicaData):
+    """The replica's answer."""
+
+
+@dataclass(slots=True)
+class PartitionMessage:
+    """Healing of one partition."""
+
+    CHOICE: ClassVar[Choice] = Choice(0, (
+        (0, "replicaStateRequest", ReplicaStateRequest),
+        (1, "replicaStateResponse", ReplicaStateResponse),
+        (2, "primaryStateRequest", PrimaryStateRequest),
+        (3, "primaryStateResponse", PrimaryStateResponse),
+        (4, "replicaDataRequest", ReplicaDataRequest),
+        (5, "replicaDataResponse", ReplicaDataResponse),
+    ))
+    choice: str = ""
+    value: Any = None
+
+
+@dataclass(slots=True)
+class ClusterMessage:
+    """Anything one broker says to another; also the body of a record of the metadata log."""
+
+    CHOICE: ClassVar[Choice] = Choice(0, (
+        (0, "partitionPrimaryAdvisory", PartitionPrimaryAdvisory),
+        (1, "leaderAdvisory", LeaderAdvisory),
+        (2, "queueAssignmentAdvisory", QueueAssignmentAdvisory),
+        (3, "nodeStatusAdvisory", NodeStatusAdvisory),
+        (4, "leaderSyncStateQuery", LeaderSyncStateQuery),
+        (5, "leaderSyncStateQueryResponse", LeaderSyncStateQueryResponse),
+        (6, "leaderSyncDataQuery", LeaderSyncDataQuery),
+        (7, "leaderSyncDataQueryResponse", LeaderSyncDataQueryResponse),
+        (8, "queueAssignmentRequest", QueueAssignmentRequest),
+        (9, "storageSyncRequest", StorageSyncRequest),
+        (10, "storageSyncResponse", StorageSyncResponse),
+        (11, "partitionSyncStateQuery", PartitionSyncStateQuery),
+        (12, "partitionSyncStateQueryResponse", PartitionSyncStateQueryResponse),
+        (13, "partitionSyncDataQuery", PartitionSyncDataQuery),
+        (14, "partitionSyncDataQueryResponse", PartitionSyncDataQueryResponse),
+        (15, "partitionSyncDataQueryStatus", PartitionSyncDataQueryStatus),
+        (16, "primaryStatusAdvisory", PrimaryStatusAdvisory),
+        (20, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory),
+        (21, "leaderAdvisoryAck", LeaderAdvisoryAck),
+        (22, "leaderAdvisoryCommit", LeaderAdvisoryCommit),
+        (23, "stateNotification", StateNotification),
+        (24, "stopRequest", StopRequest),
+        (25, "stopResponse", StopResponse),
+        (26, "queueUnassignmentRequest", QueueUnassignmentRequest),
+        (27, "queueUpdateAdvisory", QueueUpdateAdvisory),
+        (28, "clusterStateFSMMessage", ClusterStateFSMMessage),
+        (29, "partitionMessage", PartitionMessage),
+    ))
+    choice: str = ""
+    value: Any = None
+
+
+# -- elector -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ElectionProposal:
+    """Vote for me."""
+
+
+@dataclass(slots=True)
+class ElectionResponse:
+    """You have my vote."""
+
+
+@dataclass(slots=True)
+class LeaderHeartbeat:
+    """I lead."""
+
+
+@dataclass(slots=True)
+class ElectorNodeStatus:
+    """I can (not) take part."""
+
+    is_available: bool = boolean(0)
+
+
+@dataclass(slots=True)
+class HeartbeatResponse:
+    """I have heard a stale leader."""
+
+
+@dataclass(slots=True)
+class ScoutingRequest:
+    """Would you vote for me?"""
+
+
+@dataclass(slots=True)
+class ScoutingResponse:
+    """I would (not)."""
+
+    will_vote: bool = boolean(0)
+
+
+@dataclass(slots=True)
+class LeadershipCessionNotification:
+    """I no longer lead."""

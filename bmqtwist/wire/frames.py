@@ -1,0 +1,105 @@
+"""From TCP chunks to whole events, whatever the slicing.
+
+```
+ 0                   1                   2                   3
+ 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+|F|                          Length                             |
+|PV |   Type    |  HeaderWords  | TypeSpecific  |   reserved    |
+```
+
+A chunk that holds whole events only, the usual case, is handed back as it is. What is left over is gathered in one
+growing buffer and copied out once, when the event it begins is complete; the length an event claims is checked before
+anything of it is kept.
+"""
+
+from __future__ import annotations
+
+from bmqtwist.errors import PeerError
+from bmqtwist.wire.fast import EVENT_HEADER, EVENT_HEADER_BYTES, EVENT_HEADER_WORDS
+
+DROPPED = -1  # event type of a span whose header makes no sense: to be logged and passed over
+
+Span = tuple[int, int, int, int]  # event type, type-specific byte, start of the body, end of the event
+
+_LENGTH_BYTES = 4
+_unpack = EVENT_HEADER.unpack_from
+
+
+class FrameBuffer:
+    """Cuts the bytes of one connection into events; an event longer than `limit_bytes` ends the connection.
+
+    `error` is the PeerError (always fatal) that ended the stream, None while it can be followed.
+    """
+
+    __slots__ = ("limit_bytes", "error", "_held", "_need")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.error: PeerError | None = None
+        self._held = bytearray()  # the beginning of an event
+        self._need = 0  # bytes of _held that are worth looking at it again
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of an incomplete event is waiting here."""
+        return len(self._held)
+
+    def receive(self, chunk: bytes) -> tuple[bytes, list[Span]]:
+        """Take the next bytes; give a buffer and the spans of the whole events in it, in order.
+
+        A span is (event type, type-specific byte, start of the body, end); of a DROPPED one the start is that of its
+        header. Raises a fatal PeerError if the bytes cannot be followed. If whole events precede the bad bytes those
+        are given first, `error` is set, and the next call raises.
+        """
+        if not self._held and self.error is None:
+            size = len(chunk)
+            if size >= EVENT_HEADER_BYTES:
+                length, version_type, words, specific, _ = _unpack(chunk)
+                if length == size and words == EVENT_HEADER_WORDS and version_type & 0x3F and size <= self.limit_bytes:
+                    return chunk, [(version_type & 0x3F, specific, EVENT_HEADER_BYTES, size)]
+            return self._cut(chunk)
+        if self.error is not None:
+            raise self.error
+        held = self._held
+        held += chunk
+        if len(held) < self._need:
+            return b"", []
+        whole = bytes(held)
+        self._held = bytearray()
+        return self._cut(whole)
+
+    def _cut(self, data: bytes) -> tuple[bytes, list[Span]]:
+        spans: list[Span] = []
+        pos, size = 0, len(data)
+        while size - pos >= _LENGTH_BYTES:
+            length = int.from_bytes(data[pos:pos + _LENGTH_BYTES], "big")
+            if not EVENT_HEADER_BYTES <= length <= self.limit_bytes:
+                self._fail(length, pos)
+                if not spans:
+                    raise self.error  # type: ignore[misc]
+                return data, spans
+            end = pos + length
+            if end > size:
+                self._need = length
+                break
+            _, version_type, words, specific, _ = _unpack(data, pos)
+            kind = version_type & 0x3F
+            if kind == 0 or words < EVENT_HEADER_WORDS or words * 4 > length:
+                spans.append((DROPPED, specific, pos, end))
+            else:
+                spans.append((kind, specific, pos + words * 4, end))
+            pos = end
+        else:
+            self._need = _LENGTH_BYTES
+        if pos < size:
+            self._held = bytearray(data[pos:])
+        return data, spans
+
+    def _fail(self, length: int, pos: int) -> None:
+        if length >> 31:
+            reason = "fragmented event"
+        elif length < EVENT_HEADER_BYTES:
+            reason = f"event of {length} bytes"
+        else:
+            reason = f"event of {length} bytes, more than {self.limit_bytes}"
+        self.error = PeerError(reason, "Length", pos, fatal=True)

@@ -1,0 +1,166 @@
+"""The JSON form of schema messages, driven by the same declarations as `ber.py`.
+
+One compact UTF-8 object. An anonymous choice is flattened into the object that holds it; enumerations are names, and
+integers are taken as well; bytes are base64; empty arrays and absent optionals are left out. A slash is written `\\/`,
+as the other implementations do. Every input gives a value or a PeerError; unknown keys are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.limits import BER_DEPTH_MAX
+from bmqtwist.wire.fields import Field, Kind, choice_of, fields_of
+
+_PADDING = b"\x00\x01\x02\x03\x04"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def decode(cls: type, data: bytes) -> Any:
+    """The message of type `cls`; word padding, present or missing, is ignored."""
+    name = cls.__name__
+    try:
+        tree = _DECODER.decode(data.rstrip(_PADDING).decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise PeerError("not UTF-8", name, error.start) from None
+    except RecursionError:
+        raise PeerError("nested too deeply", name) from None
+    except ValueError as error:
+        raise PeerError("not JSON", name, getattr(error, "pos", 0)) from None
+    return _codec(cls).read(tree, BER_DEPTH_MAX, name)
+
+
+def encode(message: Any) -> bytes:
+    """The message as compact JSON, without padding."""
+    text = _ENCODER.encode(_codec(type(message)).write(message))
+    return text.replace("/", "\\/").encode("utf-8", "replace")
+
+
+class _Codec:
+    """Reader and writer of one schema type, compiled from its declarations."""
+
+    __slots__ = ("cls", "fields", "by_name", "selections", "has_choice")
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.fields = [(entry, entry.wire_name) for entry in fields_of(cls)]
+        self.by_name = {name: entry for entry, name in self.fields}
+        choice = choice_of(cls)
+        self.has_choice = choice is not None
+        self.selections: dict[str, type] = {name: type_ for _, name, type_ in choice.selections} if choice else {}
+
+    def read(self, tree: Any, depth: int, path: str) -> Any:
+        """The value that a parsed JSON object stands for; `path` names it in errors."""
+        if not isinstance(tree, dict):
+            raise PeerError("not an object", path)
+        if depth <= 0:
+            raise PeerError("nested too deeply", path)
+        values: dict[str, Any] = {}
+        for key, item in tree.items():
+            entry = self.by_name.get(key)
+            if entry is not None:
+                if item is not None:
+                    values[entry.attribute] = _read(entry, item, depth - 1, f"{path}.{key}")
+            elif key in self.selections:
+                values["choice"] = key
+                values["value"] = _codec(self.selections[key]).read(item, depth - 1, f"{path}.{key}")
+        return self.cls(**values)
+
+    def write(self, message: Any) -> dict[str, Any]:
+        """A tree of plain values, in the order of the declarations."""
+        tree: dict[str, Any] = {}
+        for entry, name in self.fields:
+            value = getattr(message, entry.attribute)
+            if value is None:
+                if not entry.optional:
+                    raise LocalError(f"{self.cls.__name__}.{entry.attribute} is not optional: give it a value")
+            elif not entry.array:
+                tree[name] = _write(entry, value)
+            elif value:
+                tree[name] = [_write(entry, item) for item in value]
+        if self.has_choice:
+            type_ = self.selections.get(message.choice)
+            if type_ is None or type(message.value) is not type_:
+                raise LocalError(f"{self.cls.__name__} cannot hold {message.choice!r} = {message.value!r}: "
+                                 f"choose one of {', '.join(self.selections)} with a value of its type")
+            tree[message.choice] = _codec(type_).write(message.value)
+        return tree
+
+
+def _read(entry: Field, item: Any, depth: int, path: str) -> Any:
+    kind = entry.kind
+    if kind is Kind.RECORD:
+        assert entry.type is not None
+        codec = _codec(entry.type)
+        if not entry.array:
+            return codec.read(item, depth, path)
+        if not isinstance(item, list):
+            raise PeerError("not an array", path)
+        return [codec.read(each, depth - 1, path) for each in item]
+    if kind is Kind.INT:
+        if type(item) is not int or not entry.low <= item <= entry.high:
+            raise PeerError("not an integer of its type", path)
+        return item
+    if kind is Kind.BOOL:
+        if not isinstance(item, bool):
+            raise PeerError("not a boolean", path)
+        return item
+    if kind is Kind.ENUM:
+        assert entry.type is not None
+        return _read_enum(entry.type, item, path)
+    if not isinstance(item, str):
+        raise PeerError("not a string", path)
+    return _clean(item) if kind is Kind.TEXT else _read_bytes(item, path)
+
+
+def _read_enum(cls: type, item: Any, path: str) -> IntEnum:
+    value = _members(cls).get(item) if isinstance(item, str) or type(item) is int else None
+    if value is None:
+        raise PeerError(f"not a value of {cls.__name__}", path)
+    return value
+
+
+def _read_bytes(item: str, path: str) -> bytes:
+    try:
+        return b64decode(item, validate=True)
+    except ValueError:
+        raise PeerError("not base64", path) from None
+
+
+def _clean(text: str) -> str:
+    """JSON can spell halves of characters, which no encoding can write again: they become the replacement mark."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _write(entry: Field, value: Any) -> Any:
+    if entry.kind is Kind.RECORD:
+        return _codec(type(value)).write(value)
+    if entry.kind is Kind.ENUM:
+        return value.name
+    if entry.kind is Kind.BYTES:
+        return b64encode(value).decode("ascii")
+    return value
+
+
+@cache
+def _members(cls: type[IntEnum]) -> dict[str | int, IntEnum]:
+    return {**{member.name: member for member in cls}, **{member.value: member for member in cls}}
+
+
+@cache
+def _codec(cls: type) -> _Codec:
+    return _Codec(cls)
