@@ -1,0 +1,5 @@
+"""CRC32-C (Castagnoli, reflected, initial value and final xor all ones) of bytes or a memoryview."""
+
+from crc32c import crc32c
+
+__all__ = ["crc32c"]

@@ -1,0 +1,192 @@
+"""The message properties area, in its old style (v1: lengths) and its new one (v2: offsets).
+
+```
+ 0                   1                   2                   3
+ 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+|res|PHS/2|HS/2 |        area size in words (24 bits)           |   header; PHS: bytes of a property header,
+|   reserved    |     count     |                                           HS: bytes of this header
+|r|  type   |             X (26 bits)         | res |  name length (12)   |   one property header each
+ name1 value1 name2 value2 ...  padding 1..4                                over the whole area
+```
+
+X is the length of the value (v1), or the offset of the name from the start of the data part (v2). A reader accepts
+anything that is consistent, sizes of headers included; a writer is strict about names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from struct import Struct
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.limits import PROPERTIES_MAX, PROPERTY_NAME_BYTES_MAX
+from bmqtwist.wire.fast import PAD4
+
+
+class PropertyType(IntEnum):
+    """Type of a property's value. In Python: BOOL bool; CHAR (signed), SHORT, INT32, INT64 int; STRING str; BINARY
+    bytes."""
+
+    BOOL = 1
+    CHAR = 2
+    SHORT = 3
+    INT32 = 4
+    INT64 = 5
+    STRING = 6
+    BINARY = 7
+
+
+Value = int | str | bool | bytes
+Properties = dict[str, tuple[PropertyType, Value]]
+
+HEADER = Struct(">BBHBB")  # sizes, area words (upper 8, lower 16 bits), reserved, count
+PROPERTY = Struct(">HHH")  # type << 10 | upper X, lower X, name length
+HEADER_BYTES = 6
+_SIZES = 0x1B  # both headers are 6 bytes
+_NAME_LENGTH_MASK = 0xFFF
+_X_UPPER_MASK = 0x3FF
+_WORDS_MAX = (1 << 24) - 1
+
+_SIZE_OF = {PropertyType.BOOL: 1, PropertyType.CHAR: 1, PropertyType.SHORT: 2, PropertyType.INT32: 4,
+            PropertyType.INT64: 8}  # the others have any length
+_MEMBERS = {int(each): each for each in PropertyType}
+_LOSSLESS = "surrogateescape"  # strings are UTF-8 by convention only; what is not must survive a round trip
+
+_Entry = tuple[int, int, int, int, int]  # type, start and end of the name, start and end of the value
+
+
+def area_length(data: bytes | memoryview) -> int:
+    """Bytes of the area at the start of application data, padding included."""
+    if len(data) < HEADER_BYTES:
+        raise PeerError("properties cut short", "properties", len(data))
+    length = (data[1] << 16 | data[2] << 8 | data[3]) * 4
+    if not HEADER_BYTES < length <= len(data):
+        raise PeerError("size of the properties area does not fit the data", "properties", 1)
+    return length
+
+
+def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
+    """All properties as positions in `area`, with the sizes of its header and of a property header."""
+    length = area_length(area)
+    pad = area[length - 1]
+    if not 1 <= pad <= 4:
+        raise PeerError(f"padding byte {pad}", "properties", length - 1)
+    end = length - pad
+    head, step, count = (area[0] & 7) * 2, (area[0] >> 3 & 7) * 2, area[5]
+    if head < HEADER_BYTES or step < PROPERTY.size or not count:
+        raise PeerError("bad header", "properties")
+    base = head + step * count
+    if base > end:
+        raise PeerError("property headers do not fit the area", "properties", 5)
+    heads = [PROPERTY.unpack_from(area, at) for at in range(head, base, step)]
+    found: list[_Entry] = []
+    at = base
+    for index, (upper, lower, name_length) in enumerate(heads):
+        name_length &= _NAME_LENGTH_MASK
+        x = (upper & _X_UPPER_MASK) << 16 | lower
+        name_end = at + name_length
+        if not v2:
+            stop = name_end + x
+        else:
+            if at != base + x:
+                raise PeerError("offset of a property out of order", "properties", head + step * index)
+            if index + 1 == count:
+                stop = end
+            else:
+                upper_next, lower_next, _ = heads[index + 1]
+                stop = base + ((upper_next & _X_UPPER_MASK) << 16 | lower_next)
+        if not name_length or name_end > stop or stop > end:
+            raise PeerError("property does not fit the area", "properties", head + step * index)
+        kind = upper >> 10 & 0x1F
+        known = _MEMBERS.get(kind)
+        if known is None:
+            raise PeerError(f"unknown property type {kind}", "properties", head + step * index)
+        if _SIZE_OF.get(known, stop - name_end) != stop - name_end:
+            raise PeerError(f"wrong length of a {known.name} property", "properties", name_end)
+        found.append((kind, at, name_end, name_end, stop))
+        at = stop
+    if at != end:
+        raise PeerError("bytes after the last property", "properties", at)
+    return found, head, step
+
+
+def _value(area: bytes, kind: int, start: int, stop: int) -> Value:
+    if kind == PropertyType.STRING:
+        return area[start:stop].decode("utf-8", _LOSSLESS)
+    if kind == PropertyType.BINARY:
+        return area[start:stop]
+    if kind == PropertyType.BOOL:
+        return area[start] != 0
+    return int.from_bytes(area[start:stop], "big", signed=True)
+
+
+def decode(area: bytes, v2: bool) -> Properties:
+    """All properties in the order of the area; bytes behind the area are ignored."""
+    found: Properties = {}
+    for kind, start, name_end, begin, stop in _entries(area, v2)[0]:
+        name = area[start:name_end].decode("utf-8", _LOSSLESS)
+        if name in found:
+            raise PeerError("property given twice", "properties", start)
+        found[name] = _MEMBERS[kind], _value(area, kind, begin, stop)
+    return found
+
+
+def values(area: bytes, v2: bool, wanted: Callable[[str], object] | None = None) -> dict[str, Value]:
+    """Values by name, without types; with `wanted` only those whose names it accepts."""
+    found: dict[str, Value] = {}
+    for kind, start, name_end, begin, stop in _entries(area, v2)[0]:
+        name = area[start:name_end].decode("utf-8", _LOSSLESS)
+        if wanted is None or wanted(name):
+            found[name] = _value(area, kind, begin, stop)
+    return found
+
+
+def to_v1(area: bytes) -> bytes:
+    """A v2 area as a v1 area: the same bytes but for the X of each property. What follows the area is left out."""
+    entries, head, step = _entries(area, True)
+    out = bytearray(area[:area_length(area)])
+    for index, (kind, _, _, begin, stop) in enumerate(entries):
+        at, size = head + step * index, stop - begin
+        out[at] = kind << 2 | size >> 24
+        out[at + 1:at + 4] = (size & 0xFFFFFF).to_bytes(3, "big")
+    return bytes(out)
+
+
+def encode(properties: Mapping[str, tuple[PropertyType, Value]], v2: bool) -> bytes:
+    """An area with the properties in the order given; LocalError says which of them cannot be sent."""
+    if not 0 < len(properties) <= PROPERTIES_MAX:
+        raise LocalError(f"{len(properties)} properties: a message takes 1 to {PROPERTIES_MAX}")
+    heads, parts, offset = [], [], 0
+    for name, (kind, value) in properties.items():
+        raw_name, raw = name.encode("utf-8", _LOSSLESS), _raw(name, kind, value)
+        if not (name[:1].isalnum() and len(raw_name) <= PROPERTY_NAME_BYTES_MAX):
+            raise LocalError(f"property name {name[:40]!r}: begin it with a letter or a digit and keep it within "
+                             f"{PROPERTY_NAME_BYTES_MAX} bytes")
+        x = offset if v2 else len(raw)
+        if x >> 26:
+            raise LocalError(f"property {name[:40]!r} is too large")
+        heads.append(PROPERTY.pack(kind << 10 | x >> 16, x & 0xFFFF, len(raw_name)))
+        parts += (raw_name, raw)
+        offset += len(raw_name) + len(raw)
+    size = HEADER_BYTES + PROPERTY.size * len(heads) + offset
+    words = (size >> 2) + 1
+    if words > _WORDS_MAX:
+        raise LocalError(f"{size} bytes of properties: keep them below {_WORDS_MAX * 4}")
+    header = HEADER.pack(_SIZES, words >> 16, words & 0xFFFF, 0, len(heads))
+    return b"".join((header, *heads, *parts, PAD4[size & 3]))
+
+
+def _raw(name: str, kind: PropertyType, value: Value) -> bytes:
+    if kind == PropertyType.STRING and isinstance(value, str):
+        return value.encode("utf-8", _LOSSLESS)
+    if kind == PropertyType.BINARY and isinstance(value, bytes):
+        return value
+    size = _SIZE_OF.get(kind)
+    if size and isinstance(value, int):
+        try:
+            return bool(value).to_bytes(1, "big") if kind == PropertyType.BOOL else value.to_bytes(
+                size, "big", signed=True)
+        except OverflowError:
+            raise LocalError(f"property {name[:40]!r}: {value} does not fit a {kind.name}") from None
+    raise LocalError(f"property {name[:40]!r}: {type(value).__name__} is not a value of a {kind.name}")
