@@ -32,6 +32,8 @@ from typing import Protocol
 
 from bmqtwist.errors import Category
 
+MECHANISM_CHARS_MAX = 64  # of an unknown mechanism, in the answer
+
 
 @dataclass(frozen=True, slots=True)
 class Granted:
@@ -149,9 +151,10 @@ class Event(Enum):
 def attempt(authenticator: Authenticator, data: bytes, peer: str) -> Outcome:
     """Let an authenticator judge; one that raises has denied. Safe to run on any thread."""
     try:
-        return authenticator.authenticate(data, peer)
+        outcome = authenticator.authenticate(data, peer)
     except Exception as error:  # a plug-in's mistake must not let anybody in, nor stop the broker
         return Denied(f"Authentication failed: {type(error).__name__} in the authenticator.", -3)
+    return outcome if isinstance(outcome, (Granted, Denied)) else Denied("Authentication failed: no outcome.", -3)
 
 
 class Authentication:
@@ -218,7 +221,8 @@ class Authentication:
     def _first(self, now: float) -> list[Effect]:
         authenticator = self._authenticators.get(self._asked)
         if authenticator is None:
-            return self._refuse(Denied(f"Authentication mechanism '{self._asked}' not supported.", -2))
+            shown = self._asked[:MECHANISM_CHARS_MAX] if self._asked.isprintable() else "?"
+            return self._refuse(Denied(f"Authentication mechanism '{shown}' not supported.", -2))
         self.state = State.AUTHENTICATING
         return self._run(authenticator, self._data, now)
 

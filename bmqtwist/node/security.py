@@ -81,10 +81,10 @@ class BasicAuthenticator:
     def authenticate(self, data: bytes, peer: str) -> Outcome:
         """Principal `BASIC_USER-<user>` for ten minutes."""
         user, colon, password = data.partition(b":")
-        if not colon or len(data) > CREDENTIAL_BYTES_MAX:
+        name = user.decode(errors="replace")
+        if not colon or len(data) > CREDENTIAL_BYTES_MAX or not name.isprintable():
             return Denied("Invalid authentication payload format. Expected 'username:password'")
         stored = self._users.get(user)
-        name = user.decode(errors="replace")
         if not (stored or self._nobody).matches(password) or stored is None:
             return Denied(f"Invalid username or password for user '{name}'")
         return Granted(f"BASIC_USER-{name}", BASIC_LIFETIME_MS)

@@ -1,0 +1,63 @@
+"""Passwords at rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmqtwist.errors import LocalError
+from bmqtwist.node.passwords import PASSWORD_BYTES_MAX, StoredPassword, make_hash
+
+SALT = bytes(range(16))
+
+
+def test_a_hash_matches_its_password_and_no_other() -> None:
+    """Otherwise nobody, or everybody, gets in."""
+    stored = StoredPassword(make_hash("s3cret", SALT))
+    assert stored.is_hash
+    assert stored.matches(b"s3cret")
+    assert not stored.matches(b"s3cret ")
+    assert not stored.matches(b"")
+
+
+def test_the_same_password_with_another_salt_is_another_line() -> None:
+    """Two users with one password must not be recognisable."""
+    assert make_hash("same", SALT) != make_hash("same", SALT[::-1])
+
+
+def test_a_password_written_as_it_is_is_compared_literally() -> None:
+    """The original's configurations hold plain passwords."""
+    stored = StoredPassword("pässword")
+    assert not stored.is_hash
+    assert stored.matches("pässword".encode())
+    assert not stored.matches(b"password")
+
+
+def test_a_hash_line_itself_is_no_password() -> None:
+    """A leaked configuration must not be a way in."""
+    line = make_hash("s3cret", SALT)
+    assert not StoredPassword(line).matches(line.encode())
+
+
+@pytest.mark.parametrize("line", [
+    "scrypt:", "scrypt:14:8:1:AAAA", "scrypt:x:8:1:AAAAAAAAAAAAAAAA:AAAAAAAAAAAAAAAAAAAAAAAA",
+    "scrypt:14:8:1:*:AAAA", "scrypt:30:8:1:AAAAAAAAAAAAAAAA:AAAAAAAAAAAAAAAAAAAAAAAA",
+    "scrypt:14:8:1:AAAA:AAAAAAAAAAAAAAAAAAAAAAAA", "scrypt:14:8:1:AAAAAAAAAAAAAAAA:AAAA",
+    "scrypt:0:8:1:AAAAAAAAAAAAAAAA:AAAAAAAAAAAAAAAAAAAAAAAA"])
+def test_a_broken_or_ruinous_hash_line_is_refused_at_start(line: str) -> None:
+    """Found when the broker starts, not at the first login; and no login may cost gigabytes."""
+    with pytest.raises(LocalError, match="bmq password"):
+        StoredPassword(line)
+
+
+def test_an_overlong_password_is_refused_without_being_hashed() -> None:
+    """What a stranger sends is bounded before work is spent on it."""
+    assert not StoredPassword("x").matches(b"x" * (PASSWORD_BYTES_MAX + 1))
+    with pytest.raises(LocalError):
+        make_hash("x" * (PASSWORD_BYTES_MAX + 1), SALT)
+
+
+@pytest.mark.parametrize(("password", "salt"), [("", SALT), ("x", b"short")])
+def test_an_empty_password_or_a_short_salt_makes_no_hash(password: str, salt: bytes) -> None:
+    """Either would be a hash worth nothing."""
+    with pytest.raises(LocalError):
+        make_hash(password, salt)
