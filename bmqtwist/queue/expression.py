@@ -22,7 +22,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import EXPRESSION_CHARS_MAX, EXPRESSION_OPERATORS_MAX, EXPRESSION_PROPERTIES_MAX
@@ -234,7 +234,7 @@ class _Failed(Exception):
     """The expression has no value for this message."""
 
 
-_COMPARE: dict[str, Callable[[object, object], bool]] = {
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
@@ -271,11 +271,9 @@ def _compile_property(name: str) -> Evaluate:
     return evaluate
 
 
-def _compile_property_comparison(compare: Callable[[object, object], bool], name: str, literal: Value) -> Evaluate:
+def _compile_property_comparison(compare: Callable[[Any, Any], bool], name: str, literal: Value) -> Evaluate:
     """The usual case, `property < literal`, without inner calls."""
-    wanted = type(literal)
-    if wanted is bool:  # an ordering of booleans: never has a value
-        wanted = _Failed
+    wanted: type = _Failed if type(literal) is bool else type(literal)  # booleans have no order: never a value
 
     def evaluate(values: Values) -> bool:
         value = values.get(name)
@@ -285,7 +283,7 @@ def _compile_property_comparison(compare: Callable[[object, object], bool], name
     return evaluate
 
 
-def _compile_comparison(compare: Callable[[object, object], bool], left: Evaluate, right: Evaluate) -> Evaluate:
+def _compile_comparison(compare: Callable[[Any, Any], bool], left: Evaluate, right: Evaluate) -> Evaluate:
     def evaluate(values: Values) -> bool:
         a, b = left(values), right(values)
         kind = type(a)

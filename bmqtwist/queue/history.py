@@ -1,0 +1,129 @@
+"""Which GUIDs were stored lately: what makes a repeated PUT harmless.
+
+Every GUID is remembered for `window` seconds from its arrival, and forgotten at most an eighth of the window later:
+
+    newest                                                                                        oldest
+    open: GUIDs in a dict  ->  closed bucket  ->  closed bucket  ->  ...  ->  closed bucket  ->  dropped
+    up to 16384 GUIDs       16 bytes for each GUID, sorted, with the arrival of its newest
+    or window / 8 seconds
+
+    GUID      0      3                    10                 16
+              +------+--------------------+-------------------+
+              | v, # | timer tick         | client id         |      v: version, #: counter
+              +------+--------------------+-------------------+
+
+Producers make their GUIDs with a rising timer, so most need no look-up at all: for each client id the highest tick
+seen is kept, and a GUID with a higher one is new. Others (retransmissions, GUIDs of the same tick or made by other
+threads) are looked up in every bucket whose range they fall into.
+
+The client ids kept are bounded. When there are too many, all are let go and their highest tick becomes a `floor`:
+for as long as GUIDs seen before can be remembered, a client met again starts at least there, so that "higher" still
+means "never seen".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+BUCKET_GUIDS_MAX = 16384  # the open bucket costs about six times as much for a GUID as a closed one
+CLIENTS_MAX = 4096  # client ids with a remembered tick
+_SPANS = 8  # a bucket covers at most this fraction of the window
+_GUID_BYTES = 16
+
+
+class _Bucket:
+    """Closed: keys sorted in one blob."""
+
+    __slots__ = ("keys", "first", "last", "newest")
+
+    def __init__(self, guids: dict[bytes, None], newest: float) -> None:
+        keys = sorted(guids)  # GUIDs of one producer come almost in order: this is nearly linear
+        self.keys, self.first, self.last, self.newest = b"".join(keys), keys[0], keys[-1], newest
+
+    def __contains__(self, guid: bytes) -> bool:
+        if guid < self.first or guid > self.last:
+            return False
+        keys = self.keys
+        low, high = 0, len(keys) // _GUID_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            if keys[middle * _GUID_BYTES:(middle + 1) * _GUID_BYTES] < guid:
+                low = middle + 1
+            else:
+                high = middle
+        return keys[low * _GUID_BYTES:(low + 1) * _GUID_BYTES] == guid
+
+
+class GuidHistory:
+    """The GUIDs of one queue. `now` and `arrived` are seconds of one monotonic clock; a window of 0 keeps nothing."""
+
+    __slots__ = ("window", "_open", "_newest", "_due", "_buckets", "_closed", "_ticks", "_floor", "_floor_until")
+
+    def __init__(self, window: float) -> None:
+        self.window = window
+        self._open: dict[bytes, None] = {}
+        self._newest = float("-inf")  # latest arrival
+        self._due = float("-inf")  # when the open bucket closes
+        self._buckets: deque[_Bucket] = deque()
+        self._closed = 0  # GUIDs in closed buckets
+        self._ticks: dict[bytes, bytes] = {}  # client id -> highest tick seen
+        self._floor = b""
+        self._floor_until = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open) + self._closed
+
+    def seen_or_add(self, guid: bytes, now: float) -> bool:
+        """Whether this GUID was added within the window; if not, it is now."""
+        window = self.window
+        if window <= 0:
+            return False
+        opened = self._open
+        if now >= self._due or len(opened) >= BUCKET_GUIDS_MAX:
+            self._turn(now)
+            opened = self._open
+        client, tick = guid[10:], guid[3:10]
+        last = self._ticks.get(client)
+        if last is not None and tick > last:
+            self._ticks[client] = tick
+        elif guid in opened or self._in_buckets(guid, now):
+            return True
+        elif last is None:
+            self._meet(client, tick, now)
+        opened[guid] = None
+        self._newest = now
+        return False
+
+    def add(self, guid: bytes, arrived: float) -> None:
+        """Remember a GUID found in storage; oldest first: one out of order counts as arrived with its predecessor."""
+        self.seen_or_add(guid, max(arrived, self._newest))
+
+    def discard(self, guid: bytes) -> None:
+        """Forget a GUID that was added just now and not stored after all. An older one stays."""
+        self._open.pop(guid, None)
+
+    def expire(self, now: float) -> None:
+        """Forget what is too old; for idle queues, since adding does it too."""
+        if now >= self._due:
+            self._turn(now)
+
+    def _turn(self, now: float) -> None:
+        """Close the open bucket, drop old buckets."""
+        if self._open:
+            self._buckets.append(_Bucket(self._open, self._newest))
+            self._closed += len(self._open)
+            self._open = {}
+        while self._buckets and self._buckets[0].newest + self.window < now:
+            self._closed -= len(self._buckets.popleft().keys) // _GUID_BYTES
+        self._due = now + self.window / _SPANS
+
+    def _in_buckets(self, guid: bytes, now: float) -> bool:
+        return any(guid in bucket for bucket in reversed(self._buckets) if bucket.newest + self.window >= now)
+
+    def _meet(self, client: bytes, tick: bytes, now: float) -> None:
+        """A client id without a remembered tick."""
+        if len(self._ticks) >= CLIENTS_MAX:
+            self._floor = max(self._floor if now <= self._floor_until else b"", *self._ticks.values())
+            self._floor_until = now + self.window * (_SPANS + 1) / _SPANS
+            self._ticks.clear()
+        self._ticks[client] = tick if now > self._floor_until else max(tick, self._floor)

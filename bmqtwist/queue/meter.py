@@ -1,0 +1,193 @@
+"""What is stored against what may be stored: the meter of a queue, and above it the meter of its domain.
+
+A message is admitted while messages and bytes are *at or below* their limits before it is added, so each limit may
+be exceeded once: a limit of N admits N + 1 messages. The queue is asked first, then its domain.
+
+         NORMAL  --- value >= high --->  HIGH_WATERMARK  --- value >= limit --->  FULL
+            ^                               |      ^                                |
+            +------- value <= low ----------+      +-------- value <= high ---------+
+
+Messages and bytes have a state each; the state of the meter is the worse of the two, and a change of it is what
+people hear about: upwards an alarm, down to NORMAL an information, FULL to HIGH_WATERMARK nothing. With
+high = floor(ratio * limit) and low = floor(ratio / 2 * limit). A limit of 0 is always FULL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from bmqtwist.errors import AckStatus
+from bmqtwist.queue.textformat import grouped, pretty_bytes
+
+_REFUSED_MESSAGES = AckStatus.LIMIT_MESSAGES
+_REFUSED_BYTES = AckStatus.LIMIT_BYTES
+_NEVER = 1 << 63  # no count reaches it
+_LOW_RATIO = 0.5  # of the high watermark's ratio
+
+
+class State(IntEnum):
+    """How full; the names are printed."""
+
+    STATE_NORMAL = 0
+    STATE_HIGH_WATERMARK = 1
+    STATE_FULL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MeterEvent:
+    """A meter changed its state. `alarm`: upwards (ALARM `category`: `text`), else an information."""
+
+    meter: Meter
+    category: str  # CAPACITY_STATE_HIGH_WATERMARK, CAPACITY_STATE_FULL or CAPACITY_STATE_NORMAL
+    alarm: bool
+    text: str
+
+
+class Meter:
+    """Counts what is stored; `messages` and `bytes` may be read, everything else changes them.
+
+    `events` is the list of state changes that nobody has taken yet, shared by a domain and its queues: whoever calls
+    looks whether it is empty and takes its contents with `take_events`. Sizes in bytes of application data.
+    """
+
+    __slots__ = ("name", "parent", "disabled", "events", "messages", "bytes", "messages_max", "bytes_max",
+                 "messages_low", "messages_high", "bytes_low", "bytes_high", "messages_state", "bytes_state",
+                 "_messages_up", "_messages_down", "_bytes_up", "_bytes_down")
+
+    def __init__(self, name: str, parent: Meter | None = None, messages_max: int = 0, bytes_max: int = 0,
+                 messages_ratio: float = 0.8, bytes_ratio: float = 0.8, disabled: bool = False) -> None:
+        self.name, self.parent, self.disabled = name, parent, disabled
+        self.events: list[MeterEvent] = [] if parent is None else parent.events
+        self.messages = self.bytes = 0
+        self.reconfigure(messages_max, bytes_max, messages_ratio, bytes_ratio)
+
+    def reconfigure(self, messages_max: int, bytes_max: int, messages_ratio: float = 0.8,
+                    bytes_ratio: float = 0.8) -> None:
+        """New limits, at once and silently; what is stored stays."""
+        self.messages_max, self.bytes_max = messages_max, bytes_max
+        self.messages_low = int(messages_max * (messages_ratio * _LOW_RATIO))
+        self.messages_high = int(messages_max * messages_ratio)
+        self.bytes_low = int(bytes_max * (bytes_ratio * _LOW_RATIO))
+        self.bytes_high = int(bytes_max * bytes_ratio)
+        self.messages_state = _first(self.messages, self.messages_high, messages_max)
+        self.bytes_state = _first(self.bytes, self.bytes_high, bytes_max)
+        self._set_marks()
+
+    @property
+    def state(self) -> State:
+        """The worse of the two states."""
+        return max(self.messages_state, self.bytes_state)
+
+    def try_add(self, size: int) -> int:
+        """Count one message of `size` bytes here and above: 0, or the AckStatus of the limit that refuses it."""
+        if self.disabled:
+            return 0
+        if self.messages > self.messages_max:
+            return _REFUSED_MESSAGES
+        if self.bytes > self.bytes_max:
+            return _REFUSED_BYTES
+        parent = self.parent
+        if parent is not None:
+            refused = parent.try_add(size)
+            if refused:
+                return refused
+        self.messages = messages = self.messages + 1
+        self.bytes = total = self.bytes + size
+        if messages >= self._messages_up or total >= self._bytes_up:
+            self._changed(silent=False)
+        return 0
+
+    def force_add(self, messages: int, size: int) -> None:
+        """Count without asking (recovery, replicas): no refusal, no event."""
+        if self.disabled:
+            return
+        self.messages += messages
+        self.bytes += size
+        self._changed(silent=True)
+        if self.parent is not None:
+            self.parent.force_add(messages, size)
+
+    def remove(self, messages: int, size: int) -> None:
+        """`messages` messages of together `size` bytes are gone, here and above."""
+        if self.disabled:
+            return
+        parent = self.parent
+        if parent is not None:
+            parent.remove(messages, size)
+        self.messages = left = self.messages - messages
+        self.bytes = total = self.bytes - size
+        if left <= self._messages_down or total <= self._bytes_down:
+            self._changed(silent=False)
+
+    def clear(self) -> None:
+        """Everything is gone (purge of the whole queue): above it is released, here it is silently forgotten."""
+        if self.disabled:
+            return
+        if self.parent is not None:
+            self.parent.remove(self.messages, self.bytes)
+        self.messages = self.bytes = 0
+        self._changed(silent=True)
+
+    def take_events(self) -> list[MeterEvent]:
+        """The state changes since the last call, of this meter and all that share its list; oldest first."""
+        taken = list(self.events)
+        self.events.clear()
+        return taken
+
+    def summary(self) -> str:
+        """`Messages [current: n / limit], Bytes [current: x / limit]`, as the alarm of a stuck queue has it."""
+        if self.disabled:
+            return "** DISABLED **"
+        return (f"Messages [current: {grouped(self.messages)} / {grouped(self.messages_max)}], "
+                f"Bytes [current: {pretty_bytes(self.bytes)} / {pretty_bytes(self.bytes_max)}]")
+
+    def describe(self) -> str:
+        """`for '<name>': [Messages (STATE): n (limit: m), Bytes (STATE): x (limit: y)]`."""
+        return (f"for '{self.name}': [Messages ({self.messages_state.name}): {grouped(self.messages)} "
+                f"(limit: {grouped(self.messages_max)}), Bytes ({self.bytes_state.name}): {pretty_bytes(self.bytes)} "
+                f"(limit: {pretty_bytes(self.bytes_max)})]")
+
+    def _changed(self, silent: bool) -> None:
+        before = self.state
+        self.messages_state = _next(self.messages_state, self.messages, self.messages_low, self.messages_high,
+                                    self.messages_max)
+        self.bytes_state = _next(self.bytes_state, self.bytes, self.bytes_low, self.bytes_high, self.bytes_max)
+        self._set_marks()
+        after = self.state
+        if silent or after == before or (before > after > State.STATE_NORMAL):
+            return
+        self.events.append(MeterEvent(self, f"CAPACITY_{after.name}", after > before, self.describe()))
+
+    def _set_marks(self) -> None:
+        """The values at which a state changes next, so that the usual call compares two pairs of numbers."""
+        self._messages_up, self._messages_down = _marks(self.messages_state, self.messages_low, self.messages_high,
+                                                        self.messages_max)
+        self._bytes_up, self._bytes_down = _marks(self.bytes_state, self.bytes_low, self.bytes_high, self.bytes_max)
+
+
+def _first(value: int, high: int, limit: int) -> State:
+    """The state of a value without history; nothing stored is NORMAL unless nothing may be stored."""
+    if not limit or (value and value >= limit):
+        return State.STATE_FULL
+    return State.STATE_HIGH_WATERMARK if value and value >= high else State.STATE_NORMAL
+
+
+def _next(state: State, value: int, low: int, high: int, limit: int) -> State:
+    """The state after a change of the value; the way up or down may pass two states at once."""
+    if not limit:
+        return State.STATE_FULL
+    if state is State.STATE_FULL and value <= high and value < limit:
+        state = State.STATE_HIGH_WATERMARK
+    if state is State.STATE_HIGH_WATERMARK and value <= low:
+        return State.STATE_NORMAL
+    return max(state, _first(value, high, limit))
+
+
+def _marks(state: State, low: int, high: int, limit: int) -> tuple[int, int]:
+    """(changes at or above, changes at or below)."""
+    if not limit:
+        return _NEVER, -1
+    if state is State.STATE_NORMAL:
+        return high, -1
+    return (limit, low) if state is State.STATE_HIGH_WATERMARK else (_NEVER, min(high, limit - 1))
