@@ -160,7 +160,7 @@ def encode(properties: Mapping[str, tuple[PropertyType, Value]], v2: bool) -> by
     heads, parts, offset = [], [], 0
     for name, (kind, value) in properties.items():
         raw_name, raw = name.encode("utf-8", _LOSSLESS), _raw(name, kind, value)
-        if not (name[:1].isalnum() and len(raw_name) <= PROPERTY_NAME_BYTES_MAX):
+        if not raw_name[:1].isalnum() or len(raw_name) > PROPERTY_NAME_BYTES_MAX:
             raise LocalError(f"property name {name[:40]!r}: begin it with a letter or a digit and keep it within "
                              f"{PROPERTY_NAME_BYTES_MAX} bytes")
         x = offset if v2 else len(raw)

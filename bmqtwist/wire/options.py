@@ -1,0 +1,156 @@
+"""The options area that may follow the header of a PUT or PUSH message.
+
+```
+ 0                   1                   2                   3
+ 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+|   type    |P| specific|             words (21)                |   each option begins so; P: packed, this word only
+```
+
+| type | content |
+|---|---|
+| 1 SUB_QUEUE_IDS_OLD | n ids |
+| 2 MSG_GROUP_ID | a string of at most 31 bytes, word padded |
+| 3 SUB_QUEUE_INFOS | n items {id, delivery attempts left, 3 reserved}; packed: one item, id 0, attempts in `words` |
+
+Strict reading: an unknown type, a type twice or an option without content spoils the whole area.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
+from bmqtwist.wire.fast import PAD4, sub_queue_ids
+
+GROUP_ID_BYTES_MAX = 31
+_UNLIMITED = 0x80
+_POISONOUS = 0x40
+_WORD = Struct(">I")
+_INFO = Struct(">IB3x")
+_INFO_WORDS = 2
+
+
+class OptionType(IntEnum):
+    """Top six bits of an option's first word."""
+
+    SUB_QUEUE_IDS_OLD = 1
+    MSG_GROUP_ID = 2
+    SUB_QUEUE_INFOS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SubQueueIds:
+    """Which subscriptions a PUSH is for."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupId:
+    """The group a message belongs to; disabled in the original."""
+
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SubQueueInfo:
+    """One subscription and its delivery attempts: `attempts` None = unlimited, else those that remain."""
+
+    id: int
+    attempts: int | None = None
+    poisonous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SubQueueInfos:
+    """Subscriptions of a PUSH between brokers; `packed` only for one of id 0."""
+
+    items: tuple[SubQueueInfo, ...]
+    packed: bool = False
+
+
+Option = SubQueueIds | GroupId | SubQueueInfos
+
+
+def rda_byte(info: SubQueueInfo) -> int:
+    """Remaining delivery attempts as they are sent: bit 7 unlimited, bit 6 poisonous, six bits of count."""
+    count = _UNLIMITED if info.attempts is None else info.attempts
+    if info.attempts is not None and not 0 <= info.attempts <= DELIVERY_ATTEMPTS_MAX:
+        raise LocalError(f"{info.attempts} delivery attempts: use 0 to {DELIVERY_ATTEMPTS_MAX}, or None")
+    return count | (_POISONOUS if info.poisonous else 0)
+
+
+def _info(id_: int, rda: int) -> SubQueueInfo:
+    attempts = None if rda & _UNLIMITED else rda & DELIVERY_ATTEMPTS_MAX
+    return SubQueueInfo(id_, attempts, bool(rda & _POISONOUS))
+
+
+def decode(area: bytes) -> list[Option]:
+    """The options of an area, in order."""
+    found: list[Option] = []
+    seen = set()
+    pos = 0
+    if len(area) & 3:
+        raise PeerError("not whole words", "options", len(area))
+    while pos < len(area):
+        word, = _WORD.unpack_from(area, pos)
+        kind, packed, words = word >> 26, word >> 25 & 1, word & 0x1FFFFF
+        if kind in seen:
+            raise PeerError(f"option {kind} given twice", "options", pos)
+        seen.add(kind)
+        end = pos + 4 if packed else pos + words * 4
+        if not packed and (words < 2 or end > len(area)):
+            raise PeerError(f"option of {words} words", "options", pos)
+        found.append(_decode_one(area, kind, word, pos, end))
+        pos = end
+    return found
+
+
+def _decode_one(area: bytes, kind: int, word: int, pos: int, end: int) -> Option:
+    start, packed = pos + 4, bool(word >> 25 & 1)
+    if kind == OptionType.SUB_QUEUE_INFOS and packed:
+        return SubQueueInfos((_info(0, word & 0xFF),), True)
+    if packed:
+        raise PeerError(f"option {kind} cannot be packed", "options", pos)
+    if kind == OptionType.SUB_QUEUE_IDS_OLD:
+        return SubQueueIds(Struct(f">{(end - start) // 4}I").unpack_from(area, start))
+    if kind == OptionType.MSG_GROUP_ID:
+        pad = area[end - 1]
+        if not 1 <= pad <= 4 or end - start - pad > GROUP_ID_BYTES_MAX:
+            raise PeerError("bad message group id", "options", pos)
+        return GroupId(area[start:end - pad])
+    if kind == OptionType.SUB_QUEUE_INFOS:
+        step = (word >> 21 & 0xF) * 4
+        if step < _INFO.size or (end - start) % step:
+            raise PeerError("bad size of an item", "options", pos)
+        return SubQueueInfos(tuple(_info(*_INFO.unpack_from(area, at)) for at in range(start, end, step)))
+    raise PeerError(f"unknown option {kind}", "options", pos)
+
+
+def encode(options: Sequence[Option]) -> bytes:
+    """An options area."""
+    return b"".join(map(_encode_one, options))
+
+
+def _encode_one(option: Option) -> bytes:
+    if isinstance(option, SubQueueIds):
+        if not option.ids:
+            raise LocalError("a list of subscriptions needs at least one id")
+        return sub_queue_ids(option.ids)
+    if isinstance(option, GroupId):
+        if len(option.text) > GROUP_ID_BYTES_MAX:
+            raise LocalError(f"message group id of {len(option.text)} bytes: use at most {GROUP_ID_BYTES_MAX}")
+        body = option.text + PAD4[len(option.text) & 3]
+        return _WORD.pack(OptionType.MSG_GROUP_ID << 26 | 1 + len(body) // 4) + body
+    if option.packed:
+        if len(option.items) != 1 or option.items[0].id:
+            raise LocalError("only a single item of id 0 can be packed")
+        return _WORD.pack(OptionType.SUB_QUEUE_INFOS << 26 | 1 << 25 | rda_byte(option.items[0]))
+    if not option.items:
+        raise LocalError("a list of subscriptions needs at least one item")
+    head = OptionType.SUB_QUEUE_INFOS << 26 | _INFO_WORDS << 21 | 1 + _INFO_WORDS * len(option.items)
+    return _WORD.pack(head) + b"".join(_INFO.pack(item.id, rda_byte(item)) for item in option.items)
