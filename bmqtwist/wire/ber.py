@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import cache
 from typing import Any
 
 from bmqtwist.errors import LocalError, PeerError
@@ -209,7 +208,7 @@ def _write_bytes(tag: bytes) -> Writer:
 class _Codec:
     """Reader and writer of one schema type, compiled from its declarations."""
 
-    __slots__ = ("cls", "fields", "choice_tag", "names", "selections", "writers", "choice_head")
+    __slots__ = ("choice_head", "choice_tag", "cls", "fields", "names", "selections", "writers")
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -381,6 +380,11 @@ def _primitive(entry: Field, tag: bytes) -> tuple[Reader, Writer]:
     return _read_enum(entry.type), _write_int(tag, limits)
 
 
-@cache
+_codecs: dict[type, _Codec] = {}
+
+
 def _codec(cls: type) -> _Codec:
-    return _Codec(cls)
+    codec = _codecs.get(cls)
+    if codec is None:
+        codec = _codecs[cls] = _Codec(cls)
+    return codec

@@ -137,7 +137,7 @@ _STORAGE_TYPES = {int(each): each for each in StorageType}
 
 def encode_storage(messages: Sequence[StorageMessage], kind: EventType = EventType.STORAGE) -> bytes:
     """One STORAGE or PARTITION_SYNC event."""
-    parts = []
+    parts: list[bytes] = []
     for each in messages:
         words = (STORAGE_HEADER_BYTES + len(each.record) + len(each.payload)) // 4
         parts += (STORAGE_HEADER.pack(each.flags << 27 | words, STORAGE_VERSION_AND_WORDS, each.type,
@@ -173,7 +173,7 @@ _RECOVERY_FILES = {int(each): each for each in RecoveryFile}
 
 def encode_recovery(chunks: Iterable[RecoveryChunk]) -> bytes:
     """One RECOVERY event."""
-    parts = []
+    parts: list[bytes] = []
     for each in chunks:
         words = (RECOVERY_HEADER_BYTES + len(each.data)) // 4
         parts += (RECOVERY_HEADER.pack(each.final << 31 | words, 0, 7 << 4 | each.file, each.partition_id, each.number,

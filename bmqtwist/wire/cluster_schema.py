@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 - the calls in the class bodies are field declarations of fields.py
 """Schema types that only brokers say to each other: the metadata log, partitions, the elector.
 
 A type that holds a choice has the attributes `choice` (wire name of the selection, "" = unset) and `value`.

@@ -238,10 +238,11 @@ def _items(buffer: bytes, start: int, end: int, name: str) -> tuple[range, PeerE
         return range(0), PeerError(f"header of {head} bytes, messages of {step}", name, start)
     first = start + head
     count, rest = divmod(max(end - first, 0), step)
+    error: PeerError | None = None
     if rest:
         error = PeerError("message cut short", name, end - rest)
-    else:
-        error = None if count else PeerError("no messages", name, start)
+    elif not count:
+        error = PeerError("no messages", name, start)
     return range(first, first + count * step, step), error
 
 

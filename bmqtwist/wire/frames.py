@@ -31,7 +31,7 @@ class FrameBuffer:
     `error` is the PeerError (always fatal) that ended the stream, None while it can be followed.
     """
 
-    __slots__ = ("limit_bytes", "error", "_held", "_need")
+    __slots__ = ("_held", "_need", "error", "limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes

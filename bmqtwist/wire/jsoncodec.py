@@ -51,7 +51,7 @@ def encode(message: Any) -> bytes:
 class _Codec:
     """Reader and writer of one schema type, compiled from its declarations."""
 
-    __slots__ = ("cls", "fields", "by_name", "selections", "has_choice")
+    __slots__ = ("by_name", "cls", "fields", "has_choice", "selections")
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -161,6 +161,11 @@ def _members(cls: type[IntEnum]) -> dict[str | int, IntEnum]:
     return {**{member.name: member for member in cls}, **{member.value: member for member in cls}}
 
 
-@cache
+_codecs: dict[type, _Codec] = {}
+
+
 def _codec(cls: type) -> _Codec:
-    return _Codec(cls)
+    codec = _codecs.get(cls)
+    if codec is None:
+        codec = _codecs[cls] = _Codec(cls)
+    return codec

@@ -157,7 +157,9 @@ def encode(properties: Mapping[str, tuple[PropertyType, Value]], v2: bool) -> by
     """An area with the properties in the order given; LocalError says which of them cannot be sent."""
     if not 0 < len(properties) <= PROPERTIES_MAX:
         raise LocalError(f"{len(properties)} properties: a message takes 1 to {PROPERTIES_MAX}")
-    heads, parts, offset = [], [], 0
+    heads: list[bytes] = []
+    parts: list[bytes] = []
+    offset = 0
     for name, (kind, value) in properties.items():
         raw_name, raw = name.encode("utf-8", _LOSSLESS), _raw(name, kind, value)
         if not raw_name[:1].isalnum() or len(raw_name) > PROPERTY_NAME_BYTES_MAX:

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 - the calls in the class bodies are field declarations of fields.py
 """Schema types that clients and brokers exchange, as data: field ids, types and defaults.
 
 Integers are plain ints, enumerations IntEnums, arrays lists, absent optionals None. What only brokers say to each
