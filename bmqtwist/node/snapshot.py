@@ -29,17 +29,6 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """One side of a window or meter: `current` against `low` (normal again) - `high` - `capacity`, and its state."""
-
-    current: int
-    low: int
-    high: int
-    capacity: int
-    state: str = "STATE_NORMAL"
-
-
-@dataclass(frozen=True, slots=True)
 class MeterState:
     """What is stored against what may be stored; `parent` is the meter of the domain."""
 
@@ -111,8 +100,18 @@ class HandleState:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterEntry:
+    """One subscription in the order in which the router of an app looks at them."""
+
+    priority: int
+    client: str
+    count: int
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
 class AppState:
-    """One app of a queue. `status`: alive, registered or unauthorized; counts are messages."""
+    """One app of a queue. `status`: alive, registered or unauthorized; counts are messages; `at_end`: all delivered."""
 
     app_id: str
     key: str
@@ -123,8 +122,18 @@ class AppState:
     redelivery: int = 0
     aside: int = 0
     at_end: bool = True
-    delivered: int = 0
+    router: tuple[RouterEntry, ...] = ()
     counters: Mapping[str, float] = field(default_factory=no_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamState:
+    """What a replica or proxy still owes the primary of a queue; `streams`: (id, state, generation)."""
+
+    pending_puts: int = 0
+    pending_confirms: int = 0
+    generation: int = 0
+    streams: tuple[tuple[int, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +152,8 @@ class QueueState:
     apps: tuple[AppState, ...] = ()
     handles: tuple[HandleState, ...] = ()
     role: Role = Role.PRIMARY
+    internal_id: int = 0
+    upstream: UpstreamState | None = None
     cluster: str = ""
     persistent: bool = True
     history: int = 0
