@@ -1,9 +1,17 @@
-"""What every test shares: command line options, the conformance count, fixtures of tests/kit."""
+"""What every test shares: command line options, the conformance count, and the `world` a scenario runs in."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from conformance import Conformance
+
+if TYPE_CHECKING:
+    from kit.process import BrokerProcess
+    from kit.world import World
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,5 +22,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the conformance count."""
+    """Register the conformance count and the markers of the scenarios."""
     config.pluginmanager.register(Conformance(), "bmqtwist-conformance")
+    config.addinivalue_line("markers", "real: run the scenario against a broker process, too")
+    config.addinivalue_line("markers", "only_real: run the scenario against a broker process alone")
+    config.addinivalue_line("markers", "setting(**keywords): keywords of the world: app=, cluster=, start=")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A scenario runs in memory unless it asks for a process."""
+    if "world" not in metafunc.fixturenames:
+        return
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    kinds = ["process"] if "only_real" in marks else ["memory", "process"] if "real" in marks else ["memory"]
+    metafunc.parametrize("world", kinds, indirect=True)
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """A broker, in memory or as a process, with nothing in it."""
+    mark = request.node.get_closest_marker("setting")
+    keywords: dict[str, Any] = dict(mark.kwargs) if mark else {}
+    if request.param == "memory":
+        from kit.memory import MemoryWorld
+        yield MemoryWorld(tmp_path, **keywords)
+        return
+    from kit.process import ProcessWorld
+    world = ProcessWorld(tmp_path, start=False, **{k: v for k, v in keywords.items() if k != "start"})
+    try:
+        if keywords.get("start", True):
+            world.start()
+        yield world
+    finally:
+        world.cleanup()
+
+
+@pytest.fixture
+def broker_process(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker process that is not started yet."""
+    from kit.process import BrokerProcess
+    mark = request.node.get_closest_marker("setting")
+    broker = BrokerProcess(tmp_path, **(dict(mark.kwargs) if mark else {}))
+    try:
+        yield broker
+    finally:
+        broker.cleanup()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ class World(ABC):
     def advance(self, seconds: float) -> None:
         """Let time pass (virtual clock only)."""
         raise AssertionError("a real broker's clock cannot be moved")
+
+    def storage_stalled(self) -> AbstractContextManager[None]:
+        """While inside, nothing becomes safe on disk (virtual disk only)."""
+        raise AssertionError("a real disk cannot be stalled")
 
     # Life
 

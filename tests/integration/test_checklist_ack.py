@@ -1,0 +1,240 @@
+"""Acknowledgements: broker.md 21.3."""
+
+from __future__ import annotations
+
+import pytest
+from kit import codec
+from kit.client import ACK, WRITE
+from kit.world import World
+
+spec = pytest.mark.spec
+
+
+@pytest.mark.real
+@spec("broker", 51)
+def test_a_put_that_asks_gets_exactly_one_ack_with_its_guid(world: World) -> None:
+    """Neither none nor two."""
+    world.domain()
+    producer = world.producer()
+    guid = producer.put(b"m")
+    ack = producer.next_ack()
+    assert (ack.status, ack.guid, ack.correlation_id) == (0, guid, 0)
+    world.settle()
+    assert producer.acks() == []
+
+
+@spec("broker", 52)
+def test_a_put_that_does_not_ask_gets_no_ack_when_accepted(world: World) -> None:
+    """An unasked positive ACK would abort an official client."""
+    world.domain()
+    producer = world.producer()
+    producer.put(b"m", ack=False)
+    world.settle()
+    assert producer.acks() == []
+    assert world.stored() == 1
+
+
+@spec("broker", 53)
+def test_a_refused_put_is_nacked_though_it_did_not_ask(world: World) -> None:
+    """A producer must learn that a message is lost."""
+    world.domain(queue_messages=0)
+    producer = world.producer()
+    producer.post(b"fits")
+    guid = producer.put(b"does not", ack=False)
+    assert producer.next_ack(guid).status == 1
+
+
+@spec("broker", 54)
+def test_a_queue_opened_without_the_ack_flag_still_gets_its_nacks(world: World) -> None:
+    """Positive ACKs are asked for by each message."""
+    world.domain(queue_messages=0)
+    producer = world.client().open("bmq://d/q", write=1, flags=WRITE)
+    producer.put(b"fits", ack=False)
+    guid = producer.put(b"does not", ack=False)
+    world.settle()
+    assert [(ack.guid, ack.status) for ack in producer.acks()] == [(guid, 1)]
+    assert WRITE | ACK == 12
+
+
+@pytest.mark.real
+@spec("broker", 55)
+@pytest.mark.parametrize("ack", [True, False])
+def test_a_put_to_an_unknown_queue_id_is_nacked_and_the_connection_kept(world: World, ack: bool) -> None:
+    """Log #CLIENT_INVALID_PUT; the session goes on."""
+    world.domain()
+    producer = world.producer()
+    client = producer.client
+    guid = client.new_guid()
+    client.send(codec.put_frame([codec.put_message(55, guid, b"m", ack=ack)]))
+    nack = client.wait(lambda e: e.kind == "ack" and e.ack.guid == guid, "no NACK").ack
+    assert (nack.status, nack.q_id) == (5, 55)
+    world.expect_log("#CLIENT_INVALID_PUT", "PUT message for queue with unknown Id")
+    producer.post()
+
+
+@spec("broker", 56)
+def test_a_put_on_a_read_only_handle_is_nacked(world: World) -> None:
+    """The handle was not opened for it."""
+    world.domain()
+    consumer = world.consumer()
+    guid = consumer.put(b"m")
+    assert consumer.next_ack(guid).status == 5
+    assert world.stored() == 0
+
+
+@spec("broker", 57)
+def test_an_unset_guid_from_a_client_that_makes_guids_is_nacked(world: World) -> None:
+    """The other messages of the event are processed."""
+    world.domain()
+    producer = world.producer()
+    good = producer.client.new_guid()
+    producer.client.send(codec.put_frame([codec.put_message(producer.q_id, bytes(16), b"bad"),
+                                          codec.put_message(producer.q_id, good, b"good")]))
+    statuses = {ack.guid: ack.status for ack in (producer.next_ack(), producer.next_ack())}
+    assert statuses == {bytes(16): 5, good: 0}
+    assert world.stored() == 1
+
+
+@pytest.mark.real
+@spec("broker", 58)
+def test_the_same_guid_twice_is_stored_once_and_acked_both_times(world: World) -> None:
+    """A producer that did not see its ACK sends the message again."""
+    world.domain()
+    producer, consumer = world.producer(), world.consumer()
+    guid = producer.post(b"first")
+    producer.post(b"again", guid=guid)
+    assert world.got(consumer) == [b"first"]
+    assert world.stored() == 1
+
+
+@spec("broker", 58)
+def test_the_same_guid_twice_before_the_first_ack_gets_one_ack(world: World) -> None:
+    """An ACK for a message that is not outstanding would abort an official client."""
+    world.domain()
+    producer = world.producer()
+    guid = producer.client.new_guid()
+    message = codec.put_message(producer.q_id, guid, b"m")
+    producer.client.send(codec.put_frame([message, message]))
+    world.settle()
+    assert [(ack.guid, ack.status) for ack in producer.acks()] == [(guid, 0)]
+    assert world.stored() == 1
+
+
+@spec("broker", 59)
+def test_a_guid_is_stored_again_once_its_window_since_arrival_is_over(world: World) -> None:
+    """The history forgets, counted from the arrival, after the message is gone."""
+    world.domain(deduplicationTimeMs=10_000)
+    producer, consumer = world.producer(), world.consumer()
+    guid = producer.post(b"first")
+    consumer.confirm(consumer.next_push())
+    world.settle()
+    world.advance(5)
+    producer.post(b"within", guid=guid)
+    assert world.got(consumer) == []
+    world.advance(10)
+    producer.post(b"after", guid=guid)
+    assert world.got(consumer) == [b"after"]
+
+
+@spec("broker", 60)
+def test_a_broadcast_put_without_consumers_is_acked(world: World) -> None:
+    """Broadcast promises nothing beyond the first hop."""
+    world.domain("b", "broadcast", in_memory=True)
+    world.producer("bmq://b/q").post()
+
+
+@spec("broker", 63)
+def test_strong_consistency_on_a_single_node_acks_at_once(world: World) -> None:
+    """A majority of one is one."""
+    world.domain(strong=True)
+    world.producer().post()
+
+
+@spec("broker", 64)
+def test_a_quorum_above_the_live_nodes_holds_strong_puts_until_it_is_lowered(world: World) -> None:
+    """An operator's way to trade availability for safety, and back."""
+    world.domain(strong=True)
+    producer, consumer = world.producer(), world.consumer()
+    assert world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2") == "Quorum set to 2 from 1"
+    guid = producer.put(b"m")
+    world.settle()
+    assert producer.acks() == []
+    assert world.got(consumer) == []
+    world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 1")
+    world.settle()
+    assert [(ack.guid, ack.status) for ack in producer.acks()] == [(guid, 0)]
+    assert world.got(consumer) == [b"m"]
+
+
+@spec("broker", 62)
+def test_a_strong_put_without_receipts_is_nacked_after_the_deduplication_time(world: World) -> None:
+    """It is gone and will never be delivered."""
+    world.domain(strong=True, deduplicationTimeMs=5000)
+    producer, consumer = world.producer(), world.consumer()
+    world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2")
+    guid = producer.put(b"m")
+    world.advance(8)
+    assert producer.next_ack(guid).status == 5
+    assert world.stored() == 0
+    world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 1")
+    world.advance(1)
+    assert world.got(consumer) == []
+
+
+@spec("broker", 65)
+def test_consistency_changes_live(world: World) -> None:
+    """Eventual to strong: later PUTs wait for receipts; back: they do not."""
+    world.domain()
+    producer = world.producer()
+    world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2")
+    producer.post(b"eventual")
+    world.reconfigure(strong=True)
+    waiting = producer.put(b"strong")
+    world.settle()
+    assert producer.acks() == []
+    world.reconfigure(strong=False)
+    producer.post(b"eventual again")
+    world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 1")
+    world.settle()
+    assert [(ack.guid, ack.status) for ack in producer.acks()] == [(waiting, 0)]
+
+
+@pytest.mark.real
+@spec("broker", 66)
+def test_one_refused_message_among_good_ones_is_the_only_one_nacked(world: World) -> None:
+    """Neighbours in an event are independent."""
+    world.domain()
+    producer = world.producer()
+    client = producer.client
+    guids = [client.new_guid() for _ in range(3)]
+    client.send(codec.put_frame([codec.put_message(producer.q_id if i != 1 else 99, guid, b"m")
+                                 for i, guid in enumerate(guids)]))
+    acks = [client.wait(lambda e: e.kind == "ack", "no ACK").ack for _ in guids]
+    assert {ack.guid: ack.status for ack in acks} == {guids[0]: 0, guids[1]: 5, guids[2]: 0}
+    assert world.stored() == 2
+
+
+@pytest.mark.real
+@spec("broker", 67)
+def test_puts_before_a_disconnect_are_stored(world: World) -> None:
+    """Their ACKs may be lost, the messages are not."""
+    world.domain()
+    consumer = world.consumer()
+    producer = world.producer()
+    for number in range(5):
+        producer.put(b"%d" % number)
+    producer.client.disconnect()
+    assert world.got(consumer) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_nack_is_logged_at_most_once_in_five_seconds_a_queue(world: World) -> None:
+    """A producer that hammers a full queue must not fill the log."""
+    world.domain(queue_messages=0)
+    producer = world.producer()
+    producer.post()
+    for _ in range(3):
+        assert producer.status_of() == 1
+    assert len(world.logged("failed Ack [status: LIMIT_MESSAGES")) == 1
+    world.advance(6)
+    assert producer.status_of() == 1
+    assert len(world.logged("failed Ack [status: LIMIT_MESSAGES")) == 2

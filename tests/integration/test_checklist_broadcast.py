@@ -1,0 +1,218 @@
+"""Broadcast: broker.md 21.7."""
+
+from __future__ import annotations
+
+import pytest
+from kit.client import refusal
+from kit.config import app_subscription
+from kit.world import World
+
+spec = pytest.mark.spec
+URI = "bmq://b/q"
+
+
+@pytest.fixture
+def cast(world: World) -> World:
+    """A world with the broadcast domain `b`."""
+    world.domain("b", "broadcast", in_memory=True)
+    return world
+
+
+@spec("broker", 111)
+def test_a_consumer_gets_everything_and_its_confirms_are_harmless(cast: World) -> None:
+    """There is nothing to confirm; the log says so."""
+    producer, consumer = cast.producer(URI), cast.consumer(URI)
+    producer.post(b"1")
+    pushes = cast.pushes(consumer)
+    consumer.confirm(*pushes)
+    producer.post(b"2")
+    assert [p.payload for p in pushes] + cast.got(consumer) == [b"1", b"2"]
+    assert cast.logged("#CLIENT_IMPROPER_BEHAVIOR", "Received CONFIRM message for queue in broadcast mode")
+
+
+@pytest.mark.real
+@spec("broker", 112)
+def test_every_consumer_gets_every_message_of_every_producer(cast: World) -> None:
+    """Two producers, three consumers."""
+    producers = [cast.producer(URI) for _ in range(2)]
+    consumers = [cast.consumer(URI) for _ in range(3)]
+    producers[0].post(b"a")
+    producers[1].post(b"b")
+    producers[0].post(b"c")
+    assert [cast.got(c) for c in consumers] == [[b"a", b"b", b"c"]] * 3
+
+
+@spec("broker", 113)
+def test_what_is_posted_before_anyone_reads_is_never_delivered(cast: World) -> None:
+    """At most once: nothing is kept."""
+    producer = cast.producer(URI)
+    producer.post(b"lost")
+    consumer = cast.consumer(URI)
+    producer.post(b"seen")
+    assert cast.got(consumer) == [b"seen"]
+
+
+@spec("broker", 114)
+def test_what_is_posted_between_close_and_reopen_is_missed(cast: World) -> None:
+    """A consumer gets messages from its configure on."""
+    producer, consumer = cast.producer(URI), cast.consumer(URI)
+    client = consumer.client
+    consumer.close()
+    producer.post(b"missed")
+    consumer = client.consume(URI)
+    producer.post(b"seen")
+    assert cast.got(consumer) == [b"seen"]
+
+
+@spec("broker", 115)
+def test_a_second_consumer_gets_messages_from_its_arrival_on(cast: World) -> None:
+    """The first has both."""
+    producer, first = cast.producer(URI), cast.consumer(URI)
+    producer.post(b"1")
+    second = cast.consumer(URI)
+    producer.post(b"2")
+    assert cast.got(first) == [b"1", b"2"]
+    assert cast.got(second) == [b"2"]
+
+
+@spec("broker", 116)
+def test_only_those_of_the_highest_priority_are_served(cast: World) -> None:
+    """2, 2, 2: all; one at 1: the other two; one at 99: it alone; another at 99: both."""
+    producer = cast.producer(URI)
+    consumers = [cast.consumer(URI, priority=2) for _ in range(3)]
+
+    def who_gets(message: bytes) -> list[bool]:
+        producer.post(message)
+        return [cast.got(c) == [message] for c in consumers]
+
+    assert who_gets(b"1") == [True, True, True]
+    consumers[0].configure(priority=1)
+    assert who_gets(b"2") == [False, True, True]
+    consumers[1].configure(priority=99)
+    assert who_gets(b"3") == [False, True, False]
+    consumers[0].configure(priority=99)
+    assert who_gets(b"4") == [True, True, False]
+
+
+@spec("broker", 117)
+def test_when_the_highest_leaves_the_next_takes_over(cast: World) -> None:
+    """3, then 2, then 1."""
+    producer = cast.producer(URI)
+    present = [cast.consumer(URI, priority=p) for p in (1, 2, 3)]
+    while present:
+        producer.post(b"m")
+        assert [cast.got(c) for c in present] == [[]] * (len(present) - 1) + [[b"m"]]
+        present.pop().close()
+
+
+@spec("broker", 118)
+def test_of_consumers_added_in_turn_always_the_highest_present_are_served(cast: World) -> None:
+    """2, 1, 2, 3, 5."""
+    producer = cast.producer(URI)
+    priorities: list[int] = []
+    consumers = []
+    for priority in (2, 1, 2, 3, 5):
+        priorities.append(priority)
+        consumers.append(cast.consumer(URI, priority=priority))
+        message = b"%d" % len(consumers)
+        producer.post(message)
+        assert [cast.got(c) for c in consumers] == [[message] if p == max(priorities) else [] for p in priorities]
+
+
+@spec("broker", 119)
+@pytest.mark.parametrize("limits", [{"m": 0}, {"b": 0}, {"subscriptions": []}])
+def test_a_consumer_without_capacity_misses_messages_and_has_no_backlog(cast: World, limits: dict[str, int]) -> None:
+    """Zero limits and suspension are the only ways to stop a broadcast."""
+    producer, consumer = cast.producer(URI), cast.consumer(URI, **limits)  # type: ignore[arg-type]
+    producer.post(b"missed")
+    consumer.configure()
+    producer.post(b"seen")
+    assert cast.got(consumer) == [b"seen"]
+
+
+@spec("broker", 119)
+def test_other_limits_have_no_effect(cast: World) -> None:
+    """Nothing is counted: M = 1 and three messages are three deliveries."""
+    producer, consumer = cast.producer(URI), cast.consumer(URI, m=1, b=1)
+    producer.post_all(b"1", b"2", b"3")
+    assert cast.got(consumer) == [b"1", b"2", b"3"]
+
+
+@spec("broker", 120)
+def test_a_ttl_of_zero_expires_nothing(cast: World) -> None:
+    """Connected consumers get all."""
+    cast.domain("b0", "broadcast", in_memory=True, messageTtl=0)
+    producer, consumer = cast.producer("bmq://b0/q"), cast.consumer("bmq://b0/q")
+    producer.post(b"1")
+    cast.advance(11)
+    producer.post(b"2")
+    assert cast.got(consumer) == [b"1", b"2"]
+    assert cast.logged("due to TTL expiration") == []
+
+
+@spec("broker", 121)
+def test_no_broadcast_queue_is_ever_stuck(cast: World) -> None:
+    """There is nothing that could wait."""
+    cast.domain("b1", "broadcast", in_memory=True, maxIdleTime=1)
+    cast.producer("bmq://b1/q").post_all(b"1", b"2")
+    cast.advance(70)
+    assert cast.alarms("QUEUE_STUCK") == []
+
+
+@spec("broker", 122)
+def test_quotas_do_not_apply(cast: World) -> None:
+    """Nothing is stored."""
+    cast.domain("b2", "broadcast", in_memory=True, queue_messages=1, queue_bytes=1, domain_messages=1)
+    producer = cast.producer("bmq://b2/q")
+    producer.post_all(*[b"some bytes"] * 10)
+    assert cast.alarms("CAPACITY_STATE_FULL") == []
+
+
+@spec("broker", 123)
+def test_two_matching_subscriptions_of_a_handle_get_one_copy(cast: World) -> None:
+    """Tagged with the first that matches."""
+    producer = cast.producer(URI)
+    consumer = cast.consumer(URI, subscriptions=[{"x": "x > 0", "s_id": 1001}, {"x": "x > 10", "s_id": 1002}])
+    producer.post(b"m", properties={"x": 20})
+    pushes = [e.push for e in consumer.client.heard if e.kind == "push"] or cast.pushes(consumer)
+    assert len(pushes) == 1
+
+
+@spec("broker", 124)
+def test_consumers_with_different_expressions_each_get_what_they_match(cast: World) -> None:
+    """Priority is compared within an expression."""
+    producer = cast.producer(URI)
+    low, high = cast.consumer(URI, x="x < 10"), cast.consumer(URI, x="x >= 10")
+    for value in (1, 10, 5, 20):
+        producer.post(b"%d" % value, properties={"x": value})
+    assert cast.got(low) == [b"1", b"5"]
+    assert cast.got(high) == [b"10", b"20"]
+
+
+@spec("broker", 125)
+def test_a_broadcast_reader_has_no_app_id(cast: World) -> None:
+    """Only fanout has apps."""
+    refused = refusal(cast.client().open, URI, read=1, app_id="x", sub_id=1)
+    assert refused.category == "E_UNKNOWN"
+
+
+@spec("broker", 171)
+def test_a_false_application_subscription_drops_the_message_for_everybody(cast: World) -> None:
+    """Broadcast keeps nothing for later either."""
+    cast.domain("bs", "broadcast", in_memory=True, subscriptions=[app_subscription("", "x == 1")])
+    producer, consumer = cast.producer("bmq://bs/q"), cast.consumer("bmq://bs/q")
+    producer.post(b"no", properties={"x": 2})
+    producer.post(b"yes", properties={"x": 1})
+    assert cast.got(consumer) == [b"yes"]
+
+
+@spec("broker", 18)
+def test_a_strong_broadcast_domain_works_as_an_eventual_one_and_raises_an_alarm(world: World) -> None:
+    """Nothing is stored, so nothing can be strong."""
+    world.domain("bs", "broadcast", in_memory=True, strong=True)
+    producer, consumer = world.producer("bmq://bs/q"), world.consumer("bmq://bs/q")
+    producer.post(b"1")
+    assert world.got(consumer) == [b"1"]
+    alarms = world.alarms("DOMAIN")
+    assert len(alarms) == 1
+    assert "A broadcast domain cannot be of strong consistency" in alarms[0]
