@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from bmqtwist.wire.fields import Choice, array, blob, boolean, enum, i32, optional, record, text, u32, u64
+from bmqtwist.wire.fields import (
+    Choice,
+    array,
+    blob,
+    boolean,
+    enum,
+    i32,
+    optional,
+    record,
+    text,
+    u32,
+    u64,
+)
 from bmqtwist.wire.schema import Status
 
 

@@ -12,7 +12,19 @@ from enum import IntEnum
 
 from bmqtwist.errors import Category
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.wire.fields import array, blob, boolean, enum, i32, i64, optional, record, text, u32, u64
+from bmqtwist.wire.fields import (
+    array,
+    blob,
+    boolean,
+    enum,
+    i32,
+    i64,
+    optional,
+    record,
+    text,
+    u32,
+    u64,
+)
 
 INVALID_PRIORITY = -(1 << 31)  # consumer priority that says "deconfigure" in configureQueueStream
 DEVELOPMENT_VERSION = 999999
