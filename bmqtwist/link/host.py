@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from bmqtwist.link.authentication import Authenticate
 from bmqtwist.queue.openclose import OpenRequest
 from bmqtwist.queue.queue import Queue
 from bmqtwist.report import Report
-from bmqtwist.wire.schema import AuthenticationRequest, BrokerResponse, ClientIdentity
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
 if TYPE_CHECKING:
     from bmqtwist.link.session import Session
@@ -22,8 +23,8 @@ class Host(Protocol):
     def flush_later(self, session: Session) -> None:
         """The session has something to write at the end of the turn."""
 
-    def authenticate(self, session: Session, request: AuthenticationRequest) -> None:
-        """Check a credential; the answer comes back as session.authenticated(...)."""
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """Let an authenticator judge off the reactor's thread; then session.authenticated(...)."""
 
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a negotiation; None = close without a word (the reason is logged)."""

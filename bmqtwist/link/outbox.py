@@ -6,12 +6,14 @@ stands behind every PUSH of the old subscriptions and before every PUSH of the n
 
 from __future__ import annotations
 
-from bmqtwist.limits import OUT_EVENT_BYTES_MAX
-from bmqtwist.wire.fast import ACK, ACK_HEADER_BYTES, EVENT_HEADER, PAD4, PUSH_ONE
+from struct import Struct
 
-_ACK_EVENT, _PUSH_EVENT = 0x45, 0x44  # protocol version 1 and the event type
-_SUB_QUEUE_IDS_OLD = 0x04000000
-_ACKS_MAX = OUT_EVENT_BYTES_MAX // ACK.size
+from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from bmqtwist.wire.fast import ACK_MESSAGE, ITEMS_HEADER, OPTION_ONE_ID_HEAD, PAD4, PUSH_HEADER, EventType, event_header, sub_queue_ids
+
+_PUSH_ONE = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
+_WORDS = 8  # of a PUSH header
+_ACKS_MAX = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 
 
 class Outbox:
@@ -31,8 +33,8 @@ class Outbox:
         """One PUSH message with one subscription id."""
         size = len(payload)
         words = 11 + (size >> 2)  # header 8, option 2, data with padding (size >> 2) + 1
-        self._pushes += (PUSH_ONE.pack(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, 0,
-                                       0x04000002, sub_id), payload, PAD4[size & 3])
+        self._pushes += (_PUSH_ONE.pack(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, 0,
+                                        OPTION_ONE_ID_HEAD, sub_id), payload, PAD4[size & 3])
         self._push_bytes += words << 2
         if self._push_bytes > OUT_EVENT_BYTES_MAX:
             self._seal_pushes()
@@ -49,16 +51,15 @@ class Outbox:
             return
         index, ids = known
         ids.append(sub_id)
-        options = len(ids) + 1
-        words = 9 + options + (len(payload) >> 2)
-        self._pushes[index] = b"".join((
-            PUSH_ONE.pack(flags << 28 | words, options << 8 | compression << 5 | 8, q_id, guid, schema_id, 0,
-                          _SUB_QUEUE_IDS_OLD | options, ids[0]), *(each.to_bytes(4, "big") for each in ids[1:])))
+        option = sub_queue_ids(ids)
+        words = _WORDS + (len(option) >> 2) + (len(payload) >> 2) + 1
+        self._pushes[index] = PUSH_HEADER.pack(flags << 28 | words, len(option) << 6 | compression << 5 | _WORDS, q_id,
+                                               guid, schema_id, 0) + option
         self._push_bytes += 4
 
     def ack(self, q_id: int, guid: bytes, correlation_id: int, status: int) -> None:
         """One ACK message."""
-        self._acks.append(ACK.pack(status << 24 | correlation_id, guid, q_id))
+        self._acks.append(ACK_MESSAGE.pack(status << 24 | correlation_id, guid, q_id))
         if len(self._acks) >= _ACKS_MAX:
             self._seal()
 
@@ -80,7 +81,7 @@ class Outbox:
 
     def _seal_pushes(self) -> None:
         sealed = self._sealed
-        sealed.append(EVENT_HEADER.pack(8 + self._push_bytes, _PUSH_EVENT, 2, 0, 0))
+        sealed.append(event_header(EventType.PUSH, self._push_bytes))
         sealed += self._pushes
         self._pushes = []
         self._push_bytes = 0
@@ -92,6 +93,7 @@ class Outbox:
             self._seal_pushes()
         acks = self._acks
         if acks:
-            self._sealed.append(EVENT_HEADER.pack(12 + ACK.size * len(acks), _ACK_EVENT, 2, 0, 0) + ACK_HEADER_BYTES)
+            self._sealed.append(event_header(EventType.ACK, len(ITEMS_HEADER) + ACK_MESSAGE.size * len(acks)))
+            self._sealed.append(ITEMS_HEADER)
             self._sealed += acks
             self._acks = []

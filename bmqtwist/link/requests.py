@@ -15,15 +15,15 @@ from bmqtwist.link.states import State
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.openclose import ConsumerSpec, OpenRequest, check_open, close_queue, configure, open_queue
 from bmqtwist.queue.queue import ROUTING_FLAGS
+from bmqtwist.wire.cluster_schema import ClusterMessage, StopResponse
+from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.schema import (
     CloseQueue,
     CloseQueueResponse,
-    ClusterMessage,
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
     ConfigureStream,
     ConfigureStreamResponse,
-    ControlMessage,
     Disconnect,
     DisconnectResponse,
     OpenQueue,
@@ -31,7 +31,6 @@ from bmqtwist.wire.schema import (
     QueueHandleParameters,
     RoutingConfiguration,
     Status,
-    StopResponse,
 )
 
 if TYPE_CHECKING:

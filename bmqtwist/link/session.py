@@ -11,11 +11,13 @@ done with which event in which state stands in `link/states.py`. Nothing a peer 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
 from bmqtwist.link import requests
+from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
 from bmqtwist.link.host import Host
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.states import ANSWERS, State
@@ -25,41 +27,38 @@ from bmqtwist.queue.openclose import drop_handle
 from bmqtwist.storage.partition import Message
 from bmqtwist.wire import control, restyle
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.fast import CONFIRM, HEARTBEAT_RSP_EVENT, PUT
+from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
+from bmqtwist.wire.fast import CONFIRM_MESSAGE, HEARTBEAT_RSP, PUT_HEADER
 from bmqtwist.wire.frames import FrameBuffer
 from bmqtwist.wire.schema import (
     AdminCommandResponse,
-    AuthenticationMessage,
     AuthenticationResponse,
     ClientIdentity,
     ClientType,
-    ControlMessage,
-    NegotiationMessage,
     SdkLanguage,
     Status,
 )
 
-BER, JSON = 0, 1
 _PUT_BYTES_MIN = 32  # a header without the schema word is accepted
 _FAILED_ACK_LOG_S = 5.0
+_HELD_FRAMES_MAX = 1024  # frames kept back while a credential is looked at
 
 
 class Session:
     """One connection: its state, its handles, what it will write."""
 
     __slots__ = ("host", "peer", "session_number", "state", "description", "identity", "encoding", "v2_properties",
-                 "makes_guids", "principal", "guard", "handles", "closed_ids", "closing_now", "outbox", "stats", "channel",
+                 "makes_guids", "guard", "handles", "closed_ids", "closing_now", "outbox", "stats", "channel",
                  "closing", "waiting", "now", "wall", "last_received", "missed_heartbeats", "connected_at", "negotiated_at",
-                 "transport", "encoding_of_authentication", "_frames", "_answers", "_unacked")
+                 "transport", "encoding_of_authentication", "_frames", "_answers", "_held",
+                 "_unacked")
 
-    def __init__(self, host: Host, peer: str, now: float, event_bytes_max: int) -> None:
-        self.host, self.peer = host, peer
+    def __init__(self, host: Host, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
+        self.host, self.peer, self.guard = host, peer, guard
         self.description = peer
         self.identity = ClientIdentity()
-        self.encoding = BER
+        self.encoding = Encoding.BER
         self.v2_properties = self.makes_guids = False
-        self.principal = ""
-        self.guard: object = None  # the authentication state, the host's
         self.transport: object = None  # what performs take(), the host's
         self.session_number = 0
         self.handles: dict[int, Handle] = {}
@@ -74,8 +73,9 @@ class Session:
         self.connected_at = self.last_received = now
         self.negotiated_at: float | None = None
         self.missed_heartbeats = 0
-        self.encoding_of_authentication = BER
+        self.encoding_of_authentication = Encoding.BER
         self._frames = FrameBuffer(event_bytes_max)
+        self._held: list[tuple[bytes, int, int, int, int]] = []
         self._unacked: set[bytes] = set()
         self.enter(State.NEGOTIATING)
 
@@ -88,16 +88,15 @@ class Session:
         self.missed_heartbeats = 0
         self.channel.in_bytes += len(chunk)
         self.channel.in_chunks += 1
-        broken = None
         try:
             buffer, frames = self._frames.receive(chunk)
         except PeerError as error:
-            broken = error
-            buffer, frames = getattr(error, "frames", (b"", []))
+            self.close("#TCP_READ_ERROR %s: %s", self.description, error)
+            return
         for kind, specific, start, end in frames:
             self._answers[kind](buffer, specific, start, end)
-        if broken is not None:
-            self.close("#TCP_READ_ERROR %s: %s", self.description, broken)
+        if self._frames.error is not None:
+            self.close("#TCP_READ_ERROR %s: %s", self.description, self._frames.error)
 
     def take(self) -> list[bytes]:
         """What to write now, in order."""
@@ -111,8 +110,9 @@ class Session:
         """The channel is gone: everything held goes back, at the cost of a delivery attempt unless we closed it."""
         self.now, self.wall = now, wall
         if self.state is not State.CLOSED:
-            self.drop_handles(crashed=self.state is not State.LEAVING and self.host.serving)
+            self.drop_handles(crashed=self.host.serving)
             self.enter(State.CLOSED)
+        self.guard.closed()
         self.host.gone(self)
 
     def close(self, reason: str, *args: object) -> None:
@@ -120,8 +120,9 @@ class Session:
         if self.state is State.CLOSED:
             return
         self.host.report.warn(reason, *args)
-        self.drop_handles(crashed=True)
+        self.drop_handles(crashed=self.host.serving)
         self.enter(State.CLOSED)
+        self.guard.closed()
         self.closing = True
         self._flush()
 
@@ -132,7 +133,8 @@ class Session:
         self.state = state
         row = ANSWERS[state]
         self._answers: dict[int, Callable[[bytes, int, int, int], None]] = {
-            kind: getattr(self, action) for kind, action in row.items()}
+            kind: partial(self.on_held, kind) if action == "on_held" else getattr(self, action)
+            for kind, action in row.items()}
 
     def drop_handles(self, crashed: bool) -> None:
         """Give up every handle."""
@@ -169,12 +171,13 @@ class Session:
                 schema_id = 1
                 if not self.v2_properties:
                     try:
-                        payload = restyle.v2_to_v1(payload, compression)
+                        payload, compression = restyle.for_old_reader(payload, True, compression,
+                                                                       message.schema_id)
                     except PeerError as error:
                         self.host.report.alarm("CLIENT_INVALID_PUSH", f"{self.description}: properties of message "
                                                f"[GUID: {message.guid.hex().upper()}] cannot be converted: {error}")
                         return
-                    compression = schema_id = 0
+                    schema_id = 0
         stats = self.stats
         stats.push_msgs += 1
         stats.push_bytes += message.size
@@ -209,12 +212,12 @@ class Session:
 
     def on_puts(self, buffer: bytes, specific: int, position: int, end: int) -> None:
         """Walk the messages of a PUT event."""
-        unpack, handles, unacked = PUT.unpack_from, self.handles, self._unacked
+        unpack, handles, unacked = PUT_HEADER.unpack_from, self.handles, self._unacked
         now, wall, stats = self.now, self.wall, self.stats
         if position >= end:
             self._corrupted("Put", -1)
         while position < end:
-            if end - position < PUT.size:
+            if end - position < PUT_HEADER.size:
                 self._corrupted("Put", -2)
                 return
             first, second, q_id, guid, crc, schema_id, _ = unpack(buffer, position)
@@ -228,7 +231,7 @@ class Session:
                 return
             size = stop - start - buffer[stop - 1]
             has_properties = bool(first & 0x20000000)
-            if header < PUT.size:
+            if header < PUT_HEADER.size:
                 schema_id = 0
             if size <= 0 or not 1 <= buffer[stop - 1] <= 4 or compression > 1 or schema_id and not has_properties:
                 self._corrupted("Put", -4)
@@ -265,9 +268,8 @@ class Session:
                     unacked.add(guid)
             if has_properties and compression and not schema_id:
                 try:
-                    payload = restyle.inflate_v1(payload)
+                    payload, crc = restyle.inflated_v1(payload)
                     compression = 0
-                    crc = crc32c(payload)
                 except PeerError:
                     pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
@@ -305,15 +307,15 @@ class Session:
         sizes = buffer[position] if position < end else 0
         position += sizes >> 4 << 2
         step = (sizes & 15) << 2
-        if step != CONFIRM.size:
-            if step < CONFIRM.size:
+        if step != CONFIRM_MESSAGE.size:
+            if step < CONFIRM_MESSAGE.size:
                 self._corrupted("Confirm", -1)
                 return
-            buffer = b"".join(buffer[at:at + CONFIRM.size] for at in range(position, end - step + 1, step))
+            buffer = b"".join(buffer[at:at + CONFIRM_MESSAGE.size] for at in range(position, end - step + 1, step))
             position, end = 0, len(buffer)
-        whole = position + (end - position) // CONFIRM.size * CONFIRM.size
+        whole = position + (end - position) // CONFIRM_MESSAGE.size * CONFIRM_MESSAGE.size
         handles, now, wall, stats = self.handles, self.now, self.wall, self.stats
-        for q_id, guid, sub_id in CONFIRM.iter_unpack(buffer[position:whole]):
+        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(buffer[position:whole]):
             handle = handles.get(q_id)
             if handle is None:
                 self.host.report.warn(f"#CLIENT_UNKNOWN_QUEUE {self.description}: CONFIRM for a queue with unknown Id "
@@ -336,7 +338,7 @@ class Session:
     def on_negotiation(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """The first control message: who is it?"""
         try:
-            message = control.decode_negotiation(buffer[start:end], specific >> 5)
+            message = control.decode_negotiation(buffer[start:end], encoding_of(specific))
         except PeerError as error:
             self.close("#SESSION_NEGOTIATION %s: failed to decode the negotiation message: %s", self.peer, error)
             return
@@ -344,6 +346,9 @@ class Session:
             self.close("#SESSION_NEGOTIATION %s: unexpected negotiation message '%s'", self.peer, message.choice)
             return
         self._adopt(message.value)
+        self.perform(self.guard.identity(self.now))
+
+    def _welcome(self) -> None:
         response = self.host.welcome(self, self.identity)
         if response is None:
             self.close("#SESSION_NEGOTIATION %s: refused", self.description)
@@ -361,7 +366,7 @@ class Session:
         features = {name: values.split(",") for name, _, values in
                     (section.partition(":") for section in identity.features.split(";"))}
         encodings = features.get("PROTOCOL_ENCODING", ["BER"])
-        self.encoding = JSON if "JSON" in encodings and "BER" not in encodings else BER
+        self.encoding = Encoding.JSON if "JSON" in encodings and "BER" not in encodings else Encoding.BER
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in features.get("MPS", ())
         self.makes_guids = bool(identity.guid_info.client_id)
         name = identity.process_name or "?"
@@ -392,7 +397,7 @@ class Session:
 
     def _decode_control(self, buffer: bytes, specific: int, start: int, end: int) -> ControlMessage | None:
         try:
-            message = control.decode_control(buffer[start:end], specific >> 5)
+            message = control.decode_control(buffer[start:end], encoding_of(specific))
         except PeerError as error:
             self.host.report.error(f"#CORRUPTED_EVENT {self.description}: failed to decode control message: {error}")
             return None
@@ -406,32 +411,64 @@ class Session:
     def on_authentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """A credential, before the negotiation or again later."""
         try:
-            message = control.decode_authentication(buffer[start:end], specific >> 5)
+            message = control.decode_authentication(buffer[start:end], encoding_of(specific))
         except PeerError as error:
-            self._authentication_failed(error)
+            self._bad_authentication(error)
             return
         if message.choice != "authenticationRequest":
-            self._authentication_failed(f"unexpected message '{message.choice}'")
+            self._bad_authentication(f"unexpected message '{message.choice}'")
             return
-        self.encoding_of_authentication = specific >> 5
-        self.host.authenticate(self, message.value)
+        self.encoding_of_authentication = encoding_of(specific)
+        self.perform(self.guard.request(message.value.mechanism, message.value.data or b"", self.now))
 
-    def _authentication_failed(self, why: object) -> None:
-        if self.state is State.NEGOTIATING:
+    def _bad_authentication(self, why: object) -> None:
+        if self.negotiated_at is None:
             self.close("#AUTHENTICATION %s: %s", self.description, why)
         else:
             self.host.report.error(f"#CORRUPTED_EVENT {self.description}: failed to decode authentication message: {why}")
 
-    def send_authentication(self, status: Status, lifetime_ms: int | None) -> None:
-        """Answer a credential in the encoding it came in."""
-        self.send(AuthenticationMessage("authenticationResponse", AuthenticationResponse(status, lifetime_ms)),
-                  self.encoding_of_authentication)
+    def authenticated(self, token: int, outcome: Outcome, now: float, wall: int) -> None:
+        """An authenticator has judged, on its own time."""
+        self.now, self.wall = now, wall
+        self.perform(self.guard.done(token, outcome, now))
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Do what the authentication decided; frames wait while it looks at a first credential."""
+        for effect in effects:
+            if isinstance(effect, Answer):
+                self.send(AuthenticationMessage("authenticationResponse", AuthenticationResponse(
+                    Status(effect.category, effect.code, effect.message), effect.lifetime_ms)),
+                    self.encoding_of_authentication)
+            elif isinstance(effect, Proceed):
+                self._welcome()
+            elif isinstance(effect, Close):
+                self.close("#AUTHENTICATION %s: %s", self.description, effect.reason)
+            elif isinstance(effect, Drop):
+                self.host.report.info("%s: %s", self.description, effect.reason)
+            elif isinstance(effect, Authenticate):
+                self.host.authenticate(self, effect)
+        if self.guard.holding:
+            if self.state is State.NEGOTIATING:
+                self.enter(State.HOLDING)
+        elif self._held or self.state is State.HOLDING:
+            if self.state is State.HOLDING:
+                self.enter(State.NEGOTIATING)
+            held, self._held = self._held, []
+            for buffer, kind, specific, start, end in held:
+                self._answers[kind](buffer, specific, start, end)
+
+    def on_held(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """Keep a frame until the credential was looked at."""
+        if len(self._held) >= _HELD_FRAMES_MAX:
+            self.close("#AUTHENTICATION %s: more than %d events before the answer", self.description, _HELD_FRAMES_MAX)
+            return
+        self._held.append((buffer, kind, specific, start, end))
 
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def on_heartbeat(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Answer a sign of life."""
-        self.outbox.event(HEARTBEAT_RSP_EVENT)
+        self.outbox.event(HEARTBEAT_RSP)
         self._flush()
 
     def on_ignored(self, buffer: bytes, specific: int, start: int, end: int) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from enum import Enum
 
-CONTROL, PUT, CONFIRM, PUSH, ACK, CLUSTER_STATE, ELECTOR, STORAGE, RECOVERY, PARTITION_SYNC = range(1, 11)
-HEARTBEAT_REQ, HEARTBEAT_RSP, REJECT, REPLICATION_RECEIPT, AUTHENTICATION = range(11, 16)
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.frames import DROPPED
+
 EVENT_TYPES = 64  # six bits
-DROPPED = -1  # the frame layer's mark of an event with an impossible header
 
 
 class State(Enum):
     """What a connection is doing."""
 
     NEGOTIATING = "negotiating"  # nothing but authentication and clientIdentity is understood
+    HOLDING = "holding"  # a credential is being looked at: frames wait for the outcome
     SERVING = "serving"  # an application
     ADMINISTERING = "administering"  # an admin session: commands and nothing else
     LEAVING = "leaving"  # disconnect was answered; whatever still comes is ignored
@@ -26,19 +27,19 @@ class State(Enum):
 
 def _row(default: str, **cells: str) -> dict[int, str]:
     row = dict.fromkeys(range(EVENT_TYPES), default)
-    row[DROPPED] = "on_invalid_packet"
-    row.update((globals()[name], action) for name, action in cells.items())
+    row[DROPPED] = "on_invalid_packet" if default == "on_unexpected" else default
+    row.update((EventType[name], action) for name, action in cells.items())
     return row
 
 
 ANSWERS: dict[State, dict[int, str]] = {
-    State.NEGOTIATING: _row("on_too_early", CONTROL="on_negotiation", AUTHENTICATION="on_authentication",
-                            DROPPED="on_too_early"),
+    State.NEGOTIATING: _row("on_too_early", CONTROL="on_negotiation", AUTHENTICATION="on_authentication"),
+    State.HOLDING: _row("on_held", AUTHENTICATION="on_authentication"),
     State.SERVING: _row("on_unexpected", CONTROL="on_control", PUT="on_puts", CONFIRM="on_confirms",
                         HEARTBEAT_REQ="on_heartbeat", HEARTBEAT_RSP="on_ignored",
                         AUTHENTICATION="on_authentication"),
     State.ADMINISTERING: _row("on_unexpected", CONTROL="on_admin", HEARTBEAT_REQ="on_heartbeat",
                               HEARTBEAT_RSP="on_ignored", AUTHENTICATION="on_authentication"),
-    State.LEAVING: _row("on_ignored", DROPPED="on_ignored"),
-    State.CLOSED: _row("on_ignored", DROPPED="on_ignored"),
+    State.LEAVING: _row("on_ignored"),
+    State.CLOSED: _row("on_ignored"),
 }

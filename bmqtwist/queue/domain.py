@@ -76,7 +76,7 @@ class Domain:
 
     @staticmethod
     def _apply_limits(meter: Meter, limits: Limits) -> None:
-        meter.set_limits(limits.messages, limits.bytes, limits.messages_watermark_ratio, limits.bytes_watermark_ratio)
+        meter.reconfigure(limits.messages, limits.bytes, limits.messages_watermark_ratio, limits.bytes_watermark_ratio)
 
     def adopt_queue(self, queue: Queue) -> None:
         """A queue of this domain comes to life."""

@@ -339,7 +339,7 @@ class Queue:
                 if not self.in_memory:
                     self.partition.release(message)
             self.messages.clear()
-            self.meter.remove(count, size)
+            self.meter.clear()
             for each in self.active:
                 each.register(each.key, each.ordinal, each.born)
             return count, size

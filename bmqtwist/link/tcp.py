@@ -1,0 +1,153 @@
+"""The Twisted shell of a session: chunks in, one write out per turn. No parsing, no decisions.
+
+From the reactor: makeConnection, dataReceived, connectionLost, resumeProducing and its siblings.
+From the broker: `write` at the end of a turn, `finish` to close, `abort` when a peer lingers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol as Interface
+
+from twisted.internet.interfaces import IAddress, IPushProducer
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from bmqtwist.link.session import Session
+
+LINGER_S = 5.0  # a peer that does not read the end of its connection is cut off after that
+
+
+class Driver(Interface):
+    """What runs the broker on a reactor."""
+
+    def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
+        """A new connection; None refuses it."""
+
+    def received(self, session: Session, data: bytes) -> None:
+        """Bytes for a session; a turn follows."""
+
+    def lost(self, session: Session) -> None:
+        """The channel of a session is gone."""
+
+    def drained(self, session: Session) -> None:
+        """A peer that was behind has taken everything."""
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> object:
+        """Delay a call."""
+
+
+@implementer(IPushProducer)
+class Connection(Protocol):
+    """One accepted connection. `waiting_bytes` is what its transport has been given and not yet sent.
+
+    Over plain TCP the socket is tried at once, which saves a round through the reactor; only a remainder goes to the
+    transport, with us as its pull producer until it is through. Over TLS we are a push producer all the time.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.session: Session | None = None
+        self.waiting_bytes = 0
+        self._send: Callable[[bytes], object] | None = None  # plain TCP only
+        self._reading = True
+        self._behind = False
+
+    def connectionMade(self) -> None:
+        """From the reactor: the connection stands."""
+        transport = self.transport
+        transport.setTcpNoDelay(True)
+        peer = transport.getPeer()
+        self._send = getattr(transport, "writeSomeData", None)
+        if self._send is None:
+            transport.registerProducer(self, True)
+        self.session = self._driver.connected(self, f"{peer.host}:{peer.port}", transport.getHost().port)
+        if self.session is None:
+            transport.abortConnection()
+
+    def dataReceived(self, data: bytes) -> None:
+        """From the reactor: bytes."""
+        if self.session is not None:
+            self._driver.received(self.session, data)
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        """From the reactor: the connection is gone."""
+        session, self.session = self.session, None
+        self.waiting_bytes = 0
+        if session is not None:
+            self._driver.lost(session)
+
+    def write(self, parts: list[bytes]) -> int:
+        """Write the output of one turn; returns how many bytes it was."""
+        data = b"".join(parts)
+        size = len(data)
+        if self._behind or self._send is None:
+            if self._behind:
+                self.waiting_bytes += size
+            self.transport.write(data)
+            return size
+        sent = self._send(data)
+        if not isinstance(sent, int):  # the connection is lost: the transport finds out when it writes
+            sent = 0
+        if sent < size:
+            rest = data[sent:]
+            self.transport.write(rest)
+            self.transport.registerProducer(self, False)
+            self._behind, self.waiting_bytes = True, len(rest)
+        return size
+
+    def resumeProducing(self) -> None:
+        """From the transport: what it was given is sent (a pull producer is also called when it is registered)."""
+        if not self._behind:
+            return
+        self._behind, self.waiting_bytes = False, 0
+        if self._send is not None:
+            self.transport.unregisterProducer()
+        self.read(True)
+        if self.session is not None:
+            self._driver.drained(self.session)
+
+    def pauseProducing(self) -> None:
+        """From a TLS transport: it has more than it can send now."""
+        self._behind = True
+
+    def stopProducing(self) -> None:
+        """From the transport: the connection is going away."""
+
+    def read(self, wanted: bool) -> None:
+        """Go on reading, or stop it: TCP then slows the peer down."""
+        if wanted != self._reading and self.session is not None:
+            self._reading = wanted
+            if wanted:
+                self.transport.resumeProducing()
+            else:
+                self.transport.pauseProducing()
+
+    def finish(self) -> None:
+        """Close once everything is written; a peer that does not read is cut off after a while."""
+        if self.session is not None:
+            if self._behind or self._send is None:
+                self.transport.unregisterProducer()
+            self.transport.loseConnection()
+            self._driver.call_later(LINGER_S, self.abort)
+
+    def abort(self) -> None:
+        """Close now."""
+        if self.session is not None:
+            self.transport.abortConnection()
+
+
+class ConnectionFactory(Factory):
+    """Makes the connections of one listener."""
+
+    noisy = False
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def buildProtocol(self, addr: IAddress) -> Connection:
+        """From the reactor: somebody connects."""
+        connection = Connection(self._driver)
+        connection.factory = self
+        return connection
