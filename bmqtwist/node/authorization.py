@@ -1,27 +1,24 @@
 """Who may do what: actions, the plug-in interface of authorizers, and the two that come along.
 
-Nothing is checked, and nothing logged, unless the configuration names an authorizer. An authorizer answers yes or no
-for (principal, action, subject) where the subject is the domain of QueueRead and QueueWrite, the cluster of
+Nothing is checked, and nothing logged, unless the configuration names an authorizer or has rules. An authorizer answers
+yes or no for (principal, action, subject) where the subject is the domain of QueueRead and QueueWrite, the cluster of
 ConnectClusterNode, and empty otherwise.
 
-`TableAuthorizer` reads its rules from its settings, one per entry:
+Rules are a table, read from above; the first one that matches decides:
 
-    {"key": "QueueRead t.*", "value": {"stringVal": "BASIC_USER-alice, BASIC_USER-ops*"}}
-    {"key": "Connect*",      "value": {"stringVal": "*"}}
-
-The key is a pattern of actions, optionally followed by a pattern of subjects; the value lists patterns of principals.
-Patterns are those of the shell (`*`, `?`, `[a-z]`), case-sensitive. What no rule allows is denied.
+    principal          actions                  domain    effect
+    BASIC_USER-ops*    *                        *         allow
+    *                  QueueRead                t.*       allow
+    *                  QueueRead, QueueWrite    *         deny
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from bmqtwist.errors import LocalError
 from bmqtwist.report import Report
 
 Setting = bool | int | float | str
@@ -39,8 +36,14 @@ class Action(Enum):
     QUEUE_WRITE = "QueueWrite"
 
 
+QUEUE_ACTIONS = frozenset({Action.QUEUE_READ, Action.QUEUE_WRITE})
+
+
 class Authorizer(Protocol):
-    """A plug-in that decides; called on the reactor's thread, so it answers at once."""
+    """A plug-in that decides; called on the reactor's thread, so it answers at once.
+
+    A class of one's own is named by its dotted name in `authorizer.name` and made with its settings and a Report.
+    """
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
         """May `principal` do this to `subject`?"""
@@ -58,41 +61,62 @@ class DefaultAuthorizer:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One line of a table: patterns of action, subject and principals."""
+class Rule(Protocol):
+    """One row of the table: patterns of the shell (`*`, `?`), case-sensitive; `domain` counts for queues only."""
 
-    action: str
-    subject: str
-    principals: tuple[str, ...]
+    @property
+    def principal(self) -> str:
+        """Who."""
 
-    def allows(self, principal: str, action: Action, subject: str) -> bool:
-        """Does this rule speak of it?"""
-        return (fnmatchcase(action.value, self.action) and fnmatchcase(subject, self.subject)
-                and any(fnmatchcase(principal, pattern) for pattern in self.principals))
+    @property
+    def actions(self) -> Sequence[str]:
+        """What: names of actions, or `*`."""
+
+    @property
+    def domain(self) -> str:
+        """Where."""
+
+    @property
+    def effect(self) -> str:
+        """`allow` or `deny`."""
 
 
-class TableAuthorizer:
-    """Allows what its rules allow; every denial is logged."""
+class RulesAuthorizer:
+    """Decides by the first rule that matches, else by `default` (`allow` or `deny`); every denial is logged."""
 
-    def __init__(self, settings: Mapping[str, Setting], report: Report) -> None:
-        self._report = report
-        self.rules = tuple(_rule(key, value) for key, value in settings.items())
+    def __init__(self, rules: Sequence[Rule], default: str, report: Report) -> None:
+        self._rules, self._default, self._report = tuple(rules), default, report
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
-        """Yes if any rule says so."""
-        if any(rule.allows(principal, action, subject) for rule in self.rules):
-            return True
-        self._report.warn("Authorize deny on %s [principal: '%s', subject: '%s']", action.value, principal, subject)
+        """What the table says."""
+        effect = self._default
+        for rule in self._rules:
+            if _speaks_of(rule, principal, action, subject):
+                effect = rule.effect
+                break
+        if effect != "allow":
+            self._report.warn("Authorize deny on %s [principal: '%s', subject: '%s']", action.value, principal, subject)
+        return effect == "allow"
+
+
+class Both:
+    """Two authorizers of which each must agree."""
+
+    def __init__(self, first: Authorizer, second: Authorizer) -> None:
+        self._first, self._second = first, second
+
+    def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
+        """Yes if both say so; the second is not asked when the first denies."""
+        return (self._first.authorize(principal, action, subject)
+                and self._second.authorize(principal, action, subject))
+
+
+AuthorizerClass = Callable[[Mapping[str, Setting], Report], object]
+
+
+def _speaks_of(rule: Rule, principal: str, action: Action, subject: str) -> bool:
+    if "*" not in rule.actions and action.value not in rule.actions:
         return False
-
-
-def _rule(key: str, value: Setting) -> Rule:
-    action, _, subject = key.strip().partition(" ")
-    if not any(fnmatchcase(known.value, action) for known in Action):
-        raise LocalError(f"TableAuthorizer: the key '{key}' names no action; write one of "
-                         f"{', '.join(known.value for known in Action)}, or a pattern of them.")
-    principals = tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else ()
-    if not principals:
-        raise LocalError(f"TableAuthorizer: the rule '{key}' needs a stringVal that lists principals.")
-    return Rule(action, subject.strip() or "*", principals)
+    if action in QUEUE_ACTIONS and not fnmatchcase(subject, rule.domain):
+        return False
+    return fnmatchcase(principal, rule.principal)

@@ -1,26 +1,29 @@
 """Passwords at rest: salted scrypt hashes in one line of text, and the comparison that takes its time.
 
-    scrypt:<log2 n>:<r>:<p>:<salt, base64>:<hash, base64>
+    $scrypt$ln=<log2 n>,r=<r>,p=<p>$<salt, base64>$<hash, base64>
 
 A configuration may still hold a password as it is, as the original's does: anything that does not start with
-`scrypt:` is compared literally. Salt is an argument; `bmq password` draws it.
+`$scrypt$` is compared literally. Salt is an argument; `bmq password` draws it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 
 from bmqtwist.errors import LocalError
+from bmqtwist.node.config import PASSWORD_HASH_PREFIX
 
-PREFIX = "scrypt:"
 SALT_BYTES = 16
 HASH_BYTES = 32
 LOG2_N, R, P = 14, 8, 1  # 16 MiB and some 50 ms for one attempt
 LOG2_N_MAX, R_MAX, P_MAX = 18, 16, 4  # what a configured hash may cost: 512 MiB at most
 PASSWORD_BYTES_MAX = 1024  # longer ones are refused before they are hashed
+
+_LINE = re.compile(re.escape(PASSWORD_HASH_PREFIX) + r"ln=(\d{1,3}),r=(\d{1,3}),p=(\d{1,3})\$([^$]+)\$([^$]+)")
 
 
 def make_hash(password: str, salt: bytes) -> str:
@@ -31,7 +34,7 @@ def make_hash(password: str, salt: bytes) -> str:
     if len(salt) < SALT_BYTES:
         raise LocalError(f"A salt has at least {SALT_BYTES} bytes.")
     digest = _digest(secret, salt, LOG2_N, R, P, HASH_BYTES)
-    return f"{PREFIX}{LOG2_N}:{R}:{P}:{b64encode(salt).decode()}:{b64encode(digest).decode()}"
+    return f"{PASSWORD_HASH_PREFIX}ln={LOG2_N},r={R},p={P}${_text(salt)}${_text(digest)}"
 
 
 class StoredPassword:
@@ -40,18 +43,20 @@ class StoredPassword:
     __slots__ = ("_cost", "_salt", "_digest", "_literal")
 
     def __init__(self, text: str) -> None:
-        self._literal = b"" if text.startswith(PREFIX) else text.encode()
         self._cost = (LOG2_N, R, P)
-        self._salt = self._digest = b""
-        if not text.startswith(PREFIX):
+        self._salt = self._digest = self._literal = b""
+        if not text.startswith(PASSWORD_HASH_PREFIX):
+            self._literal = text.encode()
             return
+        found = _LINE.fullmatch(text)
         try:
-            log2_n, r, p, salt, digest = text[len(PREFIX):].split(":")
-            self._cost = (int(log2_n), int(r), int(p))
-            self._salt, self._digest = b64decode(salt, validate=True), b64decode(digest, validate=True)
+            if found is None:
+                raise ValueError
+            self._salt, self._digest = _bytes(found[4]), _bytes(found[5])
         except (ValueError, Base64Error):
-            raise LocalError("A password hash is not of the form scrypt:<log2 n>:<r>:<p>:<salt>:<hash>; "
+            raise LocalError(f"A password hash is not of the form {PASSWORD_HASH_PREFIX}ln=..,r=..,p=..$salt$hash; "
                              "make a new one with `bmq password`.") from None
+        self._cost = (int(found[1]), int(found[2]), int(found[3]))
         limits = zip(self._cost, (LOG2_N_MAX, R_MAX, P_MAX), strict=True)
         if any(not 1 <= value <= most for value, most in limits) or len(self._salt) < 8 or len(self._digest) < 16:
             raise LocalError("A password hash has parameters out of range; make a new one with `bmq password`.")
@@ -73,3 +78,11 @@ class StoredPassword:
 def _digest(secret: bytes, salt: bytes, log2_n: int, r: int, p: int, size: int) -> bytes:
     n = 1 << log2_n
     return hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, maxmem=256 * n * r + (1 << 20), dklen=size)
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode().rstrip("=")
+
+
+def _bytes(text: str) -> bytes:
+    return b64decode(text + "=" * (-len(text) % 4), validate=True)

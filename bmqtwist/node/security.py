@@ -6,12 +6,13 @@ makes the `link.authentication.Authentication` of one connection; `Security.allo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authentication, Authenticator, Credential, Denied, Granted, Outcome
-from bmqtwist.node.authorization import Action, Authorizer, DefaultAuthorizer, Setting, TableAuthorizer
+from bmqtwist.node.authorization import Action, Authorizer, Both, DefaultAuthorizer, RulesAuthorizer, Setting
+from bmqtwist.node.config import AppConfig
+from bmqtwist.node.config import Authenticator as Plugin
 from bmqtwist.node.passwords import StoredPassword, make_hash
 from bmqtwist.report import Report
 
@@ -116,21 +117,6 @@ class TestAuthenticator:
         return Granted("TEST_USER", TEST_LIFETIME_MS)
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
-    """A plug-in as the configuration names it."""
-
-    name: str
-    settings: Settings = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Anonymous:
-    """What the configuration says about clients that present nothing: a credential, or (None) that they must."""
-
-    credential: Credential | None
-
-
 class Security:
     """Authenticators by upper-case mechanism, the anonymous credential, and the authorizer."""
 
@@ -172,15 +158,14 @@ class Security:
 Find = Callable[[str], Callable[..., object]]
 
 
-def build_security(authenticators: Sequence[Plugin], anonymous: Anonymous | None, authorizer: Plugin | None,
-                   report: Report, sleep: Callable[[float], None], find: Find) -> Security:
-    """Join up what is configured, or raise LocalError.
+def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None], find: Find) -> Security:
+    """Join up what appConfig says of authentication and authorization, or raise LocalError.
 
-    `find` returns the class of a dotted name, or raises LocalError. `anonymous` None: nothing is configured, so clients
-    that present nothing pass, as with the original.
+    `find` returns the class of a dotted name, or raises LocalError. Where nothing is said about clients that present
+    nothing, they pass, as with the original.
     """
     known: dict[str, Authenticator] = {}
-    for plugin in authenticators:
+    for plugin in app.authentication.authenticators:
         made = _make_authenticator(plugin, sleep, find)
         mechanism = made.mechanism.upper()
         if mechanism in known:
@@ -189,20 +174,21 @@ def build_security(authenticators: Sequence[Plugin], anonymous: Anonymous | None
         if isinstance(made, BasicAuthenticator):
             _look_at_users(made, report)
         known[mechanism] = made
-    credential: Credential | None
+    anonymous = app.authentication.anonymous_credential
+    credential: Credential | None = None
     if anonymous is None:
         if ANONYMOUS in known:
             raise LocalError("Provided anonymous authenticator but anonymous credential is not provided")
         credential = Credential(ANONYMOUS, b"")
         known[ANONYMOUS] = AnonAuthenticator({})
-    else:
-        credential = anonymous.credential
-        if credential is not None and credential.mechanism.upper() not in known:
+    elif anonymous.credential is not None:
+        credential = Credential(anonymous.credential.mechanism, anonymous.credential.identity.encode())
+        if credential.mechanism.upper() not in known:
             raise LocalError(f"Anonymous credential mechanism '{credential.mechanism.upper()}' does not match any "
                              "configured authenticator")
-        if not known:
-            known[ANONYMOUS] = AnonAuthenticator({})
-    return Security(known, credential, None if authorizer is None else _make_authorizer(authorizer, report, find))
+    elif not known:
+        known[ANONYMOUS] = AnonAuthenticator({})
+    return Security(known, credential, _make_authorizer(app, report, find))
 
 
 def _look_at_users(basic: BasicAuthenticator, report: Report) -> None:
@@ -215,13 +201,14 @@ def _look_at_users(basic: BasicAuthenticator, report: Report) -> None:
 
 
 def _make_authenticator(plugin: Plugin, sleep: Callable[[float], None], find: Find) -> Authenticator:
+    settings = _settings(plugin)
     if plugin.name == "BasicAuthenticator":
-        return BasicAuthenticator(plugin.settings)
+        return BasicAuthenticator(settings)
     if plugin.name == "AnonAuthenticator":
-        return AnonAuthenticator(plugin.settings)
+        return AnonAuthenticator(settings)
     if plugin.name == "TestAuthenticator":
-        return TestAuthenticator(plugin.settings, sleep)
-    made = _find(plugin, "Authenticator", find)(plugin.settings)
+        return TestAuthenticator(settings, sleep)
+    made = _find("Authenticator", plugin.name, find)(settings)
     mechanism, blocking = getattr(made, "mechanism", None), getattr(made, "blocking", None)
     methods = all(callable(getattr(made, name, None)) for name in ("start", "stop", "authenticate"))
     if not isinstance(mechanism, str) or not isinstance(blocking, bool) or not methods:
@@ -230,19 +217,27 @@ def _make_authenticator(plugin: Plugin, sleep: Callable[[float], None], find: Fi
     return made  # type: ignore[return-value]
 
 
-def _make_authorizer(plugin: Plugin, report: Report, find: Find) -> Authorizer:
+def _make_authorizer(app: AppConfig, report: Report, find: Find) -> Authorizer | None:
+    plugin, table = app.authorization.authorizer, app.bmqtwist.authorization
+    rules = RulesAuthorizer(table.rules, table.default, report) if table.rules or table.default == "deny" else None
+    if plugin is None:
+        return rules
+    chosen: Authorizer
     if plugin.name == "DefaultAuthorizer":
-        return DefaultAuthorizer(plugin.settings, report)
-    if plugin.name == "TableAuthorizer":
-        return TableAuthorizer(plugin.settings, report)
-    made = _find(plugin, "Authorizer", find)(plugin.settings, report)
-    if not callable(getattr(made, "authorize", None)):
-        raise LocalError(f"Authorizer plugin '{plugin.name}' needs the method authorize.")
-    return made  # type: ignore[return-value]
+        chosen = DefaultAuthorizer(_settings(plugin), report)
+    else:
+        chosen = _find("Authorizer", plugin.name, find)(_settings(plugin), report)  # type: ignore[assignment]
+        if not callable(getattr(chosen, "authorize", None)):
+            raise LocalError(f"Authorizer plugin '{plugin.name}' needs the method authorize.")
+    return chosen if rules is None else Both(rules, chosen)
 
 
-def _find(plugin: Plugin, kind: str, find: Find) -> Callable[..., object]:
+def _settings(plugin: Plugin) -> Settings:
+    return {setting.key: setting.value.value for setting in plugin.settings}
+
+
+def _find(kind: str, name: str, find: Find) -> Callable[..., object]:
     try:
-        return find(plugin.name)
+        return find(name)
     except LocalError as error:
-        raise LocalError(f"{kind} plugin '{plugin.name}' not found or could not be created: {error}") from None
+        raise LocalError(f"{kind} plugin '{name}' not found or could not be created: {error}") from None

@@ -38,11 +38,14 @@ def test_a_hash_line_itself_is_no_password() -> None:
     assert not StoredPassword(line).matches(line.encode())
 
 
+SALT_TEXT, HASH_TEXT = "AAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAAAA"
+
+
 @pytest.mark.parametrize("line", [
-    "scrypt:", "scrypt:14:8:1:AAAA", "scrypt:x:8:1:AAAAAAAAAAAAAAAA:AAAAAAAAAAAAAAAAAAAAAAAA",
-    "scrypt:14:8:1:*:AAAA", "scrypt:30:8:1:AAAAAAAAAAAAAAAA:AAAAAAAAAAAAAAAAAAAAAAAA",
-    "scrypt:14:8:1:AAAA:AAAAAAAAAAAAAAAAAAAAAAAA", "scrypt:14:8:1:AAAAAAAAAAAAAAAA:AAAA",
-    "scrypt:0:8:1:AAAAAAAAAAAAAAAA:AAAAAAAAAAAAAAAAAAAAAAAA"])
+    "$scrypt$", f"$scrypt$ln=14,r=8,p=1${SALT_TEXT}", f"$scrypt$ln=x,r=8,p=1${SALT_TEXT}${HASH_TEXT}",
+    "$scrypt$ln=14,r=8,p=1$*$AAAA", f"$scrypt$ln=30,r=8,p=1${SALT_TEXT}${HASH_TEXT}",
+    f"$scrypt$ln=14,r=8,p=1$AAAA${HASH_TEXT}", f"$scrypt$ln=14,r=8,p=1${SALT_TEXT}$AAAA",
+    f"$scrypt$ln=0,r=8,p=1${SALT_TEXT}${HASH_TEXT}"])
 def test_a_broken_or_ruinous_hash_line_is_refused_at_start(line: str) -> None:
     """Found when the broker starts, not at the first login; and no login may cost gigabytes."""
     with pytest.raises(LocalError, match="bmq password"):

@@ -11,8 +11,12 @@ from bmqtwist.link.authentication import (TABLE, Answer, Authenticate, Authentic
                                           Event, Granted, Outcome, Proceed, State, attempt)
 from bmqtwist.node.authorization import Action
 from bmqtwist.node.passwords import make_hash
-from bmqtwist.node.security import (AnonAuthenticator, Anonymous, BasicAuthenticator, Plugin, Security,
-                                    TestAuthenticator, build_security)
+from bmqtwist.node.config import (AnonymousCredential, AppConfig, AuthorizationRules, BmqtwistConfig, Credential as
+                                  CredentialConfig, Disallow, Rule, Setting, SettingValue)
+from bmqtwist.node.config import Authentication as AuthenticationConfig
+from bmqtwist.node.config import Authenticator as PluginConfig
+from bmqtwist.node.config import Authorization as AuthorizationConfig
+from bmqtwist.node.security import AnonAuthenticator, BasicAuthenticator, Security, TestAuthenticator, build_security
 from bmqtwist.report import ListReport
 
 
@@ -36,15 +40,37 @@ class Slow:
         return Granted(data.decode(), 10_000) if data else Denied("empty", -7)
 
 
-def build(authenticators: list[Plugin] | None = None, anonymous: Anonymous | None = None,
-          authorizer: Plugin | None = None, report: ListReport | None = None) -> Security:
+def Plugin(name: str, settings: dict[str, bool | int | str] | None = None) -> PluginConfig:
+    """A plug-in as the configuration has it."""
+    def value(given: bool | int | str) -> SettingValue:
+        if isinstance(given, bool):
+            return SettingValue(bool_val=given)
+        return SettingValue(int_val=given) if isinstance(given, int) else SettingValue(string_val=given)
+
+    return PluginConfig(name=name, settings=tuple(Setting(key=key, value=value(given))
+                                               for key, given in (settings or {}).items()))
+
+
+def Anonymous(credential: Credential | None) -> AnonymousCredential:
+    """The anonymous credential as the configuration has it; None = disallow."""
+    if credential is None:
+        return AnonymousCredential(disallow=Disallow())
+    return AnonymousCredential(credential=CredentialConfig(mechanism=credential.mechanism,
+                                                           identity=credential.identity.decode()))
+
+
+def build(authenticators: list[PluginConfig] | None = None, anonymous: AnonymousCredential | None = None,
+          authorizer: PluginConfig | None = None, report: ListReport | None = None,
+          rules: AuthorizationRules = AuthorizationRules()) -> Security:
     def find(name: str) -> Callable[..., object]:
         if name != "tests.Slow":
             raise LocalError(f"no such class: {name}")
         return Slow
 
-    return build_security(authenticators or [], anonymous, authorizer, report or ListReport(), lambda seconds: None,
-                          find)
+    app = AppConfig(authentication=AuthenticationConfig(authenticators=tuple(authenticators or ()),
+                                                       anonymous_credential=anonymous),
+                    authorization=AuthorizationConfig(authorizer=authorizer), bmqtwist=BmqtwistConfig(authorization=rules))
+    return build_security(app, report or ListReport(), lambda seconds: None, find)
 
 
 def basic(disallow: bool = False) -> Authentication:
@@ -224,10 +250,10 @@ def test_mechanisms_are_compared_without_case() -> None:
     ([Plugin("AnonAuthenticator")], None, "anonymous credential is not provided"),
     ([Plugin("NoSuchAuthenticator")], None, "not found or could not be created"),
     ([Plugin("BasicAuthenticator", {"a": 1})], None, "stringVal"),
-    ([Plugin("BasicAuthenticator", {"a": "scrypt:1"})], None, "hash"),
+    ([Plugin("BasicAuthenticator", {"a": "$scrypt$1"})], None, "hash"),
     ([Plugin("AnonAuthenticator", {"shouldPass": "yes"})], Anonymous(None), "boolVal"),
     ([Plugin("TestAuthenticator", {"sleepTimeMs": -1})], None, "sleepTimeMs")])
-def test_an_inconsistent_configuration_does_not_start(plugins: list[Plugin], anonymous: Anonymous | None,
+def test_an_inconsistent_configuration_does_not_start(plugins: list[PluginConfig], anonymous: AnonymousCredential | None,
                                                        words: str) -> None:
     """Guessing here would let somebody in."""
     with pytest.raises(LocalError, match=words):
@@ -336,8 +362,16 @@ def test_nothing_is_authorized_unless_an_authorizer_is_configured() -> None:
     report = ListReport()
     assert build(report=report).allows("x", Action.QUEUE_WRITE, "d")
     assert report.lines == []
-    strict = build(authorizer=Plugin("TableAuthorizer", {"QueueRead d": "x"}), report=report)
+    rules = AuthorizationRules(
+        rules=(Rule(principal="x", actions=("QueueRead",), domain="d", effect="allow"),), default="deny")
+    strict = build(report=report, rules=rules)
     assert strict.allows("x", Action.QUEUE_READ, "d") and not strict.allows("x", Action.QUEUE_WRITE, "d")
+
+
+def test_rules_count_beside_an_authorizer_as_well() -> None:
+    """Naming the default authorizer must not switch the rules off."""
+    rules = AuthorizationRules(default="deny")
+    assert not build(authorizer=Plugin("DefaultAuthorizer"), rules=rules).allows("x", Action.CONNECT_CLIENT)
 
 
 def test_a_broker_knows_whether_anybody_gets_in() -> None:
