@@ -1,0 +1,171 @@
+"""How a log line looks, what a log file is called, and which lines are wanted. Times are given; nothing is written here.
+
+Patterns of a line:
+
+    %d %D %i %I   time as 21NOV2026_05:00:37.248, with microseconds, ISO 8601 without and with milliseconds (all UTC)
+    %p %t         process, thread        %s  severity           %f %F  file, its last part        %l  line
+    %c            category               %m  message            %a %A %u  attributes (none here)  %%  a percent sign
+    %n            end of line; so are the two characters \\n; \\t is a tab
+
+Patterns of a file name: %T = 20261121_050037, %Y %M %D %h %m %s its parts, %p = process, %% = a percent sign.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+
+from bmqtwist.errors import LocalError
+
+# The smaller, the more severe: a line is wanted where its number does not exceed the threshold.
+SEVERITIES = {"OFF": 0, "FATAL": 32, "ERROR": 64, "WARN": 96, "INFO": 128, "DEBUG": 160, "TRACE": 192}
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line before it is one. `wall`: seconds since the epoch."""
+
+    wall: float
+    severity: str
+    category: str
+    message: str
+    file: str = "-"
+    line: int = 0
+    thread: int = 0
+    process: int = 0
+
+
+def date_text(wall: float, digits: int = 3) -> str:
+    """`21NOV2026_05:00:37.248`, UTC; `digits` of the fraction of the second."""
+    micros = round(wall * 1_000_000)
+    at = datetime.fromtimestamp(micros // 1_000_000, UTC)
+    fraction = f"{micros % 1_000_000:06}"[:digits]
+    return f"{at.day:02}{_MONTHS[at.month - 1]}{at.year:04}_{at:%H:%M:%S}.{fraction}"
+
+
+def _iso(wall: float, digits: int) -> str:
+    at = datetime.fromtimestamp(wall, UTC)
+    fraction = f".{at.microsecond // 1000:03}" if digits else ""
+    return f"{at:%Y-%m-%dT%H:%M:%S}{fraction}Z"
+
+
+def visible(text: str) -> str:
+    """`text` with control characters other than line ends and tabs made visible, so that no peer steers a terminal."""
+    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+_FIELDS: dict[str, Callable[[Record], str]] = {
+    "d": lambda record: date_text(record.wall),
+    "D": lambda record: date_text(record.wall, 6),
+    "i": lambda record: _iso(record.wall, 0),
+    "I": lambda record: _iso(record.wall, 3),
+    "p": lambda record: str(record.process),
+    "t": lambda record: str(record.thread),
+    "T": lambda record: f"{record.thread:X}",
+    "s": lambda record: record.severity,
+    "f": lambda record: record.file,
+    "F": lambda record: record.file.rpartition("/")[2],
+    "l": lambda record: str(record.line),
+    "c": lambda record: record.category,
+    "m": lambda record: visible(record.message),
+    "a": lambda record: "",
+    "A": lambda record: "",
+    "u": lambda record: "",
+    "x": lambda record: record.message.encode().hex(),
+    "X": lambda record: record.message.encode().hex().upper(),
+    "n": lambda record: "\n",
+    "%": lambda record: "%",
+}
+
+
+class LineFormat:
+    """A pattern, taken apart once."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, pattern: str) -> None:
+        self._parts: list[str | Callable[[Record], str]] = []
+        pattern = pattern.replace("\\n", "\n").replace("\\t", "\t")
+        for literal, field in re.findall(r"([^%]+)|%(.?)", pattern, re.DOTALL):
+            if literal:
+                self._parts.append(literal)
+            else:
+                self._parts.append(_FIELDS.get(field, f"%{field}"))
+
+    def render(self, record: Record) -> str:
+        """The line, with whatever line end the pattern has."""
+        return "".join([part if isinstance(part, str) else part(record) for part in self._parts])
+
+
+class FileNames:
+    """The names a pattern stands for."""
+
+    __slots__ = ("_pattern",)
+    _DIGITS = {"T": r"\d{8}_\d{6}", "Y": r"\d{4}", "M": r"\d\d", "D": r"\d\d", "h": r"\d\d", "m": r"\d\d", "s": r"\d\d",
+               "p": r"\d+", "%": "%"}
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def at(self, wall: float, process: int) -> str:
+        """The name of a file that begins at `wall`."""
+        at = datetime.fromtimestamp(wall, UTC)
+        values = {"T": f"{at:%Y%m%d_%H%M%S}", "Y": f"{at:%Y}", "M": f"{at:%m}", "D": f"{at:%d}", "h": f"{at:%H}",
+                  "m": f"{at:%M}", "s": f"{at:%S}", "p": str(process), "%": "%"}
+        return re.sub(r"%(.)", lambda found: values.get(found[1], found[0]), self._pattern)
+
+    @staticmethod
+    def rotated(name: str, wall: float) -> str:
+        """What a full file is renamed to when its successor has the same name."""
+        return f"{name}.{datetime.fromtimestamp(wall, UTC):%Y%m%d_%H%M%S}"
+
+    def matcher(self) -> re.Pattern[str]:
+        """Recognizes the last part of every name this pattern has had or will have, rotated ones included."""
+        parts = re.split(r"(%.)", self._pattern.rpartition("/")[2])
+        expression = "".join(self._DIGITS.get(part[1], re.escape(part)) if len(part) == 2 and part[0] == "%"
+                             else re.escape(part) for part in parts)
+        return re.compile(expression + r"(\.\d{8}_\d{6}(\.\d+)?)?")
+
+
+class Levels:
+    """Which severity is wanted of which category. Later entries win; a category is compared without case."""
+
+    __slots__ = ("default", "_rules", "_known")
+
+    def __init__(self, default: str, categories: Sequence[str] = ()) -> None:
+        self.default = _severity(default)
+        self._rules: list[tuple[str, int]] = []
+        for entry in categories:
+            expression, _, rest = entry.partition(":")
+            if not expression or not rest:
+                raise LocalError(f"The log category '{entry}' is not of the form EXPR:SEVERITY:COLOR.")
+            self._rules.append((expression.upper(), _severity(rest.partition(":")[0])))
+        self._known: dict[str, int] = {}
+
+    def threshold(self, category: str) -> int:
+        """The number of the least severe line wanted of a category."""
+        known = self._known.get(category)
+        if known is None:
+            known = self.default
+            for expression, level in self._rules:
+                if fnmatchcase(category.upper(), expression):
+                    known = level
+            self._known[category] = known
+        return known
+
+    @property
+    def most(self) -> int:
+        """The threshold of the most talkative category."""
+        return max([self.default, *(level for _, level in self._rules)])
+
+
+def _severity(name: str) -> int:
+    try:
+        return SEVERITIES[name.strip().upper()]
+    except KeyError:
+        raise LocalError(f"'{name}' is no severity; write one of {', '.join(SEVERITIES)}.") from None
