@@ -1,0 +1,361 @@
+"""Redelivery and poison pills: broker.md 21.8."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from kit.client import INT_MIN, payloads
+from kit.world import World
+
+spec = pytest.mark.spec
+
+
+def kill_holding(world: World, count: int = 1, uri: str = "bmq://d/q", app: str | None = None) -> None:
+    """A consumer comes, gets `count` messages and dies."""
+    victim = world.consumer(uri, app, m=count)
+    assert len(world.pushes(victim)) == count
+    victim.client.kill()
+
+
+@pytest.mark.real
+@spec("broker", 126)
+def test_what_a_closing_consumer_holds_goes_to_another_in_order(world: World) -> None:
+    """Unconfirmed means not done."""
+    world.domain()
+    producer, first = world.producer(), world.consumer()
+    producer.post_all(b"1", b"2")
+    assert world.got(first) == [b"1", b"2"]
+    second = world.consumer()
+    first.close()
+    pushes = world.pushes(second)
+    assert payloads(pushes) == [b"1", b"2"]
+    assert all(push.out_of_order for push in pushes)
+
+
+@spec("broker", 127)
+def test_a_redelivered_message_waits_while_the_only_other_consumer_is_full(world: World) -> None:
+    """A newcomer with room takes it."""
+    world.domain()
+    producer = world.producer()
+    first = world.consumer(m=1)
+    producer.post(b"1")
+    assert world.got(first) == [b"1"]
+    full = world.consumer(m=1)
+    producer.post(b"2")
+    assert world.got(full) == [b"2"]
+    first.client.kill()
+    assert world.got(full) == []
+    assert world.got(world.consumer(m=1)) == [b"1"]
+
+
+@pytest.mark.real
+@spec("broker", 128)
+def test_a_consumer_that_crashed_and_came_back_gets_its_unconfirmed_messages(world: World) -> None:
+    """The producer stays; nothing is lost in between."""
+    world.domain()
+    producer = world.producer()
+    consumer = world.consumer(name="phoenix")
+    producer.post_all(b"1", b"2")
+    assert world.got(consumer) == [b"1", b"2"]
+    consumer.client.kill()
+    producer.post(b"3")
+    assert world.got(world.consumer(name="phoenix")) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.real
+@spec("broker", 129)
+def test_only_the_unconfirmed_are_redelivered_and_the_log_counts_them(world: World) -> None:
+    """Five received, two confirmed, three come again."""
+    world.domain()
+    world.producer().post_all(b"1", b"2", b"3", b"4", b"5")
+    consumer = world.consumer()
+    held = world.pushes(consumer)
+    consumer.confirm(held[0], held[1])
+    world.settle()
+    consumer.client.kill()
+    world.expect_log("Lost a reader for queue 'bmq://d/q' __default, redelivering 3 message(s) to 0 remaining "
+                     "readers starting from", held[2].guid.hex().upper())
+    assert world.got(world.consumer()) == [b"3", b"4", b"5"]
+
+
+@spec("broker", 130)
+def test_with_one_attempt_a_crash_removes_the_message(world: World) -> None:
+    """Alarm, statistic, and the next message goes through."""
+    world.domain(maxDeliveryAttempts=1)
+    producer = world.producer()
+    producer.post_all(b"poison", b"good")
+    kill_holding(world)
+    assert world.got(world.consumer()) == [b"good"]
+    alarms = world.alarms("POISON_PILL")
+    assert len(alarms) == 1
+    assert "A poison pill message was detected and purged from the queue bmq://d/q" in alarms[0]
+    assert "Message was transmitted a total of 1 times to consumer(s)" in alarms[0]
+    assert world.statistics()["values"]["queue_reject_msgs_abs"] == 1
+
+
+@spec("broker", 131)
+def test_a_fanout_message_stays_until_the_last_app_has_rejected_it(world: World) -> None:
+    """One app's crash is its own; the end survives a restart."""
+    world.domain("f", "fanout", maxDeliveryAttempts=1)
+    world.producer("bmq://f/q").post(b"poison")
+    for app, left in (("foo", 1), ("bar", 1), ("baz", 0)):
+        kill_holding(world, 1, "bmq://f/q", app)
+        assert world.stored("bmq://f/q") == left
+        assert world.got(world.consumer("bmq://f/q", app)) == []
+    world.restart()
+    assert world.stored("bmq://f/q") == 0
+    assert world.got(world.consumer("bmq://f/q", "foo")) == []
+
+
+@spec("broker", 132)
+def test_the_app_that_used_up_its_attempts_does_not_see_the_message_again(world: World) -> None:
+    """Two kills of foo; bar and baz confirm; nothing is left."""
+    world.domain("f", "fanout", maxDeliveryAttempts=2)
+    world.producer("bmq://f/q").post(b"m")
+    kill_holding(world, 1, "bmq://f/q", "foo")
+    kill_holding(world, 1, "bmq://f/q", "foo")
+    assert world.got(world.consumer("bmq://f/q", "foo")) == []
+    for app in ("bar", "baz"):
+        consumer = world.consumer("bmq://f/q", app)
+        consumer.confirm(*world.pushes(consumer))
+    assert world.stored("bmq://f/q") == 0
+
+
+@spec("broker", 133)
+@pytest.mark.parametrize("how", ["close", "disconnect"])
+def test_a_graceful_leave_costs_no_attempt(world: World, how: str) -> None:
+    """Only a crash is suspicious."""
+    world.domain(maxDeliveryAttempts=1)
+    world.producer().post(b"m")
+    for _ in range(3):
+        consumer = world.consumer()
+        assert world.got(consumer) == [b"m"]
+        consumer.close() if how == "close" else consumer.client.disconnect()
+    assert world.got(world.consumer()) == [b"m"]
+
+
+@spec("broker", 137)
+def test_without_a_limit_no_number_of_crashes_removes_a_message(world: World) -> None:
+    """maxDeliveryAttempts 0."""
+    world.domain()
+    world.producer().post(b"m")
+    for _ in range(5):
+        kill_holding(world)
+    assert world.got(world.consumer()) == [b"m"]
+
+
+@spec("broker", 138)
+def test_a_limit_introduced_later_counts_from_its_introduction(world: World) -> None:
+    """Ten kills without limit, then five with."""
+    world.domain()
+    world.producer().post_all(b"poison", b"1", b"2", b"3", b"4")
+    for _ in range(10):
+        kill_holding(world)
+    world.reconfigure(maxDeliveryAttempts=5)
+    for _ in range(5):
+        kill_holding(world)
+    assert world.got(world.consumer()) == [b"1", b"2", b"3", b"4"]
+
+
+@spec("broker", 139)
+@pytest.mark.parametrize("attempts", [2, 3, 4, 5, 6])
+def test_a_message_survives_one_crash_less_than_its_attempts(world: World, attempts: int) -> None:
+    """Reconfigured to n: n - 1 kills then delivered, n kills then gone."""
+    world.domain(maxDeliveryAttempts=1)
+    producer = world.producer()
+    world.reconfigure(maxDeliveryAttempts=attempts)
+    producer.post_all(b"m", b"next")
+    for _ in range(attempts - 1):
+        kill_holding(world)
+    assert world.stored() == 2
+    kill_holding(world)
+    assert world.stored() == 1
+    assert world.got(world.consumer()) == [b"next"]
+
+
+@spec("broker", 140)
+def test_lifting_the_limit_keeps_messages_for_ever(world: World) -> None:
+    """5 to 0."""
+    world.domain(maxDeliveryAttempts=5)
+    world.producer().post(b"m")
+    for _ in range(4):
+        kill_holding(world)
+    world.reconfigure(maxDeliveryAttempts=0)
+    for _ in range(6):
+        kill_holding(world)
+    assert world.got(world.consumer()) == [b"m"]
+
+
+@pytest.mark.only_real
+@spec("broker", 141)
+def test_a_removed_message_is_dumped_to_a_file_at_most_once_in_fifteen_seconds(world: World) -> None:
+    """The operator copies the file named in the alarm."""
+    world.domain(maxDeliveryAttempts=1)
+    producer = world.producer()
+    producer.post(b"deadly payload", properties={"k": "v"})
+    producer.post(b"second")
+    kill_holding(world)
+    kill_holding(world)
+    alarm = world.expect_log("ALARM [POISON_PILL]")
+    dumps = re.findall(r"Message was dumped in file at location \[([^]]+)\]", "\n".join(world.log()))
+    assert len(set(dumps)) == 1, alarm
+    path = Path(dumps[0])
+    text = path.read_text(encoding="utf-8")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    path.unlink()
+    assert mode == 0o644
+    assert "Message Properties:" in text
+    assert '[ k (STRING) = "v" ]' in text
+    assert "Message Properties hexdump:" in text
+    assert "Message Payload:" in text
+    assert b"deadly payload".hex().upper()[:16] in text.replace(" ", "")
+
+
+@spec("broker", 141)
+def test_removals_within_fifteen_seconds_raise_one_alarm(world: World) -> None:
+    """A flood of poison must not flood the operator; later ones count again."""
+    world.domain(maxDeliveryAttempts=1)
+    world.producer().post_all(b"1", b"2", b"3")
+    kill_holding(world)
+    kill_holding(world)
+    assert len(world.alarms("POISON_PILL")) == 1
+    world.advance(16)
+    kill_holding(world)
+    assert len(world.alarms("POISON_PILL")) == 2
+
+
+@spec("broker", 142)
+def test_suspicious_messages_are_redelivered_with_growing_pauses(world: World) -> None:
+    """Ten attempts: more than 4 left at once; 4 or 3 left one second apart; 2 or 1 left three seconds apart."""
+    world.domain(maxDeliveryAttempts=10)
+    world.producer().post_all(b"a", b"b", b"c")
+    for left in range(10, 0, -1):
+        consumer = world.consumer()
+        pause = 0 if left > 4 or left == 10 else 1 if left > 2 else 3
+        if pause:
+            for message in (b"a", b"b", b"c"):
+                assert world.got(consumer) == [message], left
+                world.advance(pause - 0.1)
+                assert world.got(consumer) == [], left
+                world.advance(0.2)
+        else:
+            assert world.got(consumer) == [b"a", b"b", b"c"], left
+        consumer.client.kill()
+    assert world.stored() == 0
+
+
+def suspicious(world: World, *properties: dict[str, int]) -> None:
+    """Messages 0, 1, ... with 4 of 10 attempts left, so that redelivery pauses a second."""
+    world.domain(maxDeliveryAttempts=10)
+    producer = world.producer()
+    for number, values in enumerate(properties):
+        producer.post(b"%d" % number, properties=values or None)
+    for _ in range(6):
+        kill_holding(world, len(properties))
+
+
+@spec("broker", 143)
+def test_a_delayed_message_holds_back_the_whole_app(world: World) -> None:
+    """Even what another subscription would take: the bad one is to be found alone."""
+    suspicious(world, {"x": 1}, {"x": 1})
+    ones, twos = world.consumer(x="x == 1"), world.consumer(x="x == 2")
+    assert world.got(ones) == [b"0"]
+    world.producer().post(b"new", properties={"x": 2})
+    assert world.got(twos) == []
+    world.advance(1.1)
+    assert world.got(ones) == [b"1"]
+    assert world.got(twos) == [b"new"]
+
+
+@spec("broker", 144)
+def test_confirming_the_last_redelivered_message_ends_the_pause(world: World) -> None:
+    """It was not the poison."""
+    suspicious(world, {}, {}, {})
+    consumer = world.consumer()
+    for number in range(3):
+        pushes = world.pushes(consumer)
+        assert payloads(pushes) == [b"%d" % number]
+        consumer.confirm(*pushes)
+
+
+@spec("broker", 145)
+@pytest.mark.parametrize("how", ["stream", "old form"])
+def test_a_suspended_consumer_keeps_what_it_has_and_others_get_the_rest(world: World, how: str) -> None:
+    """Host health: suspend, confirm while suspended, resume."""
+    world.domain()
+    producer = world.producer()
+    first = world.consumer(priority=1)
+    second = world.consumer(priority=1, m=0)
+    producer.post_all(b"1", b"2")
+    held = world.pushes(first)
+    assert payloads(held) == [b"1", b"2"]
+    if how == "stream":
+        first.configure(priority=INT_MIN, count=0, m=0, b=0)
+    else:
+        first.configure_old(priority=INT_MIN, count=0, m=0, b=0)
+    second.configure(priority=1)
+    producer.post(b"3")
+    assert world.got(second) == [b"3"]
+    first.confirm(*held)
+    assert world.stored() == 1
+    second.configure(priority=0)
+    first.old_form = False
+    first.configure(priority=1)
+    producer.post(b"4")
+    assert world.got(first) == [b"4"]
+
+
+@spec("broker", 146)
+def test_a_late_confirm_of_what_another_confirmed_is_ignored(world: World) -> None:
+    """No log, no harm, nothing else confirmed by mistake."""
+    world.domain()
+    producer, first = world.producer(), world.consumer()
+    producer.post(b"1")
+    held = world.pushes(first)
+    second = world.consumer()
+    first.deconfigure()
+    first.close_only(final=False)
+    again = world.pushes(second)
+    assert payloads(again) == [b"1"]
+    second.confirm(*again)
+    producer.post(b"2")
+    first.confirm(*held)
+    assert world.got(second) == [b"2"]
+    assert world.stored() == 1
+
+
+@spec("broker", 147)
+def test_after_one_app_is_closed_no_push_for_it_arrives(world: World) -> None:
+    """The same session keeps reading another app."""
+    world.domain("f", "fanout")
+    producer = world.producer("bmq://f/q")
+    client = world.client()
+    foo, bar = client.consume("bmq://f/q", "foo"), client.consume("bmq://f/q", "bar")
+    producer.post(b"1")
+    assert [world.got(foo), world.got(bar)] == [[b"1"], [b"1"]]
+    foo.close(final=False)
+    producer.post(b"2")
+    assert world.got(bar) == [b"2"]
+    assert not [e for e in client.inbox if e.kind == "push"]
+
+
+def test_a_killed_consumer_is_named_with_the_number_of_rejected_messages(world: World) -> None:
+    """With a limit in force the crash itself is logged."""
+    world.domain(maxDeliveryAttempts=3)
+    world.producer().post_all(b"1", b"2")
+    kill_holding(world, 2)
+    assert world.logged("Queue 'bmq://d/q' rejecting 2 messages because of a client crash.")
+
+
+def test_confirms_sent_just_before_a_crash_count(world: World) -> None:
+    """What was received on the channel before it broke is honoured."""
+    world.domain()
+    producer, consumer = world.producer(), world.consumer()
+    producer.post_all(b"1", b"2")
+    held = world.pushes(consumer)
+    consumer.confirm(held[0])
+    consumer.client.kill()
+    assert world.got(world.consumer()) == [b"2"]

@@ -1,0 +1,345 @@
+"""Subscriptions: broker.md 21.9."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kit.client import Queue, payloads, refusal
+from kit.config import app_subscription
+from kit.world import World
+
+spec = pytest.mark.spec
+
+
+def post_values(producer: Queue, *values: int, name: str = "x") -> None:
+    """One message for each value: the payload is the number, the property too."""
+    for value in values:
+        producer.post(b"%d" % value, properties={name: value})
+
+
+@pytest.fixture
+def producer(world: World) -> Queue:
+    """A producer of the priority queue bmq://d/q."""
+    world.domain()
+    return world.producer()
+
+
+@pytest.mark.real
+@spec("broker", 148)
+def test_a_consumer_gets_what_it_asked_for_and_another_the_rest(world: World, producer: Queue) -> None:
+    """x > 1 of 1, 2, 3."""
+    post_values(producer, 1, 2, 3)
+    assert world.got(world.consumer(x="x > 1")) == [b"2", b"3"]
+    assert world.got(world.consumer(x="x > 0 || x <= 0")) == [b"1"]
+
+
+@spec("broker", 149)
+def test_a_changed_expression_delivers_what_was_put_aside_in_order(world: World, producer: Queue) -> None:
+    """Put aside is not lost."""
+    consumer = world.consumer(x="x > 10")
+    post_values(producer, 1, 11, 2, 3)
+    assert world.got(consumer) == [b"11"]
+    consumer.configure(x="x > 1")
+    assert world.got(consumer) == [b"2", b"3"]
+    consumer.configure(x="x > 0")
+    assert world.got(consumer) == [b"1"]
+
+
+@spec("broker", 150)
+def test_consumers_with_disjoint_ranges_get_each_its_range(world: World, producer: Queue) -> None:
+    """Content decides, not turns."""
+    consumers = [world.consumer(x=x) for x in ("x < 10", "x >= 10 && x < 20", "x >= 20")]
+    post_values(producer, 25, 5, 15, 6, 16, 26)
+    assert [world.got(c) for c in consumers] == [[b"5", b"6"], [b"15", b"16"], [b"25", b"26"]]
+
+
+@spec("broker", 151)
+def test_within_one_expression_only_the_highest_priority_is_served(world: World, producer: Queue) -> None:
+    """Even when it is full."""
+    high, low = world.consumer(x="x > 0", priority=2, m=2), world.consumer(x="x > 0", priority=1)
+    post_values(producer, 1, 2, 3)
+    assert world.got(high) == [b"1", b"2"]
+    assert world.got(low) == []
+
+
+@spec("broker", 152)
+def test_equal_consumers_of_one_expression_fill_up_evenly(world: World, producer: Queue) -> None:
+    """M = 5 each and 15 messages: 5 + 5, and 5 wait."""
+    consumers = [world.consumer(x="x > 0", m=5) for _ in range(2)]
+    post_values(producer, *range(1, 16))
+    held = [world.pushes(c) for c in consumers]
+    assert [len(h) for h in held] == [5, 5]
+    for consumer, messages in zip(consumers, held, strict=True):
+        consumer.confirm(*messages)
+    assert sum(len(world.got(c)) for c in consumers) == 5
+
+
+@spec("broker", 153)
+def test_a_message_goes_to_the_highest_priority_group_that_matches(world: World, producer: Queue) -> None:
+    """x=1500 to the first, x=500 to the second, a negative one waits."""
+    high, low = world.consumer(x="x >= 1000", priority=2), world.consumer(x="x >= 0", priority=1)
+    post_values(producer, 1500, 500, -1)
+    assert world.got(high) == [b"1500"]
+    assert world.got(low) == [b"500"]
+    assert world.stored() == 3
+
+
+@spec("broker", 154)
+def test_256_subscriptions_on_one_consumer_deliver_all_in_order(world: World, producer: Queue) -> None:
+    """Each message matches exactly one of them."""
+    consumer = world.consumer(subscriptions=[{"x": f"x == {i}"} for i in range(256)])
+    post_values(producer, *range(256))
+    assert world.got(consumer) == [b"%d" % i for i in range(256)]
+
+
+@spec("broker", 155)
+def test_a_condition_over_three_properties(world: World, producer: Queue) -> None:
+    """All three must hold."""
+    consumer = world.consumer(x='x > 1 && y == "a" && flag')
+    for number, (x, y, flag) in enumerate([(2, "a", True), (2, "a", False), (2, "b", True), (1, "a", True),
+                                           (3, "a", True)]):
+        producer.post(b"%d" % number, properties={"x": x, "y": y, "flag": flag})
+    assert world.got(consumer) == [b"0", b"4"]
+
+
+REFUSED = [" ", "()", "((true)", "true", "x > ", "x x", "&&", " && 1 > 0", "() && 1 > 0", "true && (>>)"]
+
+
+@spec("broker", 156)
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_text_that_is_no_expression_is_refused_and_the_former_one_stays(world: World, producer: Queue,
+                                                                          text: str) -> None:
+    """The original takes it and matches everything; see docs/differences.md."""
+    consumer = world.consumer(x="x > 1")
+    assert refusal(consumer.configure, x=text).category == "E_INVALID_ARGUMENT"
+    post_values(producer, 1, 2)
+    assert world.got(consumer) == [b"2"]
+
+
+@spec("broker", 157)
+@pytest.mark.parametrize("text", ["x", "x + 33"])
+def test_an_expression_that_is_no_truth_value_matches_nothing(world: World, producer: Queue, text: str) -> None:
+    """It is accepted; only the messages show."""
+    consumer = world.consumer(x=text)
+    post_values(producer, 1, 2)
+    assert world.got(consumer) == []
+    consumer.configure(x="x > 0")
+    assert world.got(consumer) == [b"1", b"2"]
+
+
+@spec("broker", 158)
+def test_integers_reach_to_64_bits_and_no_further(world: World, producer: Queue) -> None:
+    """One beyond is a syntax error."""
+    biggest, smallest = (1 << 63) - 1, -(1 << 63)
+    top, bottom = world.consumer(x=f"x == {biggest}"), world.consumer(x=f"x == {smallest}")
+    post_values(producer, biggest, smallest)
+    assert world.got(top) == [b"%d" % biggest]
+    assert world.got(bottom) == [b"%d" % smallest]
+    for beyond in (biggest + 1, smallest - 1):
+        assert refusal(top.configure, x=f"x == {beyond}").category == "E_INVALID_ARGUMENT"
+
+
+@spec("broker", 159)
+def test_without_a_subscription_everything_is_delivered(world: World, producer: Queue) -> None:
+    """As before there were subscriptions: undefined expression, and the old form of configure."""
+    post_values(producer, 1)
+    producer.post(b"plain")
+    consumer = world.consumer()
+    assert world.got(consumer) == [b"1", b"plain"]
+    consumer.client.disconnect()
+    old = world.client().open("bmq://d/q", read=1)
+    old.configure_old()
+    assert world.got(old) == [b"1", b"plain"]
+
+
+@spec("broker", 161)
+def test_a_missing_property_makes_the_whole_expression_false_unless_it_is_not_reached(world: World,
+                                                                                       producer: Queue) -> None:
+    """Short circuit protects the right side only."""
+    one = world.consumer(x="x >= 0 || (y >= 0)")
+    post_values(producer, 1)
+    post_values(producer, 2, name="y")
+    assert world.got(one) == [b"1"]
+    one.configure(x="y >= 0 || (x >= 0)")
+    assert world.got(one) == [b"2"]
+
+
+@spec("broker", 162)
+def test_dates_as_strings_compare_as_text(world: World, producer: Queue) -> None:
+    """ISO dates sort."""
+    consumer = world.consumer(x='x > "2020-01-01" && x < "2021-01-01"')
+    for date in ("2019-12-31", "2020-01-01", "2020-01-02", "2020-12-31", "2021-01-01"):
+        producer.post(date.encode(), properties={"x": date})
+    assert world.got(consumer) == [b"2020-01-02", b"2020-12-31"]
+
+
+@spec("broker", 163)
+def test_a_string_compared_with_an_integer_is_false(world: World, producer: Queue) -> None:
+    """Types are not converted; nothing breaks."""
+    consumer = world.consumer(x="x > 1")
+    producer.post(b"text", properties={"x": "5"})
+    producer.post(b"number", properties={"x": 5})
+    assert world.got(consumer) == [b"number"]
+
+
+@spec("broker", 164)
+def test_the_same_expression_in_three_apps_gives_each_its_copy(world: World) -> None:
+    """Groups are per app."""
+    world.domain("f", "fanout")
+    producer = world.producer("bmq://f/q")
+    consumers = [world.consumer("bmq://f/q", app, x="x > 1") for app in ("foo", "bar", "baz")]
+    post_values(producer, 1, 2)
+    assert [world.got(c) for c in consumers] == [[b"2"]] * 3
+
+
+@spec("broker", 165)
+def test_what_a_killed_consumer_held_goes_to_one_with_the_same_expression(world: World, producer: Queue) -> None:
+    """And to nobody else."""
+    victim = world.consumer(x="x > 1")
+    post_values(producer, 2, 3)
+    assert world.got(victim) == [b"2", b"3"]
+    other, stranger = world.consumer(x="x > 1"), world.consumer(x="x < 1")
+    victim.client.kill()
+    assert world.got(other) == [b"2", b"3"]
+    assert world.got(stranger) == []
+
+
+@spec("broker", 167)
+def test_a_message_without_properties_is_put_aside_by_an_expression(world: World, producer: Queue) -> None:
+    """A consumer without one takes it."""
+    picky = world.consumer(x="x > 1")
+    producer.post(b"plain")
+    assert world.got(picky) == []
+    assert world.got(world.consumer()) == [b"plain"]
+
+
+@spec("broker", 168)
+def test_an_application_subscription_confirms_for_its_app_what_it_rejects(world: World) -> None:
+    """foo x == 1, bar x == 2; x = 2 is for bar and baz only; the same after a restart."""
+    world.domain("f", "fanout", subscriptions=[app_subscription("foo", "x == 1"), app_subscription("bar", "x == 2")])
+    producer = world.producer("bmq://f/q")
+    post_values(producer, 2)
+    consumers = [world.consumer("bmq://f/q", app) for app in ("foo", "bar", "baz")]
+    assert [world.got(c) for c in consumers] == [[], [b"2"], [b"2"]]
+    world.restart()
+    consumers = [world.consumer("bmq://f/q", app) for app in ("foo", "bar", "baz")]
+    pushes = [world.pushes(c) for c in consumers]
+    assert [payloads(p) for p in pushes] == [[], [b"2"], [b"2"]]
+    consumers[1].confirm(*pushes[1])
+    assert world.stored("bmq://f/q") == 1
+    consumers[2].confirm(*pushes[2])
+    assert world.stored("bmq://f/q") == 0
+
+
+@spec("broker", 169)
+def test_a_message_that_the_only_app_rejects_is_acked_and_not_stored(world: World) -> None:
+    """Nor is it there after a restart."""
+    world.domain(subscriptions=[app_subscription("", "x == 1")])
+    post_values(world.producer(), 2)
+    assert world.stored() == 0
+    world.restart()
+    assert world.got(world.consumer()) == []
+    assert world.stored() == 0
+
+
+@spec("broker", 170)
+def test_application_and_consumer_subscriptions_both_must_hold(world: World) -> None:
+    """App x > 2 and consumer x > 3: 3 is kept for whoever asks for less, also after a restart."""
+    world.domain(subscriptions=[app_subscription("", "x > 2")])
+    producer = world.producer()
+    consumer = world.consumer(x="x > 3")
+    post_values(producer, 2, 3, 4)
+    assert world.got(consumer) == [b"4"]
+    assert world.stored() == 2
+    world.restart()
+    consumer = world.consumer(x="x > 2")
+    assert world.got(consumer) == [b"3", b"4"]
+
+
+@spec("broker", 172)
+def test_what_all_apps_reject_leaves_no_trace(world: World) -> None:
+    """ACK, empty storage; rollover, garbage collection and restart are fine with it."""
+    world.domain("f", "fanout", subscriptions=[app_subscription(app, "x == 1") for app in ("foo", "bar", "baz")])
+    producer = world.producer("bmq://f/q")
+    post_values(producer, 2, 3)
+    assert world.stored("bmq://f/q") == 0
+    assert world.admin("CLUSTERS CLUSTER c3 STORAGE PARTITION ALL ROLLOVER") == "SUCCESS"
+    post_values(producer, 2, 1)
+    assert world.stored("bmq://f/q") == 1
+    world.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
+    world.restart()
+    assert world.got(world.consumer("bmq://f/q", "foo")) == [b"1"]
+
+
+@spec("broker", 173)
+def test_an_invalid_application_subscription_fails_opens_until_corrected(world: World) -> None:
+    """Once a good one is loaded, a bad one is refused and the good one stays."""
+    world.domain(subscriptions=[app_subscription("", "x >")])
+    refused = refusal(world.client().open, "bmq://d/q", write=1)
+    assert (refused.category, refused.code) == ("E_REFUSED", -10)
+    world.reconfigure(subscriptions=[app_subscription("", "x > 1")])
+    producer = world.producer()
+    assert "Expression validation failed" in world.reconfigure(subscriptions=[app_subscription("", "x >")])
+    post_values(producer, 1, 2)
+    assert world.got(world.consumer()) == [b"2"]
+
+
+@spec("broker", 174)
+def test_an_application_subscription_of_an_unknown_app_is_ignored_with_a_warning(world: World) -> None:
+    """The rest of the domain works."""
+    world.domain("f", "fanout", subscriptions=[app_subscription("nobody", "x == 1")])
+    world.producer("bmq://f/q").post(b"m")
+    assert world.got(world.consumer("bmq://f/q", "foo")) == [b"m"]
+    assert world.logged("nobody")
+
+
+@spec("broker", 175)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("flag == true", [b"yes"]), ("flag == false", [b"no"]), ("flag != true", [b"no"]), ("flag == other", [])])
+def test_truth_values_compare_with_literals_only(world: World, producer: Queue, text: str,
+                                                 expected: list[bytes]) -> None:
+    """Two properties compared are a type error, hence false."""
+    consumer = world.consumer(x=text)
+    producer.post(b"yes", properties={"flag": True, "other": True})
+    producer.post(b"no", properties={"flag": False, "other": False})
+    assert world.got(consumer) == expected
+
+
+def test_a_put_aside_message_does_not_leak_to_a_lower_priority_when_its_group_was_full(world: World,
+                                                                                        producer: Queue) -> None:
+    """The original skips a full group unevaluated after a put-aside; we evaluate it: no spill-over ever."""
+    high = world.consumer(x="x >= 1000", priority=2, m=1)
+    low = world.consumer(x="x >= 0", priority=1)
+    post_values(producer, 1000, -1, 1001, 5)
+    assert world.got(high) == [b"1000"]
+    assert world.got(low) == [b"5"]
+
+
+def test_a_returned_message_that_nobody_matches_does_not_block_its_app(world: World, producer: Queue) -> None:
+    """In the original it stays in the redelivery list and holds everything back."""
+    victim = world.consumer(x="x == 1")
+    post_values(producer, 1)
+    assert world.got(victim) == [b"1"]
+    other = world.consumer(x="x == 2")
+    victim.close()
+    post_values(producer, 2)
+    assert world.got(other) == [b"2"]
+
+
+EXPRESSIONS: list[tuple[str, dict[str, Any], bool]] = [
+    ("exists(x)", {"x": 1}, True), ("exists(x)", {"y": 1}, False), ("exists(x)", {"x": b"\0"}, False),
+    ("!exists(x)", {"y": 1}, True), ("x % 2 == 0", {"x": 4}, True), ("x / 0 == 1", {"x": 4}, False),
+    ("x - 1 == 3", {"x": 4}, True), ("-x == -4", {"x": 4}, True), ("x + y == 5", {"x": 2, "y": 3}, True),
+    ('s == "a"', {"s": "a"}, True), ("c == 65", {"c": ("CHAR", 65)}, True), ("h < 0", {"h": ("SHORT", -5)}, True),
+    ("i == 7", {"i": ("INT32", 7)}, True), ("a && b", {"a": True, "b": False}, False),
+    ("a || missing", {"a": True}, True), ("missing || a", {"a": True}, False)]
+
+
+@pytest.mark.parametrize(("text", "properties", "matches"), EXPRESSIONS)
+def test_what_an_expression_says_of_a_message(world: World, producer: Queue, text: str, properties: dict[str, Any],
+                                              matches: bool) -> None:
+    """The language at its corners, through the whole broker."""
+    consumer = world.consumer(x=text)
+    producer.post(b"m", properties=properties)
+    assert world.got(consumer) == ([b"m"] if matches else [])
