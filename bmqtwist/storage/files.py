@@ -1,0 +1,131 @@
+"""The real disk: preallocated files written with pwritev, fdatasync, directory sync, and a lock on the directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+
+from bmqtwist.storage.store import DirectoryBusy, File
+
+LOCK_NAME = ".bmqtwist.lock"
+_IOV_MAX = 1024  # parts of one pwritev
+_JOIN_BYTES_MAX = 1 << 16  # below this, joining the parts is cheaper than handing them over one by one
+
+
+class RealFile:
+    """File over a descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def size(self) -> int:
+        """Length on disk, bytes."""
+        return os.fstat(self._fd).st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            data = os.pread(self._fd, size - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> None:
+        """All of `parts`, one behind the other, starting at `offset`."""
+        for start in range(0, len(parts), _IOV_MAX):
+            group = parts[start:start + _IOV_MAX]
+            total = sum(map(len, group))
+            if total <= _JOIN_BYTES_MAX:
+                written = os.pwrite(self._fd, b"".join(group), offset)
+            else:
+                written = os.pwritev(self._fd, group, offset)
+            if written != total:
+                self._write_rest(offset, b"".join(group), written)
+            offset += total
+
+    def _write_rest(self, offset: int, data: bytes, done: int) -> None:
+        view = memoryview(data)
+        while done < len(data):
+            written = os.pwrite(self._fd, view[done:], offset + done)
+            if not written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            done += written
+
+    def sync(self) -> None:
+        """Return when everything written so far survives a loss of power."""
+        os.fdatasync(self._fd)
+
+    def resize(self, size: int, allocate: bool) -> None:
+        """Cut or grow with zeros to `size`; `allocate` reserves the blocks."""
+        if allocate and size > 0:
+            os.posix_fallocate(self._fd, 0, size)
+        os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        """Let go of the file; not an error if already closed."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    """Disk over the operating system."""
+
+    __slots__ = ()
+
+    def names(self, directory: str) -> list[str]:
+        """Sorted names in a directory."""
+        return sorted(os.listdir(directory))
+
+    def create(self, path: str) -> File:
+        """A new empty file; FileExistsError if the name is taken."""
+        return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+
+    def open(self, path: str) -> File:
+        """An existing file, for reading and writing."""
+        return RealFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file; both names are on one file system."""
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        os.unlink(path)
+
+    def sync_directory(self, directory: str) -> None:
+        """Make creations, renames and removals in a directory survive a loss of power."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, directory: str) -> int:
+        """Space an unprivileged writer may still use."""
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
+
+    def lock(self, directory: str) -> File:
+        """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
+        fd = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise DirectoryBusy(f"Storage directory {directory} is used by another broker: stop it, or configure"
+                                " another 'location'") from error
+        return RealFile(fd)

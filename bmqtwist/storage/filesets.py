@@ -1,0 +1,343 @@
+"""The file sets of one partition on a disk: names, choice at the start, rollover, archive.
+
+    <location>/bmq_<pid>.<YYYYMMDD_HHMMSS>.bmq_journal | .bmq_data | .bmq_qlist
+
+Several sets lie in the directory only after a crash within a rollover. The one whose journal reaches furthest (lease,
+sequence) is right; of two that reach equally far, the one whose header says that its rollover was finished, because
+that is written last. Nothing is ever deleted here but what a failed `begin_roll` made; sets leave by archiving, and only the
+archive is thinned out. A damaged set gets a name the thinning does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from threading import Lock
+
+from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storage.records import MARK_OFFSET, FileType, file_headers, pack_mark
+from bmqtwist.storage.store import Disk, File, FileSizes
+
+KINDS = (FileType.JOURNAL, FileType.DATA, FileType.QLIST)
+DAMAGED_PREFIX = "damaged."
+_EXTENSION = {FileType.JOURNAL: "bmq_journal", FileType.DATA: "bmq_data", FileType.QLIST: "bmq_qlist"}
+_STAMP = r"\d{8}_\d{6}"
+
+
+def stamp(wall: int) -> str:
+    """`YYYYMMDD_HHMMSS`, UTC."""
+    return datetime.fromtimestamp(wall, timezone.utc).strftime("%Y%m%d_%H%M%S")
+
+
+class _Set:
+    """One open file set and its write positions."""
+
+    def __init__(self, base: str, files: dict[FileType, File]) -> None:
+        self.base, self.files = base, files
+        self.ends = {kind: file.size() for kind, file in files.items()}
+
+    def append(self, parts: dict[FileType, list[bytes]]) -> None:
+        """DATA, QLIST, JOURNAL; positions move only when all is written."""
+        ends = dict(self.ends)
+        for kind in (FileType.DATA, FileType.QLIST, FileType.JOURNAL):
+            if parts[kind]:
+                self.files[kind].write(ends[kind], parts[kind])
+                ends[kind] += sum(map(len, parts[kind]))
+        self.ends = ends
+
+    def sync(self) -> None:
+        """The journal last: what it refers to is safe by then."""
+        for kind in (FileType.DATA, FileType.QLIST, FileType.JOURNAL):
+            self.files[kind].sync()
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+
+
+class FileSets:
+    """PartitionFiles over a Disk. `open` first; `broken` then tells that a file of the set had to be made anew."""
+
+    def __init__(self, disk: Disk, location: str, archive: str, partition_id: int, sizes: FileSizes,
+                 keep_archived: int = 0, preallocate: bool = True) -> None:
+        self._disk, self._location, self._archive, self.partition_id = disk, location, archive, partition_id
+        self.sizes, self._keep, self._preallocate = sizes, keep_archived, preallocate
+        self._limits = {FileType.JOURNAL: sizes.journal, FileType.DATA: sizes.data, FileType.QLIST: sizes.qlist}
+        self._guard = Lock()  # a sync in another thread must not meet a set that is being closed
+        self._alarms: list[tuple[str, str]] = []
+        self._set: _Set | None = None
+        self._next: _Set | None = None
+        self.broken = self.created = False
+        extensions = "|".join(_EXTENSION.values())
+        self._pattern = re.compile(rf"bmq_{partition_id}\.({_STAMP})\.({extensions})")
+
+    # ---- opening -------------------------------------------------------------------------------------------------
+
+    def open(self, wall: int) -> None:
+        """Choose the set by content, archive the others; create one if there is none.
+
+        A set without DATA or QLIST gets an empty one (`broken`); a set without a journal is put aside as damaged.
+        """
+        found: dict[str, set[FileType]] = {}
+        for name in self._disk.names(self._location):
+            match = self._pattern.fullmatch(name)
+            if match:
+                kind = next(kind for kind in KINDS if _EXTENSION[kind] == match[2])
+                found.setdefault(match[1], set()).add(kind)
+        candidates = {base: self._rank(base) for base, kinds in found.items() if FileType.JOURNAL in kinds}
+        usable = {base: rank for base, rank in candidates.items() if rank is not None}
+        chosen = max(usable, key=lambda base: (usable[base], base)) if usable else None
+        for base in sorted(found):
+            if base != chosen:
+                self._put_aside(base, found[base], chosen, usable.get(base))
+        if chosen is None:
+            self._set, self.created = self._create(self._free_stamp(wall), self._location), True
+            self._set.sync()
+            self._disk.sync_directory(self._location)
+        else:
+            self._set = self._open_set(chosen, found[chosen])
+        self._thin_archive()
+
+    def _rank(self, base: str) -> tuple[int, int, bool] | None:
+        """How far a set reaches: (lease, sequence, rollover finished); None if there is nothing in it."""
+        journal = self._disk.open(self._path(base, FileType.JOURNAL))
+        try:
+            size = journal.size()
+            if not size:
+                return None
+            scan = JournalScan(journal.read, size)
+            for _ in scan:
+                pass
+            if scan.lease == 0 and not any(journal.read(0, 104)):
+                return None
+            return scan.lease, scan.sequence, scan.marked
+        finally:
+            journal.close()
+
+    def _put_aside(self, base: str, kinds: set[FileType], chosen: str | None, rank: tuple[int, int, bool] | None) -> None:
+        holds_messages = False
+        if FileType.DATA in kinds and rank is None:
+            data = self._disk.open(self._path(base, FileType.DATA))
+            holds_messages = any(data.read(40, 4096))
+            data.close()
+        lost = holds_messages and (chosen is None or base > chosen)
+        if lost:
+            self._alarms.append(("RECOVERY", f"Partition [{self.partition_id}]: the journal of file set {base} is missing"
+                                             " or empty, its DATA cannot be read without it. The set is kept as"
+                                             f" {DAMAGED_PREFIX}* in the archive."))
+        elif rank is not None:
+            self._alarms.append(("RECOVERY", f"Partition [{self.partition_id}]: file set {base} was left by an unfinished"
+                                             f" rollover; {chosen} is used, the other is archived."))
+        self._move(base, kinds, DAMAGED_PREFIX if lost else "")
+
+    def _open_set(self, base: str, kinds: set[FileType]) -> _Set:
+        files = {}
+        for kind in KINDS:
+            path = self._path(base, kind)
+            if kind not in kinds:
+                files[kind] = self._disk.create(path)
+            else:
+                files[kind] = self._disk.open(path)
+            if not files[kind].size():
+                files[kind].write(0, [file_headers(kind, self.partition_id)])
+                self.broken = True
+                self._alarms.append(("RECOVERY", f"Partition [{self.partition_id}]: the {kind.name} file of set {base}"
+                                                 " is missing or empty; an empty one takes its place."))
+        return _Set(base, files)
+
+    def _path(self, base: str, kind: FileType, directory: str | None = None, prefix: str = "") -> str:
+        return f"{directory or self._location}/{prefix}bmq_{self.partition_id}.{base}.{_EXTENSION[kind]}"
+
+    def _free_stamp(self, wall: int) -> str:
+        taken = {*self._disk.names(self._location), *self._disk.names(self._archive)}
+        while any(self._path(stamp(wall), kind).rpartition("/")[2] in taken for kind in KINDS):
+            wall += 1
+        return stamp(wall)
+
+    def _create(self, base: str, directory: str) -> _Set:
+        files: dict[FileType, File] = {}
+        try:
+            for kind in (FileType.DATA, FileType.QLIST, FileType.JOURNAL):
+                files[kind] = self._disk.create(self._path(base, kind, directory))
+                files[kind].resize(self._limits[kind], self._preallocate)
+                files[kind].write(0, [file_headers(kind, self.partition_id)])
+        except OSError:
+            for kind, file in files.items():
+                file.close()
+                self._disk.remove(self._path(base, kind, directory))
+            raise
+        created = _Set(base, files)
+        created.ends = {kind: len(file_headers(kind, self.partition_id)) for kind in KINDS}
+        return created
+
+    # ---- the current set -----------------------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> _Set:
+        if self._set is None:
+            raise OSError("the file set is closed")
+        return self._set
+
+    @property
+    def journal_position(self) -> int:
+        """Where the next journal record goes, bytes."""
+        return self._current.ends[FileType.JOURNAL]
+
+    @property
+    def data_position(self) -> int:
+        """Where the next DATA record goes, bytes."""
+        return self._current.ends[FileType.DATA]
+
+    @property
+    def qlist_position(self) -> int:
+        """Where the next QLIST record goes, bytes."""
+        return self._current.ends[FileType.QLIST]
+
+    @property
+    def base(self) -> str:
+        """The timestamp in the names of the current set."""
+        return self._current.base
+
+    def read_journal(self, offset: int, size: int) -> bytes:
+        """Bytes of the JOURNAL; fewer at its end."""
+        return self._current.files[FileType.JOURNAL].read(offset, size)
+
+    def read_data(self, offset: int, size: int) -> bytes:
+        """Bytes of DATA; fewer at its end."""
+        return self._current.files[FileType.DATA].read(offset, size)
+
+    def read_qlist(self, offset: int, size: int) -> bytes:
+        """Bytes of QLIST; fewer at its end."""
+        return self._current.files[FileType.QLIST].read(offset, size)
+
+    def lengths(self) -> tuple[int, int, int]:
+        """Lengths on disk of JOURNAL, DATA, QLIST."""
+        journal, data, qlist = (self._current.files[kind].size() for kind in KINDS)
+        return journal, data, qlist
+
+    def resume(self, journal: int, data: int, qlist: int) -> None:
+        """Set the positions; everything behind them becomes zeros up to the configured sizes."""
+        current = self._current
+        for kind, end in zip(KINDS, (journal, data, qlist), strict=True):
+            file = current.files[kind]
+            file.resize(end, False)
+            size = max(end, self._limits[kind])
+            try:
+                file.resize(size, self._preallocate)
+            except OSError as error:
+                self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}]: {kind.name} cannot be preallocated"
+                                                f" to {size} B: {error}. Writing may fail later."))
+                file.resize(size, False)
+            current.ends[kind] = end
+
+    def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
+        self._current.append({FileType.JOURNAL: journal, FileType.DATA: data, FileType.QLIST: qlist})
+
+    def sync(self) -> None:
+        """fdatasync of DATA and QLIST, then of JOURNAL. The only method another thread may call."""
+        with self._guard:
+            if self._set is not None:
+                self._set.sync()
+
+    # ---- rollover ------------------------------------------------------------------------------------------------
+
+    def begin_roll(self, wall: int) -> None:
+        """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk."""
+        self._next = self._create(self._free_stamp(wall), self._location)
+
+    @property
+    def _coming(self) -> _Set:
+        if self._next is None:
+            raise OSError("no rollover has begun")
+        return self._next
+
+    def append_next(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        """As `append`, into the next file set."""
+        self._coming.append({FileType.JOURNAL: journal, FileType.DATA: data, FileType.QLIST: qlist})
+
+    def next_positions(self) -> tuple[int, int, int]:
+        """Positions in the next file set: JOURNAL, DATA, QLIST."""
+        journal, data, qlist = (self._coming.ends[kind] for kind in KINDS)
+        return journal, data, qlist
+
+    def finish_roll(self, mark: int, damaged: bool) -> None:
+        """Sync the next set, write `mark` into its header, sync, make it current, archive the old one."""
+        coming, old = self._coming, self._current
+        coming.sync()
+        self._disk.sync_directory(self._location)
+        if mark:
+            coming.files[FileType.JOURNAL].write(MARK_OFFSET, [pack_mark(mark)])
+            coming.files[FileType.JOURNAL].sync()
+        with self._guard:
+            self._set, self._next = coming, None
+            try:
+                if not damaged:
+                    self._truncate(old)
+            except OSError as error:
+                self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}]: old set {old.base}: {error}."))
+            old.close()
+        self.broken = False
+        self._move(old.base, set(KINDS), DAMAGED_PREFIX if damaged else "")
+        self._thin_archive()
+
+    def abandon_roll(self) -> None:
+        """Remove what `begin_roll` created; the current set stays."""
+        coming, self._next = self._next, None
+        if coming is None:
+            return
+        coming.close()
+        for kind in (FileType.JOURNAL, FileType.DATA, FileType.QLIST):
+            try:
+                self._disk.remove(self._path(coming.base, kind))
+            except OSError as error:
+                self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}]: new set {coming.base} cannot be"
+                                                f" removed: {error}."))
+
+    def _truncate(self, which: _Set) -> None:
+        for kind, file in which.files.items():
+            file.resize(which.ends[kind], False)
+
+    def close(self, truncate: bool) -> None:
+        """Close the files; `truncate` cuts them to their positions first (clean stop)."""
+        with self._guard:
+            current, self._set = self._set, None
+            if current is None:
+                return
+            try:
+                if truncate:
+                    self._truncate(current)
+            finally:
+                current.close()
+
+    # ---- archive -------------------------------------------------------------------------------------------------
+
+    def _move(self, base: str, kinds: Sequence[FileType] | set[FileType], prefix: str) -> None:
+        """Into the archive, the journal last: a set without a journal is known to be a leftover."""
+        try:
+            for kind in (FileType.DATA, FileType.QLIST, FileType.JOURNAL):
+                if kind in kinds:
+                    self._disk.rename(self._path(base, kind), self._path(base, kind, self._archive, prefix))
+            self._disk.sync_directory(self._archive)
+            self._disk.sync_directory(self._location)
+        except OSError as error:
+            self._alarms.append(("ROLLOVER", f"Partition [{self.partition_id}]: file set {base} cannot be archived:"
+                                             f" {error}."))
+
+    def _thin_archive(self) -> None:
+        try:
+            names = [name for name in self._disk.names(self._archive) if self._pattern.fullmatch(name)]
+            bases = sorted({name.split(".")[1] for name in names})
+            doomed = set(bases[:len(bases) - self._keep])
+            for name in names:
+                if name.split(".")[1] in doomed:
+                    self._disk.remove(f"{self._archive}/{name}")
+        except OSError as error:
+            self._alarms.append(("ROLLOVER", f"Partition [{self.partition_id}]: the archive cannot be thinned out:"
+                                             f" {error}."))
+
+    def take_alarms(self) -> list[tuple[str, str]]:
+        """(category, text) of what went wrong without stopping the work, since the last call."""
+        alarms, self._alarms = self._alarms, []
+        return alarms

@@ -1,0 +1,283 @@
+"""A disk in memory that fails like a real one: what was not synced may be lost, torn or written out of order.
+
+Every file has two contents: what a reader of the running process sees (`content`) and what survives (`durable`, with the
+writes since the last sync kept apart). `crash` decides, per 512-byte sector of those writes, what reached the platter.
+Names behave alike: creations, renames and removals survive only after `sync_directory`.
+
+Faults are armed on the disk: `capacity` (ENOSPC), `fail` (an errno for the next calls of a kind), `stop_after` (the
+process dies before the n-th operation that changes the disk), `flip` (one bit of a file).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from random import Random
+
+from bmqtwist.storage.store import DirectoryBusy
+
+SECTOR = 512  # bytes that reach a disk together or not at all
+
+
+class Died(BaseException):
+    """The simulated process was killed; the disk keeps what it has. Not an Exception: nothing may catch it."""
+
+
+class _Node:
+    """The content of one file, whatever its names. Bytes from `len(content)` up to `length` are zeros."""
+
+    __slots__ = ("content", "durable", "length", "touched", "reserved")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.content, self.durable = bytearray(data), bytearray(data)
+        self.length = self.reserved = len(data)  # length on disk; bytes of the disk it takes
+        self.touched: set[int] = set()  # sectors written since the last sync
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end."""
+        size = max(0, min(size, self.length - offset))
+        return bytes(self.content[offset:offset + size]).ljust(size, b"\0")
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Overwrite or extend."""
+        end = offset + len(data)
+        _put(self.content, offset, data)
+        self.length = max(self.length, end)
+        self.touched.update(range(offset // SECTOR, (end + SECTOR - 1) // SECTOR))
+
+    def persist(self, sectors: set[int]) -> None:
+        """These sectors reach the platter."""
+        for sector in sectors:
+            start = sector * SECTOR
+            _put(self.durable, start, self.content[start:start + SECTOR])
+
+    def resize(self, size: int) -> None:
+        """Cut or grow with zeros; lengths survive a crash at once."""
+        del self.content[size:]
+        del self.durable[size:]
+        self.length = size
+        self.reserved = min(self.reserved, size)
+
+    def crash(self, survivors: set[int]) -> None:
+        """Of the sectors not synced, only the survivors are there afterwards."""
+        self.persist(survivors)
+        self.content = bytearray(self.durable)
+        self.touched = set()
+
+
+def _put(target: bytearray, offset: int, data: bytes | bytearray) -> None:
+    if data:
+        target.extend(bytes(max(0, offset - len(target))))
+        target[offset:offset + len(data)] = data
+
+
+class MemoryDisk:
+    """Disk in memory. `capacity`: bytes of all files together, None = endless."""
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity
+        self.steps = 0  # operations that changed the disk
+        self.stop_after: int | None = None  # die instead of the operation with this number
+        self.fail: Callable[[str, str], int | None] = lambda operation, path: None  # errno to fail with
+        self.log: list[tuple[str, str]] = []  # (operation, path) of everything that changed the disk
+        self.locked: set[str] = set()
+        self._names: dict[str, _Node] = {}
+        self._durable_names: dict[str, _Node] = {}
+
+    # ---- Disk ----------------------------------------------------------------------------------------------------
+
+    def names(self, directory: str) -> list[str]:
+        """Sorted names in a directory."""
+        return sorted(path.rpartition("/")[2] for path in self._names if path.rpartition("/")[0] == directory)
+
+    def create(self, path: str) -> MemoryFile:
+        """A new empty file; FileExistsError if the name is taken."""
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        self.step("create", path)
+        node = self._names[path] = _Node()
+        return MemoryFile(self, path, node)
+
+    def open(self, path: str) -> MemoryFile:
+        """An existing file, for reading and writing."""
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        return MemoryFile(self, path, self._names[path])
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file."""
+        self.step("rename", old)
+        self._names[new] = self._names.pop(old)
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+        self.step("remove", path)
+        del self._names[path]
+
+    def sync_directory(self, directory: str) -> None:
+        """Make creations, renames and removals in a directory survive a crash."""
+        self.step("sync_directory", directory)
+        for names in (self._durable_names, self._names):
+            for path in [path for path in names if path.rpartition("/")[0] == directory]:
+                if path in self._names:
+                    self._durable_names[path] = self._names[path]
+                else:
+                    self._durable_names.pop(path, None)
+
+    def free_bytes(self, directory: str) -> int:
+        """Space left."""
+        return 1 << 62 if self.capacity is None else max(0, self.capacity - self._used())
+
+    def lock(self, directory: str) -> MemoryLock:
+        """Hold the directory until the result is closed."""
+        if directory in self.locked:
+            raise DirectoryBusy(f"Storage directory {directory} is used by another broker: stop it, or configure"
+                                " another 'location'")
+        self.locked.add(directory)
+        return MemoryLock(self, directory)
+
+    # ---- faults --------------------------------------------------------------------------------------------------
+
+    def step(self, operation: str, path: str) -> None:
+        """Count an operation that changes the disk; die or fail if that was arranged."""
+        if self.stop_after is not None and self.steps >= self.stop_after:
+            raise Died(operation, path)
+        code = self.fail(operation, path)
+        if code:
+            raise OSError(code, errno.errorcode.get(code, str(code)), path)
+        self.steps += 1
+        self.log.append((operation, path))
+
+    def take(self, node: _Node, size: int, path: str) -> None:
+        """Reserve space so that `node` may have `size` bytes on the disk."""
+        more = size - node.reserved
+        if more > 0 and self.capacity is not None and self._used() + more > self.capacity:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        node.reserved = max(node.reserved, size)
+
+    def _used(self) -> int:
+        return sum(node.reserved for node in {id(node): node for node in self._names.values()}.values())
+
+    def crash(self, random: Random | None = None) -> None:
+        """Lose power. Without `random` all unsynced writes and names are lost; with it each sector survives or not."""
+        nodes = {id(node): node for node in [*self._names.values(), *self._durable_names.values()]}
+        for node in nodes.values():
+            node.crash({sector for sector in sorted(node.touched) if random is not None and random.random() < 0.5})
+        self._names = dict(self._durable_names)
+        self.stop_after = None
+        self.locked.clear()
+
+    def kill(self) -> None:
+        """Kill the process (kill -9): everything written stays."""
+        self.stop_after = None
+        self.locked.clear()
+
+    def flip(self, path: str, offset: int, mask: int = 1) -> None:
+        """Change bits of one byte, on the platter too."""
+        node = self._names[path]
+        changed = bytes([node.read(offset, 1)[0] ^ mask])
+        _put(node.content, offset, changed)
+        _put(node.durable, offset, changed)
+
+    def content(self, path: str) -> bytes:
+        """What a reader of the running process sees."""
+        return self._names[path].read(0, self._names[path].length)
+
+    def put(self, path: str, data: bytes) -> None:
+        """A durable file with this content."""
+        self._names[path] = self._durable_names[path] = _Node(data)
+
+    def paths(self) -> list[str]:
+        """Every file of the disk."""
+        return sorted(self._names)
+
+
+class MemoryFile:
+    """One open file of a MemoryDisk."""
+
+    __slots__ = ("_disk", "_path", "_node")
+
+    def __init__(self, disk: MemoryDisk, path: str, node: _Node) -> None:
+        self._disk, self._path, self._node = disk, path, node
+
+    def size(self) -> int:
+        """Length, bytes."""
+        return self._node.length
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        return self._node.read(offset, size)
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> None:
+        """All of `parts`, one behind the other, starting at `offset`."""
+        self._disk.step("write", self._path)
+        data = b"".join(parts)
+        self._disk.take(self._node, offset + len(data), self._path)
+        self._node.write(offset, data)
+
+    def sync(self) -> None:
+        """Everything written so far survives a crash."""
+        self._disk.step("sync", self._path)
+        self._node.persist(self._node.touched)
+        self._node.touched.clear()
+
+    def resize(self, size: int, allocate: bool) -> None:
+        """Cut or grow with zeros to `size`; lengths survive a crash at once."""
+        self._disk.step("resize", self._path)
+        if allocate:
+            self._disk.take(self._node, size, self._path)
+        self._node.resize(size)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryLock(MemoryFile):
+    """A held directory."""
+
+    __slots__ = ("_directory",)
+
+    def __init__(self, disk: MemoryDisk, directory: str) -> None:
+        super().__init__(disk, directory, _Node())
+        self._directory = directory
+
+    def close(self) -> None:
+        """Let the directory go."""
+        self._disk.locked.discard(self._directory)
+
+
+class MemoryLedgerFile:
+    """LedgerFile in memory: `content` is what a reader sees, `durable` what survives a crash."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.content = self.durable = content
+        self.log_id = b""
+        self.previous = b""
+
+    def read_all(self) -> bytes:
+        """The whole current file."""
+        return self.content
+
+    def append(self, data: bytes) -> None:
+        """Write at the end."""
+        self.content += data
+
+    def sync(self) -> None:
+        """Everything appended survives a crash."""
+        self.durable = self.content
+
+    def truncate(self, size: int) -> None:
+        """Cut a torn tail."""
+        self.content = self.content[:size]
+
+    def replace(self, log_id: bytes, data: bytes, wall: int) -> None:
+        """Start a new file that holds `data`, synced."""
+        self.previous, self.log_id = self.content, log_id
+        self.content = self.durable = data
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def crash(self) -> None:
+        """Lose what was not synced."""
+        self.content = self.durable

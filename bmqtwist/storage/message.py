@@ -1,0 +1,46 @@
+"""One stored message: storage and queue share the object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Message:
+    """What is known about a message from its arrival until the last app has confirmed it.
+
+    guid: 16 bytes. payload: application data (properties and payload) without padding, or None when it has to be read
+    back with `Partition.read_payload`. size: length of the application data, bytes. options: the PUT's options area,
+    whole words. compression: 0 none, 1 zlib. schema_id: as it stands in the DATA record, `(id << 1) | recycled`.
+    crc: CRC32-C of the application data. arrived: seconds, monotonic clock. wall: arrival, seconds since the epoch.
+    ref_count: apps that had to confirm when it arrived. pending: bit mask of app ordinals that still must; 0 = gone.
+    attempts: None or {ordinal: remaining delivery attempts}. properties, state, order: the queue's own.
+    queue_key: set when stored. slot: key in `Partition.live`, -1 = not in a journal. data_offset: of the DATA record,
+    dwords. confirms: None or the slots of its CONFIRM records. lease, sequence: its PSN.
+    """
+
+    __slots__ = ("guid", "payload", "size", "options", "has_properties", "compression", "schema_id", "crc", "arrived",
+                 "wall", "ref_count", "pending", "attempts", "state", "properties", "order", "queue_key", "slot",
+                 "data_offset", "confirms", "lease", "sequence")
+
+    def __init__(self, guid: bytes, payload: bytes | None, options: bytes = b"", has_properties: bool = False,
+                 compression: int = 0, schema_id: int = 0, crc: int = 0, arrived: float = 0.0, wall: int = 0) -> None:
+        self.guid = guid
+        self.payload = payload
+        self.size = len(payload) if payload is not None else 0
+        self.options = options
+        self.has_properties = has_properties
+        self.compression = compression
+        self.schema_id = schema_id
+        self.crc = crc
+        self.arrived = arrived
+        self.wall = wall
+        self.ref_count = self.pending = self.order = self.data_offset = self.lease = self.sequence = 0
+        self.attempts: dict[int, int] | None = None
+        self.confirms: list[int] | None = None
+        self.state: Any = None
+        self.properties: Any = None
+        self.queue_key = b""
+        self.slot = -1
+
+    def __repr__(self) -> str:
+        return f"<Message {self.guid.hex().upper()} {self.size} B pending={self.pending:b}>"

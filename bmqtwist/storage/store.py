@@ -1,0 +1,194 @@
+"""The seams between what is kept and where: a disk, the files of one partition, the file of the metadata ledger.
+
+```
+   Partition, recovery           MetadataLedger
+          |                            |
+    PartitionFiles                 LedgerFile
+          |  (filesets.py)             |
+          +------------ Disk ----------+
+                    /         \\
+        files.py (real)     memory.py (simulated, with faults)
+```
+
+All sizes and offsets count bytes from the start of a file. What fails raises OSError, as the real thing does;
+reading past the end of a file gives what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bmqtwist.errors import LocalError
+
+JOURNAL_HEADER_BYTES, DATA_HEADER_BYTES, QLIST_HEADER_BYTES = 44, 40, 36  # of the files this package writes
+SYNC_POINT_RESERVE_BYTES = 2 * 60  # journal space that only sync points may use
+PURGE_RESERVE_BYTES = 16 * 60  # journal space that only sync points and purges of whole queues may use
+JOURNAL_FILE_BYTES_MIN = JOURNAL_HEADER_BYTES + 60 + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
+DATA_FILE_BYTES_MAX = ((1 << 32) - 1) * 8  # offsets are u32 dwords
+WORD_FILE_BYTES_MAX = ((1 << 32) - 1) * 4  # journal and QLIST offsets are u32 words
+PAYLOAD_CACHE_BYTES = 64 << 20  # application data one partition keeps in memory
+ROLLOVER_CHUNK_BYTES = 4 << 20  # how much of a file is in memory at once while it is copied or read back
+
+
+class DirectoryBusy(LocalError):
+    """Another broker holds the storage directory."""
+
+
+class StorageError(LocalError):
+    """The storage cannot be used as configured: the text says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """Configured maxima of the three files, bytes."""
+
+    journal: int = 64 << 20
+    data: int = 256 << 20
+    qlist: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        if not JOURNAL_FILE_BYTES_MIN <= self.journal <= WORD_FILE_BYTES_MAX:
+            raise StorageError(f"maxJournalFileSize must be {JOURNAL_FILE_BYTES_MIN}..{WORD_FILE_BYTES_MAX} bytes,"
+                               f" not {self.journal}")
+        if not DATA_HEADER_BYTES < self.data <= DATA_FILE_BYTES_MAX:
+            raise StorageError(f"maxDataFileSize must be {DATA_HEADER_BYTES + 1}..{DATA_FILE_BYTES_MAX} bytes,"
+                               f" not {self.data}")
+        if not QLIST_HEADER_BYTES < self.qlist <= WORD_FILE_BYTES_MAX:
+            raise StorageError(f"maxQlistFileSize must be {QLIST_HEADER_BYTES + 1}..{WORD_FILE_BYTES_MAX} bytes,"
+                               f" not {self.qlist}")
+
+    @property
+    def total(self) -> int:
+        """Bytes of one full file set."""
+        return self.journal + self.data + self.qlist
+
+
+class File(Protocol):
+    """One open file."""
+
+    def size(self) -> int:
+        """Length on disk, bytes."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> None:
+        """All of `parts`, one behind the other, starting at `offset`."""
+
+    def sync(self) -> None:
+        """Return when everything written so far survives a loss of power."""
+
+    def resize(self, size: int, allocate: bool) -> None:
+        """Cut or grow with zeros to `size`; `allocate` reserves the blocks so that later writes cannot lack space."""
+
+    def close(self) -> None:
+        """Let go of the file; not an error if already closed."""
+
+
+class Disk(Protocol):
+    """Directories of files. Paths are text with `/`."""
+
+    def names(self, directory: str) -> list[str]:
+        """Sorted names in a directory."""
+
+    def create(self, path: str) -> File:
+        """A new empty file; FileExistsError if the name is taken."""
+
+    def open(self, path: str) -> File:
+        """An existing file, for reading and writing."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file; both names are on one file system."""
+
+    def remove(self, path: str) -> None:
+        """Delete a file."""
+
+    def sync_directory(self, directory: str) -> None:
+        """Make creations, renames and removals in a directory survive a loss of power."""
+
+    def free_bytes(self, directory: str) -> int:
+        """Space an unprivileged writer may still use."""
+
+    def lock(self, directory: str) -> File:
+        """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
+
+
+class PartitionFiles(Protocol):
+    """The file set of one partition, with the next one while a rollover runs.
+
+    The three files are written only through `append`; positions are where the next bytes go.
+    """
+
+    sizes: FileSizes
+    journal_position: int
+    data_position: int
+    qlist_position: int
+
+    def read_journal(self, offset: int, size: int) -> bytes:
+        """Bytes of the JOURNAL; fewer at its end."""
+
+    def read_data(self, offset: int, size: int) -> bytes:
+        """Bytes of DATA; fewer at its end."""
+
+    def read_qlist(self, offset: int, size: int) -> bytes:
+        """Bytes of QLIST; fewer at its end."""
+
+    def lengths(self) -> tuple[int, int, int]:
+        """Lengths on disk of JOURNAL, DATA, QLIST."""
+
+    def resume(self, journal: int, data: int, qlist: int) -> None:
+        """Set the positions; everything behind them becomes zeros up to the configured sizes."""
+
+    def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
+
+    def sync(self) -> None:
+        """fdatasync of DATA and QLIST, then of JOURNAL. The only method another thread may call."""
+
+    def begin_roll(self, wall: int) -> None:
+        """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk."""
+
+    def append_next(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        """As `append`, into the next file set."""
+
+    def next_positions(self) -> tuple[int, int, int]:
+        """Positions in the next file set: JOURNAL, DATA, QLIST."""
+
+    def finish_roll(self, mark: int, damaged: bool) -> None:
+        """Sync the next set, write the journal offset `mark` of its sync point into its header, sync, make it current.
+
+        The old set is cut to its positions and archived; a `damaged` one is archived as it is and never deleted.
+        """
+
+    def abandon_roll(self) -> None:
+        """Remove what `begin_roll` created; the current set stays."""
+
+    def close(self, truncate: bool) -> None:
+        """Close the files; `truncate` cuts them to their positions first (clean stop)."""
+
+    def take_alarms(self) -> list[tuple[str, str]]:
+        """(category, text) of what went wrong without stopping the work, since the last call."""
+
+
+class LedgerFile(Protocol):
+    """The one append-only file of the metadata ledger."""
+
+    def read_all(self) -> bytes:
+        """The whole current file, its header included; b"" if there is none yet."""
+
+    def append(self, data: bytes) -> None:
+        """Write at the end."""
+
+    def sync(self) -> None:
+        """Return when everything appended survives a loss of power."""
+
+    def truncate(self, size: int) -> None:
+        """Cut a torn tail: `size` bytes stay."""
+
+    def replace(self, log_id: bytes, data: bytes, wall: int) -> None:
+        """Start a new file, named after `wall` (UTC) and `log_id`, holding `data`, synced; keep one previous file."""
+
+    def close(self) -> None:
+        """Let go of the file."""
