@@ -8,7 +8,7 @@ be read from the queue itself (messages stored now, readers, history) is not her
 from __future__ import annotations
 
 
-class _Counters:
+class Counters:
     """Shared reading side: totals as a mapping, maxima handed over and restarted."""
 
     __slots__ = ()
@@ -26,7 +26,7 @@ class _Counters:
         return taken
 
 
-class AppStats(_Counters):
+class AppStats(Counters):
     """Counters of one app of one queue: deliveries, confirms, and the most it held."""
 
     __slots__ = NAMES = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_time_max",
@@ -83,7 +83,7 @@ class QueueStats(AppStats):
             self.ack_time_max = waited
 
 
-class ClientStats(_Counters):
+class ClientStats(Counters):
     """Counters of one client session, all queues together."""
 
     __slots__ = NAMES = ("put_msgs", "put_bytes", "push_msgs", "push_bytes", "ack_msgs", "nack_msgs", "confirm_msgs")
@@ -93,7 +93,7 @@ class ClientStats(_Counters):
         self.ack_msgs = self.nack_msgs = self.confirm_msgs = 0
 
 
-class ChannelStats(_Counters):
+class ChannelStats(Counters):
     """Counters of one connection: bytes and chunks as the socket saw them."""
 
     __slots__ = NAMES = ("in_bytes", "out_bytes", "in_chunks", "out_chunks")
