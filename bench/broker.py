@@ -1,0 +1,158 @@
+"""Our broker as a process: a generated configuration in a directory of its own, started, watched and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.cells import Cell
+from bench.load import Plan, raw_command, sdk_command
+from bench.rabbit import free_port
+
+STARTED = "BMQbrkr started successfully"
+CLUSTER = "bench"
+FANOUT_APPS = tuple(f"app{number}" for number in range(5))
+DOMAINS = {"priority": "bench.priority", "fanout": "bench.fanout", "broadcast": "bench.broadcast"}
+_PLENTY = {"messages": 1 << 40, "messagesWatermarkRatio": 0.8, "bytes": 1 << 50, "bytesWatermarkRatio": 0.8}
+_MODES: dict[str, Any] = {"priority": {"priority": {}}, "broadcast": {"broadcast": {}},
+                          "fanout": {"fanout": {"appIDs": list(FANOUT_APPS)}}}
+
+
+class Broker:
+    """One broker over one directory; it can be started again after it was killed. `pid` is the serving process."""
+
+    name = "bmqtwist"
+
+    def __init__(self, root: Path, durability: str = "none", partitions: int = 1, data_bytes: int = 4 << 30,
+                 journal_bytes: int = 1 << 30) -> None:
+        self.root, self.port, self.durability = root, free_port(), durability
+        self.pid = 0
+        self.log = root / "out.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        for name in ("etc/domains", "storage", "archive", "logs"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        self._write(partitions, data_bytes, journal_bytes)
+
+    def _write(self, partitions: int, data_bytes: int, journal_bytes: int) -> None:
+        tcp = {"name": "bench", "port": self.port, "ioThreads": 1, "maxConnections": 20000, "lowWatermark": 4 << 20,
+               "highWatermark": 64 << 20, "nodeLowWatermark": 4 << 20, "nodeHighWatermark": 64 << 20,
+               "listeners": [{"name": "bench", "address": "127.0.0.1", "port": self.port, "tls": False}]}
+        processors = {"numProcessors": 1, "processorConfig": {
+            "queueSize": 1000, "queueSizeLowWatermark": 100, "queueSizeHighWatermark": 500}}
+        log = {"fileName": "", "fileMaxAgeDays": 1, "rotationBytes": 1 << 28, "loggingVerbosity": "INFO",
+               "logfileFormat": "%d %s %m\n", "consoleFormat": "%d %s %m\n", "consoleSeverityThreshold": "INFO",
+               "categories": [], "syslog": {"enabled": False, "appName": "", "logFormat": "", "verbosity": ""}}
+        app = {"brokerInstanceName": "bench", "brokerVersion": 999999, "configVersion": 1, "etcDir": "etc",
+               "hostName": "localhost", "hostTags": "", "hostDataCenter": "", "logsObserverMaxSize": 0,
+               "dispatcherConfig": {kind: processors for kind in ("sessions", "queues", "clusters")},
+               "stats": {"snapshotInterval": 1, "plugins": [], "printer": {
+                   "printInterval": 60, "file": "", "maxAgeDays": 1, "rotateBytes": 1 << 28, "rotateDays": 1}},
+               "networkInterfaces": {"heartbeats": {}, "tcpInterface": tcp}, "bmqconfConfig": {"cacheTTLSeconds": 30},
+               "plugins": {"libraries": [], "enabled": []}, "bmqtwist": {"durability": self.durability}}
+        self._json("etc/bmqbrkrcfg.json", {"taskConfig": {
+            "allocatorType": "NEWDELETE", "allocationLimit": 1 << 35, "logController": log}, "appConfig": app})
+        self._json("etc/clusters.json", {"myClusters": [{
+            "name": CLUSTER, "masterAssignment": "E_LEADER_IS_MASTER_ALL",
+            "nodes": [{"id": 1, "name": "n1", "dataCenter": "", "transport": {
+                "tcp": {"endpoint": f"tcp://localhost:{self.port}"}}}],
+            "partitionConfig": {
+                "numPartitions": partitions, "location": str(self.root / "storage"),
+                "archiveLocation": str(self.root / "archive"), "maxDataFileSize": data_bytes,
+                "maxJournalFileSize": journal_bytes, "maxQlistFileSize": 32 << 20, "maxArchivedFileSets": 0},
+            "queueOperations": {"shutdownTimeoutMs": 1000, "stopTimeoutMs": 1000}}],
+            "myVirtualClusters": [], "proxyClusters": []})
+        for mode, name in DOMAINS.items():
+            self._json(f"etc/domains/{name}.json", {"definition": {"location": CLUSTER, "parameters": {
+                "name": name, "mode": _MODES[mode], "maxConsumers": 0, "maxProducers": 0, "maxQueues": 0,
+                "storage": {"config": {"inMemory" if mode == "broadcast" else "fileBacked": {}},
+                            "domainLimits": _PLENTY, "queueLimits": _PLENTY},
+                "maxIdleTime": 0, "messageTtl": 86400, "maxDeliveryAttempts": 0, "deduplicationTimeMs": 300000,
+                "consistency": {"eventual": {}}, "subscriptions": []}}})
+
+    def _json(self, name: str, value: object) -> None:
+        (self.root / name).write_text(json.dumps(value, indent=1))
+
+    @property
+    def uri(self) -> str:
+        """What the official SDK connects to."""
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def start(self, seconds: float = 120) -> float:
+        """Start the process; how long it took until it said that it serves."""
+        begin = time.monotonic()
+        with self.log.open("ab") as log:
+            position = log.tell()
+            self._process = subprocess.Popen(
+                [str(Path(sys.executable).parent / "bmqbrkr"), str(self.root / "etc")], cwd=self.root, stdout=log,
+                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        self.pid = self._process.pid
+        while STARTED not in self.output(position):
+            if self._process.poll() is not None or time.monotonic() - begin > seconds:
+                raise RuntimeError(f"the broker did not start: {self.output(position)[-2000:]}")
+            time.sleep(0.005)
+        return time.monotonic() - begin
+
+    def output(self, position: int = 0) -> str:
+        """What it has printed since a position of the log."""
+        with self.log.open("rb") as log:
+            log.seek(position)
+            return log.read().decode(errors="replace")
+
+    def alive(self) -> bool:
+        """Is the process there?"""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and SIGKILL when that does not help; the exit code."""
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        try:
+            return self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return -signal.SIGKILL
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
+        """Client processes: on the official SDK, or on the raw client when several messages share an event."""
+        plan = Plan()
+        readers: list[dict[str, Any]] = []
+        writers: list[dict[str, Any]] = []
+        for queue in range(cell.queues):
+            uri = f"bmq://{DOMAINS[cell.mode]}/{cell.name}.{queue}"
+            slots = list(range(queue * cell.consumers, (queue + 1) * cell.consumers))
+            for slot in slots:
+                samples = directory / f"samples{slot}"
+                plan.samples.append(samples)
+                plan.consumers[slot] = queue
+                app_id = FANOUT_APPS[slot - slots[0]] if cell.mode == "fanout" else ""
+                readers.append({"slot": slot, "uri": uri, "app_id": app_id, "samples": str(samples),
+                                "confirms": cell.mode != "broadcast"})
+            plan.producers.append(queue)
+            writers.append({"slot": queue, "uri": uri, "size": cell.size, "rate": cell.rate / cell.queues,
+                            "window": cell.window, "consumers": slots, "seconds": seconds})
+        make = raw_command if cell.batch > 1 else sdk_command
+        extra = {"batch": cell.batch} if cell.batch > 1 else {}
+        groups = [(writers, readers)] if cell.together else [([], [r]) for r in readers] + [([w], []) for w in writers]
+        for some_writers, some_readers in groups:
+            plan.commands.append(make(self.uri, board, len(plan.commands), some_writers, some_readers, **extra))
+        return plan

@@ -1,0 +1,66 @@
+"""The cells of the comparison: who posts, who consumes, how large, how fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One load. `rate` is messages/s over all producers, 0 means flat out within `window` messages in flight.
+
+    `batch` is the number of messages per PUT event and per CONFIRM event; 1 means the official SDK.
+    `together` says that one process runs all sessions; otherwise every producer and consumer is a process.
+    """
+
+    name: str
+    mode: str  # priority, fanout, broadcast
+    size: int  # bytes of payload
+    queues: int = 1
+    consumers: int = 1  # of each queue
+    batch: int = 1
+    rate: int = 0
+    window: int = 1000
+    together: bool = False
+
+    @property
+    def deliveries(self) -> int:
+        """Copies delivered of each message."""
+        return 1 if self.mode == "priority" else self.consumers
+
+
+def _sizes(name: str, *args: object, **kwargs: object) -> list[Cell]:
+    sizes = ((1024, "1k"), (128, "128"))
+    return [Cell(f"{name}-{label}", args[0], size, **kwargs) for size, label in sizes]  # type: ignore[arg-type]
+
+
+_CELLS = [
+    # The cell of the bar: one process, one session posting, one consuming and confirming.
+    *_sizes("one-process", "priority", together=True),
+    Cell("one-process-5000", "priority", 1024, rate=5000, together=True),
+    *_sizes("1q1p1c", "priority"),
+    Cell("1q1p1c-5000", "priority", 1024, rate=5000),
+    *_sizes("10q10p10c", "priority", queues=10, window=200),
+    *_sizes("fanout5", "fanout", consumers=5),
+    *_sizes("broadcast5", "broadcast", consumers=5),
+    *_sizes("1q1p1c-x20", "priority", batch=20, window=4000),
+    Cell("1q1p1c-x20-5000", "priority", 1024, batch=20, rate=5000, window=4000),
+    *_sizes("10q10p10c-x20", "priority", queues=10, batch=20, window=800),
+    *_sizes("fanout5-x20", "fanout", consumers=5, batch=20, window=4000),
+    *_sizes("broadcast5-x20", "broadcast", consumers=5, batch=20, window=4000),
+]
+CELLS = {cell.name: cell for cell in _CELLS}
+QUICK = ("one-process-1k", "one-process-5000", "1q1p1c-1k", "1q1p1c-x20-1k")
+
+
+def choose(names: str) -> list[Cell]:
+    """Cells by comma-separated names; `all`, `quick`, or a prefix ending in `*`. KeyError names the unknown."""
+    if names == "all":
+        return list(CELLS.values())
+    chosen: list[Cell] = []
+    for name in QUICK if names == "quick" else names.split(","):
+        if name.endswith("*"):
+            chosen += [cell for cell in CELLS.values() if cell.name.startswith(name[:-1])]
+        else:
+            chosen.append(CELLS[name])
+    return chosen

@@ -1,0 +1,100 @@
+"""The load harness: cells against our broker and against RabbitMQ in one run, as a table and as JSON lines.
+
+    python -m bench.run [--cells quick|all|NAME,PREFIX*] [--durability none] [--seconds 8] [--repeat 1]
+                        [--no-rabbit] [--json FILE]
+
+Every cell runs against a fresh broker, ours and RabbitMQ's in turn, so that a ratio joins neighbours in time. With
+several repetitions the row of a cell is the one with the median rate. What else ran on the machine is in `load`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.broker import Broker
+from bench.cells import CELLS, Cell, choose
+from bench.load import run_cell
+from bench.rabbit import Missing, Rabbit
+
+_COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7),
+            ("cores", 6), ("RSS MiB", 8), ("load", 5), ("x rabbit", 9))
+
+
+def _measure(cell: Cell, durability: str | None, seconds: float) -> dict[str, Any]:
+    """One cell once; durability None means RabbitMQ."""
+    with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name:
+        target = Rabbit(Path(name)) if durability is None else Broker(Path(name), durability)
+        with target:
+            row = run_cell(target, cell, seconds)
+    row["durability"] = durability or "confirms"
+    return row
+
+
+def _median(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    ordered = sorted(rows, key=lambda row: row["messages_per_s"])
+    row = ordered[len(ordered) // 2]
+    row["all_messages_per_s"] = [each["messages_per_s"] for each in rows]
+    return row
+
+
+def _print(values: tuple[object, ...]) -> None:
+    print("  ".join(f"{value!s:<{width}}" if index < 2 else f"{value!s:>{width}}"
+                    for index, (value, (_, width)) in enumerate(zip(values, _COLUMNS, strict=True))), flush=True)
+
+
+def _line(row: dict[str, Any]) -> None:
+    latency = row["latency_ms"]
+    label = row["target"] if row["target"] == "rabbitmq" else f"{row['target']} {row['durability']}"
+    _print((row["cell"], label, row["messages_per_s"] if row["complete"] else "LOST", latency["p50"], latency["p99"],
+            latency["p99.9"], row["broker_cpu_us_per_message"], row["broker_cpu_share"], row["rss_mib"]["peak"],
+            row["load"], row.get("rate_vs_rabbit", "")))
+
+
+def main() -> int:
+    """Command line; the exit code says whether every cell was complete."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", default="quick", help=f"of: {', '.join(CELLS)}")
+    parser.add_argument("--durability", default="none", help="none, group, always; several separated by commas")
+    parser.add_argument("--seconds", type=float, default=8.0, help="how long producers post")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--no-rabbit", action="store_true")
+    parser.add_argument("--only-rabbit", action="store_true")
+    parser.add_argument("--json", type=Path, help="append one JSON object per row to this file")
+    options = parser.parse_args()
+    durabilities: list[str | None] = [] if options.only_rabbit else list(options.durability.split(","))
+    if not options.no_rabbit:
+        try:
+            with tempfile.TemporaryDirectory() as name:
+                Rabbit(Path(name))
+            durabilities.append(None)
+        except Missing as reason:
+            print(f"Without RabbitMQ: {reason}", file=sys.stderr)
+    _print(tuple(name for name, _ in _COLUMNS))
+    complete = True
+    for cell in choose(options.cells):
+        taken: dict[str | None, list[dict[str, Any]]] = {durability: [] for durability in durabilities}
+        for _ in range(options.repeat):
+            for durability in durabilities:
+                taken[durability].append(_measure(cell, durability, options.seconds))
+        rows = [_median(each) for each in taken.values()]
+        rabbit = next((row for row in rows if row["target"] == "rabbitmq"), None)
+        for row in rows:
+            if rabbit is not None and row is not rabbit and rabbit["messages_per_s"]:
+                row["rate_vs_rabbit"] = round(row["messages_per_s"] / rabbit["messages_per_s"], 2)
+                if rabbit["latency_ms"]["p50"] and row["latency_ms"]["p50"]:
+                    row["p50_vs_rabbit"] = round(row["latency_ms"]["p50"] / rabbit["latency_ms"]["p50"], 3)
+            complete = complete and row["complete"] and not row["nacked"]
+            _line(row)
+            if options.json:
+                with options.json.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
