@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from bmqtwist.ids import QueueUri
 from bmqtwist.link.authentication import Authenticate
 from bmqtwist.queue.openclose import OpenRequest
 from bmqtwist.queue.queue import Queue
@@ -29,7 +30,7 @@ class Host(Protocol):
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a negotiation; None = close without a word (the reason is logged)."""
 
-    def find_queue(self, session: Session, uri: str, request: OpenRequest) -> Queue:
+    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest) -> Queue:
         """The queue of an open, created if need be; raises Refused."""
 
     def opened(self, session: Session, queue: Queue) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bmqtwist.errors import Category, Refused
-from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
 from bmqtwist.link.states import State
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.openclose import ConsumerSpec, OpenRequest, check_open, close_queue, configure, open_queue
@@ -65,12 +65,15 @@ def _open(session: Session, r_id: int, value: OpenQueue) -> None:
         return  # left for the broker that comes after: the SDK sends it again
     parameters = value.handle_parameters
     request = _request(parameters)
-    uri = parameters.uri.partition("?")[0]
+    try:
+        uri = parse_uri(parameters.uri)
+    except InvalidUri as error:
+        raise Refused(Category.E_REFUSED, str(error)) from None
+    check_open(request)
     known = session.handles.get(request.q_id)
-    if known is not None and known.queue.uri != uri:
-        check_open(request)
+    if known is not None and known.queue.uri != uri.canonical:
         raise Refused(Category.E_INVALID_ARGUMENT, "queueId is already in use for a different queue", -1)
-    queue = host.find_queue(session, parameters.uri, request)
+    queue = host.find_queue(session, uri, request)
     opened = open_queue(queue, session, known, request)
     session.handles[request.q_id] = opened
     session.closed_ids.discard(request.q_id)

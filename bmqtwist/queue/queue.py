@@ -47,6 +47,9 @@ class Surroundings(Protocol):
     def gate_memory(self, effect: Effect) -> None:
         """Effects of in-memory queues: released at the end of the turn."""
 
+    def metered(self, queue: Queue) -> None:
+        """A meter changed its state: its events are to be taken."""
+
     def poisoned(self, queue: Queue, app: App, message: Message) -> None:
         """A message ran out of delivery attempts."""
 
@@ -89,6 +92,13 @@ class Queue:
             app.register(key, self._ordinal, born)
         self._ordinal += 1
         self._index_apps()
+        return app
+
+    def restore_app(self, app_id: str, key: bytes, ordinal: int) -> App:
+        """An app found in storage keeps the bit that the recovered messages know it by."""
+        self._ordinal = ordinal
+        app = self.add_app(app_id, key, born=0)
+        self._ordinal = max(each.ordinal for each in self.active) + 1
         return app
 
     def app_for_reader(self, app_id: str) -> App:
@@ -167,6 +177,8 @@ class Queue:
                 self.gate((self, None, acked, guid, correlation_id, now))
             return 0
         refused = self.meter.try_add(size)
+        if self.meter.events:
+            self.around.metered(self)
         if refused:
             self.history.discard(guid)
             return refused
@@ -295,6 +307,8 @@ class Queue:
         del self.messages[message.guid]
         message.pending = 0
         self.meter.remove(1, message.size)
+        if self.meter.events:
+            self.around.metered(self)
         if not self.in_memory:
             try:
                 self.partition.append_deletion(self.key, message, reason, wall)

@@ -1,0 +1,433 @@
+"""The broker: sessions, domains, clusters, and the turn.
+
+    connect / session.receive / session.lost     from the connections, any number of times
+    turn(now)                                    once after them: write, release, deliver, answer
+    tick(now)                                    when `next_deadline` has come
+
+Pure: files, clock, threads and sockets are given. `Shell` is what performs the few things that need the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from bmqtwist.errors import Category, Refused
+from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
+from bmqtwist.link.authentication import Authenticate
+from bmqtwist.link.session import Session
+from bmqtwist.link.states import State
+from bmqtwist.node import welcome
+from bmqtwist.node.authorization import Action
+from bmqtwist.node.config import Configuration
+from bmqtwist.node.domains import DomainProvider
+from bmqtwist.node.localcluster import LocalCluster
+from bmqtwist.node.security import Security
+from bmqtwist.node.settings import domain_settings, throttle
+from bmqtwist.node.shutdown import Shutdown
+from bmqtwist.node.timers import Timers
+from bmqtwist.queue import describe
+from bmqtwist.queue.app import App
+from bmqtwist.queue.counters import QueueStats
+from bmqtwist.queue.delivery import deliver
+from bmqtwist.queue.domain import Domain, Throttle
+from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE
+from bmqtwist.queue.openclose import OpenRequest
+from bmqtwist.queue.queue import Effect, Queue
+from bmqtwist.report import Report
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import Partition
+from bmqtwist.wire.fast import HEARTBEAT_REQ
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
+
+EXPIRY_PERIOD_S = 1.0
+SYNC_POINT_PERIOD_S = 1.0
+SPACE_CHECK_PERIOD_S = 20.0
+SESSION_CHECK_PERIOD_S = 1.0
+POISON_ALARM_PERIOD_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which process this is: what a negotiation tells, and what makes its GUIDs unique."""
+
+    process_name: str
+    pid: int
+    host_name: str
+    client_id: bytes  # 6 bytes: "BrokerId"
+    started: float  # monotonic
+    started_wall: float  # seconds since the epoch at the same moment
+
+
+class Shell(Protocol):
+    """What the broker cannot do itself."""
+
+    def turn_due(self) -> None:
+        """Call `turn` soon: something happened outside of it."""
+
+    def sync(self, partition: Partition, token: int) -> None:
+        """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
+
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
+
+    def write(self, session: Session, parts: list[bytes]) -> int:
+        """Write to the connection of a session; returns the bytes it has not taken yet."""
+
+    def finish(self, session: Session) -> None:
+        """Close the connection of a session once all is written."""
+
+    def read(self, session: Session, wanted: bool) -> None:
+        """Go on reading from a session, or stop."""
+
+    def dump(self, text: str) -> str:
+        """Keep a text in a file of its own; returns where."""
+
+
+class Broker:
+    """One node."""
+
+    def __init__(self, configuration: Configuration, identity: Identity, report: Report, security: Security,
+                 provider: DomainProvider, shell: Shell) -> None:
+        self.configuration, self.identity, self.report = configuration, identity, report
+        self.security, self.provider, self.shell = security, provider, shell
+        self.serving = True
+        self.clusters: dict[str, LocalCluster] = {}
+        self.domains: dict[str, Domain] = {}
+        self.sessions: dict[Session, None] = {}
+        self.timers = Timers()
+        self.shutdown: Shutdown | None = None
+        self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
+        self.admin: Callable[[str, str], str] = lambda command, source: ""
+        self.negotiations = 0
+        self.now = identity.started
+        self._wall_offset = identity.started_wall - identity.started
+        self._guids = GuidGenerator(identity.client_id, 0)
+        self._touched: list[Queue] = []
+        self._memory_gate: list[Effect] = []
+        self._writers: list[Session] = []
+        self._partitions: list[Partition] = []
+        self._throttles: Mapping[str, Throttle] = {
+            cluster.name: throttle(cluster.message_throttle_config) for cluster in
+            configuration.clusters.my_clusters}
+        self._poison_alarm_at = float("-inf")
+        self._outbox_max = configuration.extension.outbox_bytes_max
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def add_cluster(self, cluster: LocalCluster) -> None:
+        """A recovered cluster; its domains with stored queues are loaded."""
+        self.clusters[cluster.name] = cluster
+        self._partitions += cluster.partitions
+        for name in {parse_uri(uri).qualified_domain for uri in cluster.dormant}:
+            try:
+                self.domain(name)
+            except Refused as refused:
+                self.report.alarm("DOMAIN", f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. Its "
+                                            f"messages are kept.")
+        cluster.report_alarms()
+
+    def start(self, now: float) -> None:
+        """Set the timers going."""
+        self.now = now
+        self.timers.every(now, SYNC_POINT_PERIOD_S, self._sync_points)
+        self.timers.every(now, EXPIRY_PERIOD_S, self._expire)
+        self.timers.every(now, SPACE_CHECK_PERIOD_S, self._check_space)
+        self.timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        missed_max = self.configuration.app.network_interfaces.heartbeats.client
+        if interface is not None and interface.heartbeat_interval_ms and missed_max:
+            self.timers.every(now, interface.heartbeat_interval_ms / 1000, self._heartbeats)
+
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+        return int(now + self._wall_offset)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` wants to be called."""
+        return self.timers.next_at
+
+    def tick(self, now: float) -> None:
+        """Do what is due, then a turn."""
+        self.now = now
+        self.timers.run(now)
+        self.turn(now)
+
+    def stop(self, now: float) -> None:
+        """Begin the graceful stop; `shutdown.done` tells when it is over."""
+        if self.shutdown is None:
+            self.serving = False
+            self.shutdown = Shutdown(self, now)
+            self.turn(now)
+
+    def close(self, now: float) -> None:
+        """The end: last sync points, files closed at their lengths."""
+        wall = self.wall(now)
+        for partition in self._partitions:
+            self._release(partition.stop(wall, self.flush_at_shutdown))
+        for queue in self._touched:
+            queue.touched = False
+        self._touched.clear()
+        self._write_all()
+        for cluster in self.clusters.values():
+            cluster.report_alarms()
+            cluster.ledger.close()
+
+    @property
+    def flush_at_shutdown(self) -> bool:
+        """Whether the files are synced at the end."""
+        return all(each.partition_config.flush_at_shutdown for each in self.configuration.clusters.my_clusters)
+
+    # -- the turn ---------------------------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
+        self.now = now
+        wall = self.wall(now)
+        for partition in self._partitions:
+            released = partition.flush(wall)
+            if released:
+                self._release(released)
+            token = partition.wants_sync()
+            if token is not None:
+                self.shell.sync(partition, token)
+        if self._memory_gate:
+            released, self._memory_gate = self._memory_gate, []
+            self._release(released)
+        while self._touched:
+            touched, self._touched = self._touched, []
+            for queue in touched:
+                deliver(queue, now)
+        self._write_all()
+
+    def _release(self, effects: list[Effect]) -> None:
+        now = self.now
+        for queue, message, handle, guid, correlation_id, arrived in effects:
+            if handle is not None:
+                queue.stats.acked(now - arrived)
+                handle.client.ack(handle, guid, correlation_id, 0)
+            if message is not None:
+                queue.released(message)
+
+    def _write_all(self) -> None:
+        writers, self._writers = self._writers, []
+        for session in writers:
+            behind = self.shell.write(session, session.take())
+            if session.closing:
+                self.shell.finish(session)
+            elif behind:
+                self._slow(session, behind)
+
+    def _slow(self, session: Session, behind: int) -> None:
+        if self._outbox_max and behind > self._outbox_max:
+            session.close("#CLIENT_SEND_FAILURE %s: the client does not read: %d bytes wait for it (limit: %d)",
+                          session.description, behind, self._outbox_max)
+            self.shell.finish(session)
+        elif not any(handle.read_count for handle in session.handles.values()):
+            self.shell.read(session, False)  # a producer that does not read its ACKs is slowed down
+
+    def synced(self, partition: Partition, token: int, now: float) -> None:
+        """A sync has come through."""
+        self.now = now
+        self._release(partition.synced(token, self.wall(now)))
+        self.turn(now)
+
+    def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
+        """A sync has failed: the partition takes nothing more."""
+        partition.sync_failed(token, error)
+        self.turn(now)
+
+    # -- what queues ask (queue.queue.Surroundings) -----------------------------------------------------------------
+
+    def touch(self, queue: Queue) -> None:
+        """Deliver from the queue in this turn."""
+        queue.touched = True
+        self._touched.append(queue)
+
+    def wake_at(self, when: float, queue: Queue) -> None:
+        """Deliver from the queue again later."""
+        self.timers.at(when, lambda now: queue.touch())
+
+    def gate_memory(self, effect: Effect) -> None:
+        """An effect of an in-memory queue."""
+        self._memory_gate.append(effect)
+
+    def poisoned(self, queue: Queue, app: App, message: Message) -> None:
+        """Tell of a message that used up its attempts, and keep a copy for a person to look at."""
+        if self.now - self._poison_alarm_at < POISON_ALARM_PERIOD_S:
+            return
+        self._poison_alarm_at = self.now
+        self.report.alarm("POISON_PILL", describe.poison_alarm(queue, app, message, self.shell.dump))
+
+    def metered(self, queue: Queue) -> None:
+        """The meters of a queue or of its domain changed their state."""
+        for event in queue.meter.take_events():
+            if event.alarm:
+                self.report.alarm(event.category, f"{event.text}\n{describe.apps(queue)}")
+            else:
+                self.report.info(event.text)
+
+    # -- what sessions ask (link.host.Host) -------------------------------------------------------------------------
+
+    def connect(self, peer: str, now: float) -> Session:
+        """A connection was accepted."""
+        session = Session(self, peer, self.security.connection(peer), now, self.configuration.extension.event_bytes_max)
+        self.sessions[session] = None
+        return session
+
+    def flush_later(self, session: Session) -> None:
+        """Write for the session at the end of the turn."""
+        session.waiting = True
+        self._writers.append(session)
+
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """Let an authenticator judge."""
+        self.shell.authenticate(session, effect)
+
+    def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Decide on a negotiation."""
+        if identity.client_type == ClientType.E_TCPBROKER:
+            self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
+                              f"'{identity.cluster_name}', which has no other members here")
+            return None
+        self.negotiations += 1
+        session.session_number = self.negotiations
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        response = welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+        principal = session.guard.principal
+        admin = identity.client_type == ClientType.E_TCPADMIN
+        most = self.configuration.extension.sessions_per_identity_max
+        if not self.security.allows(principal, Action.CONNECT_ADMIN if admin else Action.CONNECT_CLIENT):
+            welcome.refuse(response, "Connection not authorized")
+        elif most and sum(other.guard.principal == principal and other.negotiated_at is not None
+                          for other in self.sessions) >= most:
+            welcome.refuse(response, f"Too many sessions of '{principal}' (limit: {most})")
+        elif response.result.category:
+            self.report.warn(f"#CLIENT_SDKVERSION_UNSUPPORTED {session.description}: {response.result.message}")
+        elif response.is_deprecated_sdk:
+            self.report.warn(f"#CLIENT_SDKVERSION_DEPRECATED {session.description}: version {identity.sdk_version}")
+        name = interface.name if interface is not None else "TCPInterface"
+        if not response.result.category:
+            self.report.info(f"TCPSessionFactory '{name}': successfully authenticated and negotiated a session [session: "
+                             f"'{session.description}', channel: '{session.peer}', maxMissedHeartbeat: "
+                             f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")
+        return response
+
+    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest) -> Queue:
+        """The queue of an open; created at the first one."""
+        domain = self.domain(uri.qualified_domain)
+        principal = session.guard.principal
+        for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
+            if request.flags & flag and not self.security.allows(principal, action, domain.name):
+                raise Refused(Category.E_REFUSED, f"'{principal}' is not authorized: {action.value} on '{domain.name}'")
+        if domain.removing:
+            raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
+        queue = domain.queues.get(uri.queue)
+        if queue is None:
+            queue = self.clusters[domain.cluster].create_queue(domain, uri.canonical, self.wall(self.now))
+        return queue
+
+    def domain(self, name: str) -> Domain:
+        """A domain by its qualified name, loaded at the first call; raises Refused."""
+        domain = self.domains.get(name)
+        if domain is None:
+            definition = self.provider.load(name, self.now)
+            cluster = self.clusters.get(definition.location)
+            if cluster is None:
+                raise self.provider.unknown_cluster(definition.location)
+            domain = Domain(name, cluster.name, domain_settings(definition.parameters), self._throttles[cluster.name])
+            self.domains[name] = domain
+            self.report.info(f"Domain '{name}' located at {cluster.name}")
+            cluster.adopt_domain(domain, self.now, self.wall(self.now))
+        return domain
+
+    def reconfigure(self, name: str) -> None:
+        """DOMAINS RECONFIGURE: read the domain's file again and apply it; raises Refused with the reason."""
+        known = self.domains.get(name)
+        definition = self.provider.reload(name, self.now)
+        if known is None:
+            self.domain(name)
+            return
+        known.reconfigure(domain_settings(definition.parameters))
+        cluster = self.clusters[known.cluster]
+        for queue in known.queues.values():
+            cluster.reconcile_apps(queue, self.wall(self.now))
+
+    def opened(self, session: Session, queue: Queue) -> None:
+        """A handle was opened."""
+
+    def closed(self, session: Session, queue: Queue) -> None:
+        """A handle is gone: perhaps the queue is unused now."""
+        if not queue.handles:
+            queue.idle_since = self.now
+
+    def make_guid(self) -> bytes:
+        """For a client that makes none."""
+        return self._guids.make(int((self.now - self.identity.started) * 1e9))
+
+    def invalid_put(self, size: int, accepted: bool) -> None:
+        """A PUT for a queue that nobody knows."""
+        self.invalid_queue.put_msgs += 1
+        self.invalid_queue.put_bytes += size
+        self.invalid_queue.nack_msgs += not accepted
+
+    def run_admin(self, session: Session, r_id: int, command: str) -> None:
+        """Run a command of an admin session."""
+        if not self.security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
+            session.admin_answer(r_id, "Command not authorized")
+            return
+        session.admin_answer(r_id, self.admin(command, session.peer))
+
+    def gone(self, session: Session) -> None:
+        """A session is over."""
+        self.sessions.pop(session, None)
+
+    # -- timers -----------------------------------------------------------------------------------------------------
+
+    def _sync_points(self, now: float) -> None:
+        wall = self.wall(now)
+        for partition in self._partitions:
+            partition.sync_point(wall)
+        for cluster in self.clusters.values():
+            cluster.report_alarms()
+
+    def _expire(self, now: float) -> None:
+        wall = self.wall(now)
+        for cluster in self.clusters.values():
+            for queue in cluster.queues.values():
+                if queue.messages:
+                    queue.expire(wall)
+                    self.metered(queue)
+                queue.history.expire(now)
+
+    def _check_space(self, now: float) -> None:
+        for partition in self._partitions:
+            partition.check_space(self.wall(now))
+
+    def _check_sessions(self, now: float) -> None:
+        patience = self.configuration.extension.unauthenticated_seconds_max
+        for session in list(self.sessions):
+            if session.guard.deadline is not None and now >= session.guard.deadline:
+                session.now, session.wall = now, self.wall(now)
+                session.perform(session.guard.tick(now))
+            elif session.negotiated_at is None and patience and now - session.connected_at >= patience:
+                session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
+
+    def _heartbeats(self, now: float) -> None:
+        app = self.configuration.app
+        interval = app.network_interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
+        limit = app.network_interfaces.heartbeats.client
+        for session in list(self.sessions):
+            if session.state is not State.SERVING or now - session.last_received < interval or session.is_java:
+                continue
+            if session.missed_heartbeats >= limit:
+                name = app.network_interfaces.tcp_interface.name  # type: ignore[union-attr]
+                session.now, session.wall = now, self.wall(now)
+                session.close(f"#TCP_DEAD_CHANNEL TCPSessionFactory '{name}': closing unresponsive channel after {limit} "
+                              f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
+                continue
+            session.missed_heartbeats += 1
+            session.outbox.event(HEARTBEAT_REQ)
+            if not session.waiting:
+                self.flush_later(session)

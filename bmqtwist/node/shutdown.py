@@ -1,0 +1,47 @@
+"""The graceful stop: no new deliveries, wait until what was delivered is confirmed, give up after a while."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bmqtwist.node.broker import Broker
+
+POLL_S = 1.0
+
+
+class Shutdown:
+    """One stop in progress; `done` once sessions may be closed."""
+
+    def __init__(self, broker: Broker, now: float) -> None:
+        self._broker = broker
+        self.done = False
+        self._deadlines = {
+            definition.name: now + definition.queue_operations.shutdown_timeout_ms / 1000
+            for definition in broker.configuration.clusters.my_clusters}
+        for cluster in broker.clusters.values():
+            for queue in cluster.queues.values():
+                for handle in queue.handles:
+                    for substream in handle.substreams.values():
+                        substream.subscriptions = []
+                for app in queue.apps.values():
+                    app.reroute()
+        self._poll(now)
+
+    def _poll(self, now: float) -> None:
+        report = self._broker.report
+        waiting = False
+        for cluster in self._broker.clusters.values():
+            left = sum(len(substream.unconfirmed) for queue in cluster.queues.values() for handle in queue.handles
+                       for substream in handle.substreams.values())
+            if not left:
+                report.info(f"Cluster ({cluster.name}): no unconfirmed message")
+            elif now >= self._deadlines[cluster.name]:
+                report.warn(f"Cluster ({cluster.name}): giving up on {left} unconfirmed message(s)")
+            else:
+                report.info(f"Cluster ({cluster.name}): waiting for {left} unconfirmed message(s)")
+                waiting = True
+        if waiting:
+            self._broker.timers.at(now + POLL_S, self._poll)
+        else:
+            self.done = True

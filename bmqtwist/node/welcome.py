@@ -1,0 +1,63 @@
+"""What a client is told when it introduces itself: our identity, our features, and whether its SDK is too old."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bmqtwist.errors import Category
+from bmqtwist.node.config import AppConfig
+from bmqtwist.wire.schema import (
+    DEVELOPMENT_VERSION,
+    BrokerResponse,
+    ClientIdentity,
+    ClientType,
+    SdkLanguage,
+    Status,
+)
+
+if TYPE_CHECKING:
+    from bmqtwist.node.broker import Identity
+
+OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
+RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
+
+
+def features(app: AppConfig) -> str:
+    """The feature string: everything we can do, unless the configuration says not to tell."""
+    fields = ["PROTOCOL_ENCODING:BER,JSON", "HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES"]
+    if app.message_properties_v2.advertise_v2_support:
+        fields.append("MPS:MESSAGE_PROPERTIES_EX")
+    if app.advertise_subscriptions is not False:
+        fields.append("SUBSCRIPTIONS:CONFIGURE_STREAM")
+    return ";".join(fields)
+
+
+def answer(identity: Identity, app: AppConfig, session_number: int, client: ClientIdentity) -> BrokerResponse:
+    """The response to a client's identity; a too old SDK is refused in it."""
+    interface = app.network_interfaces.tcp_interface
+    admin = client.client_type == ClientType.E_TCPADMIN
+    response = BrokerResponse(
+        result=Status(Category.E_SUCCESS, 0, ""),
+        protocol_version=1,
+        broker_version=DEVELOPMENT_VERSION,
+        broker_identity=ClientIdentity(
+            protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
+            process_name=identity.process_name, pid=identity.pid, session_id=session_number,
+            host_name=identity.host_name, features=features(app), cluster_name="", cluster_node_id=-1,
+            sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}"),
+        heartbeat_interval_ms=interface.heartbeat_interval_ms if interface is not None else 0,
+        max_missed_heartbeats=0 if admin else app.network_interfaces.heartbeats.client)
+    oldest = OLDEST_SDK.get(client.sdk_language, 0)
+    if client.sdk_version < oldest:
+        response.is_deprecated_sdk = True
+        response.result = Status(
+            Category.E_NOT_SUPPORTED, -1, f"Client is using an unsupported version of libbmq (minimum supported version: "
+                                          f"{oldest}, client version: {client.sdk_version}).")
+    elif client.sdk_version < RECOMMENDED_SDK.get(client.sdk_language, 0):
+        response.is_deprecated_sdk = True
+    return response
+
+
+def refuse(response: BrokerResponse, message: str) -> None:
+    """Turn a response into a refusal."""
+    response.result = Status(Category.E_REFUSED, -1, message)
