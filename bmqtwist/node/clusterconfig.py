@@ -198,7 +198,7 @@ class Clusters:
 
     def find(self, name: str) -> ClusterDefinition | ClusterProxyDefinition | None:
         """The cluster of that name; membership wins over proxying."""
-        every = (*self.my_clusters, *self.proxy_clusters)
+        every: tuple[ClusterDefinition | ClusterProxyDefinition, ...] = (*self.my_clusters, *self.proxy_clusters)
         return next((cluster for cluster in every if cluster.name == name), None)
 
 

@@ -195,7 +195,7 @@ class _Reader:
             parts.append(char)
 
     def _escape(self, at: int) -> tuple[str, int]:
-        text, code = self.text, self.text[at + 1:at + 2]
+        code = self.text[at + 1:at + 2]
         if code in _ESCAPES:
             return _ESCAPES[code], at + 2
         unit = self._hex(at)

@@ -8,44 +8,56 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
+from bmqtwist.errors import LocalError
 from bmqtwist.node.config import BrokerConfig, Clusters, Configuration
 from bmqtwist.node.domains import DomainFile, check_domain_text
 from bmqtwist.node.schemacheck import ConfigError, Finding, decode_text
+from bmqtwist.node.security import build_security
 from bmqtwist.node.startup import NO_OVERRIDES, Overrides, compose, overrides_from
+from bmqtwist.report import ListReport
 
 BROKER_FILE, CLUSTERS_FILE, DOMAINS_DIRECTORY = "bmqbrkrcfg.json", "clusters.json", "domains"
 T = TypeVar("T")
 FILE_BYTES_MAX = 16 << 20  # one configuration file
 
 
+Lines = dict[tuple[str, str], int]
+
+
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration and what there is to say about its files."""
+    """A configuration and what there is to say about its files, each thing once."""
 
     configuration: Configuration
-    warnings: tuple[Finding, ...] = field(default=())
+    warnings: tuple[Finding, ...] = ()
 
 
 def load(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Mapping[str, str] | None = None,
          strict: bool = False) -> Loaded:
-    """Read and check a configuration directory.
+    """Read and check `bmqbrkrcfg.json` and `clusters.json` of a configuration directory.
 
     The command line wins over the environment ([os.environ]), the environment over the files. Raises ConfigError with
     every problem found; with `strict` every warning is a problem too.
     """
     notices: list[Finding] = []
     problems: list[Finding] = []
+    lines: Lines = {}
     overrides = overrides_from(os.environ if environment is None else environment, problems).merged(command_line)
-    broker = _read(BrokerConfig, f"{directory}/{BROKER_FILE}", notices, problems)
-    clusters = _read(Clusters, f"{directory}/{CLUSTERS_FILE}", notices, problems)
+    broker = _read(BrokerConfig, f"{directory}/{BROKER_FILE}", notices, problems, lines)
+    clusters = _read(Clusters, f"{directory}/{CLUSTERS_FILE}", notices, problems, lines)
     if broker is None or clusters is None or problems:
         raise ConfigError(problems)
-    configuration = compose(directory, broker, clusters, overrides, local_host_names(), notices)
+    try:
+        configuration = compose(directory, broker, clusters, overrides, local_host_names(), notices)
+    except ConfigError as error:
+        raise ConfigError(_with_lines(error.findings, lines)) from None
+    notices = _with_lines(notices, lines)
     if strict and notices:
         raise ConfigError(notices)
     return Loaded(configuration, tuple(notices))
@@ -53,17 +65,76 @@ def load(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Ma
 
 def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Mapping[str, str] | None = None,
           strict: bool = False) -> tuple[list[Finding], list[Finding]]:
-    """(problems, warnings) of a directory with all its domains: what `--check` prints. Raises nothing."""
+    """(problems, warnings) of a directory, its domains and its security: what `--check` prints. Raises nothing.
+
+    With `strict` every warning is a problem.
+    """
     problems: list[Finding] = []
     warnings: list[Finding] = []
+    clusters: set[str] | None = None
     try:
-        warnings += load(directory, command_line, environment).warnings
+        loaded = load(directory, command_line, environment)
+        warnings += loaded.warnings
+        known = loaded.configuration.clusters
+        clusters = {each.name for each in known.my_clusters} | {each.name for each in known.proxy_clusters}
+        _check_security(loaded.configuration, problems, warnings)
     except ConfigError as error:
         problems += error.findings
     reader = DomainReader(directory)
+    variants = {}
     for name in reader.names():
-        check_domain_text(name, reader.read(name), problems, warnings)
+        lines: Lines = {}
+        said: tuple[list[Finding], list[Finding]] = ([], [])
+        variants[name] = check_domain_text(reader.read(name), *said, lines)
+        problems += _with_lines(said[0], lines)
+        warnings += _with_lines(said[1], lines)
+    for name, variant in variants.items():
+        if variant is None:
+            continue
+        path = reader.path(name)
+        if variant.redirect is not None:
+            target = variants.get(variant.redirect)
+            if target is None or target.redirect is not None:
+                problems.append(Finding(path, 0, "redirect", f'found "{variant.redirect}", expected the name of a '
+                                        "domain that has a valid file and is no redirect"))
+        elif clusters is not None and variant.definition is not None and variant.definition.location not in clusters:
+            if reader.read_proxy_cluster(variant.definition.location).text is None:
+                warnings.append(Finding(path, 0, "definition.location", f'found "{variant.definition.location}", '
+                                        "which is no cluster of clusters.json"))
     return (problems + warnings, []) if strict else (problems, warnings)
+
+
+def _check_security(configuration: Configuration, problems: list[Finding], warnings: list[Finding]) -> None:
+    file, report = f"{configuration.directory}/{BROKER_FILE}", ListReport()
+    try:
+        build_security(configuration.app, report, lambda seconds: None, find_class)
+    except LocalError as error:
+        problems.append(Finding(file, 0, "appConfig.authentication", str(error)))
+    warnings += [Finding(file, 0, "appConfig.authentication", text) for severity, text in report.lines
+                 if severity in ("WARN", "ALARM")]
+
+
+def find_class(dotted: str) -> Callable[..., object]:
+    """The class `package.module.Class`, for plug-ins of one's own. LocalError: there is none."""
+    module, _, name = dotted.rpartition(".")
+    try:
+        found = getattr(import_module(module), name) if module else None
+    except (ImportError, AttributeError) as error:
+        raise LocalError(f"{error}") from error
+    if not callable(found):
+        raise LocalError(f"'{dotted}' is neither built in nor package.module.Class")
+    return found  # type: ignore[no-any-return]
+
+
+def _with_lines(findings: Iterable[Finding], lines: Lines) -> list[Finding]:
+    """Findings of rules know their path only; the line is where that path, or what is left of it, stands."""
+    found = []
+    for finding in findings:
+        path = finding.path
+        while path and not finding.line and (finding.file, path) not in lines:
+            path = path[:-1].rpartition("[")[0] if path.endswith("]") else path.rpartition(".")[0]
+        found.append(finding if finding.line else replace(finding, line=lines.get((finding.file, path), 0)))
+    return found
 
 
 class DomainReader:
@@ -122,9 +193,9 @@ def local_host_names() -> frozenset[str]:
     return frozenset({name, name.partition(".")[0], "localhost", "127.0.0.1", "::1"})
 
 
-def _read(cls: type[T], path: str, notices: list[Finding], problems: list[Finding]) -> T | None:
+def _read(cls: type[T], path: str, notices: list[Finding], problems: list[Finding], lines: Lines) -> T | None:
     try:
-        return decode_text(cls, read_text(path), path, notices)
+        return decode_text(cls, read_text(path), path, notices, lines)
     except OSError as error:
         problems.append(Finding(path, 0, "", f"cannot be read: {error.strerror or error}"))
     except ConfigError as error:

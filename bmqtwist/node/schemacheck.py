@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -78,6 +79,11 @@ class Declaration:
     default: Any
     member: Member
 
+    @property
+    def enumerated(self) -> bool:
+        """Is the value one of a few given words?"""
+        return get_origin(self.kind) is Literal
+
 
 def choice(cls: type[T]) -> type[T]:
     """Class decorator: exactly one of the members is present."""
@@ -91,11 +97,11 @@ def is_choice(cls: type) -> bool:
 
 
 @cache
-def declarations(cls: type) -> tuple[Declaration, ...]:
+def declarations(cls: Hashable) -> tuple[Declaration, ...]:
     """The members of a configuration class in the order of declaration."""
     hints = get_type_hints(cls, include_extras=True)
     found = []
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         kind, nullable, many = hints[field.name], False, False
         if get_origin(kind) in (Union, UnionType):
             nullable, kind = True, next(arg for arg in get_args(kind) if arg is not type(None))
@@ -135,8 +141,10 @@ class ConfigError(LocalError):
         self.findings = tuple(findings)
 
 
-def decode_text(cls: type[T], text: str, file: str, notices: list[Finding]) -> T:
-    """The instance of `cls` that the JSON `text` describes; `notices` gets what is unknown or ignored.
+def decode_text(cls: type[T], text: str, file: str, notices: list[Finding],
+                lines: dict[tuple[str, str], int] | None = None) -> T:
+    """The instance of `cls` that the JSON `text` describes; `notices` gets what is unknown or ignored, `lines` the
+    line of every member by (file, path).
 
     Raises ConfigError with every problem of the text.
     """
@@ -144,13 +152,8 @@ def decode_text(cls: type[T], text: str, file: str, notices: list[Finding]) -> T
         root = parse(text)
     except JsonError as error:
         raise ConfigError([Finding(file, error.line, "", f"not JSON: {error.reason}")]) from error
-    return decode(cls, root, file, notices)
-
-
-def decode(cls: type[T], root: Located, file: str, notices: list[Finding], path: str = "") -> T:
-    """As decode_text, for a value that is already read and stands at `path` of its document."""
-    decoder = _Decoder(file, notices)
-    value = decoder.object(cls, root, path, quiet=False)
+    decoder = _Decoder(file, notices, {} if lines is None else lines)
+    value = decoder.object(cls, root, "", quiet=False)
     if decoder.problems:
         raise ConfigError(decoder.problems)
     return value  # type: ignore[no-any-return]
@@ -159,10 +162,10 @@ def decode(cls: type[T], root: Located, file: str, notices: list[Finding], path:
 class _Decoder:
     """Collects problems instead of stopping at the first; a value with a problem decodes to None."""
 
-    __slots__ = ("file", "notices", "problems")
+    __slots__ = ("file", "notices", "problems", "lines")
 
-    def __init__(self, file: str, notices: list[Finding]) -> None:
-        self.file, self.notices = file, notices
+    def __init__(self, file: str, notices: list[Finding], lines: dict[tuple[str, str], int]) -> None:
+        self.file, self.notices, self.lines = file, notices, lines
         self.problems: list[Finding] = []
 
     def problem(self, at: Located, path: str, text: str) -> None:
@@ -179,9 +182,9 @@ class _Decoder:
         known = declarations(cls)
         names = {declared.name: declared for declared in known}
         before, arguments = len(self.problems), {}
-        for name, child in at.value.items():
+        for name, found in at.value.items():
             if name not in names and not quiet:
-                self.notice(child, join(path, name), unknown_member(name, names))
+                self.notice(found, join(path, name), unknown_member(name, names))
         for name in at.repeated:
             self.notice(at.value[name], join(path, name), "appears more than once; the last one counts")
         for declared in known:
@@ -193,11 +196,12 @@ class _Decoder:
                 continue
             if declared.member.ignored and not quiet:
                 self.notice(child, where, f"has no effect here: {declared.member.ignored}")
+            self.lines[self.file, where] = child.line
             arguments[declared.attribute] = self.value(declared, child, where, quiet or bool(declared.member.ignored))
         if is_choice(cls) and len(arguments) != 1:
             options = ", ".join(f'"{name}"' for name in names)
-            found = ", ".join(f'"{declared.name}"' for declared in known if declared.attribute in arguments)
-            self.problem(at, path, f"found {found or 'none of them'}, expected exactly one of {options}")
+            present = ", ".join(f'"{declared.name}"' for declared in known if declared.attribute in arguments)
+            self.problem(at, path, f"found {present or 'none of them'}, expected exactly one of {options}")
         return None if len(self.problems) != before else cls(**arguments)
 
     def value(self, declared: Declaration, at: Located, path: str, quiet: bool) -> Any:
@@ -206,6 +210,8 @@ class _Decoder:
         if not isinstance(at.value, list):
             self.problem(at, path, f"found {at.describe()}, expected {describe_kind(declared)}")
             return None
+        for i, child in enumerate(at.value):
+            self.lines[self.file, f"{path}[{i}]"] = child.line
         return tuple(self.single(declared.kind, child, f"{path}[{i}]", quiet) for i, child in enumerate(at.value))
 
     def single(self, kind: Any, at: Located, path: str, quiet: bool) -> Any:

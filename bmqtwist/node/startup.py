@@ -5,18 +5,19 @@ Pure: files, environment and the host's names are arguments (`load` brings them)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from ipaddress import ip_address
 from typing import Any, get_args
 
-from bmqtwist.node.config import (PASSWORD_HASH_PREFIX, AppConfig, BoundListener, BrokerConfig, ClusterDefinition,
-                                  ClusterNode, Clusters, Configuration, Durability)
-from bmqtwist.node.schemacheck import ConfigError, Finding, declarations
+from bmqtwist.node.config import (AppConfig, BoundListener, BrokerConfig, ClusterDefinition, ClusterNode,
+                                  ClusterProxyDefinition, Clusters, Configuration, Durability)
+from bmqtwist.node.schemacheck import ConfigError, Finding
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
-BUILT_IN_PLUGINS = frozenset({"PrometheusStatConsumer", "BasicAuthenticator", "AnonAuthenticator",
-                              "TestAuthenticator", "DefaultAuthorizer", "BasicCredentialProvider"})
+STAT_PLUGINS = frozenset({"PrometheusStatConsumer"})
+BUILT_IN_PLUGINS = STAT_PLUGINS | {"BasicAuthenticator", "AnonAuthenticator", "TestAuthenticator", "DefaultAuthorizer",
+                                   "BasicCredentialProvider"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,10 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     """Apply the overrides, check the rules, find ourselves and the listeners. Raises ConfigError."""
     problems: list[Finding] = []
     broker_file, clusters_file = f"{directory}/bmqbrkrcfg.json", f"{directory}/clusters.json"
-    app = apply_overrides(broker.app_config, overrides, broker_file, notices)
+    app = _with_bound_port(apply_overrides(broker.app_config, overrides, broker_file, notices))
     broker = replace(broker, app_config=app)
     check_stats(app, broker_file, problems)
-    check_security_files(app, broker_file, problems, notices)
+    check_tls(app, broker_file, problems)
     check_clusters(clusters, clusters_file, problems, notices)
     if problems:
         raise ConfigError(problems)
@@ -107,8 +108,10 @@ def apply_overrides(app: AppConfig, overrides: Overrides, file: str, notices: li
     extension = app.bmqtwist
     if overrides.durability is not None:
         extension = replace(extension, durability=overrides.durability)  # type: ignore[arg-type]
-    http = {"address": overrides.http_address, "port": overrides.http_port}
-    extension = replace(extension, http=replace(extension.http, **{k: v for k, v in http.items() if v is not None}))
+    if overrides.http_address is not None:
+        extension = replace(extension, http=replace(extension.http, address=overrides.http_address))
+    if overrides.http_port is not None:
+        extension = replace(extension, http=replace(extension.http, port=overrides.http_port))
     app = replace(app, bmqtwist=extension)
     if overrides.port is None:
         return app
@@ -126,19 +129,27 @@ def apply_overrides(app: AppConfig, overrides: Overrides, file: str, notices: li
     return replace(app, network_interfaces=replace(app.network_interfaces, tcp_interface=tcp))
 
 
-def check_stats(app: AppConfig, file: str, problems: list[Finding],
-                known_plugins: Iterable[str] = BUILT_IN_PLUGINS) -> None:
-    """The rules of the intervals, and names of plug-ins that exist."""
-    stats, known = app.stats, frozenset(known_plugins)
+def _with_bound_port(app: AppConfig) -> AppConfig:
+    """The configuration with the first listener's port in the deprecated member, for those who look for it there."""
+    tcp = app.network_interfaces.tcp_interface
+    if tcp is None or not tcp.listeners:
+        return app
+    tcp = replace(tcp, port=tcp.listeners[0].port)
+    return replace(app, network_interfaces=replace(app.network_interfaces, tcp_interface=tcp))
+
+
+def check_stats(app: AppConfig, file: str, problems: list[Finding]) -> None:
+    """The rules of the intervals, and names of plug-ins that exist. A dotted name is a class that is found later."""
+    stats = app.stats
     snapshot, printing = stats.snapshot_interval, stats.printer.print_interval
     if snapshot and printing % snapshot:
         problems.append(Finding(file, 0, "appConfig.stats.printer.printInterval",
                                 f"found {printing}, expected a multiple of snapshotInterval ({snapshot})"))
     for i, plugin in enumerate(stats.plugins):
         path = f"appConfig.stats.plugins[{i}]"
-        if plugin.name not in known:
-            found = f'found "{plugin.name}", expected one of {_listed(known)}' if plugin.name else "must not be empty"
-            problems.append(Finding(file, 0, f"{path}.name", found))
+        if plugin.name not in STAT_PLUGINS:
+            problems.append(Finding(file, 0, f"{path}.name",
+                                    f'found "{plugin.name}", expected one of {_listed(STAT_PLUGINS)}'))
         if snapshot and plugin.publish_interval % snapshot:
             problems.append(Finding(file, 0, f"{path}.publishInterval", f"found {plugin.publish_interval}, expected a "
                                     f"multiple of snapshotInterval ({snapshot})"))
@@ -146,32 +157,26 @@ def check_stats(app: AppConfig, file: str, problems: list[Finding],
             problems.append(Finding(file, 0, f"{path}.publishInterval", f"found {plugin.publish_interval}, expected "
                                     f"at most printInterval ({printing})"))
     for i, name in enumerate(app.plugins.enabled):
-        if name not in known:
+        if name not in BUILT_IN_PLUGINS and "." not in name:
             problems.append(Finding(file, 0, f"appConfig.plugins.enabled[{i}]",
-                                    f'found "{name}", expected one of {_listed(known)}'))
+                                    f'found "{name}", expected one of {_listed(BUILT_IN_PLUGINS)}'))
 
 
-def check_security_files(app: AppConfig, file: str, problems: list[Finding], notices: list[Finding]) -> None:
-    """A TLS listener needs a certificate; a password in plain text is worth a warning."""
+def check_tls(app: AppConfig, file: str, problems: list[Finding]) -> None:
+    """A TLS listener needs a certificate."""
     tcp = app.network_interfaces.tcp_interface
     for i, listener in enumerate(tcp.listeners if tcp else ()):
         if listener.tls and app.tls_config is None:
             problems.append(Finding(file, 0, f"appConfig.networkInterfaces.tcpInterface.listeners[{i}].tls",
                                     "is true, but there is no appConfig.tlsConfig"))
-    for i, authenticator in enumerate(app.authentication.authenticators):
-        if authenticator.name != "BasicAuthenticator":
-            continue
-        for j, setting in enumerate(authenticator.settings):
-            if not str(setting.value.value).startswith(PASSWORD_HASH_PREFIX):
-                notices.append(Finding(file, 0, f"appConfig.authentication.authenticators[{i}].settings[{j}].value",
-                                       f"is a password in plain text (of {setting.key}); a hash that starts with "
-                                       f"{PASSWORD_HASH_PREFIX} is safer"))
 
 
 def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notices: list[Finding]) -> None:
     """Names and node ids that are unique, endpoints that can be taken apart, virtual clusters that exist."""
     mine = {cluster.name: cluster for cluster in clusters.my_clusters}
-    for group, members in (("myClusters", clusters.my_clusters), ("proxyClusters", clusters.proxy_clusters)):
+    groups: list[tuple[str, Sequence[ClusterDefinition | ClusterProxyDefinition]]] = [
+        ("myClusters", clusters.my_clusters), ("proxyClusters", clusters.proxy_clusters)]
+    for group, members in groups:
         seen: set[str] = set()
         for i, cluster in enumerate(members):
             path = f"{group}[{i}]"
@@ -275,17 +280,3 @@ def _is_loopback(host: str) -> bool | None:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in sorted(names))
-
-
-def masked(value: Any, secret: bool = False) -> Any:
-    """A configuration object as plain JSON data with the original's member names; secrets print as `***`."""
-    if isinstance(value, tuple):
-        return [masked(each, secret) for each in value]
-    if not hasattr(type(value), "__dataclass_fields__"):
-        return "***" if secret else value
-    plain = {}
-    for declared in declarations(type(value)):
-        inner = getattr(value, declared.attribute)
-        if inner is not None:
-            plain[declared.name] = masked(inner, declared.member.secret)
-    return plain
