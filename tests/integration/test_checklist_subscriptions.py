@@ -153,6 +153,15 @@ def test_without_a_subscription_everything_is_delivered(world: World, producer: 
     assert world.got(old) == [b"1", b"plain"]
 
 
+@spec("broker", 160)
+def test_an_explicit_empty_expression_sent_raw_matches_everything(world: World, producer: Queue) -> None:
+    """Official SDKs refuse it themselves; the original's broker takes it without a word."""
+    consumer = world.consumer(x="")
+    producer.post(b"m")
+    assert world.got(consumer) == [b"m"]
+    assert world.logged("#BMQ_SUBSCRIPTION_FAILURE") == []
+
+
 @spec("broker", 161)
 def test_a_missing_property_makes_the_whole_expression_false_unless_it_is_not_reached(world: World,
                                                                                        producer: Queue) -> None:
@@ -203,6 +212,20 @@ def test_what_a_killed_consumer_held_goes_to_one_with_the_same_expression(world:
     victim.client.kill()
     assert world.got(other) == [b"2", b"3"]
     assert world.got(stranger) == []
+
+
+@spec("broker", 166)
+def test_after_a_crash_of_the_broker_subscriptions_route_as_before(world: World, producer: Queue) -> None:
+    """Unconfirmed messages come again to those they match, new ones go where they went."""
+    texts = ("x < 10", "x >= 10")
+    consumers = [world.consumer(x=text) for text in texts]
+    post_values(producer, 1, 11)
+    assert [world.got(c) for c in consumers] == [[b"1"], [b"11"]]
+    world.crash_and_start()
+    consumers = [world.consumer(x=text) for text in texts]
+    assert [world.got(c) for c in consumers] == [[b"1"], [b"11"]]
+    post_values(world.producer(), 2, 12)
+    assert [world.got(c) for c in consumers] == [[b"2"], [b"12"]]
 
 
 @spec("broker", 167)

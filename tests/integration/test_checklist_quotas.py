@@ -1,0 +1,340 @@
+"""Quotas, limits, expiry and stuck queues: broker.md 21.10."""
+
+from __future__ import annotations
+
+import pytest
+from kit.client import Queue, payloads, refusal
+from kit.world import World
+
+spec = pytest.mark.spec
+
+
+def confirm_one(world: World, consumer: Queue) -> None:
+    """Take one message and confirm it."""
+    consumer.confirm(consumer.next_push())
+    world.settle()
+
+
+@pytest.mark.real
+@spec("broker", 176)
+def test_a_limit_of_n_messages_admits_n_plus_one(world: World) -> None:
+    """The check is made before adding; tests of the original depend on it."""
+    world.domain(queue_messages=3)
+    producer = world.producer()
+    assert [producer.status_of() for _ in range(6)] == [0, 0, 0, 0, 1, 1]
+
+
+@spec("broker", 177)
+def test_a_domain_limit_counts_all_its_queues(world: World) -> None:
+    """Two queues, four in total, then both refuse."""
+    world.domain(domain_messages=3)
+    one, two = world.producer("bmq://d/one"), world.producer("bmq://d/two")
+    assert [one.status_of(), two.status_of(), one.status_of(), two.status_of()] == [0, 0, 0, 0]
+    assert [one.status_of(), two.status_of()] == [1, 1]
+
+
+@spec("broker", 178)
+def test_a_raised_limit_admits_more_and_a_lowered_one_refuses_until_enough_is_confirmed(world: World) -> None:
+    """Both act at once; nothing stored is dropped."""
+    world.domain(domain_messages=2)
+    one, two = world.producer("bmq://d/one"), world.producer("bmq://d/two")
+    assert [one.status_of() for _ in range(4)] == [0, 0, 0, 1]
+    world.reconfigure(domain_messages=12)
+    assert [(one if i % 2 else two).status_of() for i in range(11)] == [0] * 10 + [1]
+    world.reconfigure(domain_messages=11)
+    assert two.status_of() == 1
+    assert world.stored("bmq://d/one") + world.stored("bmq://d/two") == 13
+    consumer = world.consumer("bmq://d/one")
+    confirm_one(world, consumer)
+    assert two.status_of() == 1
+    confirm_one(world, consumer)
+    assert two.status_of() == 0
+    assert two.status_of() == 1
+
+
+@spec("broker", 179)
+def test_the_byte_limit_may_be_exceeded_by_one_message(world: World) -> None:
+    """Ten bytes, four a message: three go in."""
+    world.domain(queue_bytes=10)
+    producer = world.producer()
+    assert [producer.status_of(b"1234") for _ in range(4)] == [0, 0, 0, 2]
+
+
+@spec("broker", 180)
+def test_a_confirm_makes_room_also_for_the_sibling_queue(world: World) -> None:
+    """The domain's meter is shared."""
+    world.domain(domain_messages=1)
+    one, two = world.producer("bmq://d/one"), world.producer("bmq://d/two")
+    assert [one.status_of(), one.status_of(), two.status_of()] == [0, 0, 1]
+    confirm_one(world, world.consumer("bmq://d/one"))
+    assert two.status_of() == 0
+    assert one.status_of() == 1
+
+
+@spec("broker", 181)
+def test_watermark_alarms_are_raised_once_and_re_armed_by_draining(world: World) -> None:
+    """High watermark at 80 %, full at 100 %, normal at half of the high one."""
+    world.domain(queue_messages=10)
+    producer, consumer = world.producer(), world.consumer(m=1)
+    producer.post_all(*[b"x"] * 7)
+    assert world.alarms("CAPACITY_STATE_HIGH_WATERMARK") == []
+    producer.post_all(b"x", b"x")
+    alarms = world.alarms("CAPACITY_STATE_HIGH_WATERMARK")
+    assert len(alarms) == 1
+    assert "for 'queue [bmq://d/q]'" in alarms[0]
+    assert "8 (limit: 10)" in alarms[0]
+    assert world.alarms("CAPACITY_STATE_FULL") == []
+    producer.post_all(b"x", b"x")
+    assert len(world.alarms("CAPACITY_STATE_FULL")) == 1
+    confirm_one(world, consumer)
+    producer.post()
+    assert len(world.alarms("CAPACITY_STATE_FULL")) >= 1
+    while world.stored():
+        confirm_one(world, consumer)
+    producer.post_all(*[b"x"] * 11)
+    assert len(world.alarms("CAPACITY_STATE_HIGH_WATERMARK")) == 2
+    assert len(world.alarms("CAPACITY_STATE_FULL")) >= 2
+
+
+@spec("broker", 182)
+def test_the_capacity_alarm_tells_what_fills_the_queue(world: World) -> None:
+    """List sizes, expressions, the oldest message put aside and its properties."""
+    world.domain(queue_messages=3)
+    producer = world.producer()
+    world.consumer(x="x > 5")
+    for value in range(4):
+        producer.post(b"m", properties={"x": ("INT32", value)})
+    text = "\n".join(world.log())
+    assert world.alarms("CAPACITY_STATE_FULL")
+    for line in ("For appId: __default", "Put aside list size: ", "Redelivery list size: 0", "Number of messages: ",
+                 "Consumer subscription expressions:", "x > 5", "Oldest message in the 'Put aside' list:",
+                 "Message Properties: [ x (INT32) = 0 ]"):
+        assert line in text, line
+
+
+@spec("broker", 184)
+def test_producer_and_consumer_limits_count_per_queue_and_change_live(world: World) -> None:
+    """The second is refused with UNKNOWN until the limit is raised; both kinds independently."""
+    world.domain(maxProducers=1, maxConsumers=1)
+    world.producer()
+    world.consumer()
+    refused = refusal(world.client().open, "bmq://d/q", write=1)
+    assert (refused.category, refused.code, refused.message) == (
+        "E_UNKNOWN", -1, "Client would exceed the limit of 1 producer(s)")
+    refused = refusal(world.client().open, "bmq://d/q", read=1)
+    assert refused.message == "Client would exceed the limit of 1 consumer(s)"
+    refused = refusal(world.client().open, "bmq://d/q", read=1, write=1)
+    assert refused.message == "Client would exceed the limit of 1 producer(s) and the limit of 1 consumer(s)"
+    world.producer("bmq://d/other")
+    world.reconfigure(maxProducers=2, maxConsumers=1)
+    world.producer()
+    assert refusal(world.client().open, "bmq://d/q", write=1).category == "E_UNKNOWN"
+    assert refusal(world.client().open, "bmq://d/q", read=1).category == "E_UNKNOWN"
+    world.reconfigure(maxProducers=2, maxConsumers=2)
+    world.consumer()
+    assert refusal(world.client().open, "bmq://d/q", read=1).category == "E_UNKNOWN"
+
+
+@spec("broker", 185)
+def test_the_queue_limit_warns_at_80_percent_and_refuses_beyond(world: World) -> None:
+    """Existing queues open; closing alone frees no slot, garbage collection does."""
+    world.domain(maxQueues=5)
+    clients = [world.producer(f"bmq://d/q{i}") for i in range(3)]
+    assert world.alarms("DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK") == []
+    clients.append(world.producer("bmq://d/q3"))
+    alarms = world.alarms("DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK")
+    assert len(alarms) == 1
+    assert "(current: 4, limit: 5)" in alarms[0]
+    clients.append(world.producer("bmq://d/q4"))
+    refused = refusal(world.client().open, "bmq://d/q5", write=1)
+    assert (refused.category, refused.code, refused.message) == (
+        "E_REFUSED", -205, "maximum number of queues reached")
+    panics = world.alarms("DOMAIN_QUEUE_LIMIT_FULL")
+    assert len(panics) == 1
+    assert "(limit: 5)" in panics[0]
+    world.consumer("bmq://d/q0")
+    clients[4].close()
+    assert refusal(world.client().open, "bmq://d/q5", write=1).category == "E_REFUSED"
+    world.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
+    world.producer("bmq://d/q5")
+
+
+@spec("broker", 186)
+def test_the_count_of_queues_is_restored_by_a_restart(world: World) -> None:
+    """Queues are remembered, so is their number."""
+    world.domain(maxQueues=2)
+    world.producer("bmq://d/one").post()
+    world.producer("bmq://d/two").post()
+    world.restart()
+    assert refusal(world.client().open, "bmq://d/three", write=1).code == -205
+    world.producer("bmq://d/one").post()
+
+
+@spec("broker", 187)
+def test_messages_older_than_the_ttl_are_removed_and_counted(world: World) -> None:
+    """Never before; a longer TTL set in time keeps them."""
+    world.domain(messageTtl=1)
+    producer = world.producer()
+    producer.post(b"old")
+    world.advance(0.9)
+    assert world.stored() == 1
+    world.advance(10)
+    producer.post(b"new")
+    assert world.got(world.consumer()) == [b"new"]
+    records = world.logged("due to TTL expiration")
+    assert len(records) == 1
+    assert "For storage for queue [bmq://d/q]" in records[0]
+    assert "configured with TTL value of [1] seconds, garbage-collected [1] messages" in records[0]
+    assert world.statistics()["values"]["queue_gc_msgs_abs"] == 1
+    world.reconfigure(messageTtl=10)
+    world.advance(2)
+    assert world.stored() == 1
+
+
+@spec("broker", 188)
+def test_a_confirm_after_expiry_is_ignored(world: World) -> None:
+    """The message is gone for all, delivered or not."""
+    world.domain(messageTtl=1)
+    producer, consumer = world.producer(), world.consumer()
+    producer.post(b"old")
+    held = world.pushes(consumer)
+    world.advance(12)
+    assert world.stored() == 0
+    consumer.confirm(*held)
+    producer.post(b"new")
+    assert world.got(consumer) == [b"new"]
+    assert world.stored() == 1
+
+
+STUCK = "appears to be stuck."
+
+
+@spec("broker", 189)
+def test_a_message_nobody_takes_makes_a_queue_stuck_until_somebody_does(world: World) -> None:
+    """The alarm once an episode, the all-clear when it moves again."""
+    world.domain(maxIdleTime=1)
+    world.producer().post(b"m")
+    world.advance(35)
+    alarms = world.alarms("QUEUE_STUCK")
+    assert len(alarms) == 1
+    assert "Queue 'bmq://d/q' Messages [current: 1 / " in alarms[0]
+    assert "It currently has 0 consumers." in "\n".join(world.log())
+    assert world.logged("For appId: __default")
+    world.advance(60)
+    assert len(world.alarms("QUEUE_STUCK")) == 1
+    assert world.got(world.consumer()) == [b"m"]
+    world.advance(31)
+    assert world.logged("Queue 'bmq://d/q?id=__default' no longer appears to be stuck.")
+
+
+@spec("broker", 190)
+def test_delivered_but_unconfirmed_is_not_stuck_but_waiting_behind_it_is(world: World) -> None:
+    """A connected consumer may take its time; a message behind a full one may not."""
+    world.domain(maxIdleTime=1)
+    producer, consumer = world.producer(), world.consumer(m=1)
+    producer.post(b"1")
+    assert world.got(consumer) == [b"1"]
+    world.advance(65)
+    assert world.alarms("QUEUE_STUCK") == []
+    producer.post(b"2")
+    world.advance(35)
+    assert len(world.alarms("QUEUE_STUCK")) == 1
+
+
+@spec("broker", 191)
+def test_a_slow_but_moving_consumer_is_not_stuck(world: World) -> None:
+    """A confirm a second, three seconds allowed."""
+    world.domain(maxIdleTime=3)
+    producer, consumer = world.producer(), world.consumer(m=1)
+    producer.post(b"0")
+    for number in range(1, 70):
+        producer.post(b"%d" % number)
+        world.advance(1)
+        confirm_one(world, consumer)
+    assert world.alarms("QUEUE_STUCK") == []
+
+
+@spec("broker", 192)
+def test_unconfirmed_messages_of_a_consumer_that_left_make_a_queue_stuck(world: World) -> None:
+    """They are in the redelivery list, and the alarm says so."""
+    world.domain(maxIdleTime=1)
+    producer, consumer = world.producer(), world.consumer()
+    producer.post(b"m")
+    assert world.got(consumer) == [b"m"]
+    consumer.close()
+    world.advance(35)
+    assert len(world.alarms("QUEUE_STUCK")) == 1
+    assert world.logged("Redelivery list size: 1")
+
+
+@spec("broker", 193)
+def test_max_idle_time_changes_live(world: World) -> None:
+    """Zero silences it; from three to one while blocked raises the alarm soon."""
+    world.domain(maxIdleTime=1)
+    world.producer().post(b"m")
+    world.reconfigure(maxIdleTime=0)
+    world.advance(65)
+    assert world.alarms("QUEUE_STUCK") == []
+    world.reconfigure(maxIdleTime=3600)
+    world.advance(65)
+    assert world.alarms("QUEUE_STUCK") == []
+    world.reconfigure(maxIdleTime=1)
+    world.advance(2)
+    assert len(world.alarms("QUEUE_STUCK")) == 1
+
+
+@spec("broker", 194)
+def test_a_message_that_no_subscription_matches_makes_a_queue_stuck(world: World) -> None:
+    """The alarm shows the message and what was asked for."""
+    world.domain(maxIdleTime=1)
+    producer = world.producer()
+    world.consumer(x="x > 5", name="picky")
+    producer.post(b"m", properties={"x": ("INT32", 1)})
+    world.advance(35)
+    assert len(world.alarms("QUEUE_STUCK")) == 1
+    text = "\n".join(world.log())
+    for line in ("Put aside list size: 1", "x > 5", "Message Properties: [ x (INT32) = 1 ]", "picky:4242",
+                 "Number of unconfirmed messages .....: 0"):
+        assert line in text, line
+
+
+@spec("broker", 195)
+def test_only_the_stuck_app_of_a_fanout_queue_is_named(world: World) -> None:
+    """Two of three are fine."""
+    world.domain("f", "fanout", maxIdleTime=1)
+    producer = world.producer("bmq://f/q")
+    consumers = [world.consumer("bmq://f/q", app) for app in ("bar", "baz")]
+    producer.post(b"m")
+    assert [world.got(c) for c in consumers] == [[b"m"], [b"m"]]
+    world.advance(35)
+    alarms = world.alarms("QUEUE_STUCK")
+    assert len(alarms) == 1
+    assert "Queue 'bmq://f/q?id=foo'" in alarms[0]
+
+
+@spec("broker", 196)
+@pytest.mark.setting(cluster={"partitions": 1, "partition": {"maxJournalFileSize": 16384, "maxDataFileSize": 65536}})
+def test_a_full_journal_refuses_puts_until_a_whole_queue_is_purged(world: World) -> None:
+    """Purging one app frees nothing; purging a queue does."""
+    world.domain("f", "fanout")
+    one, two = world.producer("bmq://f/one"), world.producer("bmq://f/two")
+    statuses: list[int] = []
+    while 6 not in statuses:
+        statuses += [one.status_of(), two.status_of()]
+        assert len(statuses) < 1000, "the partition never fills up"
+    assert set(statuses) == {0, 6}
+    assert len(world.alarms("PARTITION_READONLY")) >= 1
+    assert world.alarms("PARTITION_AVAILABLESPACE_SOFTLIMIT")
+    world.admin("DOMAINS DOMAIN f QUEUE one PURGE foo")
+    assert one.status_of() == 6
+    world.admin("DOMAINS DOMAIN f QUEUE one PURGE *")
+    assert [one.status_of(), two.status_of()] == [0, 0]
+
+
+def test_compressed_messages_count_as_stored(world: World) -> None:
+    """Quotas see the bytes that are kept."""
+    world.domain(queue_bytes=500)
+    producer, consumer = world.producer(), world.consumer()
+    producer.post(bytes(5000), compress=True)
+    producer.post(b"fits")
+    assert payloads(world.pushes(consumer)) == [bytes(5000), b"fits"]
