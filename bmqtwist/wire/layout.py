@@ -6,7 +6,7 @@ never does, a parse costs some 15 us. A *word* is 4 bytes, a *dword* 8. Reserved
 
 from __future__ import annotations
 
-from construct import (
+from construct import (  # type: ignore[import-untyped]
     BitsInteger,
     BitStruct,
     Bytes,
