@@ -1,0 +1,137 @@
+"""The broker over HTTP: is it alive, is it ready, what does it count. Reads only, and nothing that is secret.
+
+    /livez     200 while the event loop turns
+    /readyz    200 when clients are served, 503 with the reason otherwise
+    /metrics   Prometheus' text format
+    /          a short status as JSON
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from klein import Klein
+from twisted.python.failure import Failure
+from twisted.web.http import Request
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+from werkzeug.exceptions import HTTPException
+
+from bmqtwist import __version__
+from bmqtwist.console.prometheus import CONTENT_TYPE, exposition
+from bmqtwist.node.prometheus import Family
+from bmqtwist.node.snapshot import BrokerState
+
+IDLE_SECONDS_MAX = 30  # a connection without a request
+TEXT = "text/plain; charset=utf-8"
+
+
+class Source(Protocol):
+    """Where the console gets what it shows."""
+
+    def state(self) -> BrokerState:
+        """The broker now."""
+
+    def families(self) -> list[Family]:
+        """Its metrics now."""
+
+    def unready(self) -> str:
+        """Why clients are not served; empty = they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What the configuration says about metrics: prefix of their names, and the label Instance."""
+
+    prefix: str = ""
+    instance: str = ""
+
+
+class Console:
+    """One console: routes on an instance, so that two brokers can live in one process."""
+
+    app = Klein()
+
+    def __init__(self, source: Source, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None) -> None:
+        self._source, self._labels, self._log = source, labels, log
+
+    @app.route("/livez", methods=["GET"])
+    def livez(self, request: Request) -> str:
+        """That this is answered is the answer."""
+        return _text(request, "ok\n")
+
+    @app.route("/readyz", methods=["GET"])
+    def readyz(self, request: Request) -> str:
+        """Whether a load balancer may send clients."""
+        reason = self._source.unready()
+        if reason:
+            request.setResponseCode(503)
+        return _text(request, f"{reason or 'ok'}\n")
+
+    @app.route("/metrics", methods=["GET"])
+    def metrics(self, request: Request) -> str:
+        """For Prometheus."""
+        return _text(request, exposition(self._source.families(), self._labels.prefix, self._labels.instance),
+                     CONTENT_TYPE)
+
+    @app.route("/", methods=["GET"])
+    def status(self, request: Request) -> str:
+        """For people with curl."""
+        return _text(request, json.dumps(status(self._source.state(), self._source.unready()), indent=4) + "\n",
+                     "application/json")
+
+    @app.handle_errors(HTTPException)
+    def refused(self, request: Request, failure: Failure) -> str:
+        """An unknown path, a method that is not offered."""
+        error = failure.value
+        assert isinstance(error, HTTPException)  # what the route above says
+        request.setResponseCode(error.code or 500)
+        return _text(request, f"{error.name}\n")
+
+    @app.handle_errors(Exception)
+    def failed(self, request: Request, failure: Failure) -> str:
+        """Our own mistake: logged in full, told in short."""
+        if self._log is not None:
+            self._log(failure)
+        request.setResponseCode(500)
+        return _text(request, "Internal Server Error\n")
+
+    def resource(self) -> Resource:
+        """What a Site serves."""
+        return self.app.resource()
+
+
+def make_site(source: Source, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None) -> Site:
+    """The factory of a listener; requests are not logged."""
+    site = Site(Console(source, labels, log).resource(), timeout=IDLE_SECONDS_MAX)
+    site.displayTracebacks = False
+    site.noisy = False
+    site.log = _no_log  # type: ignore[method-assign]
+    return site
+
+
+def _no_log(request: Request) -> None:
+    """Requests are not logged."""
+
+
+def status(state: BrokerState, unready: str) -> dict[str, object]:
+    """The short status as plain data."""
+    return {
+        "name": "bmqtwist", "version": __version__, "instance": state.instance, "host": state.host,
+        "ready": not unready, "reason": unready, "uptimeSeconds": round(max(0.0, state.wall - state.started_wall), 3),
+        "sessions": len(state.sessions), "domains": len(state.domains), "queues": len(state.queues),
+        "messages": sum(queue.messages for queue in state.queues),
+        "bytes": sum(queue.bytes for queue in state.queues),
+        "clusters": [{"name": cluster.name, "healthy": cluster.healthy, "self": cluster.self_node,
+                      "leader": cluster.elector.leader, "partitions": len(cluster.partitions)}
+                     for cluster in state.clusters]}
+
+
+def _text(request: Request, text: str, content_type: str = TEXT) -> str:
+    request.setHeader(b"Content-Type", content_type.encode())
+    request.setHeader(b"Cache-Control", b"no-store")
+    request.setHeader(b"X-Content-Type-Options", b"nosniff")
+    return text
