@@ -1,0 +1,202 @@
+"""Who owns what: partitions with their primaries and leases, queues with their partitions and apps.
+
+The state changes only by applying advisories, the same on every node and at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bmqtwist.errors import LocalError
+from bmqtwist.wire.cluster_schema import (
+    AppIdInfo,
+    ClusterMessage,
+    LeaderAdvisory,
+    LeaderMessageSequence,
+    PartitionPrimaryAdvisory,
+    PartitionPrimaryInfo,
+    QueueAssignmentAdvisory,
+    QueueInfo,
+    QueueInfoUpdate,
+    QueueUnAssignmentAdvisory,
+    QueueUpdateAdvisory,
+)
+
+
+class StateMismatch(LocalError):
+    """An advisory does not fit the state it is applied to; nothing of it was applied."""
+
+
+class Primary(NamedTuple):
+    """Which node leads a partition, under which lease; leases only grow."""
+
+    node_id: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """One queue. `apps`: app id -> 5-byte key, in the order in which they were added. Never changed in place."""
+
+    uri: str
+    key: bytes
+    partition_id: int
+    apps: dict[str, bytes]
+
+    def info(self) -> QueueInfo:
+        """As it stands in advisories."""
+        return QueueInfo(self.uri, self.key, self.partition_id, app_infos(self.apps))
+
+
+@dataclass(slots=True)
+class Changes:
+    """What an advisory changed: partitions whose (node, lease) differ, queues as they are now (`removed`: were)."""
+
+    partitions: list[int] = field(default_factory=list)
+    assigned: list[QueueRecord] = field(default_factory=list)
+    updated: list[QueueRecord] = field(default_factory=list)
+    removed: list[QueueRecord] = field(default_factory=list)
+
+
+def app_infos(apps: dict[str, bytes]) -> list[AppIdInfo]:
+    """Apps as they stand in advisories."""
+    return [AppIdInfo(app_id, key) for app_id, key in apps.items()]
+
+
+class ClusterState:
+    """Read freely; change by `apply` only."""
+
+    __slots__ = ("partitions", "queues", "keys", "queue_counts")
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, Primary] = {}
+        self.queues: dict[str, QueueRecord] = {}
+        self.keys: set[bytes] = set()  # of all queues
+        self.queue_counts: dict[int, int] = {}  # partition id -> queues mapped to it
+
+    def snapshot(self) -> LeaderAdvisory:
+        """Everything, with an empty sequence number."""
+        return LeaderAdvisory(LeaderMessageSequence(), partition_infos(self.partitions),
+                              [queue.info() for queue in self.queues.values()])
+
+    def apply(self, message: ClusterMessage) -> Changes:
+        """Apply one advisory whole, or raise StateMismatch."""
+        advisory = message.value
+        changes = Changes()
+        if isinstance(advisory, LeaderAdvisory):
+            self._replace(advisory, changes)
+        elif isinstance(advisory, PartitionPrimaryAdvisory):
+            self._check_partitions(advisory.partitions)
+            self._set_partitions(advisory.partitions, changes)
+        elif isinstance(advisory, QueueAssignmentAdvisory):
+            for info in advisory.queues:
+                queue = _record(info)
+                self._assign(queue)
+                changes.assigned.append(queue)
+        elif isinstance(advisory, QueueUnAssignmentAdvisory):
+            self._unassign(advisory, changes)
+        elif isinstance(advisory, QueueUpdateAdvisory):
+            self._update(advisory, changes)
+        else:
+            raise StateMismatch(f"{message.choice or 'an unknown message'} does not change the state of a cluster")
+        return changes
+
+    def _replace(self, advisory: LeaderAdvisory, changes: Changes) -> None:
+        gone = self.partitions.keys() - {info.partition_id for info in advisory.partitions}
+        changes.partitions += sorted(gone)
+        for partition_id in gone:
+            del self.partitions[partition_id]
+        self._set_partitions(advisory.partitions, changes)
+        before = self.queues
+        self.queues, self.keys, self.queue_counts = {}, set(), {}
+        for info in advisory.queues:
+            self._assign(_record(info))
+        for uri, queue in self.queues.items():
+            known = before.get(uri)
+            if known is None or known.key != queue.key:
+                changes.assigned.append(queue)
+            elif known != queue:
+                changes.updated.append(queue)
+        changes.removed += [known for uri, known in before.items()
+                            if uri not in self.queues or self.queues[uri].key != known.key]
+
+    def _check_partitions(self, infos: Iterable[PartitionPrimaryInfo]) -> None:
+        for info in infos:
+            known = self.partitions.get(info.partition_id)
+            if known is None:
+                continue
+            lease = info.primary_lease_id
+            if lease < known.lease or (lease == known.lease and info.primary_node_id != known.node_id):
+                raise StateMismatch(f"partition {info.partition_id} cannot go from node {known.node_id}, lease "
+                                    f"{known.lease} to node {info.primary_node_id}, lease {lease}")
+
+    def _set_partitions(self, infos: Iterable[PartitionPrimaryInfo], changes: Changes) -> None:
+        for info in infos:
+            primary = Primary(info.primary_node_id, info.primary_lease_id)
+            if self.partitions.get(info.partition_id) != primary:
+                self.partitions[info.partition_id] = primary
+                changes.partitions.append(info.partition_id)
+
+    def _assign(self, queue: QueueRecord) -> None:
+        known = self.queues.get(queue.uri)
+        if known is not None:
+            self._forget(known)
+        self.queues[queue.uri] = queue
+        self.keys.add(queue.key)
+        self.queue_counts[queue.partition_id] = self.queue_counts.get(queue.partition_id, 0) + 1
+
+    def _forget(self, queue: QueueRecord) -> None:
+        del self.queues[queue.uri]
+        self.keys.discard(queue.key)
+        self.queue_counts[queue.partition_id] -= 1
+
+    def _unassign(self, advisory: QueueUnAssignmentAdvisory, changes: Changes) -> None:
+        for info in advisory.queues:
+            self._known(info)
+        for info in advisory.queues:
+            queue = self.queues.get(info.uri)
+            if queue is not None:
+                self._forget(queue)
+                changes.removed.append(queue)
+
+    def _update(self, advisory: QueueUpdateAdvisory, changes: Changes) -> None:
+        found: dict[str, QueueRecord] = {}
+        for update in advisory.queue_updates:
+            if not update.uri:  # a domain without queues
+                continue
+            queue = found.get(update.uri) or self._known(update)
+            found[update.uri] = _updated(queue, update)
+        for queue in found.values():
+            self.queues[queue.uri] = queue
+            changes.updated.append(queue)
+
+    def _known(self, info: QueueInfo | QueueInfoUpdate) -> QueueRecord:
+        queue = self.queues.get(info.uri)
+        if queue is None or queue.key != info.key or queue.partition_id != info.partition_id:
+            have = f"{queue.key.hex().upper()} in partition {queue.partition_id}" if queue else "none"
+            raise StateMismatch(f"queue {info.uri} is not {info.key.hex().upper()} in partition {info.partition_id}, "
+                                f"but {have}")
+        return queue
+
+
+def _record(info: QueueInfo) -> QueueRecord:
+    return QueueRecord(info.uri, info.key, info.partition_id, {app.app_id: app.app_key for app in info.app_ids})
+
+
+def _updated(queue: QueueRecord, update: QueueInfoUpdate) -> QueueRecord:
+    apps = dict(queue.apps)
+    for app in update.removed_app_ids:
+        if apps.pop(app.app_id, None) is None:
+            raise StateMismatch(f"queue {queue.uri} has no app '{app.app_id}' to remove")
+    for app in update.added_app_ids:
+        if app.app_id in apps:
+            raise StateMismatch(f"queue {queue.uri} already has the app '{app.app_id}'")
+        apps[app.app_id] = app.app_key
+    return QueueRecord(queue.uri, queue.key, queue.partition_id, apps)
+
+
+def partition_infos(partitions: dict[int, Primary]) -> list[PartitionPrimaryInfo]:
+    """Partitions as they stand in advisories, by id."""
+    return [PartitionPrimaryInfo(number, *partitions[number]) for number in sorted(partitions)]
