@@ -16,8 +16,6 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any, Literal
 
-from crc32c import crc32c
-
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage.message import Message
@@ -29,6 +27,7 @@ from bmqtwist.storage.store import (
     DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, PAYLOAD_CACHE_BYTES, PURGE_RESERVE_BYTES, QLIST_HEADER_BYTES,
     ROLLOVER_CHUNK_BYTES, SYNC_POINT_RESERVE_BYTES, PartitionFiles,
 )
+from bmqtwist.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from bmqtwist.storage.recovery import RecoveredPartition
@@ -89,6 +88,7 @@ class Partition:
         self._soft_alarm_at: int | None = None
         self._alarms: list[tuple[str, str]] = []
         self._rewrite = False
+        self._finished: list[Message] = []
         self._no_roll_before = 0  # epoch seconds: when a rollover that failed for lack of disk may be tried again
         if recovered is not None:
             self._adopt(recovered)
@@ -103,7 +103,8 @@ class Partition:
         self._queue_slots = recovered.queue_slots
         self._uris = {key: queue.uri for key, queue in recovered.queues.items()}
         self._data_outstanding, self._qlist_outstanding = recovered.data_outstanding, recovered.qlist_outstanding
-        self._alarms += [("RECOVERY", text) for text in recovered.alarms]
+        self._alarms += [("RECOVERY", f"Partition [{self.partition_id}]: {text}") for text in recovered.alarms]
+        self._finished = recovered.finished
         self._rewrite = recovered.damaged
         if not recovered.damaged:
             self.files.resume(recovered.journal_end, recovered.data_end, recovered.qlist_end)
@@ -477,6 +478,9 @@ class Partition:
         self._slot_base += self.sequence
         self.lease, self.sequence = lease, 0
         self.sync_point(wall, force=True)
+        for message in self._finished:  # confirmed by all, but the last broker died before it wrote that down
+            self.append_deletion(message.queue_key, message, 0, wall)
+        self._finished = []
 
     def _begin_rewrite(self, wall: int) -> None:
         """Copy what is live into a new set without touching the present one, which is kept as evidence."""

@@ -122,9 +122,19 @@ class PartitionFiles(Protocol):
     """
 
     sizes: FileSizes
-    journal_position: int
-    data_position: int
-    qlist_position: int
+    broken: bool  # a file of the set was missing or empty when it was opened
+
+    @property
+    def journal_position(self) -> int:
+        """Where the next journal record goes."""
+
+    @property
+    def data_position(self) -> int:
+        """Where the next DATA record goes."""
+
+    @property
+    def qlist_position(self) -> int:
+        """Where the next QLIST record goes."""
 
     def read_journal(self, offset: int, size: int) -> bytes:
         """Bytes of the JOURNAL; fewer at its end."""
