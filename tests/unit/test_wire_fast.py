@@ -15,7 +15,7 @@ def bits(count):
 ITEM = st.binary(min_size=16, max_size=16)
 
 
-def same(declaration, packed, **fields):
+def same(declaration, packed, /, **fields):
     """`packed` is what the declaration builds from the fields, and parses into them again."""
     assert declaration.build(fields) == packed
     parsed = declaration.parse(packed)
