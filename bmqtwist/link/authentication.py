@@ -152,7 +152,7 @@ def attempt(authenticator: Authenticator, data: bytes, peer: str) -> Outcome:
     """Let an authenticator judge; one that raises has denied. Safe to run on any thread."""
     try:
         outcome = authenticator.authenticate(data, peer)
-    except Exception as error:  # a plug-in's mistake must not let anybody in, nor stop the broker
+    except Exception as error:  # noqa: BLE001 - a plug-in's mistake must not let anybody in, nor stop the broker
         return Denied(f"Authentication failed: {type(error).__name__} in the authenticator.", -3)
     return outcome if isinstance(outcome, (Granted, Denied)) else Denied("Authentication failed: no outcome.", -3)
 
@@ -160,8 +160,19 @@ def attempt(authenticator: Authenticator, data: bytes, peer: str) -> Outcome:
 class Authentication:
     """The authentication of one connection. `authenticators` by upper-case mechanism; `anonymous` None: disallowed."""
 
-    __slots__ = ("state", "principal", "deadline", "_authenticators", "_anonymous", "_peer", "_mechanism", "_token",
-                 "_asked", "_data", "_outcome")
+    __slots__ = (
+        "_anonymous",
+        "_asked",
+        "_authenticators",
+        "_data",
+        "_mechanism",
+        "_outcome",
+        "_peer",
+        "_token",
+        "deadline",
+        "principal",
+        "state",
+    )
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
                  peer: str = "") -> None:

@@ -102,12 +102,14 @@ class LineFormat:
         return "".join([part if isinstance(part, str) else part(record) for part in self._parts])
 
 
+_DIGITS = {"T": r"\d{8}_\d{6}", "Y": r"\d{4}", "M": r"\d\d", "D": r"\d\d", "h": r"\d\d", "m": r"\d\d", "s": r"\d\d",
+           "p": r"\d+", "%": "%"}
+
+
 class FileNames:
     """The names a pattern stands for."""
 
     __slots__ = ("_pattern",)
-    _DIGITS = {"T": r"\d{8}_\d{6}", "Y": r"\d{4}", "M": r"\d\d", "D": r"\d\d", "h": r"\d\d", "m": r"\d\d", "s": r"\d\d",
-               "p": r"\d+", "%": "%"}
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -127,7 +129,7 @@ class FileNames:
     def matcher(self) -> re.Pattern[str]:
         """Recognizes the last part of every name this pattern has had or will have, rotated ones included."""
         parts = re.split(r"(%.)", self._pattern.rpartition("/")[2])
-        expression = "".join(self._DIGITS.get(part[1], re.escape(part)) if len(part) == 2 and part[0] == "%"
+        expression = "".join(_DIGITS.get(part[1], re.escape(part)) if len(part) == 2 and part[0] == "%"
                              else re.escape(part) for part in parts)
         return re.compile(expression + r"(\.\d{8}_\d{6}(\.\d+)?)?")
 
@@ -135,7 +137,7 @@ class FileNames:
 class Levels:
     """Which severity is wanted of which category. Later entries win; a category is compared without case."""
 
-    __slots__ = ("default", "_rules", "_known")
+    __slots__ = ("_known", "_rules", "default")
 
     def __init__(self, default: str, categories: Sequence[str] = ()) -> None:
         self.default = _severity(default)

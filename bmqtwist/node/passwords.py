@@ -40,7 +40,7 @@ def make_hash(password: str, salt: bytes) -> str:
 class StoredPassword:
     """What the configuration holds for one user; takes the line apart once, so that a bad one fails at start-up."""
 
-    __slots__ = ("_cost", "_salt", "_digest", "_literal")
+    __slots__ = ("_cost", "_digest", "_literal", "_salt")
 
     def __init__(self, text: str) -> None:
         self._cost = (LOG2_N, R, P)

@@ -7,15 +7,38 @@ from collections.abc import Callable
 import pytest
 
 from bmqtwist.errors import Category, LocalError
-from bmqtwist.link.authentication import (TABLE, Answer, Authenticate, Authentication, Close, Credential, Denied, Drop,
-                                          Event, Granted, Outcome, Proceed, State, attempt)
+from bmqtwist.link.authentication import (
+    TABLE,
+    Answer,
+    Authenticate,
+    Authentication,
+    Close,
+    Credential,
+    Denied,
+    Drop,
+    Event,
+    Granted,
+    Outcome,
+    Proceed,
+    State,
+    attempt,
+)
 from bmqtwist.node.authorization import Action
-from bmqtwist.node.passwords import make_hash
-from bmqtwist.node.config import (AnonymousCredential, AppConfig, AuthorizationRules, BmqtwistConfig, Credential as
-                                  CredentialConfig, Disallow, Rule, Setting, SettingValue)
+from bmqtwist.node.config import (
+    AnonymousCredential,
+    AppConfig,
+    AuthorizationRules,
+    BmqtwistConfig,
+    Disallow,
+    Rule,
+    Setting,
+    SettingValue,
+)
 from bmqtwist.node.config import Authentication as AuthenticationConfig
 from bmqtwist.node.config import Authenticator as PluginConfig
 from bmqtwist.node.config import Authorization as AuthorizationConfig
+from bmqtwist.node.config import Credential as CredentialConfig
+from bmqtwist.node.passwords import make_hash
 from bmqtwist.node.security import AnonAuthenticator, BasicAuthenticator, Security, TestAuthenticator, build_security
 from bmqtwist.report import ListReport
 
@@ -61,7 +84,7 @@ def Anonymous(credential: Credential | None) -> AnonymousCredential:
 
 def build(authenticators: list[PluginConfig] | None = None, anonymous: AnonymousCredential | None = None,
           authorizer: PluginConfig | None = None, report: ListReport | None = None,
-          rules: AuthorizationRules = AuthorizationRules()) -> Security:
+          rules: AuthorizationRules | None = None) -> Security:
     def find(name: str) -> Callable[..., object]:
         if name != "tests.Slow":
             raise LocalError(f"no such class: {name}")
@@ -69,7 +92,7 @@ def build(authenticators: list[PluginConfig] | None = None, anonymous: Anonymous
 
     app = AppConfig(authentication=AuthenticationConfig(authenticators=tuple(authenticators or ()),
                                                        anonymous_credential=anonymous),
-                    authorization=AuthorizationConfig(authorizer=authorizer), bmqtwist=BmqtwistConfig(authorization=rules))
+                    authorization=AuthorizationConfig(authorizer=authorizer), bmqtwist=BmqtwistConfig(authorization=rules or AuthorizationRules()))
     return build_security(app, report or ListReport(), lambda seconds: None, find)
 
 
