@@ -8,17 +8,18 @@ which holds all that a broker knows when it starts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from bmqtwist.limits import EVENT_BYTES_MAX
 from bmqtwist.node.clusterconfig import (ClusterDefinition, ClusterNode, ClusterProxyDefinition, Clusters, Elector,
                                          MessageThrottle, PartitionConfig, QueueOperations)
-from bmqtwist.node.domainconfig import Domain, DomainDefinition, DomainVariant, Limits, Subscription
-from bmqtwist.node.schemacheck import Int32, Int64, Natural, Natural64, Port, UInt64, choice, member
+from bmqtwist.node.domainconfig import (Domain, DomainDefinition, DomainVariant, Expression, Limits,
+                                        Subscription)
+from bmqtwist.node.schemacheck import CASELESS, Int32, Int64, Natural, Natural64, Port, UInt64, choice, member
 
 __all__ = ["AppConfig", "Authentication", "Authenticator", "Authorization", "BmqtwistConfig", "BrokerConfig",
            "ClusterDefinition", "ClusterNode", "ClusterProxyDefinition", "Clusters", "Configuration", "Credential",
-           "Domain", "DomainDefinition", "DomainVariant", "Elector", "Limits", "Listener", "LogController",
+           "Domain", "DomainDefinition", "DomainVariant", "Elector", "Expression", "Limits", "Listener", "LogController",
            "MessageThrottle", "PartitionConfig", "QueueOperations", "Setting", "Subscription", "TaskConfig",
            "TcpInterface", "TlsConfig"]
 
@@ -27,7 +28,7 @@ OUTBOX_BYTES_MAX_DEFAULT = 256 << 20
 PAYLOAD_CACHE_BYTES_DEFAULT = 64 << 20
 UNAUTHENTICATED_SECONDS_DEFAULT = 180
 
-Severity: TypeAlias = Literal["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "OFF"]
+Severity: TypeAlias = Annotated[Literal["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "OFF"], CASELESS]
 
 _ONE_THREAD = "one thread serves all; there are no thread pools to size"
 _NO_ALLOCATOR = "memory is managed by Python"

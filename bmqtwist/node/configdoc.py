@@ -7,10 +7,10 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from bmqtwist.node.config import BrokerConfig, Clusters, DomainVariant
-from bmqtwist.node.schemacheck import Declaration, declarations, is_choice, range_of
+from bmqtwist.node.schemacheck import Declaration, declarations, is_choice, range_of, words_of
 
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 FILES = (("bmqbrkrcfg.json", BrokerConfig), ("clusters.json", Clusters), ("domains/&lt;name&gt;.json", DomainVariant))
@@ -56,7 +56,7 @@ def _kind(declared: Declaration) -> str:
     if dataclasses.is_dataclass(kind):
         name = "object"
     elif declared.enumerated:
-        name = ", ".join(f"`{option}`" for option in get_args(kind))
+        name = ", ".join(f"`{option}`" for option in words_of(kind))
     elif kind in (bool, str, float):
         name = {bool: "bool", str: "string", float: "number"}[kind]
     else:

@@ -38,6 +38,7 @@ UInt32: TypeAlias = Annotated[int, Range("uint32", 0, (1 << 32) - 1)]
 Int64: TypeAlias = Annotated[int, Range("int64", -(1 << 63), (1 << 63) - 1)]
 Natural64: TypeAlias = Annotated[int, Range("int64 >= 0", 0, (1 << 63) - 1)]
 UInt64: TypeAlias = Annotated[int, Range("uint64", 0, (1 << 64) - 1)]
+CASELESS = "caseless"  # in the annotation of words: upper and lower case are the same, upper is what is kept
 Port: TypeAlias = Annotated[int, Range("port", 0, 65535)]
 
 
@@ -82,7 +83,7 @@ class Declaration:
     @property
     def enumerated(self) -> bool:
         """Is the value one of a few given words?"""
-        return get_origin(self.kind) is Literal
+        return bool(words_of(self.kind))
 
 
 def choice(cls: type[T]) -> type[T]:
@@ -224,8 +225,10 @@ class _Decoder:
             fits = isinstance(value, str)
         elif kind is float:
             fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
-        elif get_origin(kind) is Literal:
-            fits = isinstance(value, str) and value in get_args(kind)
+        elif words_of(kind):
+            if isinstance(value, str) and CASELESS in get_args(kind):
+                value = value.upper()
+            fits = value in words_of(kind)
         else:
             limits = range_of(kind)
             fits = isinstance(value, int) and not isinstance(value, bool) and limits.low <= value <= limits.high
@@ -237,10 +240,10 @@ class _Decoder:
 
 def hint(kind: Any, value: object) -> str:
     """`; did you mean "x"?` for a misspelt enumerator, else nothing."""
-    if get_origin(kind) is not Literal or not isinstance(value, str):
+    if not isinstance(value, str):
         return ""
-    close = [option for option in get_args(kind) if option.lower() == value.lower()]
-    close = close or get_close_matches(value, get_args(kind), 1)
+    close = [word for word in words_of(kind) if word.lower() == value.lower()]
+    close = close or get_close_matches(value, words_of(kind), 1)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
@@ -255,6 +258,13 @@ def join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def words_of(kind: Any) -> tuple[str, ...]:
+    """The words that a value may be one of; empty = it is no such value."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
 def range_of(kind: Any) -> Range:
     """The Range of an annotated integer type."""
     return next(extra for extra in get_args(kind)[1:] if isinstance(extra, Range))
@@ -266,8 +276,8 @@ def describe_scalar(kind: Any) -> str:
         return "an object"
     if kind in (bool, str, float):
         return {bool: "true or false", str: "a string", float: "a number"}[kind]
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(f'"{option}"' for option in get_args(kind))
+    if words_of(kind):
+        return "one of " + ", ".join(f'"{word}"' for word in words_of(kind))
     limits = range_of(kind)
     if limits.name == "int":
         return "an integer"
