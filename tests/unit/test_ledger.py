@@ -7,7 +7,7 @@ from test_ledgerfile import FILES, case, told_by_tool
 
 from bmqtwist.cluster import ledger as module
 from bmqtwist.cluster.ledger import LEAST_ASSIGNED, LedgerRefused, LedgerUnavailable, MetadataLedger
-from bmqtwist.cluster.state import Primary
+from bmqtwist.cluster.state import Primary, QueueRecord
 from bmqtwist.ids import DEFAULT_APP_KEY
 from bmqtwist.report import ListReport
 from bmqtwist.storage.ledgerfile import parse_ledger_file_name, read_ledger
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_survived_and_replaced_by_a_whole_one():
     ledger, disk = leading()
     for name in "ab":
         ledger.assign_queue(f"bmq://d/{name}", ["__default"], ord(name), 1000)
-    offset = [offset for offset, each in read_ledger(disk.data).records if each.sequence_number == 3][0]
+    offset = next(offset for offset, each in read_ledger(disk.data).records if each.sequence_number == 3)
     data = bytearray(disk.data)
     data[offset + 60] ^= 1
     report = ListReport()
@@ -269,6 +269,19 @@ def test_keys_differ_and_a_recreated_queue_gets_another_one():
     assert ledger.unassign_queue("bmq://d/a", 1000) == first
     assert ledger.unassign_queue("bmq://d/a", 1000) is None
     assert ledger.assign_queue("bmq://d/a", ["x"], 9, 1000).key != first.key
+
+
+def test_a_queue_found_in_a_partition_is_registered_with_its_own_keys():
+    ledger, disk = leading(2)
+    ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
+    found = QueueRecord("bmq://d/b", b"FOUND", 0, {"x": b"xxxxx", "y": b"yyyyy"})
+    ledger.adopt_queue(found, 1000)
+    assert opened(Disk(disk.safe))[0].state.queues["bmq://d/b"] == found
+    before = disk.data
+    for bad in (found, QueueRecord("bmq://d/c", b"FOUND", 0, {}), QueueRecord("bmq://d/c", b"OTHER", 2, {})):
+        with pytest.raises(LedgerRefused):
+            ledger.adopt_queue(bad, 1000)
+    assert disk.data == before
 
 
 def test_a_queue_before_any_partition_has_a_primary_is_refused():
