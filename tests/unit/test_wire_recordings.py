@@ -8,10 +8,29 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from wire_recordings import CLIENT, FILES, MALFORMED, RECORDINGS, events, good_events, name_of, segments, streams
+from wire_recordings import (
+    CLIENT,
+    FILES,
+    MALFORMED,
+    RECORDINGS,
+    events,
+    good_events,
+    name_of,
+    segments,
+    streams,
+)
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire import ber, cluster_events, control, events as data_events, jsoncodec, options, properties, restyle
+from bmqtwist.wire import (
+    ber,
+    cluster_events,
+    control,
+    jsoncodec,
+    options,
+    properties,
+    restyle,
+)
+from bmqtwist.wire import events as data_events
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, EventType

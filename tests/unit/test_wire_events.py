@@ -1,0 +1,252 @@
+"""Data events and options: what a reader keeps of an event that goes bad half way."""
+
+import pytest
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.wire import cluster_events, cluster_schema, events, options
+from bmqtwist.wire.cluster_events import (
+    ClusterStateRecord,
+    LedgerRecordType,
+    Receipt,
+    RecoveryChunk,
+    RecoveryFile,
+    StorageMessage,
+    StorageType,
+)
+from bmqtwist.wire.events import Ack, Confirm, Push, Put
+from bmqtwist.wire.fast import CAT_ZLIB, IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, EventType
+
+GUID = bytes.fromhex("40000000000000dd37e3448fe60cb346")
+OTHER = bytes(range(16))
+
+
+def body_of(decode, event):
+    """Decode an event; and the same with its body amid other bytes, which must not matter."""
+    found = decode(event, 8, len(event))
+    shifted, error = decode(b"\xff" * 5 + event[8:] + b"\xff" * 9, 5, len(event) - 3)
+    assert shifted == found[0] and (error is None) == (found[1] is None)
+    return found
+
+
+def test_put_as_annotated():
+    event = bytes.fromhex("00000034 42020000 1000000b 00000009 00000000 40000000000000dd37e3448fe60cb346 9a71bb4c"
+                          "00000000 68656c6c6f030303")
+    assert events.encode_put([Put(0, GUID, b"hello", flags=1)]) == event
+    assert body_of(events.decode_put, event) == ([Put(0, GUID, b"hello", 1, 0x9A71BB4C)], None)
+
+
+def test_ack_as_annotated():
+    event = bytes.fromhex("00000024 45020000 16000000 00000000") + GUID + bytes(4)
+    assert events.encode_ack([Ack(0, 0, GUID, 0)]) == event
+    assert body_of(events.decode_ack, event) == ([Ack(0, 0, GUID, 0)], None)
+
+
+def test_push_and_its_confirm_as_annotated():
+    event = bytes.fromhex("0000003c 44020000 0000000d 00000208 00000000") + OTHER + bytes.fromhex(
+        "00000000 04000002 00000001 6f6c642d6f7074696f6e 0202")
+    push = Push(0, OTHER, b"old-option", options=options.encode([options.SubQueueIds((1,))]))
+    assert events.encode_push([push]) == event
+    assert body_of(events.decode_push, event) == ([push], None)
+    event = bytes.fromhex("00000024 43020000 16000000 00000000") + OTHER + bytes(4)
+    assert events.encode_confirm([Confirm(0, OTHER, 0)]) == event
+    assert events.encode_reject([Confirm(0, OTHER, 0)])[4] == 0x4D
+    assert body_of(events.decode_confirm, event) == ([Confirm(0, OTHER, 0)], None)
+
+
+def test_a_correlation_id_stands_where_the_guid_would():
+    put = Put(0, b"\0\1\2\3" + bytes(12), b"x")
+    assert put.correlation_id == 0x010203
+
+
+def two_puts(**second):
+    first = Put(1, GUID, b"first", 1)
+    return events.encode_put([first, Put(**{"queue_id": 2, "guid": OTHER, "data": b"second", **second})])
+
+
+SECOND = 8 + 36 + 8  # where the second message begins
+
+
+@pytest.mark.parametrize(("at", "value", "why"), [
+    (SECOND + 3, 0, "longer than the message"),  # MessageWords 0
+    (SECOND + 3, 12, "longer than its event"),
+    (SECOND + 7, 7, "header of 7 words"),
+    (SECOND + 6, 1, None),  # one word of options: the data is shorter then
+    (SECOND + 6, 5, "longer than the message"),
+    (SECOND + 7, 2 << 5 | 9, "unknown compression"),
+    (SECOND + 33, 1, "schema id without properties"),
+    (SECOND + 43, 0, "padding"),
+    (SECOND + 43, 5, "padding"),
+])
+def test_a_broken_put_costs_the_rest_of_its_event_and_not_what_came_before(at, value, why):
+    event = bytearray(two_puts())
+    event[at] = value
+    found, error = body_of(events.decode_put, bytes(event))
+    assert found[0] == Put(1, GUID, b"first", 1, found[0].crc)
+    if why is None:
+        assert len(found) == 2 and error is None
+    else:
+        assert len(found) == 1 and why in str(error) and not error.fatal
+
+
+def test_a_put_without_data_and_a_put_event_without_messages_are_refused():
+    found, error = body_of(events.decode_put, two_puts(data=b""))
+    assert len(found) == 1 and "no application data" in str(error)
+    found, error = events.decode_put(b"", 0, 0)
+    assert not found and "no messages" in str(error)
+
+
+@pytest.mark.parametrize("cut", range(1, 44))
+def test_a_put_event_cut_short_keeps_its_whole_messages(cut):
+    event = two_puts()
+    found, error = body_of(events.decode_put, event[:-cut])
+    assert len(found) == 1
+    assert (error is None) == (cut == 44)
+
+
+def test_puts_with_the_shorter_header_options_and_properties():
+    messages = [Put(1, GUID, b"data", header_words=8), Put(1, OTHER, b"data", MESSAGE_PROPERTIES, schema_id=3),
+                Put(0xFFFFFFF5, OTHER, b"data", compression=CAT_ZLIB, options=bytes.fromhex("0400000200000001"))]
+    found, error = body_of(events.decode_put, events.encode_put(messages))
+    assert error is None
+    assert [(each.header_words, each.schema_id, each.options) for each in found] == [
+        (8, 0, b""), (9, 3, b""), (9, 0, bytes.fromhex("0400000200000001"))]
+    assert events.encode_put(found) == events.encode_put(messages)
+
+
+def test_a_longer_header_is_read_and_its_new_words_skipped():
+    event = events.encode_put([Put(1, GUID, b"data", options=b"\xaa\xbb\xcc\xdd")])
+    wider = event[:8] + bytes.fromhex("0000000c 0000000a") + event[16:]
+    [found], error = body_of(events.decode_put, wider)
+    assert error is None and found.options == b"" and found.data == b"data"
+
+
+def test_a_push_may_be_empty_and_an_implicit_payload_has_none():
+    """The original writes four bytes of padding even where there is no payload to pad."""
+    messages = [Push(1, GUID, b"", header_words=7), Push(1, OTHER, b"", IMPLICIT_PAYLOAD)]
+    event = events.encode_push(messages)
+    assert body_of(events.decode_push, event) == (messages, None)
+    bare = bytes.fromhex("00000028 44020000 10000008 00000008 00000001") + OTHER + bytes(4)
+    assert events.decode_push(bare, 8, 40) == ([Push(1, OTHER, b"", IMPLICIT_PAYLOAD)], None)
+    loaded = events.encode_push([Push(1, OTHER, b"payload", IMPLICIT_PAYLOAD)])
+    found, error = events.decode_push(loaded, 8, len(loaded))
+    assert not found and "IMPLICIT_PAYLOAD" in str(error)
+
+
+def test_wider_acks_are_understood_and_status_and_ids_kept():
+    event = bytes.fromhex("00000030 45020000 27000000 deadbeef 0712d687") + GUID + bytes.fromhex("00000009 eeeeeeee")
+    assert body_of(events.decode_ack, event) == ([Ack(7, 0x12D687, GUID, 9)], None)
+
+
+@pytest.mark.parametrize("decode", [events.decode_ack, events.decode_confirm])
+@pytest.mark.parametrize(("body", "count"), [
+    (b"", 0), (b"\x16\0\0", 0), (b"\x16\0\0\0", 0), (b"\x06\0\0\0" + bytes(24), 0), (b"\x15\0\0\0" + bytes(24), 0),
+    (b"\x16\0\0\0" + bytes(23), 0), (b"\x16\0\0\0" + bytes(47), 1), (b"\xf6\0\0\0", 0),
+])
+def test_broken_items_are_refused_after_the_good_ones(decode, body, count):
+    found, error = decode(body, 0, len(body))
+    assert len(found) == count and isinstance(error, PeerError) and not error.fatal
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("option", "hexadecimal"), [
+    (options.SubQueueIds((1,)), "0400000200000001"),
+    (options.SubQueueIds((3, 1, 2)), "04000004000000030000000100000002"),
+    (options.SubQueueInfos((options.SubQueueInfo(1),)), "0c4000030000000180000000"),
+    (options.SubQueueInfos((options.SubQueueInfo(0),), packed=True), "0e000080"),
+    (options.SubQueueInfos((options.SubQueueInfo(2, 63, True), options.SubQueueInfo(3, 0))),
+     "0c400005000000027f0000000000000300000000"),
+    (options.GroupId(b"abc"), "0800000261626301"),
+])
+def test_options_as_drawn(option, hexadecimal):
+    assert options.encode([option]).hex() == hexadecimal
+    assert options.decode(bytes.fromhex(hexadecimal)) == [option]
+
+
+def test_several_options_keep_their_order():
+    several = [options.SubQueueInfos((options.SubQueueInfo(1, 5),)), options.SubQueueIds((1,)), options.GroupId(b"")]
+    assert options.decode(options.encode(several)) == several
+    assert options.decode(b"") == []
+
+
+@pytest.mark.parametrize("area", [
+    "10000002 00000000", "00000002 00000000", "04000002 00000001 04000002 00000001", "04000001", "04000000",
+    "04000003 00000001", "04", "0c400002 00000001", "0c200002 00000001", "06000001", "08000002 61626300",
+    "08000002 61626305", "0800000a" + "61" * 35 + "01",
+], ids=lambda area: area[:17])
+def test_one_bad_option_spoils_the_area(area):
+    with pytest.raises(PeerError):
+        options.decode(bytes.fromhex(area))
+
+
+@pytest.mark.parametrize("option", [
+    options.SubQueueIds(()), options.SubQueueInfos(()), options.GroupId(bytes(32)),
+    options.SubQueueInfos((options.SubQueueInfo(1),), packed=True),
+    options.SubQueueInfos((options.SubQueueInfo(1, 64),)), options.SubQueueInfos((options.SubQueueInfo(1, -1),)),
+])
+def test_options_that_cannot_be_said_are_our_mistake(option):
+    with pytest.raises(LocalError):
+        options.encode([option])
+
+
+# -- between brokers ---------------------------------------------------------------------------------------------
+
+STORED = [StorageMessage(StorageType.DATA, 3, 11, b"r" * 60, b"payload!", 1),
+          StorageMessage(StorageType.JOURNAL_OP, 3, 26, b"s" * 60)]
+STATE = ClusterStateRecord(LedgerRecordType.COMMIT, 2, 5, 1795234000, cluster_schema.ClusterMessage(
+    "leaderAdvisoryCommit", cluster_schema.LeaderAdvisoryCommit(
+        cluster_schema.LeaderMessageSequence(2, 5), cluster_schema.LeaderMessageSequence(2, 4))))
+CHUNKS = [RecoveryChunk(RecoveryFile.JOURNAL, 1, 0, OTHER, b"abcd"), RecoveryChunk(RecoveryFile.QLIST, 1, 1, OTHER, b"",
+                                                                                 True)]
+
+
+@pytest.mark.parametrize(("messages", "encode", "decode"), [
+    (STORED, cluster_events.encode_storage, cluster_events.decode_storage),
+    (CHUNKS, cluster_events.encode_recovery, cluster_events.decode_recovery),
+    ([STATE, STATE], cluster_events.encode_cluster_state, cluster_events.decode_cluster_state),
+], ids=["storage", "recovery", "cluster state"])
+def test_events_between_brokers_round_trip_and_keep_what_precedes_a_cut(messages, encode, decode):
+    event = encode(messages)
+    assert body_of(decode, event) == (messages, None)
+    last = len(event) - len(encode(messages[:1]))
+    for cut in range(1, last):
+        found, error = body_of(decode, event[:-cut])
+        assert found == messages[:1] and error is not None
+    assert decode(event, 8, 8)[1] is not None
+
+
+def test_receipts():
+    event = cluster_events.encode_receipt(Receipt(1, 2 << 32 | 3, 4))
+    assert event.hex() == "000000184e020000" + "00000001" + "00000002" + "00000003" + "00000004"
+    assert body_of(cluster_events.decode_receipt, event) == ([Receipt(1, 2 << 32 | 3, 4)], None)
+    assert cluster_events.decode_receipt(event, 8, 23)[1] is not None
+
+
+def test_partition_sync_is_storage_by_another_name():
+    event = cluster_events.encode_storage(STORED, EventType.PARTITION_SYNC)
+    assert event[4] == 0x4A and event[8:] == cluster_events.encode_storage(STORED)[8:]
+
+
+@pytest.mark.parametrize("at", [0, 7, 20, 31, 40, -1])
+def test_a_changed_bit_of_a_cluster_state_record_is_noticed(at):
+    record = bytearray(cluster_events.encode_cluster_state_record(STATE))
+    record[at] ^= 0x10
+    with pytest.raises(PeerError):
+        cluster_events.read_cluster_state_record(bytes(record), 0, len(record))
+
+
+@pytest.mark.parametrize(("at", "value"), [(3, 0), (3, 17), (3, 255), (4, 0x12), (5, 0), (5, 7)])
+def test_a_storage_message_that_contradicts_itself_is_refused(at, value):
+    event = bytearray(cluster_events.encode_storage(STORED))
+    event[8 + at] = value
+    found, error = cluster_events.decode_storage(bytes(event), 8, len(event))
+    assert not found and error is not None
+
+
+@pytest.mark.parametrize(("at", "value"), [(3, 6), (3, 255), (5, 0x60 | 2), (5, 0x70), (5, 0x74)])
+def test_a_recovery_chunk_that_contradicts_itself_is_refused(at, value):
+    event = bytearray(cluster_events.encode_recovery(CHUNKS))
+    event[8 + at] = value
+    found, error = cluster_events.decode_recovery(bytes(event), 8, len(event))
+    assert not found and error is not None
