@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bmqtwist.storage.message import Message
 
 CATEGORY = "QUEUE_STUCK"
-STUCK_POLL_S = 0.5  # how often a stuck queue is looked at again
+STUCK_POLL_S = 0.5  # how often is looked whether a queue is due, and at a stuck queue
 LISTED_MAX = 10  # oldest messages in the alarm
 
 
@@ -36,18 +36,20 @@ class Notice:
 
 
 class StuckMonitor:
-    """Remembers which apps are stuck. `period`: seconds after which a queue is looked at in any case."""
+    """Remembers which apps are stuck, and when to look at a queue again: at the moment when its oldest waiting message
+    would be overdue, after maxIdleTime when none waits, and in any case after `period` seconds.
+    """
 
     def __init__(self, period: float = 30.0) -> None:
         self.period = period
         self._stuck: dict[Queue, set[str]] = {}  # queue -> app ids
         self._due: dict[Queue, tuple[float, int]] = {}  # queue -> (when to look, under which maxIdleTime this was said)
 
-    def check(self, queues: Iterable[Queue], now: float, wall_offset: float) -> tuple[list[Notice], float]:
-        """Look at the queues that are due: what to tell, and when to come back.
+    def check(self, queues: Iterable[Queue], now: float, wall_offset: float) -> list[Notice]:
+        """Look at those queues that are due: what to tell.
 
-        To be called with all queues of the broker at the moment that the last call named, and after every change of a
-        domain's configuration. `wall_offset` turns `now` into seconds since the epoch.
+        To be called every `STUCK_POLL_S` seconds with all queues of the broker: that is how late an alarm may be.
+        `wall_offset` turns `now` into seconds since the epoch.
         """
         notices: list[Notice] = []
         due: dict[Queue, tuple[float, int]] = {}
@@ -57,14 +59,14 @@ class StuckMonitor:
             if not idle_max or queue.mode == "broadcast":
                 continue
             moment, said_for = self._due.get(queue, (now, idle_max))
-            before = self._stuck.get(queue, set())
+            apps = self._stuck.get(queue, set())
             if now >= moment or said_for != idle_max:
-                before, moment = self._look(queue, before, now, wall_offset, notices)
+                apps, moment = self._look(queue, apps, now, wall_offset, notices)
             due[queue] = moment, idle_max
-            if before:
-                stuck[queue] = before
+            if apps:
+                stuck[queue] = apps
         self._due, self._stuck = due, stuck
-        return notices, min((moment for moment, _ in due.values()), default=now + self.period)
+        return notices
 
     def _look(self, queue: Queue, before: set[str], now: float, wall_offset: float,
               notices: list[Notice]) -> tuple[set[str], float]:
@@ -76,7 +78,7 @@ class StuckMonitor:
             overdue_at = waiting[0].arrived + idle_max if waiting else None
             if overdue_at is not None and overdue_at <= now:
                 stuck.add(app.app_id)
-                due = min(due, now + STUCK_POLL_S)
+                due = now
                 if app.app_id not in before:
                     notices.append(Notice(True, stuck_text(queue, app, waiting[0], wall_offset)))
                 continue
