@@ -184,13 +184,22 @@ class MetadataLedger:
         pending = {info.key for each in self.pending.values() for info in _queues_of(each.record.message)}
         key = make_storage_key(uri, timer_ns, self.state.keys | pending if pending else self.state.keys)
         queue = QueueRecord(uri, key, partition_id, _app_keys(app_ids, {}, timer_ns))
-        self._publish(LedgerRecordType.UPDATE, "queueAssignmentAdvisory",
-                      QueueAssignmentAdvisory(LeaderMessageSequence(), [queue.info()]), wall)
+        self._publish_assignment(queue, wall)
         return queue
 
     def adopt_queue(self, queue: QueueRecord, wall: int) -> None:
-        """Register a queue that a partition holds and the ledger lost, with the key and apps it has there."""
+        """Register a queue that a partition holds and the ledger lost, with the key and apps it has there.
+
+        LedgerRefused if its URI or key is registered, or its partition does not exist.
+        """
         self._settled(queue.uri)
+        if queue.uri in self.state.queues or queue.key in self.state.keys:
+            raise LedgerRefused(f"queue {queue.uri} with key {queue.key.hex().upper()} is registered already")
+        if queue.partition_id not in self.state.partitions:
+            raise LedgerRefused(f"queue {queue.uri} is in partition {queue.partition_id}, which does not exist")
+        self._publish_assignment(queue, wall)
+
+    def _publish_assignment(self, queue: QueueRecord, wall: int) -> None:
         self._publish(LedgerRecordType.UPDATE, "queueAssignmentAdvisory",
                       QueueAssignmentAdvisory(LeaderMessageSequence(), [queue.info()]), wall)
 
