@@ -18,7 +18,7 @@ from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
 from bmqtwist.storage.journal import JournalScan, check_file_header, unpack_sync_point
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
-    CONFIRM, DATA_HEADER, DATA_HEADER_WORDS, MAGIC, PROPERTIES_FLAG, QUEUE_RECORD_HEADER, RECORD, SEQUENCE_MASK,
+    DATA_HEADER, DATA_HEADER_WORDS, MAGIC, PROPERTIES_FLAG, QUEUE_RECORD_HEADER, RECORD, SEQUENCE_MASK,
     FileType, QueueOp, data_record_bytes, pack_queue_op, pack_queue_record, parse_queue_record,
 )
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, ROLLOVER_CHUNK_BYTES, PartitionFiles

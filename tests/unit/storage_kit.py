@@ -1,0 +1,101 @@
+"""What the storage tests share: recorded file sets, a partition on a simulated disk, and what it holds as a value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bmqtwist.storage.filesets import FileSets
+from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.partition import Message, Partition
+from bmqtwist.storage.recovery import RecoveredPartition, recover
+from bmqtwist.storage.store import FileSizes
+from bmqtwist.wire.checksum import crc32c
+
+RECORDED = Path(__file__).resolve().parent.parent / "vectors" / "storage-recorded"
+KINDS = ("journal", "data", "qlist")
+WALL = 1795237326  # epoch seconds, when the recordings were made
+SMALL = FileSizes(1 << 20, 4 << 20, 1 << 20)
+TINY = FileSizes(16384, 1 << 20, 1 << 16)
+KEY, OTHER = b"queue", b"other"
+DEFAULT = [("__default", b"0\0\0\0\0")]
+FANOUT = [("foo", b"fookk"), ("bar", b"barkk"), ("baz", b"bazkk")]
+
+
+def journals(*, archives: bool = True) -> list[Path]:
+    """Every recorded journal."""
+    found = sorted(RECORDED.rglob("*.bmq_journal"))
+    return [path for path in found if archives or path.parent.name != "archive"]
+
+
+def name_of(path: Path) -> str:
+    """A test id for a recorded journal."""
+    return "/".join(path.relative_to(RECORDED).parts[:-1]) + "/p" + path.name[4]
+
+
+def disk_with(journal: Path) -> MemoryDisk:
+    """A simulated disk holding the file set of a recorded journal."""
+    disk = MemoryDisk()
+    for kind in KINDS:
+        path = journal.with_suffix(f".bmq_{kind}")
+        disk.put(f"/l/{path.name}", path.read_bytes())
+    return disk
+
+
+def open_files(disk: Any, partition_id: int = 0, sizes: FileSizes = SMALL, keep: int = 9, wall: int = WALL,
+               location: str = "/l", archive: str = "/a") -> FileSets:
+    """The file sets of a partition, opened."""
+    files = FileSets(disk, location, archive, partition_id, sizes, keep)
+    files.open(wall)
+    return files
+
+
+def start(disk: Any, sizes: FileSizes = SMALL, lease: int | None = 1, wall: int = WALL,
+          **options: Any) -> tuple[Partition, RecoveredPartition]:
+    """Recover and become primary: what a broker does at its start. `lease` None = one more than the last."""
+    files = open_files(disk, sizes=sizes, wall=wall)
+    recovered = recover(files)
+    partition = Partition(0, 1, files, recovered, **options)
+    partition.activate(recovered.lease + 1 if lease is None else lease, wall)
+    return partition, recovered
+
+
+def make_message(number: int, payload: bytes = b"payload", ref_count: int = 1, **fields: Any) -> Message:
+    """A message as a queue would make it."""
+    message = Message((0x40 << 120 | number).to_bytes(16, "big"), payload, crc=crc32c(payload), **fields)
+    message.ref_count, message.pending = ref_count, (1 << ref_count) - 1
+    return message
+
+
+def state(recovered: RecoveredPartition) -> dict[str, Any]:
+    """What consumers could tell apart: uri -> (app ids, [(GUID, apps that still wait)])."""
+    result = {}
+    for queue in recovered.queues.values():
+        names = {app.ordinal: app.app_id for app in queue.apps}
+        result[queue.uri] = ([app.app_id for app in queue.apps],
+                             [(message.guid, [names[bit] for bit in names if message.pending >> bit & 1])
+                              for message in queue.messages])
+    return result
+
+
+def reread(disk: Any, sizes: FileSizes = SMALL, **options: Any) -> RecoveredPartition:
+    """What a start would find on the disk."""
+    return recover(open_files(disk, sizes=sizes), **options)
+
+
+def guids(recovered: RecoveredPartition) -> list[str]:
+    """Outstanding GUIDs of all queues, in hex."""
+    return [message.guid.hex().upper() for queue in recovered.queues.values() for message in queue.messages]
+
+
+def entries(journal: bytes) -> list[tuple[int, int, int, int, bytes]]:
+    """The accepted records of a journal's bytes."""
+    return list(JournalScan(lambda offset, size: journal[offset:offset + size], len(journal)))
+
+
+def path_of(disk: MemoryDisk, kind: str, directory: str = "/l") -> str:
+    """The one file of a kind in a directory."""
+    paths = [path for path in disk.paths() if path.startswith(directory + "/") and path.endswith(f".bmq_{kind}")]
+    assert len(paths) == 1, paths
+    return paths[0]
