@@ -17,11 +17,11 @@ from bmqtwist.node.domainconfig import (Domain, DomainDefinition, DomainVariant,
                                         Subscription)
 from bmqtwist.node.schemacheck import CASELESS, Int32, Int64, Natural, Natural64, Port, UInt64, choice, member
 
-__all__ = ["AppConfig", "Authentication", "Authenticator", "Authorization", "BmqtwistConfig", "BrokerConfig",
-           "ClusterDefinition", "ClusterNode", "ClusterProxyDefinition", "Clusters", "Configuration", "Credential",
-           "Domain", "DomainDefinition", "DomainVariant", "Elector", "Expression", "Limits", "Listener", "LogController",
-           "MessageThrottle", "PartitionConfig", "QueueOperations", "Setting", "Subscription", "TaskConfig",
-           "TcpInterface", "TlsConfig"]
+__all__ = ["AppConfig", "Authentication", "Authenticator", "Authorization", "AuthorizationRules", "BmqtwistConfig",
+           "BoundListener", "BrokerConfig", "ClusterDefinition", "ClusterNode", "ClusterProxyDefinition", "Clusters",
+           "Configuration", "Credential", "Domain", "DomainDefinition", "DomainVariant", "Elector", "Expression",
+           "Limits", "Listener", "LogController", "MessageThrottle", "PartitionConfig", "QueueOperations", "Rule",
+           "Setting", "Subscription", "TaskConfig", "TcpInterface", "TlsConfig"]
 
 PASSWORD_HASH_PREFIX = "$scrypt$"  # a BASIC password that starts so is a hash, anything else is plain text
 OUTBOX_BYTES_MAX_DEFAULT = 256 << 20

@@ -22,7 +22,7 @@ from bmqtwist.report import Report
 
 FILES_READ_MAX = 2  # a domain's file, and that of the domain it redirects to
 STAMP_PERIOD_S = 60.0  # how often the configuration directory is looked at for changes
-CONTENT_CHARS_MAX = 1024  # of a file that cannot be decoded, in the answer
+CONTENT_CHARS_MAX = 1024  # of a file that cannot be decoded, and of the reasons, in the answer
 NAME_CHARS_MAX = 200  # a file name has at most 255 bytes
 CODE_READ, CODE_DECODE, CODE_REDIRECT, CODE_CONFIG = -1, -2, -3, -10
 
@@ -220,7 +220,7 @@ class DomainProvider:
             variant = decode_text(DomainVariant, file.text, file.path, notices)
         except ConfigError as error:
             raise Refused(Category.E_UNKNOWN, f"Error while decoding domain configuration [domain: '{asked}', rc: -1, "
-                          f"error: '{error}', from content: '{file.text[:CONTENT_CHARS_MAX]}']", CODE_DECODE) from None
+                          f"error: '{str(error)[:CONTENT_CHARS_MAX]}', from content: '{file.text[:CONTENT_CHARS_MAX]}']", CODE_DECODE) from None
         texts = frozenset(map(str, notices))
         for text in sorted(texts - self._noticed.get(name, frozenset())):
             self._report.warn("%s", text)

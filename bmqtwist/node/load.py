@@ -32,10 +32,11 @@ Lines = dict[tuple[str, str], int]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration and what there is to say about its files, each thing once."""
+    """A configuration and what there is to say about its files, each thing once; `lines` by (file, path)."""
 
     configuration: Configuration
-    warnings: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...]
+    lines: Lines
 
 
 def load(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Mapping[str, str] | None = None,
@@ -60,7 +61,7 @@ def load(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Ma
     notices = _with_lines(notices, lines)
     if strict and notices:
         raise ConfigError(notices)
-    return Loaded(configuration, tuple(notices))
+    return Loaded(configuration, tuple(notices), lines)
 
 
 def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Mapping[str, str] | None = None,
@@ -77,14 +78,16 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
         warnings += loaded.warnings
         known = loaded.configuration.clusters
         clusters = {each.name for each in known.my_clusters} | {each.name for each in known.proxy_clusters}
-        _check_security(loaded.configuration, problems, warnings)
+        said = _check_security(loaded.configuration)
+        problems += _with_lines(said[0], loaded.lines)
+        warnings += _with_lines(said[1], loaded.lines)
     except ConfigError as error:
         problems += error.findings
     reader = DomainReader(directory)
     variants = {}
     for name in reader.names():
         lines: Lines = {}
-        said: tuple[list[Finding], list[Finding]] = ([], [])
+        said = ([], [])
         variants[name] = check_domain_text(reader.read(name), *said, lines)
         problems += _with_lines(said[0], lines)
         warnings += _with_lines(said[1], lines)
@@ -104,14 +107,14 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
     return (problems + warnings, []) if strict else (problems, warnings)
 
 
-def _check_security(configuration: Configuration, problems: list[Finding], warnings: list[Finding]) -> None:
-    file, report = f"{configuration.directory}/{BROKER_FILE}", ListReport()
+def _check_security(configuration: Configuration) -> tuple[list[Finding], list[Finding]]:
+    file, report, problems = f"{configuration.directory}/{BROKER_FILE}", ListReport(), []
     try:
         build_security(configuration.app, report, lambda seconds: None, find_class)
     except LocalError as error:
         problems.append(Finding(file, 0, "appConfig.authentication", str(error)))
-    warnings += [Finding(file, 0, "appConfig.authentication", text) for severity, text in report.lines
-                 if severity in ("WARN", "ALARM")]
+    return problems, [Finding(file, 0, "appConfig.authentication", text) for severity, text in report.lines
+                      if severity in ("WARN", "ALARM")]
 
 
 def find_class(dotted: str) -> Callable[..., object]:

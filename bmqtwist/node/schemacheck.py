@@ -21,6 +21,8 @@ from bmqtwist.node.jsontext import JsonError, Located, parse
 
 T = TypeVar("T")
 
+NAME_CHARS_MAX = 100  # longer names and words are not compared with the known ones
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -243,13 +245,14 @@ def hint(kind: Any, value: object) -> str:
     if not isinstance(value, str):
         return ""
     close = [word for word in words_of(kind) if word.lower() == value.lower()]
-    close = close or get_close_matches(value, words_of(kind), 1)
+    close = close or (get_close_matches(value, words_of(kind), 1) if len(value) <= NAME_CHARS_MAX else [])
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def unknown_member(name: str, names: dict[str, Declaration]) -> str:
     """The notice about a member nobody declared."""
-    close = [known for known in names if known.lower() == name.lower()] or get_close_matches(name, names, 1)
+    close = [known for known in names if known.lower() == name.lower()]
+    close = close or (get_close_matches(name, names, 1) if len(name) <= NAME_CHARS_MAX else [])
     return f'unknown member, ignored; did you mean "{close[0]}"?' if close else "unknown member, ignored"
 
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bmqtwist.node import config, configdoc
 from bmqtwist.node.configprint import bracketed, plain, pretty_json
@@ -226,6 +228,26 @@ def test_a_choice_wants_exactly_one_of_its_members():
     assert "mode.priority: found true, expected an object" in complaint({"priority": True})
 
 
+@given(st.data())
+def test_any_change_to_a_file_gives_a_configuration_or_a_refusal_and_nothing_else(data):
+    cls, make = data.draw(st.sampled_from([(config.BrokerConfig, broker_of_the_original),
+                                           (config.Clusters, clusters_of_the_original),
+                                           (DomainVariant, domain_of_the_original)]))
+    root = [make()]
+    holder, key = root, 0
+    for _ in range(data.draw(st.integers(0, 6))):
+        value = holder[key]
+        if not isinstance(value, (dict, list)) or not value:
+            break
+        holder, key = value, data.draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
+    holder[key] = data.draw(st.sampled_from([None, True, -1, 0, 1 << 70, 0.5, "", "x", [], {}, [None], {"x": 1}]))
+    notices = []
+    try:
+        assert isinstance(decode_text(cls, json.dumps(root[0]), "f", notices), cls)
+    except ConfigError as error:
+        assert error.findings and all(finding.line == 1 for finding in error.findings)
+
+
 def test_levels_of_the_log_are_read_in_any_case(directory):
     controller = load(str(directory), environment={}).configuration.broker.task_config.log_controller
     assert controller.logging_verbosity == "INFO"
@@ -292,7 +314,8 @@ def test_every_member_is_documented_and_every_unit_follows_the_name():
                 yield declared
                 yield from members(declared.kind, seen)
 
-    everything = [each for root in (config.BrokerConfig, config.Clusters, DomainVariant) for each in members(root, set())]
+    roots = (config.BrokerConfig, config.Clusters, DomainVariant)
+    everything = [each for root in roots for each in members(root, set())]
     assert len(everything) > 200
     for declared in everything:
         assert declared.member.text, declared.name
@@ -319,8 +342,9 @@ def test_what_is_printed_reads_back_as_the_same_configuration():
 
 
 def test_an_expression_prints_in_brackets():
-    assert bracketed(config.Subscription(app_id="foo", expression=config.Expression(version="E_VERSION_1", text="x >"))) \
-        == '[ appId = "foo" expression = [ version = E_VERSION_1 text = "x >" ] ]'
+    expression = config.Expression(version="E_VERSION_1", text="x >")
+    assert bracketed(config.Subscription(app_id="foo", expression=expression)) == (
+        '[ appId = "foo" expression = [ version = E_VERSION_1 text = "x >" ] ]')
 
 
 def test_passwords_never_print():

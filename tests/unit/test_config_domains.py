@@ -1,0 +1,434 @@
+"""Domains by name: redirects, caches, validation, reconfiguration; the answers are those of the original."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bmqtwist.errors import Category, LocalError, Refused
+from bmqtwist.node.domains import (STAMP_PERIOD_S, DomainFile, DomainProvider, LoadedDomain, Resolved,
+                                   check_domain_text, validate_definition)
+from bmqtwist.node.load import DomainReader
+from bmqtwist.report import ListReport
+
+
+def limits(**changes):
+    return {"messages": 2000, "messagesWatermarkRatio": 0.8, "bytes": 2097152, "bytesWatermarkRatio": 0.8, **changes}
+
+
+def definition(mode="priority", storage="fileBacked", location="c3", consistency="eventual", **changes):
+    """A domain's file as data; `changes` go to its parameters."""
+    return {"definition": {"location": location, "parameters": {
+        "mode": mode if isinstance(mode, dict) else {mode: {}}, "messageTtl": 300, "consistency": {consistency: {}},
+        "storage": storage if isinstance(storage, dict) else {
+            "config": {storage: {}}, "domainLimits": limits(), "queueLimits": limits()}, **changes}}}
+
+
+def expression(text, version="E_VERSION_1", app_id=""):
+    return {"appId": app_id, "expression": {"version": version, "text": text}}
+
+
+class MemorySource:
+    """Files in a dictionary; counts what is read."""
+
+    def __init__(self, **files):
+        self.files = {name.replace("__", "."): content for name, content in files.items()}
+        self.proxies = {}
+        self.reads = []
+        self.time_stamp = 1
+
+    def read(self, name):
+        self.reads.append(name)
+        return self._file("domains", name, self.files)
+
+    def read_proxy_cluster(self, name):
+        return self._file("proxyclusters", name, self.proxies)
+
+    @staticmethod
+    def _file(folder, name, files):
+        content = files.get(name)
+        text = content if content is None or isinstance(content, str) else json.dumps(content, indent=1)
+        return DomainFile(f"etc/{folder}/{name}.json", text, missing=content is None)
+
+    def stamp(self):
+        return self.time_stamp
+
+
+def provider(ttl=30.0, **files):
+    source, report = MemorySource(**files), ListReport()
+    return DomainProvider(source, ttl, report), source, report
+
+
+def refusal(call, *args):
+    with pytest.raises(Refused) as caught:
+        call(*args)
+    return caught.value
+
+
+# ------------------------------------------------------------------------------------------------------- resolving
+def test_a_name_leads_to_its_file_and_a_tier_is_part_of_the_name():
+    domains, source, _ = provider(d=definition(location="one"))
+    source.files["d.~lab"] = definition(location="two")
+    assert domains.resolve("d", 0) == Resolved("d", "one")
+    assert domains.resolve("d.~lab", 0) == Resolved("d.~lab", "two")
+
+
+def test_a_redirect_leads_to_name_and_cluster_of_its_target():
+    domains, _, report = provider(a={"redirect": "b"}, b=definition(location="east", maxQueues=7))
+    loaded = domains.load("a", 0)
+    assert (loaded.name, loaded.cluster, loaded.config.max_queues) == ("b", "east", 7)
+    assert "Redirecting a to b" in report.texts("INFO")
+
+
+@pytest.mark.spec("broker", 11)
+def test_a_loop_of_redirects_is_refused_after_two_files():
+    domains, source, _ = provider(t__loopa={"redirect": "t.loopb"}, t__loopb={"redirect": "t.loopa"})
+    refused = refusal(domains.resolve, "t.loopa", 0)
+    assert (refused.category, refused.code) == (Category.E_UNKNOWN, -3)
+    assert refused.message == "Too many redirections [domain: 't.loopa, redirections: 2']"
+    assert source.reads == ["t.loopa", "t.loopb"]
+
+
+def test_a_second_redirect_is_refused_even_if_it_ended_well():
+    domains, _, _ = provider(a={"redirect": "b"}, b={"redirect": "c"}, c=definition())
+    assert refusal(domains.resolve, "a", 0).code == -3
+    assert domains.resolve("b", 0).name == "c"
+
+
+def test_an_absent_file_is_refused_in_the_originals_words_and_found_as_soon_as_it_is_there():
+    domains, source, _ = provider()
+    refused = refusal(domains.resolve, "t.nosuch", 0)
+    assert (refused.category, refused.code) == (Category.E_UNKNOWN, -1)
+    assert refused.message == "Domain file 'etc/domains/t.nosuch.json' doesn't exist"
+    source.files["t.nosuch"] = definition()
+    assert domains.load("t.nosuch", 0).name == "t.nosuch"
+
+
+def test_an_unreadable_file_is_refused():
+    domains, source, _ = provider()
+    source.read = lambda name: DomainFile("etc/domains/x.json", None)
+    assert refusal(domains.resolve, "x", 0).message == "Unable to open domain file 'etc/domains/x.json'"
+
+
+@pytest.mark.parametrize("name", ["../clusters", "a/b", "", "a\0b", "x" * 300, "/etc/passwd"])
+def test_no_name_leaves_the_directory(name):
+    domains, source, _ = provider()
+    assert refusal(domains.resolve, name, 0).code == -1
+    assert source.reads == []
+    domains, source, _ = provider(a={"redirect": name})
+    assert refusal(domains.resolve, "a", 0).code == -1
+    assert source.reads == ["a"]
+
+
+def test_a_file_that_does_not_decode_is_refused_and_never_cached():
+    domains, source, _ = provider()
+    source.files["t.bad"] = '{"definition": {'
+    refused = refusal(domains.resolve, "t.bad", 0)
+    assert (refused.category, refused.code) == (Category.E_UNKNOWN, -2)
+    assert refused.message.startswith("Error while decoding domain configuration [domain: 't.bad', rc: -1, error: '")
+    assert refused.message.endswith("', from content: '{\"definition\": {']")
+    source.files["t.bad"] = definition()
+    assert domains.load("t.bad", 0).name == "t.bad"
+
+
+def test_a_long_file_that_does_not_decode_is_quoted_in_part():
+    domains, source, _ = provider()
+    source.files["x"] = "{" + " " * 100_000
+    assert len(refusal(domains.resolve, "x", 0).message) < 2000
+
+
+def test_an_undecodable_target_of_a_redirect_is_reported_under_the_name_asked_for():
+    domains, source, _ = provider(a={"redirect": "b"})
+    source.files["b"] = "[]"
+    assert "[domain: 'a', rc: -1" in refusal(domains.resolve, "a", 0).message
+
+
+# ---------------------------------------------------------------------------------------------------------- caches
+def test_where_a_name_leads_is_cached_until_it_is_cleared():
+    domains, source, _ = provider(a=definition(location="one"))
+    domains.resolve("a", 0)
+    source.files["a"] = definition(location="two")
+    assert domains.resolve("a", 1e6).cluster == "one"
+    domains.clear_resolver("a")
+    assert domains.resolve("a", 1e6).cluster == "two"
+    domains.clear_resolver()
+    with pytest.raises(LocalError, match="Domain 'a' doesn't exist"):
+        domains.clear_resolver("a")
+
+
+def test_a_changed_directory_drops_where_names_lead_but_is_looked_at_only_now_and_then():
+    domains, source, _ = provider(a=definition(location="one"))
+    domains.resolve("a", 0)
+    source.files["a"] = definition(location="two")
+    source.time_stamp = 2
+    assert domains.resolve("a", STAMP_PERIOD_S - 1).cluster == "one"
+    assert domains.resolve("a", STAMP_PERIOD_S).cluster == "two"
+
+
+def test_the_content_of_a_file_is_cached_for_its_time_to_live():
+    domains, source, _ = provider(ttl=30.0, a=definition(maxQueues=1))
+    assert domains.definition("a", 0).parameters.max_queues == 1
+    source.files["a"] = definition(maxQueues=2)
+    assert domains.definition("a", 29.9).parameters.max_queues == 1
+    assert domains.definition("a", 30).parameters.max_queues == 2
+    source.files["a"] = definition(maxQueues=3)
+    domains.clear_files("a")
+    assert domains.definition("a", 30).parameters.max_queues == 3
+    domains.clear_files()
+    with pytest.raises(LocalError, match="Domain 'a' doesn't exist"):
+        domains.clear_files("a")
+
+
+def test_a_removed_domain_is_forgotten_with_the_redirects_to_it():
+    domains, source, _ = provider(a={"redirect": "b"}, b=definition(), c=definition())
+    for name in "abc":
+        domains.load(name, 0)
+    domains.forget("b")
+    del source.files["b"]
+    assert refusal(domains.resolve, "a", 0).code == -1 and refusal(domains.resolve, "b", 0).code == -1
+    assert domains.resolve("c", 0).name == "c"
+
+
+def test_a_notice_about_a_file_is_given_once_and_again_only_when_the_file_says_something_new():
+    domains, source, report = provider(ttl=0, a=definition(futureMember=1, msgGroupIdConfig={"rebalance": True}))
+    for now in range(5):
+        domains.definition("a", now)
+    assert len(report.texts("WARN")) == 2
+    assert any("futureMember: unknown member" in text for text in report.texts("WARN"))
+    assert any("msgGroupIdConfig: has no effect here" in text for text in report.texts("WARN"))
+    source.files["a"] = definition(otherMember=1, msgGroupIdConfig={"rebalance": True})
+    domains.definition("a", 9)
+    assert "otherMember" in report.texts("WARN")[2] and len(report.texts("WARN")) == 3
+
+
+# ------------------------------------------------------------------------------------------------------ first load
+def test_an_invalid_domain_is_refused_in_the_originals_words_and_logged_with_the_reason():
+    domains, source, report = provider()
+    source.files["t.badsub"] = definition(subscriptions=[expression("x >")])
+    refused = refusal(domains.load, "t.badsub", 0)
+    assert (refused.category, refused.code) == (Category.E_REFUSED, -10)
+    assert refused.message == ("Attempt failed. Details: ConfigProvider failed to load domain config [ domain = "
+                               "'t.badsub' configProviderError = 'Failed configuring domain'' ]")
+    [line] = report.texts("ERROR")
+    assert line.startswith("#DOMAINMANAGER_INVALID_CONFIG ")
+    assert ('Expression validation failed: [ expression: [ version = E_VERSION_1 text = "x >" ], rc: -100, reason: '
+            '"syntax error, unexpected end of expression at offset 2" ]') in line
+
+
+def test_an_invalid_first_load_is_mended_by_reconfigure():
+    domains, source, _ = provider(d=definition(subscriptions=[expression("x >")]))
+    assert refusal(domains.load, "d", 0).code == -10
+    source.files["d"] = definition()
+    assert refusal(domains.load, "d", 1).code == -10, "the content is cached"
+    assert domains.reconfigure("d", {}, 1).name == "d"
+    assert domains.load("d", 1).config.subscriptions == ()
+
+
+@pytest.mark.parametrize("changes, complaint", [
+    ({"storage": {"config": {"inMemory": {}}, "domainLimits": limits(messagesWatermarkRatio=1.5),
+                  "queueLimits": limits()}}, "'messagesWatermarkRatio' must be in range [0; 1], got: 1.5"),
+    ({"storage": {"config": {"inMemory": {}}, "domainLimits": limits(messagesWatermarkRatio=-1, bytesWatermarkRatio=2),
+                  "queueLimits": limits()}},
+     "'messagesWatermarkRatio' must be in range [0; 1], got: -1\n"
+     "'bytesWatermarkRatio' must be in range [0; 1], got: 2"),
+    ({"storage": {"config": {"inMemory": {}}, "domainLimits": limits(),
+                  "queueLimits": limits(bytesWatermarkRatio=1.01)}},
+     "'bytesWatermarkRatio' must be in range [0; 1], got: 1.01"),
+    ({"storage": {"config": {"inMemory": {}}, "domainLimits": limits(), "queueLimits": limits(messages=-1)}},
+     "'messages' must not be negative, got: -1"),
+    ({"subscriptions": [expression("x > 1", "E_UNDEFINED")]},
+     'Unsupported version: [ expression: [ version = E_UNDEFINED text = "x > 1" ] ]'),
+    ({"subscriptions": [expression("x > 1"), expression("x < 1")]}, "Two subscriptions are of the same appId"),
+    ({"subscriptions": [expression("x > 1", app_id="foo")]},
+     "A subscription of a priority domain must have an empty appId"),
+    ({"mode": {"broadcast": {}}, "storage": {"config": {"fileBacked": {}}, "domainLimits": limits(),
+                                             "queueLimits": limits()}},
+     "A broadcast domain must have its storage in memory"),
+    ({"mode": {"fanout": {"appIDs": ["foo", "foo"]}}}, "'appIDs' must be different from each other and not empty"),
+])
+def test_what_makes_a_domain_invalid(changes, complaint):
+    domains, _, report = provider(d=definition(**changes))
+    config = domains.definition("d", 0).parameters
+    assert validate_definition(config) == complaint
+    assert refusal(domains.load, "d", 0).code == -10
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"subscriptions": [expression("")]}, {"subscriptions": [expression("x > 1 && y == \"z\"")]},
+    {"mode": {"fanout": {"appIDs": ["foo", "bar"]}}, "subscriptions": [expression("x > 1", app_id="foo"),
+                                                                       expression("x < 1", app_id="bar")]},
+    {"storage": {"config": {"inMemory": {}}, "domainLimits": limits(messagesWatermarkRatio=0, bytesWatermarkRatio=1),
+                 "queueLimits": limits(messages=0, bytes=0)}}])
+def test_what_is_valid(changes):
+    domains, _, _ = provider(d=definition(**changes))
+    assert validate_definition(domains.load("d", 0).config) == ""
+
+
+def test_compiling_is_injected():
+    seen = []
+    source = MemorySource(d=definition(subscriptions=[expression("anything goes")]))
+    DomainProvider(source, 0, ListReport(), seen.append).load("d", 0)
+    assert seen == ["anything goes"]
+
+
+def test_a_strong_broadcast_domain_becomes_eventual_with_an_alarm():
+    domains, _, report = provider(t__bcs=definition("broadcast", "inMemory", consistency="strong"))
+    assert not domains.load("t.bcs", 0).config.strong
+    [alarm] = report.texts("ALARM")
+    assert alarm.startswith("[DOMAIN] c3, t.bcs: A broadcast domain cannot be of strong consistency. Updated this "
+                            "domain's consistency to eventual. ")
+
+
+def test_strong_consistency_in_memory_stays_and_is_warned_about():
+    domains, _, report = provider(d=definition("priority", "inMemory", consistency="strong"))
+    assert domains.load("d", 0).config.strong
+    assert any("strong consistency" in text for text in report.texts("WARN"))
+
+
+def test_delivery_attempts_beyond_six_bits_are_clamped_with_a_warning():
+    domains, _, report = provider(d=definition(maxDeliveryAttempts=64), e=definition(maxDeliveryAttempts=63))
+    assert domains.load("d", 0).config.max_delivery_attempts == 63
+    assert len(report.texts("WARN")) == 1 and "maxDeliveryAttempts is 64" in report.texts("WARN")[0]
+    assert domains.load("e", 0).config.max_delivery_attempts == 63
+    assert len(report.texts("WARN")) == 1
+
+
+def test_a_subscription_of_an_app_nobody_knows_is_warned_about():
+    domains, _, report = provider(d=definition({"fanout": {"appIDs": ["foo"]}},
+                                               subscriptions=[expression("x > 1", app_id="fooo")]))
+    domains.load("d", 0)
+    assert any("appId 'fooo' is not in appIDs" in text for text in report.texts("WARN"))
+
+
+# ---------------------------------------------------------------------------------------------------- reconfigure
+def reconfigured(old, new, name="d"):
+    """(loaded, call): a domain loaded from `old` whose file now says `new`."""
+    domains, source, report = provider()
+    source.files[name] = old
+    loaded = {name: domains.load(name, 0)}
+    source.files[name] = new
+    return loaded, lambda: domains.reconfigure(name, loaded, 0)
+
+
+def answer(call):
+    with pytest.raises(LocalError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_a_reconfigured_domain_takes_every_value_that_may_change():
+    loaded, call = reconfigured(definition({"fanout": {"appIDs": ["a"]}}),
+                                definition({"fanout": {"appIDs": ["b"]}}, maxConsumers=1, messageTtl=5,
+                                           consistency="strong", maxDeliveryAttempts=100))
+    config = call().config
+    assert (config.app_ids, config.max_consumers, config.message_ttl, config.strong) == (("b",), 1, 5, True)
+    assert config.max_delivery_attempts == 63
+
+
+def test_reconfiguring_an_unchanged_file_gives_back_the_very_same_domain():
+    same = definition("broadcast", "inMemory", consistency="strong", maxDeliveryAttempts=70)
+    loaded, call = reconfigured(same, same)
+    assert call() is loaded["d"]
+
+
+@pytest.mark.spec("broker", 16)
+def test_mode_and_storage_may_not_change_and_the_answer_is_the_originals():
+    loaded, call = reconfigured(definition("broadcast", "inMemory"), definition("priority", "inMemory"))
+    text = answer(call)
+    assert text.startswith("error = 'Reconfiguration of domain routing mode is not allowed (was '[ broadcast =  ]', "
+                           "changed to '[ priority =  ]')' config = '[ name = \"\" mode = [ priority =  ] storage = [ ")
+    loaded, call = reconfigured(definition("priority", "fileBacked"), definition("priority", "inMemory"))
+    assert answer(call).startswith("error = 'Reconfiguration of storage type is not allowed (was '[ fileBacked =  ]', "
+                                   "changed to '[ inMemory =  ])' config = '[ ")
+    assert loaded["d"].config.storage.config.file_backed is not None
+
+
+@pytest.mark.spec("broker", 17)
+def test_a_watermark_ratio_beyond_one_is_refused_and_a_domain_never_opened_does_not_exist():
+    storage = {"config": {"fileBacked": {}}, "domainLimits": limits(messagesWatermarkRatio=1.5),
+               "queueLimits": limits()}
+    loaded, call = reconfigured(definition(), definition(storage=storage))
+    assert answer(call).startswith("error = ''messagesWatermarkRatio' must be in range [0; 1], got: 1.5' config = '[ ")
+    domains, _, _ = provider(x=definition(storage=storage))
+    assert answer(lambda: domains.reconfigure("x", {}, 0)) == "Domain 'x' doesn't exist"
+
+
+def test_a_bad_expression_is_refused_at_reconfigure():
+    loaded, call = reconfigured(definition(), definition(subscriptions=[expression("x >")]))
+    assert answer(call).startswith("error = 'Expression validation failed: [ expression: [ version = E_VERSION_1 text "
+                                   "= \"x >\" ], rc: -100, reason: ")
+
+
+def test_reconfiguring_a_domain_without_a_file_says_so():
+    domains, _, _ = provider()
+    assert answer(lambda: domains.reconfigure("x", {}, 0)) == "Domain 'x' doesn't exist"
+
+
+def test_reconfiguring_to_what_does_not_decode_keeps_the_old_one():
+    loaded, call = reconfigured(definition(), "{")
+    assert "Error while decoding domain configuration" in answer(call)
+    loaded, call = reconfigured(definition(), {"redirect": "e"})
+    assert "not a domain definition" in answer(call)
+
+
+def test_reconfiguring_a_redirect_reads_its_target_afresh():
+    domains, source, _ = provider(a={"redirect": "b"}, b=definition(maxQueues=1))
+    loaded = {"b": domains.load("a", 0)}
+    source.files["b"] = definition(maxQueues=2)
+    assert domains.reconfigure("a", loaded, 0) == LoadedDomain("b", "c3", domains.definition("b", 0).parameters)
+    assert domains.definition("b", 0).parameters.max_queues == 2
+
+
+def test_reconfigure_does_not_move_a_domain_to_another_cluster():
+    loaded, call = reconfigured(definition(location="c3"), definition(location="c4", maxQueues=1))
+    assert call().cluster == "c3"
+
+
+# ---------------------------------------------------------------------------------------------------- proxy clusters
+def test_a_proxy_cluster_may_have_a_file_of_its_own():
+    domains, source, _ = provider()
+    source.proxies["east"] = {"name": "east", "nodes": [
+        {"id": 1, "name": "e1", "transport": {"tcp": {"endpoint": "tcp://e1:1"}}}]}
+    assert domains.proxy_cluster("east").nodes[0].name == "e1"
+
+
+def test_an_unknown_cluster_is_refused_in_the_originals_words():
+    domains, source, _ = provider()
+    refused = refusal(domains.proxy_cluster, "nowhere")
+    assert (refused.category, refused.code) == (Category.E_REFUSED, -10)
+    assert refused.message == (
+        "Fetch proxy definition failed for cluster: 'nowhere', file: 'etc/proxyclusters/nowhere.json' is not readable "
+        "or empty. Details: cluster = nowhere status = [ category = E_REFUSED code = -10 message = \"Fetch proxy "
+        "definition failed for cluster: 'nowhere', file: 'etc/proxyclusters/nowhere.json' is not readable or empty\" ]")
+    source.proxies["bad"] = "{}"
+    assert refusal(domains.proxy_cluster, "bad").code == -10
+
+
+# -------------------------------------------------------------------------------------------------------- on disk
+def test_files_on_disk_are_read_as_they_are_now(tmp_path):
+    (tmp_path / "domains").mkdir()
+    reader = DomainReader(str(tmp_path))
+    assert reader.read("d") == DomainFile(f"{tmp_path}/domains/d.json", None, missing=True)
+    (tmp_path / "domains" / "d.json").write_text(json.dumps(definition()))
+    assert json.loads(reader.read("d").text) == definition()
+    assert reader.names() == ["d"] and reader.stamp() > 0
+    (tmp_path / "domains" / "e.json").mkdir()
+    assert reader.read("e").text is None and not reader.read("e").missing
+    assert reader.read_proxy_cluster("c").missing
+    assert DomainReader(str(tmp_path / "gone")).stamp() == 0
+
+
+def test_the_check_of_one_file_names_problems_and_warnings():
+    def said(data):
+        problems, warnings = [], []
+        text = data if isinstance(data, str) else json.dumps(data)
+        check_domain_text(DomainFile("f", text), problems, warnings)
+        return [each.path for each in problems], [each.path for each in warnings]
+
+    assert said(definition()) == ([], [])
+    assert said("{") == ([""], [])
+    assert said({"redirect": "x"}) == ([], [])
+    assert said(definition("broadcast")) == (["definition.parameters"], [])
+    assert said(definition("broadcast", "inMemory", consistency="strong", maxDeliveryAttempts=64)) == (
+        [], ["definition.parameters.consistency", "definition.parameters.maxDeliveryAttempts"])

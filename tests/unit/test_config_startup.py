@@ -1,0 +1,287 @@
+"""What is decided at the start: overrides, rules, which node we are, where we listen."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+
+import pytest
+
+from bmqtwist.errors import LocalError
+from bmqtwist.node import config
+from bmqtwist.node.clusterconfig import Tcp, Transport, parse_endpoint
+from bmqtwist.node.load import check, find_class, load, local_host_names
+from bmqtwist.node.schemacheck import ConfigError, decode_text
+from bmqtwist.node.startup import NO_OVERRIDES, Overrides, compose, endpoint_address, overrides_from
+
+HERE = frozenset({"localhost", "127.0.0.1", "::1", "ourhost"})
+
+
+def app(listeners=(), port=30114, tcp=True, **members):
+    """An appConfig with a TCP interface."""
+    interface = config.TcpInterface(port=port, listeners=tuple(listeners)) if tcp else None
+    return config.AppConfig(network_interfaces=config.NetworkInterfaces(tcp_interface=interface), **members)
+
+
+def cluster(*endpoints, name="c", names=()):
+    """A cluster of nodes 1, 2, ... with these endpoints, named n1, n2, ... unless told."""
+    nodes = [{"id": i, "name": names[i - 1] if names else f"n{i}", "transport": {"tcp": {"endpoint": endpoint}}}
+             for i, endpoint in enumerate(endpoints, 1)]
+    return {"name": name, "nodes": nodes, "partitionConfig": {
+        "numPartitions": 1, "location": "s", "archiveLocation": "a", "maxDataFileSize": 1, "maxJournalFileSize": 1}}
+
+
+def composed(app_config, *clusters, overrides=NO_OVERRIDES, virtual=(), notices=None):
+    """compose() with clusters as JSON data."""
+    known = decode_text(config.Clusters, json.dumps({"myClusters": clusters, "myVirtualClusters": virtual}), "c", [])
+    return compose("etc", config.BrokerConfig(app_config=app_config), known, overrides, HERE,
+                   [] if notices is None else notices)
+
+
+def refused(*args, **kwargs):
+    with pytest.raises(ConfigError) as caught:
+        composed(*args, **kwargs)
+    return str(caught.value)
+
+
+# --------------------------------------------------------------------------------------------------------- overrides
+def test_the_command_line_wins_over_the_environment_and_that_over_the_files():
+    environment = overrides_from({"BMQ_HOST_NAME": "env", "BMQ_PORT": "31000", "BMQ_DURABILITY": "none",
+                                  "BMQ_INSTANCE_ID": "", "OTHER": "x"}, [])
+    merged = environment.merged(Overrides(host_name="cli", host_tags="t", host_data_center="d"))
+    result = composed(app(host_name="file", broker_instance_name="kept"), overrides=merged)
+    assert (result.app.host_name, result.app.host_tags, result.app.host_data_center) == ("cli", "t", "d")
+    assert result.app.broker_instance_name == "kept"
+    assert result.extension.durability == "none"
+    assert [listener.port for listener in result.listeners] == [31000]
+
+
+@pytest.mark.parametrize("variable, value, words", [
+    ("BMQ_PORT", "x", 'found "x", expected a port'), ("BMQ_PORT", "65536", "expected a port"),
+    ("BMQ_PORT", "-1", "expected a port"), ("BMQ_HTTP_PORT", "٣", "expected a port"),
+    ("BMQ_DURABILITY", "sometimes", 'expected one of "none", "group", "always"')])
+def test_a_variable_with_nonsense_is_refused_by_name(tmp_path, variable, value, words):
+    with pytest.raises(ConfigError) as caught:
+        load(str(tmp_path), environment={variable: value})
+    assert f"environment: {variable}: " in str(caught.value) and words in str(caught.value)
+
+
+def test_the_port_of_the_start_goes_to_the_only_listener():
+    listener = config.Listener(name="a", address="10.0.0.1", port=1)
+    result = composed(app([listener]), overrides=Overrides(port=5))
+    assert [(each.address, each.port) for each in result.listeners] == [("10.0.0.1", 5)]
+
+
+def test_the_port_of_the_start_has_no_effect_on_several_listeners_or_none_and_that_is_said():
+    notices = []
+    two = [config.Listener(name="a", port=1), config.Listener(name="b", port=2)]
+    assert [each.port for each in composed(app(two), overrides=Overrides(port=5), notices=notices).listeners] == [1, 2]
+    assert composed(app(tcp=False), overrides=Overrides(port=5), notices=notices).listeners == ()
+    assert len(notices) == 2 and all("has no effect" in notice.text for notice in notices)
+
+
+def test_the_console_can_be_moved_from_outside():
+    result = composed(app(), overrides=overrides_from({"BMQ_HTTP_PORT": "8080", "BMQ_HTTP_ADDRESS": "::1"}, []))
+    assert (result.extension.http.address, result.extension.http.port) == ("::1", 8080)
+
+
+def test_the_deprecated_port_shows_the_first_listener():
+    result = composed(app([config.Listener(name="a", port=7)], port=0))
+    assert result.app.network_interfaces.tcp_interface.port == 7
+
+
+# --------------------------------------------------------------------------------------------------------- listening
+def test_without_an_address_anywhere_we_listen_at_loopback():
+    assert composed(app(port=1)).listeners == (
+        config.BoundListener(name="TCPInterface", address="127.0.0.1", port=1, tls=False),)
+    result = composed(app([config.Listener(name="a", port=1)]), cluster("tcp://localhost:1"))
+    assert [each.address for each in result.listeners] == ["127.0.0.1"]
+
+
+def test_a_listeners_own_address_wins_over_that_of_the_start_and_that_over_the_endpoint():
+    listeners = [config.Listener(name="a", address="0.0.0.0", port=1), config.Listener(name="b", port=2)]
+    result = composed(app(listeners), cluster("tcp://ourhost:1"), overrides=Overrides(listen_address="10.1.1.1"))
+    assert [each.address for each in result.listeners] == ["0.0.0.0", "10.1.1.1"]
+    result = composed(app(listeners), cluster("tcp://ourhost:1"))
+    assert [each.address for each in result.listeners] == ["0.0.0.0", "0.0.0.0"]
+
+
+def test_the_port_of_the_start_alone_opens_no_other_address():
+    result = composed(app([config.Listener(name="a", port=1)]), cluster("tcp://localhost:1"),
+                      overrides=Overrides(port=9, host_name="elsewhere"))
+    assert [each.address for each in result.listeners] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("endpoints, address", [
+    ([], "127.0.0.1"), (["tcp://localhost:1"], "127.0.0.1"), (["tcp://127.0.0.1:1"], "127.0.0.1"),
+    (["tcp://127.0.0.2:1"], "127.0.0.2"), (["tcp://[::1]:1"], "::1"), (["tcp://10.0.0.5:1"], "10.0.0.5"),
+    (["tcp://somehost:1"], "0.0.0.0"), (["tcp://10.0.0.5:1", "tcp://10.0.0.6:1"], "0.0.0.0"),
+    (["tcp://10.0.0.5:1", "tcp://localhost:1"], "10.0.0.5"), (["tcp://LOCALHOST:1"], "127.0.0.1")])
+def test_the_endpoint_of_our_node_names_the_address(endpoints, address):
+    nodes = [config.ClusterNode(id=i, name="n", transport=_transport(endpoint))
+             for i, endpoint in enumerate(endpoints)]
+    assert endpoint_address(nodes) == address
+
+
+def _transport(endpoint):
+    return Transport(tcp=Tcp(endpoint=endpoint))
+
+
+def test_without_a_tcp_interface_nothing_listens():
+    assert composed(app(tcp=False)).listeners == ()
+
+
+@pytest.mark.parametrize("text, parts", [
+    ("tcp://h:1", ("h", 1)), ("tcp://[fe80::1]:65535", ("fe80::1", 65535)), ("tcp://h:65536", None), ("h:1", None),
+    ("tcp://h", None), ("tcp://:1", None), ("tcp://h:1/", None), ("udp://h:1", None)])
+def test_endpoints_are_taken_apart(text, parts):
+    assert parse_endpoint(text) == parts
+
+
+# ---------------------------------------------------------------------------------------------------------- our node
+def test_our_node_has_an_endpoint_on_this_host_and_a_port_we_listen_at():
+    three = cluster("tcp://localhost:1", "tcp://localhost:2", "tcp://localhost:3")
+    assert composed(app(port=2), three).self_nodes == {"c": 2}
+    hosts = cluster("tcp://a:1", "tcp://ourhost:1", "tcp://b:1")
+    assert composed(app(port=1), hosts).self_nodes == {"c": 2}
+
+
+def test_the_host_name_of_the_configuration_counts_as_a_name_of_this_host():
+    assert composed(app(port=1, host_name="b"), cluster("tcp://a:1", "tcp://b:1")).self_nodes == {"c": 2}
+
+
+def test_a_virtual_cluster_says_who_we_are_against_all_appearance():
+    three = cluster("tcp://localhost:1", "tcp://x:1")
+    assert composed(app(port=1), three, virtual=[{"name": "c", "selfNodeId": 2}]).self_nodes == {"c": 2}
+
+
+def test_the_name_of_a_node_and_a_single_local_endpoint_are_the_last_resorts():
+    assert composed(app(port=9, host_name="east2"), cluster("tcp://x:1", "tcp://y:1", names=["east1", "east2"])
+                    ).self_nodes == {"c": 2}
+    assert composed(app(port=0), cluster("tcp://localhost:1", "tcp://y:1")).self_nodes == {"c": 1}
+
+
+def test_a_cluster_without_us_is_refused_with_advice():
+    text = refused(app(port=9), cluster("tcp://a:1", "tcp://b:1"))
+    assert "tcp://a:1, tcp://b:1; none is ours" in text and "ports: 9" in text and "myVirtualClusters" in text
+    assert "none is ours" in refused(app(port=9), cluster("tcp://localhost:1", "tcp://localhost:2"))
+
+
+def test_names_of_this_host_are_known_without_asking_a_name_service(monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "Node7.Example.Org")
+    assert local_host_names() == {"node7.example.org", "node7", "localhost", "127.0.0.1", "::1"}
+
+
+# ------------------------------------------------------------------------------------------------------------- rules
+def stats(snapshot=1, printing=60, *plugins):
+    return config.Stats(snapshot_interval=snapshot, plugins=tuple(plugins),
+                        printer=config.StatsPrinter(print_interval=printing))
+
+
+@pytest.mark.spec("broker", 3)
+def test_a_print_interval_that_is_no_multiple_of_the_snapshot_interval_is_refused():
+    assert "printInterval: found 60, expected a multiple of snapshotInterval (7)" in refused(app(stats=stats(7, 60)))
+    assert composed(app(stats=stats(7, 63)))
+    assert composed(app(stats=stats(7, 0))) and composed(app(stats=stats(0, 60)))
+
+
+@pytest.mark.spec("broker", 4)
+def test_a_publish_interval_beyond_the_print_interval_is_refused():
+    plugin = config.StatPlugin(name="PrometheusStatConsumer", publish_interval=90)
+    text = refused(app(stats=stats(1, 60, plugin)))
+    assert "plugins[0].publishInterval: found 90, expected at most printInterval (60)" in text
+    assert composed(app(stats=stats(1, 60, replace(plugin, publish_interval=60))))
+    assert "expected a multiple of snapshotInterval (4)" in refused(
+        app(stats=stats(4, 60, replace(plugin, publish_interval=30))))
+
+
+def test_unknown_plugins_are_refused_and_dotted_names_are_left_for_later():
+    assert 'stats.plugins[0].name: found "", expected one of "PrometheusStatConsumer"' in refused(
+        app(stats=stats(1, 60, config.StatPlugin())))
+    assert 'plugins.enabled[1]: found "Nonsense"' in refused(
+        app(plugins=config.Plugins(enabled=("BasicAuthenticator", "Nonsense"))))
+    assert composed(app(plugins=config.Plugins(enabled=("my.package.Authenticator",))))
+
+
+def test_tls_needs_a_certificate():
+    listener = config.Listener(name="a", port=1, tls=True)
+    assert "listeners[0].tls: is true, but there is no appConfig.tlsConfig" in refused(app([listener]))
+    result = composed(app([listener], tls_config=config.TlsConfig(certificate="c", key="k")))
+    assert result.listeners[0].tls and result.app.tls_config.versions == "TLSv1.3"
+
+
+def test_clusters_must_be_sound():
+    bad = cluster("tcp://localhost:1", "nowhere")
+    bad["nodes"][1]["id"] = 1
+    text = refused(app(), bad, cluster(name="c"), virtual=[{"name": "d", "selfNodeId": 1}])
+    assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "nowhere", expected "tcp://host:port"' in text
+    assert "myClusters[0].nodes[1].id: found 1 again" in text
+    assert 'myClusters[1].name: found "c" again' in text
+    assert "myClusters[1].nodes: is empty" in text
+    assert "myVirtualClusters[0]: found cluster \"d\"" in text
+
+
+def test_a_configure_timeout_beyond_the_close_timeout_is_warned_about():
+    notices, slow = [], cluster("tcp://localhost:30114")
+    slow["queueOperations"] = {"configureTimeoutMs": 2, "closeTimeoutMs": 1}
+    composed(app(), slow, notices=notices)
+    assert [notice.path for notice in notices] == ["myClusters[0].queueOperations.configureTimeoutMs"]
+
+
+# --------------------------------------------------------------------------------------------------------- whole check
+def directory_with(tmp_path, domains=(), **app_members):
+    (tmp_path / "domains").mkdir()
+    (tmp_path / "bmqbrkrcfg.json").write_text(json.dumps({"appConfig": {
+        "networkInterfaces": {"tcpInterface": {"port": 1}}, **app_members}}, indent=1))
+    (tmp_path / "clusters.json").write_text(json.dumps({"myClusters": [cluster("tcp://localhost:1")]}))
+    for name, data in dict(domains).items():
+        (tmp_path / "domains" / f"{name}.json").write_text(json.dumps(data))
+    return str(tmp_path)
+
+
+def test_a_broken_rule_is_reported_with_its_line(tmp_path):
+    directory = directory_with(tmp_path, stats={"snapshotInterval": 7})
+    [problem], _ = check(directory, environment={})
+    lines = (tmp_path / "bmqbrkrcfg.json").read_text().splitlines()
+    assert '"stats"' in lines[problem.line - 1], "the member itself is absent: the line of what holds it"
+
+
+@pytest.mark.parametrize("authentication, words", [
+    ({"authenticators": [{"name": "BasicAuthenticator"}, {"name": "BasicAuthenticator"}],
+      "anonymousCredential": {"disallow": {}}}, "Duplicate authenticator mechanism 'BASIC'"),
+    ({"authenticators": [{"name": "no.such.Class"}]}, "no.such.Class"),
+    ({"authenticators": [{"name": "AnonAuthenticator"}]}, "anonymous credential is not provided"),
+    ({"anonymousCredential": {"credential": {"mechanism": "BASIC", "identity": "a:b"}}}, "does not match")])
+def test_inconsistent_authentication_is_found_by_the_check(tmp_path, authentication, words):
+    problems, _ = check(directory_with(tmp_path, authentication=authentication), environment={})
+    assert len(problems) == 1 and problems[0].path == "appConfig.authentication" and words in problems[0].text
+    assert problems[0].line > 0
+
+
+def test_a_password_in_plain_text_is_warned_about_by_the_check(tmp_path):
+    authentication = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
+        {"key": "alice", "value": {"stringVal": "sesame"}}]}], "anonymousCredential": {"disallow": {}}}
+    problems, warnings = check(directory_with(tmp_path, authentication=authentication), environment={})
+    assert problems == [] and any("readable" in warning.text for warning in warnings)
+    assert not any("sesame" in str(warning) for warning in warnings)
+
+
+def test_the_check_follows_redirects_and_locations(tmp_path):
+    limits = {"messages": 1, "bytes": 1}
+    definition = {"definition": {"location": "nowhere", "parameters": {
+        "mode": {"priority": {}}, "messageTtl": 1,
+        "storage": {"config": {"inMemory": {}}, "domainLimits": limits, "queueLimits": limits}}}}
+    directory = directory_with(tmp_path, {"a": {"redirect": "b"}, "b": definition, "c": {"redirect": "a"},
+                                          "d": {"redirect": "gone"}})
+    problems, warnings = check(directory, environment={})
+    assert sorted(str(problem).removeprefix(f"{directory}/domains/").partition(":")[0] for problem in problems) == [
+        "c.json", "d.json"]
+    assert [warning.path for warning in warnings] == ["definition.location"]
+
+
+def test_classes_are_found_by_their_dotted_name():
+    assert find_class("bmqtwist.node.security.AnonAuthenticator").__name__ == "AnonAuthenticator"
+    for name in ("AnonAuthenticator", "bmqtwist.node.security.Nothing", "no.such.module.Class", ""):
+        with pytest.raises(LocalError):
+            find_class(name)
