@@ -21,13 +21,13 @@ from bmqtwist.link.states import State
 from bmqtwist.node import welcome
 from bmqtwist.node.authorization import Action
 from bmqtwist.node.config import Configuration
-from bmqtwist.node.domains import DomainProvider
+from bmqtwist.node.domains import DomainProvider, LoadedDomain
 from bmqtwist.node.localcluster import LocalCluster
 from bmqtwist.node.security import Security
 from bmqtwist.node.settings import domain_settings, throttle
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
-from bmqtwist.queue import describe
+from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.delivery import deliver
@@ -94,7 +94,8 @@ class Broker:
         self.security, self.provider, self.shell = security, provider, shell
         self.serving = True
         self.clusters: dict[str, LocalCluster] = {}
-        self.domains: dict[str, Domain] = {}
+        self.domains: dict[str, Domain] = {}  # by the name clients use
+        self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
         self.timers = Timers()
         self.shutdown: Shutdown | None = None
@@ -172,7 +173,6 @@ class Broker:
         self._write_all()
         for cluster in self.clusters.values():
             cluster.report_alarms()
-            cluster.ledger.close()
 
     @property
     def flush_at_shutdown(self) -> bool:
@@ -258,7 +258,7 @@ class Broker:
         if self.now - self._poison_alarm_at < POISON_ALARM_PERIOD_S:
             return
         self._poison_alarm_at = self.now
-        self.report.alarm("POISON_PILL", describe.poison_alarm(queue, app, message, self.shell.dump))
+        self.report.alarm("POISON_PILL", poison.alarm(queue, app, message, self.shell.dump))
 
     def metered(self, queue: Queue) -> None:
         """The meters of a queue or of its domain changed their state."""
@@ -332,27 +332,31 @@ class Broker:
         """A domain by its qualified name, loaded at the first call; raises Refused."""
         domain = self.domains.get(name)
         if domain is None:
-            definition = self.provider.load(name, self.now)
-            cluster = self.clusters.get(definition.location)
+            loaded = self.provider.load(name, self.now)
+            cluster = self.clusters.get(loaded.cluster)
             if cluster is None:
-                raise self.provider.unknown_cluster(definition.location)
-            domain = Domain(name, cluster.name, domain_settings(definition.parameters), self._throttles[cluster.name])
+                self.provider.proxy_cluster(loaded.cluster)
+                raise Refused(Category.E_REFUSED, f"Cluster '{loaded.cluster}' is not served by this node", -10)
+            self.loaded[loaded.name] = loaded
+            domain = Domain(name, loaded.name, cluster.name, domain_settings(loaded.config),
+                            self._throttles[cluster.name])
             self.domains[name] = domain
             self.report.info(f"Domain '{name}' located at {cluster.name}")
             cluster.adopt_domain(domain, self.now, self.wall(self.now))
         return domain
 
     def reconfigure(self, name: str) -> None:
-        """DOMAINS RECONFIGURE: read the domain's file again and apply it; raises Refused with the reason."""
-        known = self.domains.get(name)
-        definition = self.provider.reload(name, self.now)
-        if known is None:
+        """DOMAINS RECONFIGURE: read the domain's file again and apply it; LocalError with the reason."""
+        loaded = self.provider.reconfigure(name, self.loaded, self.now)
+        known = [domain for domain in self.domains.values() if domain.source == loaded.name]
+        if not known:
             self.domain(name)
-            return
-        known.reconfigure(domain_settings(definition.parameters))
-        cluster = self.clusters[known.cluster]
-        for queue in known.queues.values():
-            cluster.reconcile_apps(queue, self.wall(self.now))
+        elif loaded != self.loaded[loaded.name]:
+            self.loaded[loaded.name] = loaded
+            for domain in known:
+                domain.reconfigure(domain_settings(loaded.config))
+                for queue in domain.queues.values():
+                    self.clusters[domain.cluster].reconcile_apps(queue, self.wall(self.now))
 
     def opened(self, session: Session, queue: Queue) -> None:
         """A handle was opened."""

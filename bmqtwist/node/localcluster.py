@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.cluster.ledger import LedgerUnavailable, MetadataLedger
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
@@ -48,19 +48,17 @@ class LocalCluster:
         """Recover everything and become leader and primary of all."""
         self.ledger = ledger
         log = f"Cluster ({self.name})"
-        ledger.open(wall)
-        self._alarms("CLUSTER_STATE", ledger)
+        ledger.open()
         recovered = [self._recover(index, each) for index, each in enumerate(files)]
         self.report.info(f"{log}: Transitioning to leader in the Cluster FSM.")
-        ledger.become_leader(wall)
+        ledger.become_leader(len(files), wall)
         self.report.info(f"#ELECTOR_INFO: leader: [{self.node_name}, {self.node_id}], LSN: [ electorTerm = {ledger.term} "
                          f"sequenceNumber = {ledger.sequence} ], transitioning status from PASSIVE to ACTIVE")
         self.report.info(f"{log} onClusterLeader: new leader: [{self.node_name}, {self.node_id}], leader status: ACTIVE")
-        ledger.assign_partitions(len(files), wall)
         for index, each in enumerate(recovered):
             partition = Partition(index, self.node_id, files[index], each, durability, cache_bytes)
             self.partitions.append(partition)
-            partition.activate(ledger.state.partitions[index][1], wall)
+            partition.activate(ledger.state.partitions[index].lease, wall)
             self.report.info(f"{log} afterPartitionPrimaryAssignment: Partition [{index}]: new primary: "
                              f"[{self.node_name}, {self.node_id}], primary status: E_ACTIVE")
         self._match(recovered, wall)
@@ -90,8 +88,8 @@ class LocalCluster:
             if queue.messages and queue.uri and queue.uri not in self.ledger.state.queues:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
                                               f"registered again with its {len(queue.messages)} message(s)")
-                record = self.ledger.adopt_queue(queue.uri, key, index,
-                                                 {app.app_id: app.key for app in queue.apps}, wall)
+                record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps})
+                self.ledger.adopt_queue(record, wall)
                 self.dormant[queue.uri] = record, queue
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
@@ -145,7 +143,10 @@ class LocalCluster:
         """Assign and create a queue that does not exist; raises Refused."""
         self._check_queue_limit(domain)
         app_ids = domain.settings.app_ids if domain.mode == "fanout" else (DEFAULT_APP_ID,)
-        record = self.ledger.assign_queue(uri, domain.name, app_ids, self._timer_ns(), wall)
+        try:
+            record = self.ledger.assign_queue(uri, app_ids, self._timer_ns(), wall)
+        except LedgerUnavailable as error:
+            raise Refused(Category.E_UNKNOWN, str(error), -208) from None
         partition = self.partitions[record.partition_id]
         try:
             partition.create_queue(record.key, uri, list(record.apps.items()), wall)
@@ -214,13 +215,8 @@ class LocalCluster:
         except PartitionUnavailable as error:
             self.report.error(f"Cluster ({self.name}): {error}")
 
-    def _alarms(self, category: str, source: MetadataLedger) -> None:
-        for text in source.take_alarms():
-            self.report.alarm(category, text)
-
     def report_alarms(self) -> None:
-        """Tell the operator what the partitions and the ledger met since the last call."""
-        self._alarms("CLUSTER_STATE", self.ledger)
+        """Tell the operator what the partitions met since the last call."""
         for partition in self.partitions:
             for category, text in partition.take_alarms():
                 (self.report.panic if category == "PARTITION_READONLY" else self.report.alarm)(category, text)

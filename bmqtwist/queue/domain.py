@@ -54,8 +54,8 @@ class DomainSettings:
 class Domain:
     """The living domain: settings may change under it, mode and storage may not."""
 
-    def __init__(self, name: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
-        self.name, self.cluster, self.throttle = name, cluster, throttle
+    def __init__(self, name: str, source: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
+        self.name, self.source, self.cluster, self.throttle = name, source, cluster, throttle  # source: whose file
         self.mode, self.in_memory = settings.mode, settings.in_memory
         self.queues: dict[str, Queue] = {}
         self.meter = Meter(f"domain [bmq://{name}]")
