@@ -219,8 +219,9 @@ class DomainProvider:
         try:
             variant = decode_text(DomainVariant, file.text, file.path, notices)
         except ConfigError as error:
+            reasons, content = str(error)[:CONTENT_CHARS_MAX], file.text[:CONTENT_CHARS_MAX]
             raise Refused(Category.E_UNKNOWN, f"Error while decoding domain configuration [domain: '{asked}', rc: -1, "
-                          f"error: '{str(error)[:CONTENT_CHARS_MAX]}', from content: '{file.text[:CONTENT_CHARS_MAX]}']", CODE_DECODE) from None
+                          f"error: '{reasons}', from content: '{content}']", CODE_DECODE) from None
         texts = frozenset(map(str, notices))
         for text in sorted(texts - self._noticed.get(name, frozenset())):
             self._report.warn("%s", text)

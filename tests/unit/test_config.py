@@ -233,7 +233,7 @@ def test_any_change_to_a_file_gives_a_configuration_or_a_refusal_and_nothing_els
     cls, make = data.draw(st.sampled_from([(config.BrokerConfig, broker_of_the_original),
                                            (config.Clusters, clusters_of_the_original),
                                            (DomainVariant, domain_of_the_original)]))
-    root = [make()]
+    root = [json.loads(json.dumps(make()))]
     holder, key = root, 0
     for _ in range(data.draw(st.integers(0, 6))):
         value = holder[key]
