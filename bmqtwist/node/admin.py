@@ -37,10 +37,13 @@ _ELECTOR = "non-negative integer count of the number of votes required to become
 
 
 class AdminExecutor:
-    """The commands of one broker. `execute` is what sessions and the control pipe call."""
+    """The commands of one broker. `execute` is what sessions and the control pipe call; `after_reconfigure` is called
+    once a domain has a new configuration.
+    """
 
-    def __init__(self, broker: Broker, statistics: Statistics) -> None:
-        self._broker, self._statistics = broker, statistics
+    def __init__(self, broker: Broker, statistics: Statistics,
+                 after_reconfigure: Callable[[], None] = lambda: None) -> None:
+        self._broker, self._statistics, self._after_reconfigure = broker, statistics, after_reconfigure
         self._replication: dict[str, Quorum] = {}
         self._elector: dict[str, Quorum] = {}
         stats = broker.configuration.app.stats
@@ -177,6 +180,7 @@ class AdminExecutor:
 
     def _reconfigure(self, command: commands.DomainReconfigure) -> results.Result:
         self._broker.reconfigure(command.domain)
+        self._after_reconfigure()
         return results.Success()
 
     def _resolver_clear(self, command: commands.ResolverClear) -> results.Result:
