@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conformance import Conformance
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from kit.process import BrokerProcess
@@ -24,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the conformance count and the markers of the scenarios."""
     config.pluginmanager.register(Conformance(), "bmqtwist-conformance")
+    settings.register_profile("unhurried", deadline=None)  # a busy machine is not a wrong answer
+    settings.load_profile("unhurried")
     config.addinivalue_line("markers", "real: run the scenario against a broker process, too")
     config.addinivalue_line("markers", "only_real: run the scenario against a broker process alone")
     config.addinivalue_line("markers", "setting(**keywords): keywords of the world: app=, cluster=, start=")

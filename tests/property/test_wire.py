@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -151,7 +152,7 @@ def cut(pieces):
 
 def split(data, borders):
     borders = sorted({0, len(data), *(border % (len(data) + 1) for border in borders)})
-    return [data[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(borders)]
 
 
 @given(st.lists(EVENT, max_size=6), st.lists(st.integers(0, 10**6), max_size=8), st.binary(max_size=7))

@@ -93,6 +93,15 @@ def test_a_property_given_twice_is_refused():
         properties.decode(area.replace(b"b", b"a"), True)
 
 
+@pytest.mark.parametrize("length", [0, 2, 4])
+def test_lengths_must_use_up_the_area(length):
+    """What no property claims was not written by a writer of this style."""
+    area = properties.encode({"a": (Kind.STRING, "abc")}, False)
+    assert properties.decode(changed(area, 9, 3), False) == {"a": (Kind.STRING, "abc")}
+    with pytest.raises(PeerError):
+        properties.decode(changed(area, 9, length), False)
+
+
 def test_larger_headers_are_skipped():
     """A later version may add fields to both headers."""
     plain = properties.encode({"a": (Kind.SHORT, 258)}, True)
