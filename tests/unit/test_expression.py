@@ -106,6 +106,24 @@ def test_only_short_circuit_protects_from_a_missing_property():
     assert matches("!(x && y)", x=False)
 
 
+@pytest.mark.spec("broker", 162)
+def test_dates_in_iso_form_compare_as_text():
+    text = 'x > "2020-01-01" && x < "2021-01-01"'
+    days = ["2019-12-31", "2020-01-01", "2020-01-02", "2020-12-31", "2021-01-01"]
+    assert [day for day in days if matches(text, x=day)] == ["2020-01-02", "2020-12-31"]
+
+
+@pytest.mark.spec("broker", 163)
+def test_a_string_property_compared_with_a_number_is_false():
+    assert [matches(f"x {sign} 1", x="1") for sign in ("==", "!=", "<", "<=", ">", ">=")] == [False] * 6
+
+
+@pytest.mark.spec("broker", 175)
+def test_booleans_compare_with_literals_but_never_with_each_other():
+    assert matches("flag == true", flag=True) and not matches("flag == true", flag=False)
+    assert not any(matches(f"a {sign} b", a=True, b=other) for sign in ("==", "!=", "<", ">") for other in (True, False))
+
+
 def test_comparison_with_a_boolean_literal_is_the_operand_or_its_opposite():
     for text, wanted in (("p == true", True), ("p == false", False), ("true == p", True), ("p != true", False),
                          ("p != false", True), ("p == (true == true)", True), ("p == (true != true)", False)):

@@ -370,6 +370,22 @@ def test_a_state_larger_than_the_file_does_not_begin_a_file_with_every_change():
     assert same(opened(Disk(disk.safe))[0].state, ledger.state)
 
 
+def test_a_file_cut_anywhere_gives_a_state_that_once_existed():
+    ledger, disk = opened()
+    existed = [{}]
+    for step in (lambda: ledger.become_leader(2, 1000),
+                 lambda: ledger.assign_queue("bmq://d/a", ["x", "y"], 1, 1000),
+                 lambda: ledger.assign_queue("bmq://d/b", ["__default"], 2, 1000),
+                 lambda: ledger.update_apps("bmq://d/a", ["z"], ["x"], 3, 1000),
+                 lambda: ledger.unassign_queue("bmq://d/b", 1000),
+                 lambda: ledger.assign_queue("bmq://d/b", ["__default"], 4, 1000)):
+        step()
+        existed.append(dict(ledger.state.queues))
+    seen = [opened(Disk(disk.data[:size]))[0].state.queues for size in range(len(disk.data) + 1)]
+    assert all(state in existed for state in seen)
+    assert [state for at, state in enumerate(seen) if not at or state != seen[at - 1]] == existed[1:]
+
+
 # -- more nodes than one ------------------------------------------------------------------------------------------
 
 def test_with_a_quorum_of_two_a_change_waits_for_the_second_node():

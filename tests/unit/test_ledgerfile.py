@@ -24,6 +24,7 @@ from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType, e
 from bmqtwist.wire.cluster_schema import (
     ClusterMessage,
     LeaderAdvisory,
+    LeaderAdvisoryCommit,
     LeaderMessageSequence,
     QueueAssignmentAdvisory,
     QueueInfo,
@@ -110,6 +111,13 @@ def test_the_file_header_is_what_is_declared():
     drawn = LedgerHeader.parse(data)
     assert (drawn.sizes.header_words * 4, drawn.log_id) == (ledgerfile.LEDGER_HEADER_BYTES, data[1:6])
     assert LedgerHeader.build({"sizes": {"header_words": 2}, "log_id": data[1:6]}) == data
+
+
+def test_the_body_of_a_commit_is_these_bytes():
+    message = ClusterMessage("leaderAdvisoryCommit", LeaderAdvisoryCommit(LeaderMessageSequence(1, 2),
+                                                                          LeaderMessageSequence(1, 1)))
+    data = encode_cluster_state_record(ClusterStateRecord(LedgerRecordType.COMMIT, 1, 2, 1000, message))
+    assert data[32:-4] == bytes.fromhex("3080a080b680a0808001018101020000a180800101810101000000000000000004040404")
 
 
 def test_a_log_id_of_zeros_is_refused():
