@@ -153,7 +153,7 @@ class DomainReader:
     def read(self, name: str) -> DomainFile:
         """The text of a domain's file, and what is wrong with it if there is none."""
         path = self.path(name)
-        if not Path(path).exists():
+        if not os.path.exists(path):  # False also for names that no file system takes
             return DomainFile(path, None, missing=True)
         try:
             return DomainFile(path, read_text(path))
@@ -165,8 +165,8 @@ class DomainReader:
         path = f"{self.directory}/proxyclusters/{name}.json"
         try:
             return DomainFile(path, read_text(path))
-        except OSError:
-            return DomainFile(path, None, missing=not Path(path).exists())
+        except (OSError, ValueError):  # ValueError: a name with a zero byte
+            return DomainFile(path, None, missing=not os.path.exists(path))
 
     def stamp(self) -> int:
         """Changes when the configuration directory changes: its modification time in nanoseconds; 0 = unreadable."""

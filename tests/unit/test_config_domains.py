@@ -432,3 +432,9 @@ def test_the_check_of_one_file_names_problems_and_warnings():
     assert said(definition("broadcast")) == (["definition.parameters"], [])
     assert said(definition("broadcast", "inMemory", consistency="strong", maxDeliveryAttempts=64)) == (
         [], ["definition.parameters.consistency", "definition.parameters.maxDeliveryAttempts"])
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
+def test_a_name_that_no_file_system_takes_is_a_missing_file(tmp_path, name):
+    reader = DomainReader(str(tmp_path))
+    assert reader.read(name).missing and reader.read_proxy_cluster(name).missing
