@@ -1,0 +1,75 @@
+"""The ledger's file on a disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bmqtwist.storage.files import RealDisk
+from bmqtwist.storage.ledgerdisk import DiskLedgerFile
+from bmqtwist.storage.memory import Died, MemoryDisk
+
+WALL = 1795237237
+A, B, C = b"AAAAA", b"BBBBB", b"CCCCC"
+
+
+def opened(tmp_path: Path) -> DiskLedgerFile:
+    """A ledger as a new process finds it."""
+    ledger = DiskLedgerFile(RealDisk(), str(tmp_path))
+    ledger.open()
+    return ledger
+
+
+def test_what_was_written_is_found_again(tmp_path: Path) -> None:
+    """Appended behind what the file began with, and cut where asked."""
+    ledger = opened(tmp_path)
+    assert ledger.read_all() == b""
+    ledger.replace(A, b"head", WALL)
+    ledger.append(b"more")
+    ledger.append(b"torn")
+    ledger.sync()
+    ledger.truncate(8)
+    ledger.append(b"!")
+    ledger.close()
+    assert opened(tmp_path).read_all() == b"headmore!"
+
+
+def test_the_newest_file_counts_even_of_one_second_and_one_older_is_kept(tmp_path: Path) -> None:
+    """Log ids are random: they must not decide the order."""
+    ledger = opened(tmp_path)
+    for log_id, content in ((C, b"first"), (B, b"second"), (A, b"third")):
+        ledger.replace(log_id, content, WALL)
+    assert ledger.read_all() == b"third"
+    assert opened(tmp_path).read_all() == b"third"
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "bmq_csl_notes.txt").write_text("kept")
+    opened(tmp_path).replace(B, b"x", WALL + 9)
+    assert (tmp_path / "bmq_csl_notes.txt").exists()
+
+
+def test_writing_before_there_is_a_file_fails(tmp_path: Path) -> None:
+    """As any disk error."""
+    with pytest.raises(OSError):
+        opened(tmp_path).append(b"x")
+
+
+def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
+    """Whatever the moment of the crash, the ledger is the old or the new one, whole."""
+    seen = set()
+    for operations in range(1, 12):
+        disk = MemoryDisk()
+        ledger = DiskLedgerFile(disk, "d")
+        ledger.open()
+        ledger.replace(A, b"old", WALL)
+        disk.stop_after = disk.steps + operations
+        try:
+            ledger.replace(B, b"new", WALL + 1)
+        except Died:
+            pass
+        disk.crash(Random(operations))
+        again = DiskLedgerFile(disk, "d")
+        again.open()
+        seen.add(again.read_all())
+    assert seen == {b"old", b"new"}
