@@ -48,9 +48,11 @@ _NAME_LENGTH_MASK = 0xFFF
 _X_UPPER_MASK = 0x3FF
 _WORDS_MAX = (1 << 24) - 1
 
-_SIZE_OF = {PropertyType.BOOL: 1, PropertyType.CHAR: 1, PropertyType.SHORT: 2, PropertyType.INT32: 4,
-            PropertyType.INT64: 8}  # the others have any length
+_ANY, _UNKNOWN = 0, -1
+_VALUE_BYTES = (_UNKNOWN, 1, 1, 2, 4, 8, _ANY, _ANY, *[_UNKNOWN] * 24)  # by type, plain ints: enumerations hash slowly
+_BOOL, _STRING, _BINARY = int(PropertyType.BOOL), int(PropertyType.STRING), int(PropertyType.BINARY)
 _MEMBERS = {int(each): each for each in PropertyType}
+_HEADS = [Struct(f">{3 * count}H") for count in range(PROPERTIES_MAX + 1)]  # all property headers in one go
 _LOSSLESS = "surrogateescape"  # strings are UTF-8 by convention only; what is not must survive a round trip
 
 _Entry = tuple[int, int, int, int, int]  # type, start and end of the name, start and end of the value
@@ -79,13 +81,13 @@ def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
     base = head + step * count
     if base > end:
         raise PeerError("property headers do not fit the area", "properties", 5)
-    heads = [PROPERTY.unpack_from(area, at) for at in range(head, base, step)]
+    heads = _property_heads(area, head, step, count)
     found: list[_Entry] = []
     at = base
-    for index, (upper, lower, name_length) in enumerate(heads):
-        name_length &= _NAME_LENGTH_MASK
-        x = (upper & _X_UPPER_MASK) << 16 | lower
-        name_end = at + name_length
+    for index in range(count):
+        upper = heads[3 * index]
+        x = (upper & _X_UPPER_MASK) << 16 | heads[3 * index + 1]
+        name_end = at + (heads[3 * index + 2] & _NAME_LENGTH_MASK)
         if not v2:
             stop = name_end + x
         else:
@@ -94,16 +96,15 @@ def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
             if index + 1 == count:
                 stop = end
             else:
-                upper_next, lower_next, _ = heads[index + 1]
-                stop = base + ((upper_next & _X_UPPER_MASK) << 16 | lower_next)
-        if not name_length or name_end > stop or stop > end:
+                stop = base + ((heads[3 * index + 3] & _X_UPPER_MASK) << 16 | heads[3 * index + 4])
+        if not at < name_end <= stop <= end:
             raise PeerError("property does not fit the area", "properties", head + step * index)
         kind = upper >> 10 & 0x1F
-        known = _MEMBERS.get(kind)
-        if known is None:
-            raise PeerError(f"unknown property type {kind}", "properties", head + step * index)
-        if _SIZE_OF.get(known, stop - name_end) != stop - name_end:
-            raise PeerError(f"wrong length of a {known.name} property", "properties", name_end)
+        size = _VALUE_BYTES[kind]
+        if size and size != stop - name_end:
+            if size == _UNKNOWN:
+                raise PeerError(f"unknown property type {kind}", "properties", head + step * index)
+            raise PeerError(f"wrong length of a {_MEMBERS[kind].name} property", "properties", name_end)
         found.append((kind, at, name_end, name_end, stop))
         at = stop
     if at != end:
@@ -111,12 +112,19 @@ def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
     return found, head, step
 
 
+def _property_heads(area: bytes, head: int, step: int, count: int) -> tuple[int, ...]:
+    """The three u16 of each property header, one after the other."""
+    if step == PROPERTY.size:
+        return _HEADS[count].unpack_from(area, head)
+    return tuple(part for at in range(head, head + step * count, step) for part in PROPERTY.unpack_from(area, at))
+
+
 def _value(area: bytes, kind: int, start: int, stop: int) -> Value:
-    if kind == PropertyType.STRING:
+    if kind == _STRING:
         return area[start:stop].decode("utf-8", _LOSSLESS)
-    if kind == PropertyType.BINARY:
+    if kind == _BINARY:
         return area[start:stop]
-    if kind == PropertyType.BOOL:
+    if kind == _BOOL:
         return area[start] != 0
     return int.from_bytes(area[start:stop], "big", signed=True)
 
@@ -184,8 +192,8 @@ def _raw(name: str, kind: PropertyType, value: Value) -> bytes:
         return value.encode("utf-8", _LOSSLESS)
     if kind == PropertyType.BINARY and isinstance(value, bytes):
         return value
-    size = _SIZE_OF.get(kind)
-    if size and isinstance(value, int):
+    size = _VALUE_BYTES[kind]
+    if size > 0 and isinstance(value, int):
         try:
             return bool(value).to_bytes(1, "big") if kind == PropertyType.BOOL else value.to_bytes(
                 size, "big", signed=True)
