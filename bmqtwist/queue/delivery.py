@@ -33,13 +33,17 @@ def deliver(queue: Queue, now: float) -> None:
 def _deliver_simple(queue: Queue, app: App, now: float) -> None:
     """The common case: one group that matches everything."""
     fresh, bit = app.fresh, app.bit
-    choose = app.router.only.next_with_room  # type: ignore[union-attr]
+    group = app.router.only
+    alone = group.members[0] if len(group.members) == 1 else None  # type: ignore[union-attr]
     while fresh:
         message = fresh[0]
         if not message.pending & bit:
             fresh.popleft()
             continue
-        subscription = choose()
+        if alone is None:
+            subscription = group.next_with_room()  # type: ignore[union-attr]
+        else:
+            subscription = None if alone.full else alone
         if subscription is None:
             _stop(queue, app, message)
             return

@@ -160,7 +160,7 @@ class Queue:
                 stats.acked(0.0)
                 handle.client.ack(handle, guid, correlation_id, 0)
             return 0
-        if guid in self.messages or self.history.seen_or_add(guid, now):
+        if self.history.seen_or_add(guid, now) or guid in self.messages:
             self.around.report.info(f"Duplicate PUT message queue [{self.uri}] from client "
                                     f"[{handle.client.description}], GUID [{guid.hex().upper()}]")
             if wants_ack:
@@ -225,8 +225,9 @@ class Queue:
 
     def released(self, message: Message) -> None:
         """The records of a message are safe: its apps may have it."""
+        pending = message.pending
         for app in self.active:
-            if message.pending & app.bit:
+            if pending & app.bit:
                 app.fresh.append(message)
         if not self.touched:
             self.around.touch(self)
@@ -267,7 +268,12 @@ class Queue:
         if entry is None:
             return
         message, subscription, pushed_at = entry
-        self.release_window(subscription, message.size)
+        messages = subscription.messages = subscription.messages - 1
+        held = subscription.bytes = subscription.bytes - message.size
+        if subscription.full and messages <= subscription.low_messages and held <= subscription.low_bytes:
+            subscription.full = False  # 80 % of both limits
+            substream.app.recheck_waiting = True
+            self.touch()
         if substream.redelivered is not None and substream.redelivered[0] == guid:
             substream.redelivered = None
             self.touch()
@@ -276,18 +282,11 @@ class Queue:
         stats.confirmed(now - pushed_at)
         if stats is not self.stats:
             self.stats.confirmed(now - pushed_at)
-        if message.pending & app.bit:
+        pending = message.pending
+        if pending == app.bit:
+            self.remove(message, DELETED, wall)
+        elif pending & app.bit:
             self._finish(app, message, CONFIRMED, wall)
-
-    def release_window(self, subscription: Subscription, size: int) -> None:
-        """One message less unconfirmed; a full subscription resumes at 80 % of both limits."""
-        subscription.messages -= 1
-        subscription.bytes -= size
-        if (subscription.full and subscription.messages <= subscription.low_messages
-                and subscription.bytes <= subscription.low_bytes):
-            subscription.full = False
-            subscription.substream.app.recheck_waiting = True
-            self.touch()
 
     def _finish(self, app: App, message: Message, reason: int, wall: int) -> None:
         pending = message.pending = message.pending & ~app.bit
