@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from bmqtwist.cluster.ledger import LedgerUnavailable, MetadataLedger
+from bmqtwist.cluster.ledger import LedgerRefused, LedgerUnavailable, MetadataLedger
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
@@ -89,7 +89,7 @@ class LocalCluster:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
                                               f"registered again with its {len(queue.messages)} message(s)")
                 record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps})
-                self.ledger.adopt_queue(record, wall)
+                self._change(self.ledger.adopt_queue, record, wall)
                 self.dormant[queue.uri] = record, queue
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
@@ -145,13 +145,13 @@ class LocalCluster:
         app_ids = domain.settings.app_ids if domain.mode == "fanout" else (DEFAULT_APP_ID,)
         try:
             record = self.ledger.assign_queue(uri, app_ids, self._timer_ns(), wall)
-        except LedgerUnavailable as error:
+        except (LedgerUnavailable, LedgerRefused) as error:
             raise Refused(Category.E_UNKNOWN, str(error), -208) from None
         partition = self.partitions[record.partition_id]
         try:
             partition.create_queue(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
-            self.ledger.unassign_queue(uri, wall)
+            self._change(self.ledger.unassign_queue, uri, wall)
             raise Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10) from None
         queue = self._make(domain, uri, record.key, partition)
         for app_id, key in record.apps.items():
@@ -177,7 +177,8 @@ class LocalCluster:
 
     def delete_queue(self, queue: Queue, wall: int) -> None:
         """Unassign and delete a queue that is empty and unused."""
-        self.ledger.unassign_queue(queue.uri, wall)
+        if not self._change(self.ledger.unassign_queue, queue.uri, wall):
+            return
         self._record(queue.partition.delete_queue, queue.key, None, wall)
         del self.queues[queue.uri]
         queue.domain.queues.pop(queue.name, None)
@@ -194,7 +195,9 @@ class LocalCluster:
         removed = [app_id for app_id in present if app_id not in wanted]
         if not added and not removed:
             return
-        record = self.ledger.update_apps(queue.uri, added, removed, self._timer_ns(), wall)
+        if not self._change(self.ledger.update_apps, queue.uri, added, removed, self._timer_ns(), wall):
+            return
+        record = self.ledger.state.queues[queue.uri]
         self.report.info(f"Cluster ({self.name}): Advisory applied: unregister appIds {_listed(removed)} and register "
                          f"appIds {_listed(added)} for domain = [{queue.domain.name}]")
         for app_id in removed:
@@ -208,6 +211,15 @@ class LocalCluster:
                 self.report.info(f"Registered appId '{app_id}' for queue '{queue.uri}'")
 
     # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _change(self, change: Callable[..., object], *args: object) -> bool:
+        """Change the ledger, or say why not; then everything stays as it was."""
+        try:
+            change(*args)
+        except (LedgerUnavailable, LedgerRefused) as error:
+            self.report.error(f"Cluster ({self.name}): {error}")
+            return False
+        return True
 
     def _record(self, append: Callable[..., None], *args: object) -> None:
         try:
