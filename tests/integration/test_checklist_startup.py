@@ -58,6 +58,7 @@ def start_fails(broker: BrokerProcess, code: int | None = None) -> str:
     assert code in (None, exit_code)
     text = "\n".join(broker.records)
     assert "BMQbrkr started successfully" not in text
+    assert "PANIC [STARTUP] (" in text, text
     return text
 
 

@@ -15,12 +15,15 @@ from typing import Any
 from bmqtwist.cluster.ledger import MetadataLedger
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
+from bmqtwist.node import observe
+from bmqtwist.node.admin import AdminExecutor
 from bmqtwist.node.broker import Broker, Identity
 from bmqtwist.node.clusterconfig import ClusterDefinition
 from bmqtwist.node.domains import DomainProvider
 from bmqtwist.node.load import DomainReader, find_class, load
 from bmqtwist.node.localcluster import LocalCluster
 from bmqtwist.node.security import build_security
+from bmqtwist.node.stats import Statistics
 from bmqtwist.node.watch import Watch
 from bmqtwist.report import ListReport
 from bmqtwist.storage.filesets import FileSets
@@ -162,14 +165,20 @@ class MemoryWorld(World):
         provider = DomainProvider(DomainReader(configuration.directory),
                                   configuration.app.bmqconf_config.cache_ttl_seconds, self.report)
         self.broker = Broker(configuration, identity, self.report, security, provider, MemoryShell(self))
-        self.watch = Watch(self.broker)
-        self.broker.admin = self.watch.admin.execute
+        stats = configuration.app.stats
+        self.statistics = Statistics(self.now, stats.snapshot_interval, stats.printer.print_interval)
+        self.broker.admin = AdminExecutor(self.broker, self.statistics, self._turn_due).execute
         self._locks: list[File] = []
         for definition in configuration.clusters.my_clusters:
             self._open_cluster(definition, configuration.self_nodes[definition.name])
         self.broker.start(self.now)
-        self.watch.start(self.now)
+        Watch(self.broker).start(self.now)
+        self.broker.timers.every(self.now, max(stats.snapshot_interval, self.statistics.step_seconds),
+                                 lambda now: self.statistics.sample(now, observe.sources(self.broker)))
         self.run()
+
+    def _turn_due(self) -> None:
+        self.due = True
 
     def _open_cluster(self, definition: ClusterDefinition, node_id: int) -> None:
         wall = int(WALL + self.now)
