@@ -236,9 +236,10 @@ def test_suspicious_messages_are_redelivered_with_growing_pauses(world: World) -
         consumer = world.consumer()
         pause = 0 if left > 4 or left == 10 else 1 if left > 2 else 3
         if pause:
+            world.advance(0.1)
             for message in (b"a", b"b", b"c"):
                 assert world.got(consumer) == [message], left
-                world.advance(pause - 0.1)
+                world.advance(pause - 0.2)
                 assert world.got(consumer) == [], left
                 world.advance(0.2)
         else:

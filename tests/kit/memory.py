@@ -147,7 +147,7 @@ class MemoryWorld(World):
         self.report = ListReport()
         self.now = 1000.0
         self.dumps: list[str] = []
-        self._peers = 0
+        self._peers = self._timer = 0
         if start:
             self.start()
 
@@ -166,19 +166,23 @@ class MemoryWorld(World):
                                   configuration.app.bmqconf_config.cache_ttl_seconds, self.report)
         self.broker = Broker(configuration, identity, self.report, security, provider, MemoryShell(self))
         stats = configuration.app.stats
-        self.statistics = Statistics(self.now, stats.snapshot_interval, stats.printer.print_interval)
-        self.broker.admin = AdminExecutor(self.broker, self.statistics, self._turn_due).execute
+        self._statistics = Statistics(self.now, stats.snapshot_interval, stats.printer.print_interval)
+        self.broker.admin = AdminExecutor(self.broker, self._statistics, self._turn_due).execute
         self._locks: list[File] = []
         for definition in configuration.clusters.my_clusters:
             self._open_cluster(definition, configuration.self_nodes[definition.name])
         self.broker.start(self.now)
         Watch(self.broker).start(self.now)
-        self.broker.timers.every(self.now, max(stats.snapshot_interval, self.statistics.step_seconds),
-                                 lambda now: self.statistics.sample(now, observe.sources(self.broker)))
+        self.broker.timers.every(self.now, max(stats.snapshot_interval, self._statistics.step_seconds),
+                                 lambda now: self._statistics.sample(now, observe.sources(self.broker)))
         self.run()
 
     def _turn_due(self) -> None:
         self.due = True
+
+    def _timer_ns(self) -> int:
+        self._timer += 1  # a real timer never shows the same twice
+        return int(self.now * 1e9) + self._timer
 
     def _open_cluster(self, definition: ClusterDefinition, node_id: int) -> None:
         wall = int(WALL + self.now)
@@ -193,7 +197,7 @@ class MemoryWorld(World):
                             config.max_archived_file_sets, config.preallocate)
             each.open(wall)
             files.append(each)
-        cluster = LocalCluster(definition, node_id, self.broker, self.report, lambda: int(self.now * 1e9))
+        cluster = LocalCluster(definition, node_id, self.broker, self.report, self._timer_ns)
         ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=self.report)
         cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, wall)
         self.broker.add_cluster(cluster)
