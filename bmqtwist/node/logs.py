@@ -98,16 +98,17 @@ class TwistedReport:
 
 
 class LogFile:
-    """One growing file after another. `rotation_bytes` and `max_age_days` 0 = never."""
+    """One growing file after another. `rotation_bytes`, `max_age_days` and `rotation_seconds` 0 = never."""
 
-    def __init__(self, pattern: str, rotation_bytes: int, max_age_days: int, wall: Callable[[], float]) -> None:
+    def __init__(self, pattern: str, rotation_bytes: int, max_age_days: int, wall: Callable[[], float],
+                 rotation_seconds: float = ROTATION_SECONDS) -> None:
         self._names, self._wall = FileNames(pattern), wall
-        self._rotation_bytes, self._max_age_days = rotation_bytes, max_age_days
+        self._rotation_bytes, self._max_age_days, self._rotation_seconds = rotation_bytes, max_age_days, rotation_seconds
         self.lost = 0  # lines that could not be written
         try:
             self._open()
         except OSError as error:
-            raise LocalError(f"The log file cannot be opened: {error}. Create the directory of logController.fileName "
+            raise LocalError(f"The log file cannot be opened: {error}. Create the directory of '{pattern}' "
                              "first.") from None
 
     def _open(self) -> None:
@@ -129,7 +130,7 @@ class LogFile:
     def _due(self) -> bool:
         if self._rotation_bytes and self._size >= self._rotation_bytes:
             return True
-        return self._wall() - self._began >= ROTATION_SECONDS
+        return bool(self._rotation_seconds) and self._wall() - self._began >= self._rotation_seconds
 
     def _rotate(self) -> None:
         self._file.close()

@@ -1,0 +1,170 @@
+"""The command `bmqbrkr`: options, output and exit codes of the original's.
+
+    bmqbrkr [-i instanceId] [-h hostName] [-t hostTags] [-d hostDataCenter] [-p port] [-v] CONFIGDIR
+
+Exit codes: 0 after a stop, 1 for a bad command line, 2 for a configuration that cannot be used, 6 for a failed start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+from twisted.logger import globalLogBeginner
+
+from bmqtwist import __version__
+from bmqtwist.errors import LocalError
+from bmqtwist.node.broker import Identity
+from bmqtwist.node.configprint import pretty_json
+from bmqtwist.node.load import BROKER_FILE, Loaded, load
+from bmqtwist.node.logs import Logs
+from bmqtwist.node.startup import Overrides
+from bmqtwist.report import Report
+
+EXIT_USAGE, EXIT_CONFIG, EXIT_START = 1, 2, 6
+PID_FILE = "bmqbrkr.pid"  # in the working directory
+
+
+class Service(Protocol):
+    """What this command runs."""
+
+    identity: Identity
+
+    def startService(self) -> None:
+        """Start; LocalError if that fails."""
+
+    def stopService(self) -> Any:
+        """Stop; a Deferred."""
+
+
+MakeBroker = Callable[[Any, Loaded, Report, str], Service]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"PANIC [STARTUP] (-1): {message}\n{self.format_usage()}", file=sys.stderr, end="")
+        raise SystemExit(EXIT_USAGE)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = _Parser("bmqbrkr", description="A BlazingMQ-compatible message broker.", add_help=False,
+                     allow_abbrev=False)
+    parser.add_argument("-i", "--instanceId", help="name of this broker, instead of brokerInstanceName")
+    parser.add_argument("-h", "--hostName", help="host name of this broker, instead of hostName")
+    parser.add_argument("-t", "--hostTags", help="tags of the host, instead of hostTags")
+    parser.add_argument("-d", "--hostDataCenter", help="data center of the host, instead of hostDataCenter")
+    parser.add_argument("-p", "--port", type=_port, help="port to listen at")
+    parser.add_argument("-v", "--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--help", action="help", help="print this and exit")
+    parser.add_argument("config", metavar="CONFIGDIR", nargs="?", help="directory with bmqbrkrcfg.json")
+    return parser
+
+
+def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
+    """Run a broker until it is told to stop; the exit code."""
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    if options.version:
+        print(f"BlazingMQ broker version: bmqtwist {__version__}")
+        return 0
+    if not options.config:
+        parser.error("CONFIGDIR is missing")
+    overrides = Overrides(instance_id=options.instanceId, host_name=options.hostName, host_tags=options.hostTags,
+                          host_data_center=options.hostDataCenter, port=options.port)
+    pid = os.getpid()
+    path = f"{options.config}/{BROKER_FILE}"
+    _print(f"STARTING bmqbrkr [pid: {pid}]")
+    _print(f"Reading broker configuration from {path}")
+    try:
+        loaded = load(options.config, overrides)
+    except LocalError as error:
+        print(f"PANIC [STARTUP] (-1): Failed to read the config [file: {path}]\n{error}", file=sys.stderr)
+        return EXIT_CONFIG
+    _print(pretty_json(loaded.configuration.broker))
+    try:
+        logs = Logs(loaded.configuration.broker.task_config.log_controller, sys.stdout, sys.stderr)
+        globalLogBeginner.beginLoggingTo([logs.observer], discardBuffer=True, redirectStandardIO=False)
+        service = make_broker(reactor, loaded, logs.report, os.getcwd())
+        _print(banner(service.identity, loaded.configuration.app.broker_instance_name))
+        service.startService()
+    except LocalError as error:
+        print(start_panic(error), file=sys.stderr)
+        return EXIT_START
+    _write_pid(pid, logs.report)
+    _print(f"STARTED bmqbrkr [pid: {pid}]")
+    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    reactor.callWhenRunning(_take_signals, reactor, logs.report)
+    reactor.run()
+    _remove_pid(pid)
+    _print(f"STOPPED bmqbrkr [pid: {pid}]")
+    logs.close()
+    return 0
+
+
+def start_panic(error: Exception) -> str:
+    """What stderr shows of a start that failed."""
+    return f"PANIC [STARTUP] (1): Failed to start application [rc: -1, error: {error}]"
+
+
+def banner(identity: Identity, instance: str) -> str:
+    """Who starts."""
+    return (f"\n  Instance......: {instance}\n  Version.......: bmqtwist {__version__}\n"
+            f"  Host..........: {identity.host_name}\n  BrokerId......: {identity.client_id.hex().upper()}\n")
+
+
+def _take_signals(reactor: Any, report: Report) -> None:
+    """The first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way."""
+    stopping = False
+
+    def stop(number: int) -> None:
+        nonlocal stopping
+        name = signal.Signals(number).name
+        if stopping:
+            report.warn("%s: the broker is stopping already", name)
+            return
+        stopping = True
+        report.info("%s: stopping", name)
+        reactor.stop()
+
+    def handler(number: int, frame: object) -> None:
+        reactor.callFromThread(stop, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise ValueError(text)
+    return number
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except OSError:
+        pass  # nobody reads; the log has what matters
+
+
+def _write_pid(pid: int, report: Report) -> None:
+    try:
+        with open(PID_FILE, "w", encoding="ascii") as file:
+            file.write(f"{pid}\n")
+    except OSError as error:
+        report.warn("'%s' cannot be written: %s", PID_FILE, error)
+
+
+def _remove_pid(pid: int) -> None:
+    try:
+        with open(PID_FILE, encoding="ascii") as file:
+            if file.read().strip() != str(pid):
+                return
+        os.unlink(PID_FILE)
+    except OSError:
+        pass  # not ours any more

@@ -1,0 +1,144 @@
+"""The composition root: where a broker is put together, and the only place that imports the reactor.
+
+    twistd -n bmq --config etc         in the foreground
+    twistd bmq --config etc            as a daemon (twistd.pid, twistd.log)
+    twistd bmq --config etc --check    look at the configuration and go
+    bmqbrkr etc                        as the original is started
+
+`make_broker` joins configuration, report and reactor to one service; the console is added here, because nothing below
+knows of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.logger import globalLogPublisher
+from twisted.python.usage import Options as UsageOptions
+from twisted.python.usage import UsageError
+
+from bmqtwist import __version__
+from bmqtwist.cli.bmqbrkr import EXIT_CONFIG, EXIT_START, main, start_panic
+from bmqtwist.cli.check import run_check
+from bmqtwist.console.http import Labels, make_site
+from bmqtwist.errors import LocalError
+from bmqtwist.node.config import StatPlugin
+from bmqtwist.node.load import Loaded, load
+from bmqtwist.node.logs import Logs
+from bmqtwist.node.service import BrokerService, StartFailure
+from bmqtwist.node.startup import Overrides
+from bmqtwist.report import Report
+
+
+class Options(UsageOptions):
+    """Options of `twistd bmq`. What is given here wins over the environment, and that over the files."""
+
+    synopsis = "[options]"
+    longdesc = "A BlazingMQ-compatible message broker over a directory of configuration files."
+    optParameters = [
+        ["config", "c", None, "Directory with bmqbrkrcfg.json, clusters.json and domains/."],
+        ["instance-id", "i", None, "Name of this broker, instead of brokerInstanceName."],
+        ["host-name", "H", None, "Host name of this broker, instead of hostName."],
+        ["host-tags", "t", None, "Tags of the host, instead of hostTags."],
+        ["host-data-center", "d", None, "Data center of the host, instead of hostDataCenter."],
+        ["port", "p", None, "Port to listen at.", int],
+        ["listen", "l", None, "Address to listen at where a listener names none."],
+        ["durability", None, None, "none, group or always, instead of appConfig.bmqtwist.durability."],
+        ["http-port", None, None, "Port of the console and metrics; 0 = off.", int],
+        ["http-address", None, None, "Address of the console and metrics."]]
+    optFlags = [
+        ["check", None, "Check the configuration with all its domains, say what is wrong, and exit."],
+        ["strict", None, "Refuse to start with a configuration that has warnings."]]
+
+    def opt_version(self) -> None:
+        """Print the version and exit."""
+        print(f"bmqtwist {__version__}")
+        sys.exit(0)
+
+    def postOptions(self) -> None:
+        """Every check that needs no file."""
+        if not self["config"]:
+            raise UsageError("Say where the configuration is: --config DIR")
+        if not os.path.isdir(self["config"]):
+            raise UsageError(f"There is no directory '{self['config']}'.")
+        if self["durability"] not in (None, "none", "group", "always"):
+            raise UsageError("--durability is none, group or always.")
+
+    @property
+    def overrides(self) -> Overrides:
+        """The options that stand in for members of files."""
+        return Overrides(instance_id=self["instance-id"], host_name=self["host-name"], host_tags=self["host-tags"],
+                         host_data_center=self["host-data-center"], port=self["port"], listen_address=self["listen"],
+                         durability=self["durability"], http_address=self["http-address"],
+                         http_port=self["http-port"])
+
+
+def makeService(options: Options) -> IService:
+    """What twistd runs: the broker of a configuration directory. Exits with 2 if that cannot be read."""
+    if options["check"]:
+        raise SystemExit(run_check(options["config"], options.overrides, bool(options["strict"])))
+    try:
+        loaded = load(options["config"], options.overrides, strict=bool(options["strict"]))
+        # twistd writes the console itself, to stdout or to its own file
+        logs = Logs(loaded.configuration.broker.task_config.log_controller, None, sys.stderr)
+    except LocalError as error:
+        print(f"PANIC [STARTUP] (-1): {error}", file=sys.stderr)
+        raise SystemExit(EXIT_CONFIG) from None
+    globalLogPublisher.addObserver(logs.observer)
+    from twisted.internet import reactor
+
+    try:
+        return SupervisedBroker(reactor, loaded.configuration, loaded.warnings, logs.report, make_sites, os.getcwd())
+    except LocalError as error:
+        print(start_panic(error), file=sys.stderr)
+        raise SystemExit(EXIT_START) from None
+
+
+def make_broker(reactor: Any, loaded: Loaded, report: Report, directory: str | None) -> BrokerService:
+    """The service of one broker with its console; `directory` is where the control pipe goes, None = no pipe."""
+    return BrokerService(reactor, loaded.configuration, loaded.warnings, report, make_sites, directory)
+
+
+def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
+    """(what it is, factory, address, port) of everything that is served over HTTP."""
+    configuration = service.configuration
+    http, sites = configuration.extension.http, []
+    if http.port:
+        sites.append(("Console", make_site(service, Labels(), service.log_failure), http.address, http.port))
+    for plugin in configuration.app.stats.plugins:
+        prometheus = plugin.prometheus_specific
+        if prometheus is None or not plugin.publish_interval:
+            continue
+        if prometheus.mode != "E_PULL":
+            service.report.warn("Metrics plug-in '%s': E_PUSH is not offered; configure E_PULL and scrape "
+                                "http://%s:%d/metrics", plugin.name, prometheus.host, prometheus.port)
+            continue
+        sites.append((f"Metrics plug-in '{plugin.name}'", make_site(service, _labels(plugin), service.log_failure),
+                      prometheus.host, prometheus.port))
+    return sites
+
+
+def _labels(plugin: StatPlugin) -> Labels:
+    return Labels(plugin.namespace_prefix, plugin.instance_id)
+
+
+class SupervisedBroker(BrokerService):
+    """The broker under twistd: a start that fails says why and ends the process."""
+
+    def startService(self) -> None:
+        """From the application."""
+        try:
+            super().startService()
+        except StartFailure as error:
+            print(start_panic(error), file=sys.stderr, flush=True)
+            raise SystemExit(EXIT_START) from None
+
+
+def bmqbrkr() -> None:
+    """The command `bmqbrkr`, as the original's."""
+    from twisted.internet import reactor
+
+    sys.exit(main(sys.argv[1:], reactor, make_broker))
