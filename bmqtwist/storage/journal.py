@@ -70,7 +70,6 @@ class JournalScan:
         self.lost: list[tuple[int, int]] = []  # PSNs of skipped slots, as far as their place tells
         self._jumps = 0
         self._resync = 0  # offset of the record that ends the present run of bad slots
-        self._run: list[int] | None = None  # of that run: offset, slots skipped, slots repaired
         self.mark = self._find_mark()
         self.marked = self.mark > 0
         self.area_end = self.mark or self._find_area_end()
@@ -147,6 +146,9 @@ class JournalScan:
                     if (record_lease, head & SEQUENCE_MASK) < (lease, expected):
                         self._problem(f"JOURNAL: the PSN of the record at offset {offset} is smaller than its"
                                       " predecessor's")
+                    if offset == area_end:
+                        record_lease, sequence = self._anchor(offset, record)
+                        head = head & _FLAGS_MASK | sequence
                     lease = record_lease
                 elif offset < area_end:
                     self._skip_in_area(offset)
@@ -175,34 +177,33 @@ class JournalScan:
     def _judge(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
                expected: int) -> tuple[int, int] | None:
         """The PSN to accept a record with that is not simply the next; (0, 0) = skip the slot; None = the end."""
-        head, record_lease, _, _, magic = record
+        head, record_lease, _, _, _ = record
         sequence = head & SEQUENCE_MASK
         if offset == self._resync:
-            self._close_run()
             return record_lease, sequence
-        if self._run is None:
+        if offset > self._resync:
             if record_lease > lease and sequence == 1 and is_sync_point(record):
                 return record_lease, sequence
             if not expected:
                 return None
             self._resync = self._find_resync(offset, lease, expected)
             if not self._resync:
-                if not _well_formed(record) or (record_lease, sequence) <= (lease, expected) or self._jumps >= _JUMPS_MAX:
-                    return None
-                after = self._slot(offset + RECORD_BYTES)
-                if (after is None or not _well_formed(after) or after[1] != record_lease
-                        or after[0] & SEQUENCE_MASK != sequence + 1):
-                    return None
-                self._jumps += 1
-                self._problem(f"JOURNAL: the PSN jumps from {lease}-{expected - 1} to {record_lease}-{sequence} at"
-                              f" offset {offset}: records are missing")
-                return record_lease, sequence
-            self._run = [offset, 0, 0]
-        if magic == MAGIC and MESSAGE_HEAD <= head < JOURNAL_OP_HEAD + (1 << 60):
-            self._run[2] += 1
-            return lease, expected
-        self._run[1] += 1
-        return 0, 0
+                return self._jump(offset, record, lease, expected)
+            self._report_run(offset)
+        return (lease, expected) if _repairable(record) else (0, 0)
+
+    def _jump(self, offset: int, record: tuple[int, int, int, bytes, int], lease: int,
+              expected: int) -> tuple[int, int] | None:
+        """Nothing continues the journal at its distance: records may be missing, or it ends here (None)."""
+        psn = record[1], record[0] & SEQUENCE_MASK
+        after = self._slot(offset + RECORD_BYTES)
+        if (not _well_formed(record) or psn <= (lease, expected) or self._jumps >= _JUMPS_MAX or after is None
+                or not _well_formed(after) or (after[1], after[0] & SEQUENCE_MASK) != (psn[0], psn[1] + 1)):
+            return None
+        self._jumps += 1
+        self._problem(f"JOURNAL: the PSN jumps from {lease}-{expected - 1} to {psn[0]}-{psn[1]} at offset {offset}:"
+                      " records are missing")
+        return psn
 
     def _find_resync(self, bad: int, lease: int, expected: int) -> int:
         """Offset of the first record behind `bad` that continues the journal at its distance; 0 if there is none."""
@@ -218,16 +219,29 @@ class JournalScan:
         self.lost.append((self.lease, self.sequence + 1))
         self._problem(f"JOURNAL: the record at offset {offset} is unreadable: skipped")
 
-    def _close_run(self) -> None:
-        if self._run is not None:
-            start, skipped, repaired = self._run
-            if skipped:
-                self._problem(f"JOURNAL: {skipped} record(s) between offsets {start} and {self._resync} are"
-                              " unreadable: skipped")
-            if repaired:
-                self._problem(f"JOURNAL: {repaired} record(s) between offsets {start} and {self._resync} had a wrong PSN:"
-                              " kept with the PSN of their place")
-        self._run, self._resync = None, 0
+    def _report_run(self, start: int) -> None:
+        """Say what happens to the slots from `start` up to the record that continues the journal."""
+        slots = [self._slot(offset) for offset in range(start, self._resync, RECORD_BYTES)]
+        repaired = sum(slot is not None and _repairable(slot) for slot in slots)
+        if repaired < len(slots):
+            self._problem(f"JOURNAL: {len(slots) - repaired} record(s) between offsets {start} and {self._resync} are"
+                          " unreadable: skipped")
+        if repaired:
+            self._problem(f"JOURNAL: {repaired} record(s) between offsets {start} and {self._resync} had a wrong PSN:"
+                          " kept with the PSN of their place")
+
+    def _anchor(self, offset: int, record: tuple[int, int, int, bytes, int]) -> tuple[int, int]:
+        """PSN of the first sync point: that of its header, or of its body if only that one fits the next record."""
+        head, lease, _, body, _ = record
+        header, after = (lease, head & SEQUENCE_MASK), self._slot(offset + RECORD_BYTES)
+        if after is None or not _well_formed(after) or not is_sync_point(record):
+            return header
+        inner = int.from_bytes(body[20:24], "big"), int.from_bytes(body[8:16], "big")
+        following = after[1], (after[0] & SEQUENCE_MASK) - 1
+        if following != header and following == inner and inner[1]:
+            self._problem(f"JOURNAL: the sync point at offset {offset} had a wrong PSN: kept with that of its body")
+            return inner
+        return header
 
     def _problem(self, text: str) -> None:
         self.damaged = True
@@ -244,6 +258,8 @@ class JournalScan:
                 stale += len(chunk.rstrip(b"\0"))
             position += len(chunk)
         self.stale = stale > 0
+        if stale and any(_well_formed(record) for _, record in self._slots(self.end)):
+            self.damaged = True  # it may be worth a look: keep it
         if stale:
             self.problems.append(f"JOURNAL: up to {stale} B behind the last record, at offset {self.end}, continue nothing"
                                  " and are cut off")
@@ -253,6 +269,11 @@ def _well_formed(record: tuple[int, int, int, bytes, int]) -> bool:
     """Type 1..15, lease, sequence and magic: what makes a slot a record. (Types 6..15 are unknown but records.)"""
     head, lease, _, _, magic = record
     return magic == MAGIC and head >= MESSAGE_HEAD and lease > 0 and head & SEQUENCE_MASK > 0
+
+
+def _repairable(record: tuple[int, int, int, bytes, int]) -> bool:
+    """A record of a known type, whatever its PSN."""
+    return record[4] == MAGIC and MESSAGE_HEAD <= record[0] < JOURNAL_OP_HEAD + (1 << 60)
 
 
 def unpack_sync_point(entry: Entry) -> tuple[int, int, int, int, int]:

@@ -561,6 +561,8 @@ class Partition:
                     self._journal = []
             offsets = _LiveCopy(files).run(self.live)
             mark, data_end, qlist_end = files.next_positions()
+            if damaged and self.lease:
+                self.sequence += 1  # no ROLLOVER record whose PSN the sync point could repeat
             if self.lease:
                 files.append_next([pack_sync_point(self.sequence, self.lease, wall, SyncPoint.REGULAR, self.node_id,
                                                    data_end, qlist_end)], [], [])
