@@ -216,7 +216,11 @@ class AdminExecutor:
             raise LocalError(f"Domain '{name}' doesn't exist")
         if not domain.removing:
             raise LocalError(f"First round of DOMAINS REMOVE '{name}' is not completed.")
-        self._broker.forget_domain(name)
+        del self._broker.domains[name]
+        if all(other.source != domain.source for other in self._broker.domains.values()):
+            self._broker.loaded.pop(domain.source, None)
+        self._broker.provider.forget(name)
+        self._broker.provider.forget(domain.source)
         return results.Success()
 
     # -- clusters ---------------------------------------------------------------------------------------------------
@@ -288,7 +292,8 @@ class AdminExecutor:
 
     def _replication_of(self, name: str) -> Quorum:
         cluster = self._cluster(name)
-        return self._replication.setdefault(name, Quorum(len(cluster.definition.nodes) // 2 + 1, _REPLICATION))
+        return self._replication.setdefault(name, Quorum(
+            cluster.replication_factor, _REPLICATION, lambda factor: self._broker.set_replication_factor(cluster, factor)))
 
     def _elector_of(self, name: str) -> Quorum:
         cluster = self._cluster(name)

@@ -406,19 +406,19 @@ TABLE: tuple[Entry, ...] = (
     *_tunables(lambda part: _storage({"replication": part}), "STORAGE", "REPLICATION", ReplicationSet, ReplicationGet,
                ReplicationTunables, (
         ("Set the value of the replication 'parameter' of cluster 'name'",
-         "Set the value of the replication 'parameter' of cluster 'name'. If SET_ALL is used then set the parameter"
-         " for all nodes in the cluster."),
+         ("Set the value of the replication 'parameter' of cluster 'name'. If SET_ALL is used then set the parameter"
+         " for all nodes in the cluster.")),
         ("Get the value of the replication 'parameter' of cluster 'name'",
-         "Get the value of the replication 'parameter' of cluster 'name'. If GET_ALL is used then get the paramter"
-         " value for all nodes in the cluster."),
+         ("Get the value of the replication 'parameter' of cluster 'name'. If GET_ALL is used then get the paramter"
+         " value for all nodes in the cluster.")),
         ("Get the supported settable parameters for the replication of cluster 'name'", ""))),
     *_tunables(lambda part: _cluster({"state": {"elector": part}}), "STATE", "ELECTOR", ElectorSet, ElectorGet,
                ElectorTunables, (
         ("Set the 'parameter' of the elector of cluster 'name' to 'value'",
-         "Set the 'parameter' of the elector of cluster 'name' to 'value'. If SET_ALL is used then set the paramter"
-         " for all nodes in the cluster."),
+         ("Set the 'parameter' of the elector of cluster 'name' to 'value'. If SET_ALL is used then set the paramter"
+         " for all nodes in the cluster.")),
         ("Get the 'parameter' of the elector of cluster 'name'",
-         "Get the 'parameter' of the elector of cluster 'name'. If GET_ALL is used then get the parameter value for"
-         " all nodes in the cluster."),
+         ("Get the 'parameter' of the elector of cluster 'name'. If GET_ALL is used then get the parameter value for"
+         " all nodes in the cluster.")),
         ("Get the supported settable parameters for the elector of cluster 'name'", ""))),
 )

@@ -9,9 +9,25 @@ from typing import Any
 
 from bmqtwist.node import adminresults as results
 from bmqtwist.node.admincommands import TABLE, Value
-from bmqtwist.node.adminprint import PRIMARY_QUEUE_ID, handle_parameters, stream_parameters, window_states
-from bmqtwist.node.snapshot import (AppState, ClusterState, ElectorState, FileState, HandleState, MeterState, NodeState,
-                                    PartitionState, QueueState, Role, StorageState, SubstreamState)
+from bmqtwist.node.adminprint import (
+    PRIMARY_QUEUE_ID,
+    handle_parameters,
+    stream_parameters,
+    window_states,
+)
+from bmqtwist.node.snapshot import (
+    AppState,
+    ClusterState,
+    ElectorState,
+    FileState,
+    HandleState,
+    MeterState,
+    NodeState,
+    PartitionState,
+    Role,
+    StorageState,
+    SubstreamState,
+)
 
 Tree = dict[str, Any]
 

@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bmqtwist.node.admincommands import TABLE, Arguments, Command, CommandError, Encoding, Entry, Value
+from bmqtwist.node.admincommands import (
+    TABLE,
+    Arguments,
+    Command,
+    CommandError,
+    Encoding,
+    Entry,
+    Value,
+)
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 _DOUBLE = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|inf(?:inity)?|nan)",
@@ -255,10 +263,12 @@ _KINDS: dict[str, tuple[type, ...]] = {
 def _json_value(given: object) -> Value | None:
     if not isinstance(given, dict) or len(given) != 1:
         return None
-    kind, value = next(iter(given.items()))
+    kind: str = next(iter(given))
+    value: Any = given[kind]
     if kind == "theNull":
         return Value(kind, None)
-    if not isinstance(value, _KINDS.get(kind, ())) or isinstance(value, bool) != (kind == "theBool"):
+    fits = isinstance(value, _KINDS.get(kind, ())) and isinstance(value, bool) == (kind == "theBool")
+    if not fits:
         return None
     if kind == "theInteger" and not -(1 << 63) <= value < 1 << 63:
         return None

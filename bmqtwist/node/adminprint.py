@@ -12,9 +12,22 @@ from typing import Any
 
 from bmqtwist.node import adminresults as results
 from bmqtwist.node.admincommands import TABLE
-from bmqtwist.node.snapshot import (AppState, ClusterState, ElectorState, FileState, HandleState, MeterState, NodeState,
-                                    PartitionState, QueueState, Role, StorageState, SubscriptionState, SubstreamState,
-                                    UpstreamState)
+from bmqtwist.node.snapshot import (
+    AppState,
+    ClusterState,
+    ElectorState,
+    FileState,
+    HandleState,
+    MeterState,
+    NodeState,
+    PartitionState,
+    QueueState,
+    Role,
+    StorageState,
+    SubscriptionState,
+    SubstreamState,
+    UpstreamState,
+)
 from bmqtwist.queue.textformat import grouped, pretty_bytes
 
 Lines = list[str]
@@ -150,8 +163,8 @@ def _purge_report(result: results.PurgeReport) -> str:
     if not result.purged and not result.errors:
         return "No queue purged."
     rows = sorted(result.purged, key=lambda row: -row.bytes)
-    lines = [f"Purged {grouped(sum(row.messages for row in rows))} message(s) for a total of"
-             f" {pretty_bytes(sum(row.bytes for row in rows))} from {len(rows) + len(result.errors)} queue(s):",
+    lines = [(f"Purged {grouped(sum(row.messages for row in rows))} message(s) for a total of"
+             f" {pretty_bytes(sum(row.bytes for row in rows))} from {len(rows) + len(result.errors)} queue(s):"),
              "    NumBytes     NumMsgs      AppKey             AppId  QueueName"]
     lines += [f"  {pretty_bytes(row.bytes):>10}  {grouped(row.messages):>10}  {row.app_key}  {row.app_id:>16}  {row.uri}"
               for row in rows]

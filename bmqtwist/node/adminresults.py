@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.node.admincommands import Value
-from bmqtwist.node.snapshot import ClusterState, DomainState, PartitionState, QueueState, StorageState
+from bmqtwist.node.snapshot import (
+    ClusterState,
+    DomainState,
+    PartitionState,
+    QueueState,
+    StorageState,
+)
 
 
 class Result:

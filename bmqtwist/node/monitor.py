@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bmqtwist.node import observe
-from bmqtwist.node.adminprint import handle_parameters, message_rows, print_text, window_text
+from bmqtwist.node.adminprint import (
+    handle_parameters,
+    message_rows,
+    print_text,
+    window_text,
+)
 from bmqtwist.node.adminresults import ListedMessage, QueueContents
 from bmqtwist.node.statsprint import interval_text
 from bmqtwist.queue.describe import app_details, app_uri

@@ -63,7 +63,7 @@ def domain_state(broker: Broker, domain: Domain) -> state.DomainState:
     """A loaded domain, its open queues, and all its stored ones."""
     cluster = broker.clusters[domain.cluster]
     return state.DomainState(
-        domain.name, domain.cluster, domain.mode, pretty_json(broker.loaded[domain.name].config),
+        domain.name, domain.cluster, domain.mode, pretty_json(broker.loaded[domain.source].config),
         meter_state(domain.meter), tuple(queue_state(queue) for queue in domain.queues.values() if is_active(queue)),
         tuple(storages(cluster, domain.name)), domain.settings.publish_app_metrics, domain.removing)
 
@@ -103,12 +103,14 @@ def queue_state(queue: Queue) -> state.QueueState:
 
 
 def app_messages(queue: Queue, app: App) -> int:
-    """How many messages an app has not finished with."""
+    """How many messages an app has not finished with. Looks at every message its consumers hold: those that were
+    purged or have expired are still held there, and do not count."""
     if queue.mode != "fanout":
         return len(queue.messages) if app.registered else 0
     app.trim()
-    return (len(app.fresh) + len(app.aside) + len(app.waiting) + len(app.redelivery)
-            + sum(len(substream.unconfirmed) for substream in app.substreams))
+    held = sum(1 for substream in app.substreams for message, *_ in substream.unconfirmed.values()
+               if message.pending & app.bit)
+    return len(app.fresh) + len(app.aside) + len(app.waiting) + len(app.redelivery) + held
 
 
 def app_bytes(queue: Queue, app: App, messages: int) -> int:
@@ -201,7 +203,7 @@ def partition_state(partition: Partition, primary: str, stored: tuple[state.Stor
     return state.PartitionState(
         partition.partition_id, primary, partition.lease, partition.sequence, available=partition.available,
         queues=len(stored), active=sum(storage.uri in active for storage in stored),
-        data_file=f"{getattr(partition.files, 'base', f'bmq_{partition.partition_id}')}.bmq_data", data=data,
+        data_file=f"bmq_{partition.partition_id}.{getattr(partition.files, 'base', '')}.bmq_data", data=data,
         journal=journal, qlist=qlist, records=len(partition.live), storages=stored)
 
 

@@ -52,7 +52,7 @@ class Source:
 class _Record:
     """One source: totals now, and for every slot of the window totals at its start and maxima in it."""
 
-    __slots__ = ("totals", "starts", "peaks")
+    __slots__ = ("peaks", "starts", "totals")
 
     def __init__(self) -> None:
         self.totals: dict[str, float] = {}

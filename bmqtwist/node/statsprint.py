@@ -77,7 +77,8 @@ def stats_tables(state: BrokerState, statistics: Statistics) -> str:
     clients = [(session.description, dict(session.counters)) for session in state.sessions]
     if any(state.invalid_queue.values()):
         clients.append((INVALID_QUEUE, dict(state.invalid_queue)))
-    nodes = [(f"{cluster.name} {node.description}", {}) for cluster in state.clusters for node in cluster.nodes]
+    nodes: list[tuple[str, dict[str, Any]]] = [
+        (f"{cluster.name} {node.description}", {}) for cluster in state.clusters for node in cluster.nodes]
     channels = [(session.address, dict(session.channel)) for session in state.sessions]
     return (_table("DOMAINQUEUES", _COLUMNS, queues) + _table("CLIENTS", _CLIENT_COLUMNS, clients)
             + _table("CLUSTERS", _CLIENT_COLUMNS, nodes) + _table("TCP CHANNELS", _CHANNEL_COLUMNS, channels))

@@ -29,8 +29,9 @@ class Counters:
 class AppStats(Counters):
     """Counters of one app of one queue: deliveries, confirms, and the most it held."""
 
-    __slots__ = NAMES = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_time_max",
-                         "queue_time_sum", "queue_time_max", "content_msgs_max", "content_bytes_max")
+    __slots__ = _OWN = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_time_max",
+                        "queue_time_sum", "queue_time_max", "content_msgs_max", "content_bytes_max")
+    NAMES: tuple[str, ...] = _OWN
 
     def __init__(self) -> None:
         self.push_msgs = self.push_bytes = self.confirm_msgs = 0
@@ -43,30 +44,26 @@ class AppStats(Counters):
         self.push_msgs += 1
         self.push_bytes += size
         self.queue_time_sum += waited
-        if waited > self.queue_time_max:
-            self.queue_time_max = waited
+        self.queue_time_max = max(self.queue_time_max, waited)
 
     def confirmed(self, held: float) -> None:
         """One confirm, `held` seconds after the delivery."""
         self.confirm_msgs += 1
         self.confirm_time_sum += held
-        if held > self.confirm_time_max:
-            self.confirm_time_max = held
+        self.confirm_time_max = max(self.confirm_time_max, held)
 
     def stored(self, messages: int, size: int) -> None:
         """So many messages and bytes are held now: remember the most."""
-        if messages > self.content_msgs_max:
-            self.content_msgs_max = messages
-        if size > self.content_bytes_max:
-            self.content_bytes_max = size
+        self.content_msgs_max = max(self.content_msgs_max, messages)
+        self.content_bytes_max = max(self.content_bytes_max, size)
 
 
 class QueueStats(AppStats):
     """Counters of one queue: those of an app over all its apps, and what happens at its entrance."""
 
-    __slots__ = _OWN = ("put_msgs", "put_bytes", "ack_msgs", "ack_time_sum", "ack_time_max", "nack_msgs",
-                        "nack_noquorum_msgs", "reject_msgs", "gc_msgs")
-    NAMES = AppStats.NAMES + _OWN
+    __slots__ = _ENTRANCE = ("put_msgs", "put_bytes", "ack_msgs", "ack_time_sum", "ack_time_max", "nack_msgs",
+                             "nack_noquorum_msgs", "reject_msgs", "gc_msgs")
+    NAMES = AppStats.NAMES + _ENTRANCE
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,14 +76,14 @@ class QueueStats(AppStats):
         """One positive acknowledgement, `waited` seconds after the PUT."""
         self.ack_msgs += 1
         self.ack_time_sum += waited
-        if waited > self.ack_time_max:
-            self.ack_time_max = waited
+        self.ack_time_max = max(self.ack_time_max, waited)
 
 
 class ClientStats(Counters):
     """Counters of one client session, all queues together."""
 
-    __slots__ = NAMES = ("put_msgs", "put_bytes", "push_msgs", "push_bytes", "ack_msgs", "nack_msgs", "confirm_msgs")
+    __slots__ = _OWN = ("put_msgs", "put_bytes", "push_msgs", "push_bytes", "ack_msgs", "nack_msgs", "confirm_msgs")
+    NAMES = _OWN
 
     def __init__(self) -> None:
         self.put_msgs = self.put_bytes = self.push_msgs = self.push_bytes = 0
@@ -96,7 +93,8 @@ class ClientStats(Counters):
 class ChannelStats(Counters):
     """Counters of one connection: bytes and chunks as the socket saw them."""
 
-    __slots__ = NAMES = ("in_bytes", "out_bytes", "in_chunks", "out_chunks")
+    __slots__ = _OWN = ("in_bytes", "out_bytes", "in_chunks", "out_chunks")
+    NAMES = _OWN
 
     def __init__(self) -> None:
         self.in_bytes = self.out_bytes = self.in_chunks = self.out_chunks = 0

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmqtwist.node import admincommands as cmd
-from bmqtwist.node.admincommands import TABLE, Command, CommandError, Encoding, Value, integer
+from bmqtwist.node.admincommands import (
+    TABLE,
+    Command,
+    CommandError,
+    Encoding,
+    Value,
+    integer,
+)
 from bmqtwist.node.adminparse import parse, parse_value
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "admin" / "session.json"

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from bmqtwist.node import snapshot as state
 from bmqtwist.node.prometheus import families
-from bmqtwist.node.stats import INVALID_QUEUE, QUEUE_METRICS, SLOTS, Source, Statistics, TooOften, sources_of
+from bmqtwist.node.stats import (
+    INVALID_QUEUE,
+    QUEUE_METRICS,
+    SLOTS,
+    Source,
+    Statistics,
+    TooOften,
+    sources_of,
+)
 from bmqtwist.node.statsprint import interval_text, stats_json, stats_tables, stats_tree
 from bmqtwist.queue.counters import AppStats, ChannelStats, ClientStats, QueueStats
 
