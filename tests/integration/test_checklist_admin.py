@@ -154,7 +154,7 @@ def test_the_statistics_of_the_worked_example(world: World) -> None:
     world.producer(uri).post_all(*[b"msg"] * 32)
     first = dict(queue_put_msgs_abs=32, queue_put_bytes_abs=96, queue_ack_msgs_abs=32, queue_msgs_current=32,
                  queue_msgs_utilization_max=3, queue_producers_count=1, queue_cfg_msgs=1000, queue_cfg_bytes=1048576,
-                 queue_role=1, queue_heartbeat=0, queue_nack_msgs_abs=0, queue_bytes_current=96)
+                 queue_role=1, queue_nack_msgs_abs=0, queue_bytes_current=96)
     assert subset(world, uri, **first) == first
     apps = world.statistics(uri)["appIds"]
     assert {app: apps[app]["values"]["queue_msgs_current"] for app in apps} == {"foo": 32, "bar": 32, "baz": 32}
