@@ -117,10 +117,17 @@ class Session:
 
     def close(self, reason: str, *args: object) -> None:
         """Write what is collected, then close; nothing more is read."""
-        if self.state is State.CLOSED:
-            return
-        self.host.report.warn(reason, *args)
-        self.drop_handles(crashed=self.host.serving)
+        if self.state is not State.CLOSED:
+            self.host.report.warn(reason, *args)
+            self._end(crashed=self.host.serving)
+
+    def leave(self) -> None:
+        """The broker goes away: write what is collected, then close, at no cost of a delivery attempt."""
+        if self.state is not State.CLOSED:
+            self._end(crashed=False)
+
+    def _end(self, crashed: bool) -> None:
+        self.drop_handles(crashed)
         self.enter(State.CLOSED)
         self.guard.closed()
         self.closing = True

@@ -203,7 +203,11 @@ class Broker:
 
     def _release(self, effects: list[Effect]) -> None:
         now = self.now
-        for queue, message, handle, guid, correlation_id, arrived in effects:
+        for effect in effects:
+            queue, message, handle, guid, correlation_id, arrived = effect
+            if queue.holding:
+                queue.unreceipted.append(effect)
+                continue
             if handle is not None:
                 queue.stats.acked(now - arrived)
                 handle.client.ack(handle, guid, correlation_id, 0)
@@ -355,8 +359,18 @@ class Broker:
             self.loaded[loaded.name] = loaded
             for domain in known:
                 domain.reconfigure(domain_settings(loaded.config))
+                cluster = self.clusters[domain.cluster]
                 for queue in domain.queues.values():
-                    self.clusters[domain.cluster].reconcile_apps(queue, self.wall(self.now))
+                    cluster.reconcile_apps(queue, self.wall(self.now))
+                    cluster.require_receipts(queue)
+
+    def set_replication_factor(self, cluster: LocalCluster, factor: int) -> None:
+        """How many nodes must have a message of a strong queue before it is acknowledged and delivered."""
+        cluster.replication_factor = factor
+        for queue in cluster.queues.values():
+            cluster.require_receipts(queue)
+            if cluster.has_quorum:
+                self._release(queue.take_receipted())
 
     def opened(self, session: Session, queue: Queue) -> None:
         """A handle was opened."""
@@ -402,7 +416,8 @@ class Broker:
             for queue in cluster.queues.values():
                 if queue.messages:
                     queue.expire(wall)
-                    self.metered(queue)
+                if queue.unreceipted:
+                    queue.expire_unreceipted(now, wall)
                 queue.history.expire(now)
 
     def _check_space(self, now: float) -> None:

@@ -39,7 +39,7 @@ class LocalCluster:
         self.partitions: list[Partition] = []
         self.queues: dict[str, Queue] = {}
         self.dormant: dict[str, tuple[QueueRecord, RecoveredQueue | None]] = {}
-        self.high_watermark_alarmed: set[str] = set()  # domains whose number of queues passed 80 % of the limit
+        self.replication_factor = len(definition.nodes) // 2 + 1
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,17 @@ class LocalCluster:
                       domain.settings.deduplication_ms / 1000)
         self.queues[uri] = queue
         domain.adopt_queue(queue)
+        self.require_receipts(queue)
         return queue
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether this node alone is as many as the replication factor asks for."""
+        return self.replication_factor <= 1
+
+    def require_receipts(self, queue: Queue) -> None:
+        """Apply replication factor and consistency to a queue."""
+        queue.require_receipts(queue.domain.settings.strong and not self.has_quorum)
 
     # -- queues -----------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,8 @@ class Queue:
         self.stats = QueueStats()
         self.touched = False
         self.idle_since: float | None = None
+        self.holding = False  # strong consistency, and fewer nodes than the replication factor: effects wait
+        self.unreceipted: list[Effect] = []
         self._order = 0
         self._ordinal = 0
 
@@ -223,6 +225,30 @@ class Queue:
             handle.client.push(handle, subscription.s_id, message, False)
             self.stats.pushed(message.size, 0.0)
 
+    def require_receipts(self, wanted: bool) -> None:
+        """Hold what is posted from now on until enough nodes have it, or stop doing so; what waits keeps waiting."""
+        self.holding = wanted
+
+    def take_receipted(self) -> list[Effect]:
+        """Enough nodes have everything again: the effects that waited, in order."""
+        taken, self.unreceipted = self.unreceipted, []
+        return taken
+
+    def expire_unreceipted(self, now: float, wall: int) -> None:
+        """NACK and remove what has waited for receipts longer than the deduplication window."""
+        patience = self.domain.settings.deduplication_ms / 1000
+        late = [effect for effect in self.unreceipted if now - effect[5] >= patience]
+        if not late:
+            return
+        self.unreceipted = [effect for effect in self.unreceipted if now - effect[5] < patience]
+        for _, message, handle, guid, correlation_id, _ in late:
+            if message is not None and message.pending:
+                self.remove(message, NO_QUORUM, wall)
+                self.history.discard(guid)
+            self.stats.nack_noquorum_msgs += 1
+            if handle is not None:
+                handle.client.ack(handle, guid, correlation_id, AckStatus.UNKNOWN)
+
     def released(self, message: Message) -> None:
         """The records of a message are safe: its apps may have it."""
         pending = message.pending
@@ -282,10 +308,7 @@ class Queue:
         stats.confirmed(now - pushed_at)
         if stats is not self.stats:
             self.stats.confirmed(now - pushed_at)
-        pending = message.pending
-        if pending == app.bit:
-            self.remove(message, DELETED, wall)
-        elif pending & app.bit:
+        if message.pending & app.bit:
             self._finish(app, message, CONFIRMED, wall)
 
     def _finish(self, app: App, message: Message, reason: int, wall: int) -> None:
