@@ -314,7 +314,7 @@ def test_a_tls_listener_carries_the_same_traffic(broker_process: BrokerProcess) 
     port = free_port()
     app = broker_process.config.broker["appConfig"]
     app["tlsConfig"] = {"certificateAuthority": str(cert), "certificate": str(cert), "key": str(key),
-                        "versions": ["TLSv1.3"]}
+                        "versions": "TLSv1.3"}
     app["networkInterfaces"]["tcpInterface"]["listeners"].append(
         {"name": "tls", "address": "127.0.0.1", "port": port, "tls": True})
     broker_process.config.write()

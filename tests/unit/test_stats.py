@@ -17,7 +17,6 @@ from bmqtwist.node.stats import (
     Source,
     Statistics,
     TooOften,
-    sources_of,
 )
 from bmqtwist.node.statsprint import interval_text, stats_json, stats_tables, stats_tree
 from bmqtwist.queue.counters import AppStats, ChannelStats, ClientStats, QueueStats
@@ -46,7 +45,8 @@ class Lab:
         return state.BrokerState("default", "1", "host", 0.0, 1_700_000_000.5, 1_600_000_000.0, (domain,))
 
     def sample(self, now: float) -> None:
-        self.statistics.sample(now, sources_of(self.queue(), self.counters, self.apps))
+        held = [Source((URI, name), app, self.held[name], self.held[name] * 3) for name, app in self.apps.items()]
+        self.statistics.sample(now, [Source(URI, self.counters, self.stored, self.stored * 3), *held])
 
     def show(self, now: float) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
         self.sample(now)
@@ -146,11 +146,6 @@ def test_a_source_that_is_gone_is_forgotten() -> None:
     lab.sample(1.0)
     lab.statistics.sample(2.0, [])
     assert lab.statistics.total(URI, "put_msgs") == 0
-
-
-def test_apps_that_share_the_counters_of_their_queue_are_no_sources() -> None:
-    lab = Lab()
-    assert [source.key for source in sources_of(lab.queue(), lab.counters, dict.fromkeys(lab.apps, lab.counters))] == [URI]
 
 
 @pytest.mark.spec("broker", 223)
