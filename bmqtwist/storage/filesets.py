@@ -329,7 +329,7 @@ class FileSets:
         try:
             names = [name for name in self._disk.names(self._archive) if self._pattern.fullmatch(name)]
             bases = sorted({name.split(".")[1] for name in names})
-            doomed = set(bases[:len(bases) - self._keep])
+            doomed = set(bases[:max(0, len(bases) - self._keep)])
             for name in names:
                 if name.split(".")[1] in doomed:
                     self._disk.remove(f"{self._archive}/{name}")

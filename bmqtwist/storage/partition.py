@@ -432,7 +432,7 @@ class Partition:
 
     def wants_sync(self) -> int | None:
         """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""
-        if self._sync_running or self._broken or self._durable == self._writes or self.durability != "group":
+        if self._sync_running or self._broken or self.durability != "group":
             return None
         if not self._waiting and not self._sync_due:
             return None
@@ -495,8 +495,11 @@ class Partition:
             return
         if self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
+        alone = not self._journal
         self._append_sync_point(SyncPoint.REGULAR, wall)
         if self._write():
+            if alone:
+                self._writes -= 1  # no effect waits for a sync point
             self._unmarked = False
             self._sync_due = True
 
