@@ -12,7 +12,7 @@ from bmqtwist import __version__
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.node import snapshot as state
 from bmqtwist.node.configprint import pretty_json
-from bmqtwist.node.stats import Source, sources_of
+from bmqtwist.node.stats import Source
 from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def queue_state(queue: Queue) -> state.QueueState:
         persistent=not queue.in_memory, history=max(0, len(queue.history) - len(queue.messages)),
         readers=queue.readers(), writers=queue.writers(), max_consumers=domain.max_consumers,
         message_limit=meter.messages_max, byte_limit=meter.bytes_max,
-        oldest_wall=float(next(iter(queue.messages.values())).wall) if queue.messages else None,
-        counters=queue.stats.totals())
+        oldest_wall=float(next(iter(queue.messages.values())).wall) if queue.messages else None)
 
 
 def app_messages(queue: Queue, app: App) -> int:
@@ -131,7 +130,7 @@ def app_state(queue: Queue, app: App) -> state.AppState:
                    for each in sorted(app.router.subscriptions, key=lambda each: -each.priority))
     messages = app_messages(queue, app)
     return state.AppState(app.app_id, hexadecimal(app.key), status, messages, app_bytes(queue, app, messages), consumers,
-                          len(app.redelivery), app.put_aside_count(), not app.fresh, router, app.stats.totals())
+                          len(app.redelivery), app.put_aside_count(), not app.fresh, router)
 
 
 def handle_state(handle: Handle) -> state.HandleState:
@@ -208,11 +207,16 @@ def partition_state(partition: Partition, primary: str, stored: tuple[state.Stor
 
 
 def sources(broker: Broker) -> list[Source]:
-    """All counters that statistics look at, with what is stored now."""
+    """All counters that statistics look at, with what is stored now. Apps count under (queue, app id), and only where
+    they have counters and metrics of their own."""
     found: list[Source] = []
     for domain in broker.domains.values():
+        by_app = domain.mode == "fanout" and domain.settings.publish_app_metrics
         for queue in domain.queues.values():
-            if is_active(queue):
-                found += sources_of(queue_state(queue), queue.stats, {app.app_id: app.stats for app in
-                                                                      queue.apps.values()})
+            if not is_active(queue):
+                continue
+            found.append(Source(queue.uri, queue.stats, len(queue.messages), queue.meter.bytes))
+            for app in queue.apps.values() if by_app else ():
+                messages = app_messages(queue, app)
+                found.append(Source((queue.uri, app.app_id), app.stats, messages, app_bytes(queue, app, messages)))
     return found

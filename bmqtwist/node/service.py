@@ -44,6 +44,7 @@ from bmqtwist.node.stats import Statistics
 from bmqtwist.node.statslog import StatisticsLog
 from bmqtwist.node.statsprint import stats_json, stats_tables, stats_tree
 from bmqtwist.node.tls import server_context
+from bmqtwist.node.watch import Watch
 from bmqtwist.report import Report
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.filesets import FileSets
@@ -120,6 +121,7 @@ class BrokerService(Service):
             self._open_cluster(definition)
         self.shell.start()
         broker.start(time.monotonic())
+        Watch(broker).start(time.monotonic())
         self._start_statistics()
         self._open_ports()
         if self._directory is not None:

@@ -123,7 +123,6 @@ class AppState:
     aside: int = 0
     at_end: bool = True
     router: tuple[RouterEntry, ...] = ()
-    counters: Mapping[str, float] = field(default_factory=no_numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,6 @@ class QueueState:
     message_limit: int = 0
     byte_limit: int = 0
     oldest_wall: float | None = None
-    counters: Mapping[str, float] = field(default_factory=no_numbers)
 
 
 @dataclass(frozen=True, slots=True)

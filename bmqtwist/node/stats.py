@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from bmqtwist.errors import LocalError
 from bmqtwist.node.snapshot import AppState, QueueState
-from bmqtwist.queue.counters import AppStats, Counters
+from bmqtwist.queue.counters import Counters
 
 SLOTS = 6  # steps in which the window moves
 SHOWS_PER_INTERVAL_MAX = 4  # looks on demand within one snapshotInterval
@@ -182,13 +182,3 @@ class Statistics:
 
 def _percent(value: int, limit: int) -> int:
     return value * 100 // limit if limit else 0
-
-
-def sources_of(queue: QueueState, counters: AppStats, apps: Mapping[str, AppStats]) -> list[Source]:
-    """The sources of a queue and of those of its apps that have counters of their own."""
-    found = [Source(queue.uri, counters, queue.messages, queue.bytes)]
-    for app in queue.apps:
-        own = apps.get(app.app_id)
-        if own is not None and own is not counters:
-            found.append(Source((queue.uri, app.app_id), own, app.messages, app.bytes))
-    return found
