@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bench.cells import Cell
 from bench.load import Plan, raw_command, sdk_command
@@ -125,7 +125,7 @@ class Broker:
             self.kill()
             return -signal.SIGKILL
 
-    def __enter__(self) -> Broker:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bench.cells import Cell
-from bench.gauge import DONE, GO, POSTED, READY, RECEIVED, STOP, Board, Samples, cpu_seconds, machine_load, memory_mib
+from bench.gauge import (
+    DONE,
+    GO,
+    POSTED,
+    READY,
+    RECEIVED,
+    STOP,
+    Board,
+    Samples,
+    cpu_seconds,
+    machine_load,
+    memory_mib,
+)
 
 WARM_UP_SHARE = 0.2  # of the run, left out of rate and latency
 DRAIN_SECONDS = 120

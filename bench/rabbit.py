@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Self
 
 from bench.cells import Cell
 from bench.load import Plan
@@ -135,7 +136,7 @@ class Rabbit:
                 cell.batch, cell.rate / cell.queues, cell.window, int(durable), ",".join(map(str, slots)), seconds)
         return plan
 
-    def __enter__(self) -> Rabbit:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

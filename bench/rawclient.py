@@ -15,14 +15,41 @@ from collections.abc import Iterator
 from typing import Any
 
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage, decode_control, decode_negotiation
-from bmqtwist.wire.control import encode_event
-from bmqtwist.wire.fast import (ACK_MESSAGE, ACK_REQUESTED, CONFIRM_MESSAGE, HEARTBEAT_RSP, ITEMS_HEADER_BYTES,
-                                WORDS_MASK, EventType, event_header, items_event, put_message)
+from bmqtwist.wire.control import (
+    ControlMessage,
+    Encoding,
+    NegotiationMessage,
+    decode_control,
+    decode_negotiation,
+    encode_event,
+)
+from bmqtwist.wire.fast import (
+    ACK_MESSAGE,
+    ACK_REQUESTED,
+    CONFIRM_MESSAGE,
+    HEARTBEAT_RSP,
+    ITEMS_HEADER_BYTES,
+    WORDS_MASK,
+    EventType,
+    event_header,
+    items_event,
+    put_message,
+)
 from bmqtwist.wire.frames import FrameBuffer, Span
-from bmqtwist.wire.schema import (ClientIdentity, ClientType, CloseQueue, ConfigureStream, ConsumerInfo, Disconnect,
-                                  GuidInfo, OpenQueue, QueueHandleParameters, StreamParameters, SubQueueIdInfo,
-                                  Subscription)
+from bmqtwist.wire.schema import (
+    ClientIdentity,
+    ClientType,
+    CloseQueue,
+    ConfigureStream,
+    ConsumerInfo,
+    Disconnect,
+    GuidInfo,
+    OpenQueue,
+    QueueHandleParameters,
+    StreamParameters,
+    SubQueueIdInfo,
+    Subscription,
+)
 
 READ, WRITE = 2, 4
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
