@@ -86,7 +86,7 @@ def test_post_and_consume_in_broadcast_mode(node: ProcessWorld, app: Application
         assert app.take()[0].data == other.take()[0].data == b"1"
 
 
-VALUES: dict[str, Any] = {"bool": True, "char": 65, "short": -5, "int32": 1 << 30, "int64": -(1 << 62),
+VALUES: dict[str, Any] = {"bool": True, "char": b"A", "short": -5, "int32": 1 << 30, "int64": -(1 << 62),
                           "string": "täxt", "binary": b"\0\1\xff", "empty": ""}
 TYPES = {"bool": PropertyType.BOOL, "char": PropertyType.CHAR, "short": PropertyType.SHORT,
          "int32": PropertyType.INT32, "int64": PropertyType.INT64, "string": PropertyType.STRING,
@@ -160,7 +160,6 @@ def test_messages_of_a_killed_process_come_to_another(node: ProcessWorld, app: A
         sys.stdin.read()
     """) as victim:
         heard(victim, "holding 0 1 2 3")
-        node.expect_log("open queue [queue: 'bmq://d/q']")
         while node.stored(PRIORITY) != 3:
             pass
         victim.send_signal(signal.SIGKILL)
@@ -228,7 +227,7 @@ def test_255_properties_and_a_name_of_4095_bytes(node: ProcessWorld, app: Applic
     properties: dict[str, Any] = {f"p{i}": i for i in range(254)} | {"n" * 4095: "long"}
     app.post(PRIORITY, b"m", properties=properties)
     assert app.take()[0].properties == properties
-    with pytest.raises(blazingmq.Error):
+    with pytest.raises((blazingmq.Error, ValueError)):
         app.session.post(PRIORITY, b"m", properties=properties | {"one": 1})
 
 
@@ -409,6 +408,7 @@ def test_a_cut_connection_is_repaired_by_the_sdk(node: ProcessWorld) -> None:
         app.session.open_queue(PRIORITY, read=True, write=True)
         app.post(PRIORITY, b"before")
         assert app.take()[0].data == b"before"
+        eventually(lambda: node.stored(PRIORITY) == 0, "the confirm did not arrive")
         relay.cut()
         app.wait_event(events.ConnectionLost)
         app.wait_event(events.Reconnected)

@@ -172,7 +172,8 @@ class World(ABC):
     def alarms(self, category: str) -> list[str]:
         """The log records that raised an alarm (or panic) of this category."""
         self.settle()
-        return [record for record in self.log() if re.search(rf"(ALARM|PANIC) \[{category}\]", record)]
+        return [record for record in self.log() if re.search(rf"(ALARM|PANIC) \[{category}\]", record)
+                and not record.startswith(("ALARM: ", "PANIC: "))]  # the copy on the alarm channel
 
     def logged(self, *texts: str) -> list[str]:
         """The log records that hold all the texts."""
