@@ -184,14 +184,12 @@ class Broker:
     def turn(self, now: float) -> None:
         """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
         self.now = now
-        wall = self.wall(now)
         for partition in self._partitions:
-            released = partition.flush(wall)
-            if released:
-                self._release(released)
-            token = partition.wants_sync()
-            if token is not None:
-                self.shell.sync(partition, token)
+            if partition.busy():
+                released = partition.flush(self.wall(now))
+                if released:
+                    self._release(released)
+                self._sync(partition)
         if self._memory_gate:
             released, self._memory_gate = self._memory_gate, []
             self._release(released)
@@ -200,6 +198,11 @@ class Broker:
             for queue in touched:
                 deliver(queue, now)
         self._write_all()
+
+    def _sync(self, partition: Partition) -> None:
+        token = partition.wants_sync()
+        if token is not None:
+            self.shell.sync(partition, token)
 
     def _release(self, effects: list[Effect]) -> None:
         now = self.now
@@ -235,6 +238,7 @@ class Broker:
         """A sync has come through."""
         self.now = now
         self._release(partition.synced(token, self.wall(now)))
+        self._sync(partition)
         self.turn(now)
 
     def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
@@ -407,6 +411,7 @@ class Broker:
         wall = self.wall(now)
         for partition in self._partitions:
             partition.sync_point(wall)
+            self._sync(partition)
         for cluster in self.clusters.values():
             cluster.report_alarms()
 

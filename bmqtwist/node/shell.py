@@ -3,7 +3,9 @@
 From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
 From the broker (`node.broker.Shell`): turn_due, sync, authenticate, write, finish, read, dump.
 
-However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock.
+However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
+is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
+message.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from bmqtwist.storage.partition import Partition
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
 
+DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
 
 
@@ -45,7 +48,8 @@ class ReactorShell:
         least, most = auth_threads
         self._disk = ThreadPool(0, 4, "storage")
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
-        self._turn_call: IDelayedCall | None = None
+        self._turn_due = False
+        self._round: Callable[[float | None], None] = lambda delay: None
         self._tick_call: IDelayedCall | None = None
         self._tick_at = float("inf")
         self._lag_call: IDelayedCall | None = None
@@ -58,14 +62,17 @@ class ReactorShell:
         """Start the threads and the clock."""
         self._disk.start()
         self._judges.start()
+        self._round, self.reactor.doIteration = self.reactor.doIteration, self._iterate
         self._running = True
         self._measure_lag(time.monotonic())
         self._arm()
 
     def stop(self) -> None:
         """Stop clock and threads; waits for what runs in them."""
+        if self._running:
+            self.reactor.doIteration = self._round
         self._running = False
-        for call in (self._turn_call, self._tick_call, self._lag_call):
+        for call in (self._tick_call, self._lag_call):
             if call is not None and call.active():
                 call.cancel()
         self._judges.stop()
@@ -75,13 +82,15 @@ class ReactorShell:
 
     def turn_due(self) -> None:
         """A turn at the end of this round of the reactor."""
-        if self._turn_call is None and self._running:
-            self._turn_call = self.reactor.callLater(0, self._turn)
+        self._turn_due = True
 
-    def _turn(self) -> None:
-        self._turn_call = None
-        self.broker.turn(time.monotonic())
-        self._arm()
+    def _iterate(self, delay: float | None) -> None:
+        """One round of the reactor, and the turn that is due then."""
+        self._round(0 if self._turn_due else delay)
+        if self._turn_due:
+            self._turn_due = False
+            self.broker.turn(time.monotonic())
+            self._arm()
 
     def _tick(self) -> None:
         self._tick_call, self._tick_at = None, float("inf")
@@ -128,9 +137,12 @@ class ReactorShell:
     def received(self, session: Session, data: bytes) -> None:
         """Bytes for a session; a turn follows."""
         now = time.monotonic()
-        session.receive(data, now, self.broker.wall(now))
-        if self._turn_call is None:
-            self.turn_due()
+        self._turn_due = True
+        try:
+            session.receive(data, now, self.broker.wall(now))
+        except Exception:  # our mistake, met by one client: it must not cost the others anything
+            self._slipped(Failure(), f"while serving {session.description}")
+            session.close("#INTERNAL_ERROR %s: closing", session.description)
 
     def lost(self, session: Session) -> None:
         """The channel of a session is gone."""
@@ -200,7 +212,8 @@ class ReactorShell:
     def dump(self, text: str) -> str:
         """Keep a text in a file of its own."""
         try:
-            descriptor, path = tempfile.mkstemp(prefix="bmqbrkr-", suffix=".txt")
+            descriptor, path = tempfile.mkstemp(prefix="")
+            os.fchmod(descriptor, DUMP_MODE)
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         except OSError as error:

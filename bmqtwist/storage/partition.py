@@ -13,19 +13,39 @@ Outstanding bytes, the basis of the rollover policy, follow from `live`, not fro
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Any, Literal
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
+from bmqtwist.storage.gate import Gate
+from bmqtwist.storage.livecopy import Live, LiveCopy
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
-    CONFIRM, CONFIRM_HEAD, DATA_HEADER, DELETION, DELETION_HEAD, MAGIC, MESSAGE, MESSAGE_HEAD, PADS, QueueOp,
-    RECORD_BYTES, REF_COUNT_MAX, SyncPoint, data_record_bytes, pack_queue_op, pack_queue_record, pack_sync_point,
+    CONFIRM,
+    CONFIRM_HEAD,
+    DATA_HEADER,
+    DELETION,
+    DELETION_HEAD,
+    MAGIC,
+    MESSAGE,
+    MESSAGE_HEAD,
+    PADS,
+    RECORD_BYTES,
+    QueueOp,
+    SyncPoint,
+    data_record_bytes,
+    pack_queue_op,
+    pack_queue_record,
+    pack_sync_point,
 )
 from bmqtwist.storage.store import (
-    DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, PAYLOAD_CACHE_BYTES, PURGE_RESERVE_BYTES, QLIST_HEADER_BYTES,
-    ROLLOVER_CHUNK_BYTES, SYNC_POINT_RESERVE_BYTES, PartitionFiles,
+    DATA_HEADER_BYTES,
+    JOURNAL_HEADER_BYTES,
+    PAYLOAD_CACHE_BYTES,
+    PURGE_RESERVE_BYTES,
+    QLIST_HEADER_BYTES,
+    SYNC_POINT_RESERVE_BYTES,
+    PartitionFiles,
 )
 from bmqtwist.wire.checksum import crc32c
 
@@ -35,7 +55,6 @@ if TYPE_CHECKING:
 __all__ = ["Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
 
 Durability = Literal["none", "group", "always"]
-Live = Message | bytes | tuple[bytes, bytes]
 
 AVAILABLE_PERCENT_MIN = 20  # of every file, for a rollover to be worth it
 SOFT_LIMIT_PERCENT = 60  # outstanding part of a file that raises the soft alarm
@@ -77,12 +96,7 @@ class Partition:
         self._auto_slots: list[int] = []
         self._auto_guid = b""
         self._cache_max, self._cached, self._drop = cache_bytes, 0, list[Message]()
-        self._gated: list[Any] = []  # effects of this turn
-        self._waiting: list[Any] = []  # written, not yet covered by a sync
-        self._syncing: list[Any] = []  # covered by the sync under way
-        self._writes = self._durable = self._sync_covers = 0  # batches written; how many of them are durable
-        self._token = 0
-        self._sync_running = self._sync_due = False
+        self._gate = Gate()
         self._unmarked = False  # records since the last sync point
         self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = False
         self._soft_alarm_at: int | None = None
@@ -336,7 +350,10 @@ class Partition:
             self._set_journal_limit()
 
     def delete_queue(self, queue_key: bytes, app_key: bytes | None, wall: int) -> None:
-        """DELETION of a queue (`app_key` None: its records are no longer live), or of one app."""
+        """DELETION of a queue (`app_key` None: its QUEUE_OPs are no longer live), or of one app.
+
+        The messages of a deleted queue must have been released before.
+        """
         if self._journal_end > self._journal_limit:
             self._make_room(0, 0, wall)
         self.sequence += 1
@@ -381,7 +398,11 @@ class Partition:
 
     def gate(self, effect: Any) -> None:
         """Give `effect` back from `flush` or `synced` once all records appended so far are safe by policy."""
-        self._gated.append(effect)
+        self._gate.add(effect)
+
+    def busy(self) -> bool:
+        """Whether `flush` has anything to do."""
+        return bool(self._journal) or self._gate.has_new
 
     def flush(self, wall: int) -> list[Any]:
         """Write the turn's records, one write per file; the released effects, in order of `gate`.
@@ -390,23 +411,17 @@ class Partition:
         """
         if self._broken or self._journal and not self._write():
             return []
-        if self.durability == "always" and self._durable != self._writes:
+        if self.durability == "always" and not self._gate.durable:
             try:
                 self.files.sync()
             except OSError as error:
                 self._sync_broke(error)
                 return []
-            self._durable = self._writes
-        if self.durability != "none" and self._durable != self._writes:
-            self._waiting += self._gated
-            self._gated.clear()
-            return []
-        released = self._waiting + self._gated if self._waiting else self._gated.copy()
-        self._waiting.clear()
-        self._gated.clear()
-        return released
+            self._gate.all_durable()
+        return self._gate.turn(wait=self.durability != "none")
 
-    def _write(self) -> bool:
+    def _write(self, counts: bool = True) -> bool:
+        """Write the batch; `counts` False if no effect can wait for what is in it."""
         try:
             self.files.append(self._journal, self._data, self._qlist)
         except OSError as error:
@@ -417,7 +432,8 @@ class Partition:
                 self._set_journal_limit()
             return False
         self._journal, self._data, self._qlist = [], [], []
-        self._writes += 1
+        if counts:
+            self._gate.wrote()
         self._unmarked = True
         if self._write_failed:
             self._write_failed = False
@@ -432,15 +448,7 @@ class Partition:
 
     def wants_sync(self) -> int | None:
         """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""
-        if self._sync_running or self._broken or self.durability != "group":
-            return None
-        if not self._waiting and not self._sync_due:
-            return None
-        self._token += 1
-        self._sync_running, self._sync_due = True, False
-        self._sync_covers = self._writes
-        self._syncing, self._waiting = self._waiting, []
-        return self._token
+        return self._gate.begin_sync() if self.durability == "group" and not self._broken else None
 
     def sync(self) -> None:
         """fdatasync DATA, then JOURNAL: blocks, meant for a thread. An OSError must be reported to `sync_failed`."""
@@ -448,17 +456,11 @@ class Partition:
 
     def synced(self, token: int, wall: int) -> list[Any]:
         """The sync `token` is done: the effects it releases."""
-        if not self._sync_running or token != self._token:
-            return []
-        self._sync_running = False
-        self._durable = max(self._durable, self._sync_covers)
-        released, self._syncing = self._syncing, []
-        return released
+        return self._gate.end_sync(token)
 
     def sync_failed(self, token: int, error: OSError) -> None:
         """The sync `token` failed: what the disk holds is unknown, so nothing more is taken until a restart."""
-        if self._sync_running and token == self._token:
-            self._sync_running = False
+        if self._gate.is_running(token):
             self._sync_broke(error)
 
     def _sync_broke(self, error: OSError) -> None:
@@ -470,7 +472,10 @@ class Partition:
     # ---- sync points, primary, stop ------------------------------------------------------------------------------
 
     def activate(self, lease: int, wall: int) -> None:
-        """Become primary with `lease` (greater than any before): sync point 1 of the lease; a damaged set is rewritten."""
+        """Become primary with `lease`, greater than any before: sync point 1 of the lease; a damaged set is rewritten.
+
+        PartitionUnavailable if that copy fails (the old set is untouched); it may be called again.
+        """
         if lease <= self.lease:
             raise LocalError(f"Partition [{self.partition_id}]: lease {lease} is not newer than {self.lease}")
         if self._rewrite or self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
@@ -486,7 +491,7 @@ class Partition:
         """Copy what is live into a new set without touching the present one, which is kept as evidence."""
         damaged = self._rewrite
         if not self._copy_live(wall, damaged):
-            raise PartitionUnavailable(f"Partition [{self.partition_id}]: its files cannot be rewritten")
+            raise PartitionUnavailable(f"Partition [{self.partition_id}]: its files cannot be copied: see its alarms")
         self._rewrite = False
 
     def sync_point(self, wall: int, force: bool = False) -> None:
@@ -495,13 +500,11 @@ class Partition:
             return
         if self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
-        alone = not self._journal
+        counts = bool(self._journal)
         self._append_sync_point(SyncPoint.REGULAR, wall)
-        if self._write():
-            if alone:
-                self._writes -= 1  # no effect waits for a sync point
+        if self._write(counts):
             self._unmarked = False
-            self._sync_due = True
+            self._gate.want_sync()
 
     def _append_sync_point(self, kind: SyncPoint, wall: int) -> None:
         self.sequence += 1
@@ -518,8 +521,7 @@ class Partition:
             try:
                 if sync:
                     self.files.sync()
-                self._durable = self._writes
-                released = self._syncing + self._waiting + self._gated
+                released = self._gate.release_all()
             except OSError as error:
                 self._sync_broke(error)
         self.files.close(truncate=not self._rewrite)
@@ -562,7 +564,7 @@ class Partition:
                     raise
                 finally:
                     self._journal = []
-            offsets = _LiveCopy(files).run(self.live)
+            offsets = LiveCopy(files).run(self.live)
             mark, data_end, qlist_end = files.next_positions()
             if damaged and self.lease:
                 self.sequence += 1  # no ROLLOVER record whose PSN the sync point could repeat
@@ -579,8 +581,7 @@ class Partition:
                 item.data_offset = next(offset)
         self._journal_end, self._data_end = files.journal_position, files.data_position
         self._qlist_end = files.qlist_position
-        self._writes += 1
-        self._durable = self._sync_covers = self._writes
+        self._gate.all_durable()
         return True
 
     def _roll_failed(self, what: str, error: OSError, wall: int) -> bool:
@@ -618,58 +619,3 @@ class Partition:
         """(category, text) of what an operator must know, since the last call."""
         alarms, self._alarms = self._alarms + self.files.take_alarms(), []
         return alarms
-
-
-class _LiveCopy:
-    """Writes live records into the next file set, in order, with their new DATA and QLIST offsets."""
-
-    def __init__(self, files: PartitionFiles) -> None:
-        self._files = files
-        _, self._data_end, self._qlist_end = files.next_positions()
-        self._journal: list[bytes] = []
-        self._qlist: list[bytes] = []
-        self._runs: list[tuple[int, int]] = []  # (offset, size) of neighbouring DATA records in the old file
-        self._pending = 0  # bytes in _runs
-
-    def run(self, live: dict[int, Live]) -> array[int]:
-        """Copy all; the new DATA offsets (dwords) of the messages, in order."""
-        offsets = array("I")
-        for item in live.values():
-            if type(item) is Message:
-                offsets.append(self._data_end >> 3)
-                self._copy_message(item)
-            elif type(item) is tuple:
-                record, entry = item
-                self._journal.append(record[:36] + (self._qlist_end >> 2).to_bytes(4, "big") + record[40:])
-                self._qlist.append(entry)
-                self._qlist_end += len(entry)
-            else:
-                self._journal.append(item)  # type: ignore[arg-type]
-            if self._pending >= ROLLOVER_CHUNK_BYTES or len(self._journal) >= ROLLOVER_CHUNK_BYTES // RECORD_BYTES:
-                self._flush()
-        self._flush()
-        return offsets
-
-    def _copy_message(self, message: Message) -> None:
-        size = data_record_bytes(12 + len(message.options) + message.size)
-        ref_count = min(message.ref_count, REF_COUNT_MAX)
-        self._journal.append(_pack_message(
-            MESSAGE_HEAD | (ref_count & 0xFFF) << 48 | message.sequence, message.lease, message.wall,
-            ref_count >> 12, message.compression, message.queue_key, self._data_end >> 3, message.guid, message.crc,
-            MAGIC))
-        offset = message.data_offset * 8
-        if self._runs and sum(self._runs[-1]) == offset:
-            self._runs[-1] = (self._runs[-1][0], self._runs[-1][1] + size)
-        else:
-            self._runs.append((offset, size))
-        self._data_end += size
-        self._pending += size
-
-    def _flush(self) -> None:
-        if not self._journal:
-            return
-        data = [self._files.read_data(offset, size) for offset, size in self._runs]
-        if sum(map(len, data)) != self._pending:
-            raise OSError("DATA file is shorter than its records")
-        self._files.append_next(self._journal, data, self._qlist)
-        self._journal, self._qlist, self._runs, self._pending = [], [], [], 0
