@@ -4,8 +4,8 @@
 
 Several sets lie in the directory only after a crash within a rollover. The one whose journal reaches furthest (lease,
 sequence) is right; of two that reach equally far, the one whose header says that its rollover was finished, because
-that is written last. Nothing is ever deleted here but what a failed `begin_roll` made; sets leave by archiving, and only the
-archive is thinned out. A damaged set gets a name the thinning does not know.
+that is written last. Nothing is ever deleted here but what a failed `begin_roll` made; sets leave by archiving, and
+only the archive is thinned out. A damaged set gets a name the thinning does not know.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ class FileSets:
         finally:
             journal.close()
 
-    def _put_aside(self, base: str, kinds: set[FileType], chosen: str | None, rank: tuple[int, int, bool] | None) -> None:
+    def _put_aside(self, base: str, kinds: set[FileType], chosen: str | None,
+                   rank: tuple[int, int, bool] | None) -> None:
         holds_messages = False
         if FileType.DATA in kinds and rank is None:
             data = self._disk.open(self._path(base, FileType.DATA))
@@ -123,12 +124,12 @@ class FileSets:
             data.close()
         lost = holds_messages and (chosen is None or base > chosen)
         if lost:
-            self._alarms.append(("RECOVERY", f"Partition [{self.partition_id}]: the journal of file set {base} is missing"
-                                             " or empty, its DATA cannot be read without it. The set is kept as"
+            self._alarms.append(("RECOVERY", f"Partition [{self.partition_id}]: the journal of file set {base} is"
+                                             " missing or empty, its DATA cannot be read without it. The set is kept as"
                                              f" {DAMAGED_PREFIX}* in the archive."))
         elif rank is not None:
-            self._alarms.append(("RECOVERY", f"Partition [{self.partition_id}]: file set {base} was left by an unfinished"
-                                             f" rollover; {chosen} is used, the other is archived."))
+            self._alarms.append(("RECOVERY", f"Partition [{self.partition_id}]: file set {base} was left by an"
+                                             f" unfinished rollover; {chosen} is used, the other is archived."))
         self._move(base, kinds, DAMAGED_PREFIX if lost else "")
 
     def _open_set(self, base: str, kinds: set[FileType]) -> _Set:

@@ -18,8 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from bmqtwist.storage.records import (
-    JOURNAL_FILE_HEADER, JOURNAL_OP, JOURNAL_OP_HEAD, FILE_HEADER, FILE_MAGIC, MAGIC, MESSAGE_HEAD, RECORD,
-    RECORD_BYTES, SEQUENCE_MASK, SYNC_POINT_OP, FileType, RecordType,
+    FILE_HEADER,
+    FILE_MAGIC,
+    JOURNAL_FILE_HEADER,
+    JOURNAL_OP,
+    JOURNAL_OP_HEAD,
+    MAGIC,
+    MESSAGE_HEAD,
+    RECORD,
+    RECORD_BYTES,
+    SEQUENCE_MASK,
+    SYNC_POINT_OP,
+    FileType,
+    RecordType,
 )
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
@@ -261,8 +272,8 @@ class JournalScan:
         if stale and any(_well_formed(record) for _, record in self._slots(self.end)):
             self.damaged = True  # it may be worth a look: keep it
         if stale:
-            self.problems.append(f"JOURNAL: up to {stale} B behind the last record, at offset {self.end}, continue nothing"
-                                 " and are cut off")
+            self.problems.append(f"JOURNAL: up to {stale} B behind the last record, at offset {self.end}, continue"
+                                 " nothing and are cut off")
 
 
 def _well_formed(record: tuple[int, int, int, bytes, int]) -> bool:

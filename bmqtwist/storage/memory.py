@@ -1,8 +1,8 @@
 """A disk in memory that fails like a real one: what was not synced may be lost, torn or written out of order.
 
-Every file has two contents: what a reader of the running process sees (`content`) and what survives (`durable`, with the
-writes since the last sync kept apart). `crash` decides, per 512-byte sector of those writes, what reached the platter.
-Names behave alike: creations, renames and removals survive only after `sync_directory`.
+Every file has two contents: what a reader of the running process sees (`content`) and what survives (`durable`).
+`crash` decides, per 512-byte sector written since the last sync, what reached the platter. Names behave alike:
+creations, renames and removals survive only after `sync_directory`.
 
 Faults are armed on the disk: `capacity` (ENOSPC), `fail` (an errno for the next calls of a kind), `stop_after` (the
 process dies before the n-th operation that changes the disk), `flip` (one bit of a file).
@@ -12,11 +12,18 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from random import Random
+from typing import Protocol
 
 from bmqtwist.storage.store import DirectoryBusy
 
 SECTOR = 512  # bytes that reach a disk together or not at all
+
+
+class Chance(Protocol):
+    """Where randomness comes from: a seeded generator."""
+
+    def random(self) -> float:
+        """The next number, 0 <= n < 1."""
 
 
 class Died(BaseException):
@@ -158,7 +165,7 @@ class MemoryDisk:
     def _used(self) -> int:
         return sum(node.reserved for node in {id(node): node for node in self._names.values()}.values())
 
-    def crash(self, random: Random | None = None) -> None:
+    def crash(self, random: Chance | None = None) -> None:
         """Lose power. Without `random` all unsynced writes and names are lost; with it each sector survives or not."""
         nodes = {id(node): node for node in [*self._names.values(), *self._durable_names.values()]}
         for node in nodes.values():

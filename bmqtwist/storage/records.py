@@ -1,4 +1,4 @@
-"""Precompiled packers and parsers of the storage files. The truth about the bytes is `layout.py`; tests hold them equal.
+"""Precompiled packers and parsers of the storage files; tests hold them equal to the drawings of `layout.py`.
 
 A journal record's first eight bytes are read as one number, the *head*: type in the top 4 bits, 12 bits of flags,
 48 bits of sequence number.

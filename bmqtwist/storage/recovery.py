@@ -3,8 +3,8 @@
 Nothing here stops at damage. What is lost or put right becomes a sentence in `alarms`, and `damaged` asks for the live
 records to be copied into a new set, which leaves the old one as evidence.
 
-Three kinds of messages come out: those of `queues`, to be delivered; `finished`, which every app has confirmed but whose
-DELETION was never written; and `quarantined`, whose stored data is not what the producer sent.
+Three kinds of messages come out: those of `queues`, to be delivered; `finished`, which every app has confirmed but
+whose DELETION was never written; and `quarantined`, whose stored data is not what the producer sent.
 """
 
 from __future__ import annotations
@@ -15,14 +15,21 @@ from struct import Struct
 from typing import Protocol
 
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
+from bmqtwist.storage.datacheck import check_messages
 from bmqtwist.storage.journal import JournalScan, check_file_header, unpack_sync_point
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
-    DATA_HEADER, DATA_HEADER_WORDS, MAGIC, PROPERTIES_FLAG, QUEUE_RECORD_HEADER, RECORD, SEQUENCE_MASK,
-    FileType, QueueOp, data_record_bytes, pack_queue_op, pack_queue_record, parse_queue_record,
+    MAGIC,
+    QUEUE_RECORD_HEADER,
+    RECORD,
+    SEQUENCE_MASK,
+    FileType,
+    QueueOp,
+    pack_queue_op,
+    pack_queue_record,
+    parse_queue_record,
 )
-from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, ROLLOVER_CHUNK_BYTES, PartitionFiles
-from bmqtwist.wire.checksum import crc32c
+from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionFiles
 
 _MESSAGE_BODY = Struct(">BB5s5xI16sI")
 _CONFIRM_BODY = Struct(">2x5s5s16s8x")
@@ -337,7 +344,8 @@ class _Fold:
         _, _, _, data, qlist = unpack_sync_point(entry)
         for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):
             if position > size:
-                self.damage(f"{name}: the file has {size} B, the sync point at JOURNAL offset {entry[0]} says {position}")
+                self.damage(f"{name}: the file has {size} B, but the sync point at JOURNAL offset {entry[0]}"
+                            f" says {position}")
         self.sync_data, self.sync_qlist = max(self.sync_data, data), max(self.sync_qlist, qlist)
 
     # ---- queues --------------------------------------------------------------------------------------------------
@@ -455,47 +463,10 @@ class _Fold:
 
     def read_data(self) -> None:
         """Sizes, options and checksums of the live messages, then where DATA and QLIST end."""
-        reasons: dict[str, list[Message]] = {}
-        window, base, top, outstanding = memoryview(b""), 0, 0, 0
-        unpack, read = DATA_HEADER.unpack_from, self.files.read_data
-        for message in self.live.values():
-            if type(message) is not Message:
-                continue
-            offset = message.data_offset * 8
-            if not base <= offset <= top - 12:
-                base = offset
-                window = memoryview(read(base, ROLLOVER_CHUNK_BYTES))
-                top = base + len(window)
-            try:
-                if offset < DATA_HEADER_BYTES or offset + 12 > top:
-                    raise ValueError("its DATA record is outside of the file")
-                words, flags, schema_id, _ = unpack(window, offset - base)
-                size = (words & 0x1FFFFFFF) << 2
-                if offset + size > top:
-                    base = offset
-                    window = memoryview(read(base, max(size, ROLLOVER_CHUNK_BYTES)))
-                    top = base + len(window)
-                start = offset - base + 12
-                stop = start - 12 + size
-                options = flags >> 6 & ~3
-                if words >> 29 != DATA_HEADER_WORDS or size < 16 or stop > top - base:
-                    raise ValueError("the header of its DATA record is wrong")
-                stop -= window[stop - 1]
-                message.size = length = stop - start - options
-                if length < 0 or data_record_bytes(12 + options + length) != size:
-                    raise ValueError("the padding of its DATA record is wrong")
-                if crc32c(window[start + options:stop]) != message.crc:
-                    raise ValueError("its data does not match its checksum")
-            except ValueError as error:
-                reasons.setdefault(str(error), []).append(message)
-                continue
-            message.has_properties = bool(flags & PROPERTIES_FLAG)
-            message.schema_id = schema_id
-            if options:
-                message.options = bytes(window[start:start + options])
-            outstanding += size
-        self.state.data_outstanding += outstanding
-        for reason, messages in reasons.items():
+        bytes_of_good, damaged = check_messages(
+            self.files.read_data, (item for item in self.live.values() if type(item) is Message))
+        self.state.data_outstanding += bytes_of_good
+        for reason, messages in damaged.items():
             self.quarantine(reason, messages)
         self.find_ends()
 

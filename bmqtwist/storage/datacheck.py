@@ -1,0 +1,64 @@
+"""Holds DATA records against the messages that refer to them. Nothing but live messages is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.records import (
+    DATA_HEADER,
+    DATA_HEADER_WORDS,
+    PROPERTIES_FLAG,
+    data_record_bytes,
+)
+from bmqtwist.storage.store import DATA_HEADER_BYTES, ROLLOVER_CHUNK_BYTES
+from bmqtwist.wire.checksum import crc32c
+
+_DATA_RECORD_BYTES_MIN = 16
+
+
+def check_messages(read: Callable[[int, int], bytes],
+                   messages: Iterable[Message]) -> tuple[int, dict[str, list[Message]]]:
+    """Set size, options, schema and the properties flag of `messages` from their DATA records.
+
+    Returns the bytes of all good records, and what is wrong with the others: reason -> messages. `read(offset, size)`
+    reads DATA; it is called with neighbouring ranges if the messages are in order of their offsets.
+    """
+    damaged: dict[str, list[Message]] = {}
+    window, base, top, good = memoryview(b""), 0, 0, 0
+    unpack = DATA_HEADER.unpack_from
+    for message in messages:
+        offset = message.data_offset * 8
+        if not base <= offset <= top - DATA_HEADER.size:
+            base = offset
+            window = memoryview(read(base, ROLLOVER_CHUNK_BYTES))
+            top = base + len(window)
+        try:
+            if offset < DATA_HEADER_BYTES or offset + DATA_HEADER.size > top:
+                raise ValueError("its DATA record is outside of the file")
+            words, flags, schema_id, _ = unpack(window, offset - base)
+            size = (words & 0x1FFFFFFF) << 2
+            if offset + size > top:
+                base = offset
+                window = memoryview(read(base, max(size, ROLLOVER_CHUNK_BYTES)))
+                top = base + len(window)
+            start = offset - base + DATA_HEADER.size
+            stop = offset - base + size
+            options = flags >> 6 & ~3
+            if words >> 29 != DATA_HEADER_WORDS or size < _DATA_RECORD_BYTES_MIN or stop > top - base:
+                raise ValueError("the header of its DATA record is wrong")
+            stop -= window[stop - 1]
+            message.size = length = stop - start - options
+            if length < 0 or data_record_bytes(DATA_HEADER.size + options + length) != size:
+                raise ValueError("the padding of its DATA record is wrong")
+            if crc32c(window[start + options:stop]) != message.crc:
+                raise ValueError("its data does not match its checksum")
+        except ValueError as error:
+            damaged.setdefault(str(error), []).append(message)
+            continue
+        message.has_properties = bool(flags & PROPERTIES_FLAG)
+        message.schema_id = schema_id
+        if options:
+            message.options = bytes(window[start:start + options])
+        good += size
+    return good, damaged
