@@ -11,10 +11,17 @@ from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.storage.ledgerfile import read_ledger
 from bmqtwist.storage.records import pack_queue_record, parse_queue_record
-from bmqtwist.wire import cluster_events, compression, control, events, options, properties, restyle
+from bmqtwist.wire import (
+    cluster_events,
+    compression,
+    control,
+    events,
+    options,
+    properties,
+    restyle,
+)
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import FrameBuffer
-
 from fuzz import corpus
 from fuzz.findings import Finding
 from fuzz.mutation import Mutator

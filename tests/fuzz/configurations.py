@@ -8,12 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from kit.config import ConfigDirectory, app_subscription
+
 from bmqtwist.node.load import check, load
 from bmqtwist.node.schemacheck import ConfigError
-
 from fuzz.findings import Finding
 from fuzz.mutation import Mutator
-from kit.config import ConfigDirectory, app_subscription
 
 _ODD: tuple[Any, ...] = (None, True, False, 0, 1, -1, 2, 63, 64, 65535, 65536, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 63,
                          1 << 64, -(1 << 63) - 1, 0.5, 1.5, -0.1, 1e308, "", "x", "/nowhere/at/all", "E_VERSION_1",

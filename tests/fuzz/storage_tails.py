@@ -19,7 +19,6 @@ from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.store import FileSizes
 from bmqtwist.wire.checksum import crc32c
-
 from fuzz.findings import Finding
 from fuzz.mutation import Mutator
 

@@ -1,0 +1,15 @@
+"""`python -m tests.soak [kill9|frames|storage|configs|all] [options]`: see the modules for their options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+for place in (ROOT, ROOT / "tests"):
+    sys.path.insert(0, str(place))
+
+from soak.command import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

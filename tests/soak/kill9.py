@@ -1,0 +1,283 @@
+"""kill -9 at random moments under load, again and again.
+
+    python -m tests.soak kill9 [--count 200] [--durability none,group] [--seed N]
+
+One priority queue with one consumer, one with two, and one fanout queue with three apps are posted to and consumed from
+without a pause; a thread kills the broker somewhere in between, now and then already while it starts. Then it is started
+again, everything outstanding is consumed up to a last marker message, and `ledger.QueueHistory` judges. Consumers leave
+some messages unconfirmed on purpose; producers send again, with the old GUIDs, half of what was not acknowledged.
+The journal is small, so that rollovers are hit too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.broker import DOMAINS, FANOUT_APPS, Broker
+from bench.rawclient import READ, WRITE, Closed, RawClient, acks, confirm_event, pushes
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.fast import (
+    ACK_REQUESTED,
+    HEARTBEAT_REQ,
+    WORDS_MASK,
+    EventType,
+    event_header,
+    put_message,
+)
+from soak.ledger import VERDICTS, QueueHistory
+
+WINDOW = 400  # messages a producer sends ahead of its ACKs
+REMEMBERED = 200_000  # messages per queue that a resurrection would be noticed of
+DRAIN_SECONDS = 60
+GONE = (Closed, OSError)
+
+
+class Producer:
+    """Posts to one queue; its unacknowledged messages outlive its connection."""
+
+    def __init__(self, history: QueueHistory, random: Random) -> None:
+        self.history, self.random = history, random
+        self.client: RawClient | None = None
+        self.pending: dict[bytes, bytes] = {}  # GUID: payload
+
+    def connect(self, port: int) -> None:
+        """A new connection; half of the time everything unacknowledged is sent again, else it is given up."""
+        self.client = RawClient(port, "soak-producer")
+        self.client.open(self.history.uri, 0, WRITE)
+        if self.random.random() < 0.5:
+            self._send(list(self.pending.items()))
+        else:
+            self.pending.clear()
+
+    def post(self, payloads: list[bytes]) -> list[bytes]:
+        """One PUT event; the GUIDs."""
+        assert self.client is not None
+        batch = [(self.client.guid(), payload) for payload in payloads]
+        for guid, payload in batch:
+            self.history.attempt(guid, payload)
+            self.pending[guid] = payload
+        self._send(batch)
+        return [guid for guid, _ in batch]
+
+    def _send(self, batch: list[tuple[bytes, bytes]]) -> None:
+        assert self.client is not None
+        for start in range(0, len(batch), 50):
+            body = b"".join([put_message(0, guid, payload, crc32c(payload), ACK_REQUESTED)
+                             for guid, payload in batch[start:start + 50]])
+            self.client.send(event_header(EventType.PUT, len(body)) + body)
+
+    def work(self) -> None:
+        """Take ACKs; post if the window allows."""
+        self.take()
+        if len(self.pending) < WINDOW:
+            random = self.random
+            self.post([random.randbytes(random.choice((1, 16, 200, 1024, 3000)))
+                       for _ in range(random.choice((1, 1, 5, 20)))])
+
+    def take(self) -> None:
+        """Take ACKs."""
+        assert self.client is not None
+        for buffer, (kind, _, start, end) in self.client.events(0.0):
+            if kind == EventType.ACK:
+                for status, guid in acks(buffer, start, end):
+                    self.history.acknowledge(guid, status)
+                    self.pending.pop(guid, None)
+
+
+class Consumer:
+    """Consumes for one app of one queue; confirms most of what it gets."""
+
+    def __init__(self, history: QueueHistory, app: str, random: Random, patience: float) -> None:
+        self.history, self.app, self.random, self.patience = history, app, random, patience
+        self.client: RawClient | None = None
+        self._sub_id = 0 if app == "__default" else 1
+        self._unsettled: set[bytes] = set()  # confirmed since the last barrier was sent
+        self._barrier: set[bytes] | None = None  # confirmed before the barrier under way
+
+    def connect(self, port: int) -> None:
+        """A new connection; what was confirmed on the old one may have been lost with it."""
+        self.client = RawClient(port, "soak-consumer")
+        self.history.apps[self.app].confirming |= self._unsettled | (self._barrier or set())
+        self._unsettled, self._barrier = set(), None
+        self.client.open(self.history.uri, 0, READ, self.app if self._sub_id else "", self._sub_id)
+        self.client.consume(0, 1, self.app)
+
+    def work(self, confirm_share: float) -> None:
+        """Take what is pushed and confirm a share of it; every barrier that comes back settles what was before it."""
+        assert self.client is not None
+        view, random = self.history.apps[self.app], self.random
+        done = []
+        for buffer, (kind, _, start, end) in self.client.events(0.0):
+            if kind == EventType.HEARTBEAT_RSP and self._barrier is not None:
+                self.history.settle(self.app, self._barrier)
+                self._barrier = None
+            elif kind == EventType.PUSH:
+                for guid, data in pushes(buffer, start, end):
+                    self.history.deliver(self.app, guid, _payload(buffer, data))
+                    if random.random() < confirm_share:
+                        done.append(guid)
+        if done:
+            view.confirming.update(done)
+            self._unsettled.update(done)
+            self.client.send(confirm_event(0, done, self._sub_id))
+        if self._unsettled and self._barrier is None:
+            self._barrier, self._unsettled = self._unsettled, set()
+            self.client.send(HEARTBEAT_REQ)
+
+
+def _payload(buffer: bytes, data: int) -> bytes:
+    """The application data of a PUSH message that begins at `data`; its header has 8 words and its option 2."""
+    start = data - 40
+    stop = start + ((int.from_bytes(buffer[start:start + 4], "big") & WORDS_MASK) << 2)
+    return buffer[data:stop - buffer[stop - 1]]
+
+
+class Soak:
+    """One broker, its clients and their histories."""
+
+    def __init__(self, broker: Broker, seed: int) -> None:
+        self.broker, self.random = broker, Random(seed)
+        one, two = (QueueHistory(f"bmq://{DOMAINS['priority']}/{name}", ("__default",)) for name in ("one", "two"))
+        fan = QueueHistory(f"bmq://{DOMAINS['fanout']}/fan", FANOUT_APPS[:3])
+        self.histories = [one, two, fan]
+        self.producers = [Producer(history, self.random) for history in self.histories]
+        self.consumers = [Consumer(one, "__default", self.random, 0), Consumer(two, "__default", self.random, 0),
+                          Consumer(two, "__default", self.random, 0)]
+        self.consumers += [Consumer(fan, app, self.random, 0) for app in FANOUT_APPS[:3]]
+        self.numbers: dict[str, Any] = {"kills": 0, "kills while starting": 0, "slowest start s": 0.0}
+        # two apps that nobody reads would keep every fanout message for ever
+        self.unread = [Consumer(QueueHistory(fan.uri, (app,)), app, self.random, 0) for app in FANOUT_APPS[3:]]
+
+    def start(self) -> None:
+        """Start the broker, sometimes killing it on the way; then connect everybody."""
+        while self.random.random() < 0.15:
+            killer = self._kill_later(self.random.uniform(0.05, 0.8))
+            try:
+                self.broker.start()
+            except RuntimeError:
+                pass
+            killer.join()
+            self.numbers["kills while starting"] += 1
+        took = self.broker.start()
+        self.numbers["slowest start s"] = max(self.numbers["slowest start s"], round(took, 2))
+        for history in self.histories:
+            history.broker_died()
+        for client in (*self.consumers, *self.unread, *self.producers):
+            client.connect(self.broker.port)
+
+    def _kill_later(self, seconds: float) -> threading.Thread:
+        def kill() -> None:
+            time.sleep(seconds)
+            self.broker.kill()
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        return thread
+
+    def life(self) -> None:
+        """Load until the broker is killed."""
+        killer = self._kill_later(self.random.choice((0.02, 0.1, 0.3, 0.6, 1.2)) * self.random.uniform(0.2, 1.8))
+        try:
+            while True:
+                for producer in self.producers:
+                    producer.work()
+                for consumer in self.consumers:
+                    consumer.work(0.9)
+                self._skip_unread()
+        except GONE:
+            pass
+        killer.join()
+        self.numbers["kills"] += 1
+        self._late_news()
+
+    def _late_news(self) -> None:
+        """What the broker had written before it died is still in the sockets."""
+        for producer in self.producers:
+            try:
+                while True:
+                    producer.take()
+            except GONE:
+                pass
+
+    def _skip_unread(self) -> None:
+        for consumer in self.unread:
+            client = consumer.client
+            assert client is not None
+            for buffer, (kind, _, start, end) in client.events(0.0):
+                if kind == EventType.PUSH:
+                    client.send(confirm_event(0, [guid for guid, _ in pushes(buffer, start, end)], 1))
+
+    def drain(self) -> None:
+        """Post a marker to every queue and consume until every app has it: then nothing may be missing."""
+        markers = {id(producer.history): producer.post([b"marker"])[0] for producer in self.producers}
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while True:
+            for producer in self.producers:
+                producer.take()
+            for consumer in self.consumers:
+                consumer.work(0.5)
+            self._skip_unread()
+            missing = [(history.uri, app) for history in self.histories for app, view in history.apps.items()
+                       if markers[id(history)] not in view.held]
+            if not missing and not any(producer.pending for producer in self.producers):
+                break
+            if time.monotonic() > deadline:
+                print(f"not drained: {missing}, unacknowledged: {[len(p.pending) for p in self.producers]}", flush=True)
+                break
+        for history in self.histories:
+            history.judge()
+            history.forget_settled(REMEMBERED)
+
+    def totals(self) -> dict[str, Any]:
+        """Everything counted."""
+        totals = dict(self.numbers)
+        for history in self.histories:
+            for name, count in history.counts.items():
+                totals[name] = totals.get(name, 0) + count
+        totals["examples"] = [example for history in self.histories for example in history.examples]
+        return totals
+
+
+def run(count: int, durability: str, seed: int, show: bool = True) -> dict[str, Any]:
+    """`count` kills; what was counted. No verdict of ledger.VERDICTS may be above 0."""
+    with tempfile.TemporaryDirectory(prefix="bmq-soak-") as name:
+        broker = Broker(Path(name), durability, partitions=2, data_bytes=64 << 20, journal_bytes=4 << 20)
+        soak = Soak(broker, seed)
+        began = time.monotonic()
+        try:
+            soak.start()
+            while soak.numbers["kills"] < count:
+                soak.life()
+                soak.start()
+                soak.drain()
+                if show and soak.numbers["kills"] % 25 == 0:
+                    print(json.dumps({"durability": durability, **soak.totals()}), flush=True)
+            alarms = sum("ALARM" in line for line in broker.output().splitlines())
+            crashes = broker.output().count("Traceback")
+        finally:
+            broker.kill()
+        return {"durability": durability, "seed": seed, "seconds": round(time.monotonic() - began), "alarms": alarms,
+                "tracebacks": crashes, **soak.totals()}
+
+
+def main(arguments: list[str]) -> int:
+    """Command line; the exit code says whether anything was wrong."""
+    parser = argparse.ArgumentParser(prog="tests.soak kill9", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--durability", default="none,group")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args(arguments)
+    wrong = 0
+    for durability in options.durability.split(","):
+        result = run(options.count, durability, options.seed)
+        print(json.dumps(result), flush=True)
+        wrong += sum(result[verdict] for verdict in VERDICTS) + result["tracebacks"] + result["refused"]
+    return 1 if wrong else 0

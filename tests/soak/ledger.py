@@ -1,0 +1,102 @@
+"""Who said what: the history of one queue as clients saw it, and its verdict in Jepsen's words.
+
+attempted     sent by a producer
+acknowledged  the producer has got ACK 0: it must be delivered to every app until that app has confirmed it
+delivered     pushed to a consumer of an app
+settled       confirmed, and the broker has answered something sent later on the same connection: never to be seen again
+
+lost          acknowledged, not settled, and yet not delivered after everything was given time to be
+duplicated    delivered twice to an app within one life of the broker without having been given back
+resurrected   delivered although settled
+unexpected    delivered but never attempted, or with other bytes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from zlib import crc32
+
+VERDICTS = ("lost", "duplicated", "resurrected", "unexpected")
+
+
+@dataclass(slots=True)
+class AppView:
+    """What the consumers of one app did and saw."""
+
+    held: set[bytes] = field(default_factory=set)  # delivered in this life of the broker
+    confirming: set[bytes] = field(default_factory=set)  # confirmed, not known to have arrived
+    settled: set[bytes] = field(default_factory=set)
+
+
+class QueueHistory:
+    """One queue over all lives of the broker."""
+
+    def __init__(self, uri: str, apps: tuple[str, ...]) -> None:
+        self.uri, self.apps = uri, {app: AppView() for app in apps}
+        self.attempted: dict[bytes, int] = {}  # GUID: checksum of its payload
+        self.acknowledged: set[bytes] = set()
+        self.counts = dict.fromkeys(("attempted", "acknowledged", "refused", "delivered", "redelivered", "settled", *VERDICTS),
+                                    0)
+        self.examples: list[str] = []
+
+    def _accuse(self, verdict: str, guid: bytes, detail: str) -> None:
+        self.counts[verdict] += 1
+        if len(self.examples) < 20:
+            self.examples.append(f"{verdict}: {guid.hex().upper()} {self.uri} {detail}")
+
+    def attempt(self, guid: bytes, payload: bytes) -> None:
+        """A message is about to be sent."""
+        self.attempted[guid] = crc32(payload)
+        self.counts["attempted"] += 1
+
+    def acknowledge(self, guid: bytes, status: int) -> None:
+        """An ACK came."""
+        if status:
+            self.counts["refused"] += 1
+        elif guid not in self.acknowledged:
+            self.acknowledged.add(guid)
+            self.counts["acknowledged"] += 1
+
+    def deliver(self, app: str, guid: bytes, payload: bytes) -> None:
+        """A PUSH came."""
+        view = self.apps[app]
+        self.counts["delivered"] += 1
+        if self.attempted.get(guid) != crc32(payload):
+            self._accuse("unexpected", guid, f"{len(payload)} B for {app}")
+        elif guid in view.settled:
+            self._accuse("resurrected", guid, f"for {app}")
+        elif guid in view.held:
+            self._accuse("duplicated", guid, f"for {app}")
+        elif guid in view.confirming:
+            self.counts["redelivered"] += 1
+        view.held.add(guid)
+
+    def settle(self, app: str, guids: set[bytes]) -> None:
+        """The broker has certainly seen these confirms."""
+        view = self.apps[app]
+        view.confirming -= guids
+        self.counts["settled"] += len(guids - view.settled)
+        view.settled |= guids
+
+    def broker_died(self) -> None:
+        """A new life: whatever was delivered may be delivered again."""
+        for view in self.apps.values():
+            view.held.clear()
+
+    def judge(self) -> None:
+        """Everything that is in the queue has been delivered in this life: is anything missing?"""
+        for app, view in self.apps.items():
+            for guid in self.acknowledged - view.settled - view.confirming - view.held:
+                self._accuse("lost", guid, f"for {app}")
+                view.settled.add(guid)
+
+    def forget_settled(self, keep: int) -> None:
+        """Bound memory: drop the oldest messages that every app has settled, but for the last `keep`."""
+        views = list(self.apps.values())
+        over = len(self.attempted) - keep
+        for guid in list(self.attempted)[:max(0, over)]:
+            if guid in self.acknowledged and all(guid in view.settled for view in views):
+                del self.attempted[guid]
+                self.acknowledged.discard(guid)
+                for view in views:
+                    view.settled.discard(guid)
