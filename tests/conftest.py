@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks = {mark.name for mark in metafunc.definition.iter_markers()}
     kinds = ["process"] if "only_real" in marks else ["memory", "process"] if "real" in marks else ["memory"]
     metafunc.parametrize("world", kinds, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the broker's log with a failure."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            log = getattr(value, "log", None) or (lambda value=value: getattr(value, "records", []))
+            if callable(log) and type(value).__module__.startswith("kit."):
+                report.sections.append(("broker log", "\n".join(record[:400] for record in log()[-40:])))
+    return report
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Protocol as Interface
 
 from twisted.internet.interfaces import IAddress, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
+from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -59,7 +60,8 @@ class Connection(Protocol):
         transport = self.transport
         transport.setTcpNoDelay(True)
         peer = transport.getPeer()
-        self._send = getattr(transport, "writeSomeData", None)
+        # A TLS transport hands on unknown attributes to the TCP one below it: asked for, not tried.
+        self._send = None if isinstance(transport, TLSMemoryBIOProtocol) else getattr(transport, "writeSomeData", None)
         if self._send is None:
             transport.registerProducer(self, True)
         self.session = self._driver.connected(self, f"{peer.host}:{peer.port}", transport.getHost().port)

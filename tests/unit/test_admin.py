@@ -41,6 +41,12 @@ def test_what_cannot_be_decoded_is_answered_as_text_in_every_encoding(bench: Ben
     assert bench.run(text).startswith("Unable to decode command (rc: -1, error: '")
 
 
+@pytest.mark.parametrize("encoding", ["TEXT", "JSON_COMPACT", "JSON_PRETTY", "\\ud800"])
+def test_an_answer_can_always_be_sent(bench: Bench, encoding: str) -> None:
+    text = r'{"domains": {"domain": {"name": "\ud800", "command": {"info": {}}}}, "encoding": "ENCODING"}'
+    assert "?" in bench.run(text.replace("ENCODING", encoding)).encode().decode()
+
+
 @pytest.mark.parametrize(("command", "answer"), [
     ("DOMAINS DOMAIN no INFOS", "Domain 'no' doesn't exist"),
     ("DOMAINS DOMAIN no PURGE", "Domain 'no' doesn't exist"),
@@ -272,7 +278,8 @@ def test_publish_intervals_are_multiples_of_the_snapshot_interval() -> None:
 def test_the_configuration_is_dumped_without_secrets(bench: Bench) -> None:
     tree = json.loads(bench.run("BROKERCONFIG DUMP"))
     assert tree["hostName"] == "n1"
-    assert json.loads(json.loads(bench.run("ENCODING JSON_COMPACT BROKERCONFIG DUMP"))["brokerConfig"]["asJSON"]) == tree
+    as_json = json.loads(bench.run("ENCODING JSON_COMPACT BROKERCONFIG DUMP"))["brokerConfig"]["asJSON"]
+    assert json.loads(as_json) == tree
 
 
 @pytest.mark.spec("broker", 222)

@@ -221,12 +221,14 @@ def test_any_text_gives_a_command_or_a_refusal(text: str) -> None:
 
 
 JSON_KEYS = ["help", "plumbing", "encoding", "domains", "domain", "name", "command", "queue", "stat", "setTunable",
-             "value", "theInteger", "theDouble", "theDate", "clusters", "cluster", "storage", "partition", "partitionId"]
+             "value", "theInteger", "theDouble", "theDate", "clusters", "cluster", "storage", "partition",
+             "partitionId"]
 
 
 @given(st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4)),
-    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(JSON_KEYS), inner, max_size=4)),
+    lambda inner: st.one_of(st.lists(inner, max_size=2),
+                            st.dictionaries(st.sampled_from(JSON_KEYS), inner, max_size=4)),
     max_leaves=12))
 def test_any_json_object_gives_a_command_or_a_refusal(tree: object) -> None:
     try:

@@ -13,7 +13,7 @@ from bmqtwist.node import adminresults as results
 from bmqtwist.node import snapshot as state
 from bmqtwist.node.admincommands import Value, integer
 from bmqtwist.node.adminjson import print_json
-from bmqtwist.node.adminprint import print_text, timestamp_text
+from bmqtwist.node.adminprint import print_text, timestamp_text, window_text
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "admin" / "session.json"
 GOLDEN: dict[str, list[str]] = {}
@@ -220,3 +220,23 @@ def test_a_proxy_names_its_active_node_or_none() -> None:
 
 def test_a_timestamp_is_utc_to_the_microsecond() -> None:
     assert timestamp_text(wall(623349)) == "21NOV2026_05:23:56.623349+0000"
+
+
+def test_a_window_is_full_near_its_limit_or_normal() -> None:
+    def window(messages: int, size: int) -> str:
+        return window_text(state.SubscriptionState(1, "", "E_UNDEFINED", 0, 1, 1000, 1 << 25, messages, size))
+
+    assert window(0, 0) == ("STATE_NORMAL [Messages (STATE_NORMAL): 0 (800 - 800 - 1,000), Bytes (STATE_NORMAL): 0  B "
+                            "(25.60 MB - 25.60 MB - 32.00 MB)] ")
+    assert window(800, 0).startswith("STATE_HIGH_WATERMARK [Messages (STATE_HIGH_WATERMARK): 800 ")
+    assert window(1, 1 << 25).startswith("STATE_FULL [Messages (STATE_NORMAL): 1 ")
+
+
+def test_the_json_of_a_cluster_has_numbers_for_queue_ids() -> None:
+    tree = json.loads(print_json(results.ClusterStatus(THE_CLUSTER), False))["clusterStatus"]
+    assert {row["internalQueueId"] for row in tree["queuesInfo"]["storages"]} == {0xFFFFFFFE, 0xFFFFFFFF}
+    summary = tree["clusterStorageSummary"]["fileStores"][1]["summary"]
+    assert summary["activeFileSet"]["dataFile"] == {"positionBytes": 3648, "sizeBytes": 256 * MB,
+                                                    "outstandingBytes": 2304}
+    assert tree["nodeStatuses"]["nodes"] == [{"description": NODE, "status": "E_AVAILABLE",
+                                              "primaryForPartitionIds": [0, 1]}]

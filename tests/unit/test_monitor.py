@@ -62,7 +62,7 @@ def test_the_alarm_shows_consumers_lists_and_messages() -> None:
         ('    Handle Parameters .....: [ uri = "bmq://d/q" qId = 2 subIdInfo = NULL flags = 2 readCount = 1 writeCount = 0'
         " adminCount = 0 ]"),
         "    Number of unconfirmed messages .....: 1", "    UnconfirmedMonitors ....:",
-        "   STATE_FULL [Messages (STATE_FULL): 1 (1 - 1 - 1), Bytes (STATE_NORMAL): 1  B (0  B - 0  B - 32.00 MB)] "]
+        "   STATE_FULL [Messages (STATE_FULL): 1 (1 - 1 - 1), Bytes (STATE_NORMAL): 1  B (25.60 MB - 25.60 MB - 32.00 MB)] "]
     text = lab.alarm()
     assert "10 oldest messages in the queue:\nPrinting 10 message(s) [0-9 / 12] (total: 10  B)\n" in text
     assert guids[9] in text and guids[10] not in text

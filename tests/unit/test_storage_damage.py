@@ -82,7 +82,8 @@ def life_after(disk: MemoryDisk, expected: list[int], quiet: bool = False) -> li
     partition.activate(recovered.lease + 1, WALL + 10)
     if KEY not in recovered.queues:
         partition.create_queue(KEY, URI, DEFAULT, WALL + 10)
-    for number, message in zip(numbers(recovered), (m for q in recovered.queues.values() for m in q.messages), strict=True):
+    stored = [message for queue in recovered.queues.values() for message in queue.messages]
+    for number, message in zip(numbers(recovered), stored, strict=True):
         assert partition.read_payload(message) == b"x" * (40 + number)
     partition.append_message(KEY, make_message(99, b"x" * 139), WALL + 10)
     partition.flush(WALL + 10)

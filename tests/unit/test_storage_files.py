@@ -120,7 +120,8 @@ def test_one_directory_one_broker_across_processes(root: str) -> None:
     lock = RealDisk().lock(root)
     with pytest.raises(DirectoryBusy, match="another broker"):
         RealDisk().lock(root)
-    program = ("import sys\nfrom bmqtwist.storage.files import RealDisk\nfrom bmqtwist.storage.store import DirectoryBusy\n"
+    program = ("import sys\nfrom bmqtwist.storage.files import RealDisk\n"
+               "from bmqtwist.storage.store import DirectoryBusy\n"
                "try:\n    RealDisk().lock(sys.argv[1])\nexcept DirectoryBusy:\n    sys.exit(7)\n")
     run = [sys.executable, "-c", program, root]
     assert subprocess.run(run, check=False).returncode == 7

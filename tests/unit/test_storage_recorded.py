@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from storage_kit import (
-    KINDS, RECORDED, SMALL, TINY, WALL, disk_with, entries, guids, journals, name_of, open_files, path_of, reread, state,
+    KINDS, RECORDED, SMALL, TINY, WALL, disk_with, entries, guids, journals, name_of, open_files, path_of, reread,
+    state,
 )
 
 from bmqtwist.storage import layout
@@ -62,13 +63,15 @@ def pending(case: str) -> dict[str, tuple[list[str], list[list[str]]]]:
 
 
 def test_each_app_gets_back_what_it_had_not_confirmed() -> None:
-    assert pending("fanout-partial/n1") == {"bmq://d.fan/f": (["foo", "bar", "baz"], [["baz"]] * 2 + [["bar", "baz"]] * 3)}
-    assert pending("app-added-removed/n1") == {"bmq://d.fan/f": (["b", "c"], [["b"], ["b", "c"], ["b", "c"], ["b", "c"]])}
+    assert pending("fanout-partial/n1") == {
+        "bmq://d.fan/f": (["foo", "bar", "baz"], [["baz"]] * 2 + [["bar", "baz"]] * 3)}
+    assert pending("app-added-removed/n1") == {"bmq://d.fan/f": (["b", "c"], [["b"]] + [["b", "c"]] * 3)}
     assert pending("auto-confirm/n1") == {"bmq://d.sub/s": (["foo", "bar"], [["bar"], ["foo"]])}
     assert pending("poison/n1") == {"bmq://d.poi/x": (["__default"], [["__default"]]),
                                     "bmq://d.poif/y": (["foo", "bar"], [["bar"]])}
     assert pending("purge/n1") == {"bmq://d.fan/f": (["foo", "bar", "baz"], [["baz"]] * 3 + [["bar", "baz"]]),
-                                   "bmq://d.prio/a": (["__default"], []), "bmq://d.prio/b": (["__default"], [["__default"]])}
+                                   "bmq://d.prio/a": (["__default"], []),
+                                   "bmq://d.prio/b": (["__default"], [["__default"]])}
     assert pending("rollover/n1") == {"bmq://d.prio/r": (["__default"], [["__default"]] * 2),
                                       "bmq://d.fan/f": (["a", "b"], [["b"], ["a", "b"], ["a", "b"]])}
     assert pending("in-memory/n1") == {"bmq://d.mem/m": (["__default"], []), "bmq://d.bc/b": (["__default"], [])}
@@ -212,5 +215,6 @@ def test_a_recorded_crash_image_is_carried_on() -> None:
 def test_a_queue_the_ledger_does_not_know_comes_back_with_the_names_of_qlist() -> None:
     path = next(RECORDED.joinpath("fanout-partial/n1").glob("*.bmq_journal"))
     queue = next(iter(reread(disk_with(path), known={}).queues.values()))
-    assert (queue.uri, queue.in_ledger, [app.app_id for app in queue.apps]) == ("bmq://d.fan/f", False, ["foo", "bar", "baz"])
+    assert (queue.uri, queue.in_ledger) == ("bmq://d.fan/f", False)
+    assert [app.app_id for app in queue.apps] == ["foo", "bar", "baz"]
     assert WALL - 10 < min(wall for _, wall in queue.history) and len(queue.history) == 6

@@ -123,7 +123,8 @@ def test_a_rollover_may_die_before_every_step(step: int, how: str) -> None:
         partition, recovered = start(disk, TINY, lease=None, wall=WALL + 10 + life)
         assert state(recovered) == expected
         assert not recovered.quarantined and contents(partition, recovered)
-        assert all(payload == bytes([payload[0]]) * guid[-1] for guid, payload in contents(partition, recovered).items())
+        kept = contents(partition, recovered)
+        assert all(payload == bytes([payload[0]]) * guid[-1] for guid, payload in kept.items())
         partition.append_message(KEY, message := make_message(99, b"z" * 99), WALL)
         partition.append_deletion(KEY, message, 0, WALL)
         partition.rollover(WALL + 10 + life)
