@@ -63,7 +63,7 @@ class AdminExecutor:
             answer = (print_text(result) if encoding is commands.Encoding.TEXT
                       else print_json(result, encoding is commands.Encoding.JSON_PRETTY))
         report.info("Send response message to '%s': %d characters", source, len(answer))
-        return answer
+        return answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
 
     def run(self, command: commands.Command) -> results.Result:
         """Run a parsed command; a refusal becomes an Error."""

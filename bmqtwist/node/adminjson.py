@@ -11,12 +11,15 @@ from bmqtwist.node import adminresults as results
 from bmqtwist.node.admincommands import TABLE, Value
 from bmqtwist.node.adminprint import (
     PRIMARY_QUEUE_ID,
+    UNASSIGNED_QUEUE_ID,
     handle_parameters,
     stream_parameters,
+    whole_ratio,
     window_states,
 )
 from bmqtwist.node.snapshot import (
     AppState,
+    AssignedQueue,
     ClusterState,
     ElectorState,
     FileState,
@@ -107,11 +110,13 @@ def _substream(substream: SubstreamState) -> Tree:
     windows = []
     for sub in substream.subscriptions:
         window = window_states(sub)
+        messages_ratio = whole_ratio(window.messages_high, sub.max_messages)
+        bytes_ratio = whole_ratio(window.bytes_high, sub.max_bytes)
         windows.append({
-            "state": window.state, "messagesState": window.messages_state, "bytesState": window.bytes_state,
-            "numMessages": sub.messages, "messagesLowWatermark": window.messages_high,
-            "messagesHighWatermark": window.messages_high, "messagesCapacity": sub.max_messages,
-            "numBytes": sub.bytes, "bytesLowWatermark": window.bytes_high, "bytesHighWatermark": window.bytes_high,
+            "state": window.state, "messagesState": window.messages_state, "numMessages": sub.messages,
+            "messagesLowWatermarkRatio": messages_ratio, "messagesHighWatermarkRatio": messages_ratio,
+            "messagesCapacity": sub.max_messages, "bytesState": window.bytes_state, "numBytes": sub.bytes,
+            "bytesLowWatermarkRatio": bytes_ratio, "bytesHighWatermarkRatio": bytes_ratio,
             "bytesCapacity": sub.max_bytes})
     tree: Tree = {"subId": substream.sub_id, "appId": substream.app_id,
                   "parametersJson": stream_parameters(substream), "unconfirmedMonitors": windows}
@@ -147,7 +152,7 @@ def _queue_internals(result: results.QueueInternals) -> Tree:
         "uri": queue.uri,
         "handleParametersJson": handle_parameters(
             queue.uri, PRIMARY_QUEUE_ID if primary else queue.internal_id, flags, read, write),
-        "streamParametersJson": " [ ]", "id": "primary" if primary else str(queue.internal_id), "key": queue.key,
+        "streamParametersJson": " [ ]", "id": PRIMARY_QUEUE_ID if primary else queue.internal_id, "key": queue.key,
         "partitionId": queue.partition_id,
         "storage": {"numMessages": queue.messages, "numBytes": queue.bytes,
                     "virtualStorages": [{"appId": app.app_id, "appKey": app.key, "numMessages": app.messages}
@@ -202,24 +207,31 @@ def _partitions(partitions: Iterable[PartitionState]) -> Tree:
 
 def _queues(cluster: ClusterState) -> Tree:
     return {"storages": [{"queueUri": queue.uri, "queueKey": queue.key, "partitionId": queue.partition_id,
-                          "internalQueueId": queue.internal_id} for queue in cluster.queues]}
+                          "numMessages": 0, "numBytes": 0, "isPersistent": False,
+                          "internalQueueId": _internal_id(queue)} for queue in cluster.queues]}
+
+
+def _internal_id(queue: AssignedQueue) -> int:
+    names = {"PRIMARY": PRIMARY_QUEUE_ID, "UNASSIGNED": UNASSIGNED_QUEUE_ID}
+    return names[queue.internal_id] if queue.internal_id in names else int(queue.internal_id)
 
 
 def _file(file: FileState) -> Tree:
-    return {"usedBytes": file.used, "totalBytes": file.total, "outstandingBytes": file.outstanding}
+    return {"positionBytes": file.used, "sizeBytes": file.total, "outstandingBytes": file.outstanding}
 
 
 def _partition(part: PartitionState) -> Tree:
-    tree: Tree = {
-        "partitionId": part.partition_id, "primaryNodeDescription": part.primary, "primaryLeaseId": part.lease,
-        "sequenceNum": part.sequence, "isAvailable": part.available, "numFileSets": part.file_sets,
-        "fileSets": [{"dataFileName": part.data_file, "aliasedBlobsCount": part.aliased}],
-        "activeFileSet": {"dataFile": _file(part.data), "journalFile": _file(part.journal)},
+    active: Tree = {"dataFile": _file(part.data), "journalFile": _file(part.journal)}
+    if part.qlist is not None:
+        active["qlistFile"] = _file(part.qlist)
+    summary: Tree = {
+        "primaryNodeDescription": part.primary, "primaryLeaseId": part.lease, "sequenceNum": part.sequence,
+        "isAvailable": part.available,
+        "fileSets": [{"dataFileName": part.data_file, "aliasedBlobBufferCount": part.aliased}], "activeFileSet": active,
+        "totalMappedBytes": sum(file["positionBytes"] for file in active.values()),
         "numOutstandingRecords": part.records, "numUnreceiptedMessages": part.unreceipted,
         "naglePacketCount": part.batch, "storageContent": _storages(part.storages)}
-    if part.qlist is not None:
-        tree["activeFileSet"]["qlistFile"] = _file(part.qlist)
-    return tree
+    return {"partitionId": part.partition_id, "state": "open", "summary": summary}
 
 
 def _summary(location: str, partitions: Iterable[PartitionState]) -> Tree:
@@ -227,13 +239,15 @@ def _summary(location: str, partitions: Iterable[PartitionState]) -> Tree:
 
 
 def _cluster_status(cluster: ClusterState) -> Tree:
-    head: Tree = {"name": cluster.name, "description": f"Cluster ({cluster.name})"}
+    description = f"Cluster ({cluster.name})"
     if cluster.remote:
         active = {"activeNodeDescription": cluster.active_node} if cluster.active_node else {}
-        return head | active | {"isHealthy": cluster.healthy, "nodeStatuses": _nodes(cluster.nodes),
+        return {"description": description} | active | {
+            "isHealthy": cluster.healthy, "nodeStatuses": _nodes(cluster.nodes),
                                 "queuesInfo": _queues(cluster)}
-    return head | {
-        "selfNodeDescription": cluster.self_node, "isHealthy": cluster.healthy, "nodeStatuses": _nodes(cluster.nodes),
+    return {
+        "name": cluster.name, "description": description, "selfNodeDescription": cluster.self_node,
+        "isHealthy": cluster.healthy, "nodeStatuses": _nodes(cluster.nodes),
         "electorInfo": _elector(cluster.elector), "partitionsInfo": _partitions(cluster.partitions),
         "queuesInfo": _queues(cluster),
         "clusterStorageSummary": _summary(cluster.storage_location, cluster.partitions)}
@@ -248,11 +262,11 @@ def _queue_helper(result: results.QueueHelper) -> Tree:
         "clusterName": cluster.name, "locality": "remote" if cluster.remote else "local",
         "numQueues": len(cluster.queues), "numQueueKeys": len({queue.key for queue in cluster.queues}),
         "numPendingReopenQueueRequests": cluster.pending_reopens,
-        "domains": [{"name": name, "numAssignedQueues": count} for name, count in domains.items()],
+        "domains": [{"name": name, "numAssignedQueues": count, "loaded": True} for name, count in domains.items()],
         "queues": [{"uri": queue.uri, "numInFlightContexts": queue.in_flight, "isAssigned": True,
-                    "isPrimaryAvailable": queue.primary_available, "id": queue.internal_id,
+                    "isPrimaryAvailable": queue.primary_available, "id": _internal_id(queue), "subIds": [],
                     "partitionId": queue.partition_id, "primaryNodeDescription": queue.primary, "key": queue.key,
-                    "isCreated": queue.created, "contexts": queue.contexts} for queue in cluster.queues]}
+                    "isCreated": queue.created, "contexts": []} for queue in cluster.queues]}
 
 
 def _tunable(tunable: results.Tunable) -> Tree:

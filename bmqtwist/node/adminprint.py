@@ -32,6 +32,7 @@ from bmqtwist.queue.textformat import grouped, pretty_bytes
 
 Lines = list[str]
 PRIMARY_QUEUE_ID = 0xFFFFFFFE
+UNASSIGNED_QUEUE_ID = 0xFFFFFFFF
 WATERMARK_PERCENT = 80
 _WINDOW_STATES = ("STATE_NORMAL", "STATE_HIGH_WATERMARK", "STATE_FULL")
 STORAGE_HEADER = " QueueKey    Partition    NumMsgs    NumBytes                QueueUri"
@@ -90,19 +91,28 @@ class Window:
 
 
 def window_states(sub: SubscriptionState) -> Window:
-    """Judge a subscription's window. With a limit of one message the bytes have no watermark (printed as 0)."""
+    """Judge a subscription's window."""
     messages_high = -(-sub.max_messages * WATERMARK_PERCENT // 100)
-    bytes_high = 0 if sub.max_messages == 1 else sub.max_bytes * WATERMARK_PERCENT // 100
+    bytes_high = sub.max_bytes * WATERMARK_PERCENT // 100
     messages_state = _window_state(sub.messages, messages_high, sub.max_messages)
-    bytes_state = _window_state(sub.bytes, bytes_high or sub.max_bytes, sub.max_bytes)
+    bytes_state = _window_state(sub.bytes, bytes_high, sub.max_bytes)
     return Window(max(messages_state, bytes_state, key=_WINDOW_STATES.index), messages_state, bytes_state,
                   messages_high, bytes_high)
 
 
-def window_text(sub: SubscriptionState) -> str:
+def whole_ratio(high: int, limit: int) -> int:
+    """The ratio of a watermark as INTERNALS has it: cut to a whole number, so 1 for the limit itself, else 0."""
+    return 1 if limit and high >= limit else 0
+
+
+def window_text(sub: SubscriptionState, whole_ratios: bool = False) -> str:
     """A subscription's window in one line: state, then current (low - high - limit) of messages and bytes."""
     window = window_states(sub)
-    high, size = grouped(window.messages_high), pretty_bytes(window.bytes_high)
+    messages_high, bytes_high = window.messages_high, window.bytes_high
+    if whole_ratios:
+        messages_high = whole_ratio(messages_high, sub.max_messages) * sub.max_messages
+        bytes_high = whole_ratio(bytes_high, sub.max_bytes) * sub.max_bytes
+    high, size = grouped(messages_high), pretty_bytes(bytes_high)
     return (f"{window.state} [Messages ({window.messages_state}): {grouped(sub.messages)}"
             f" ({high} - {high} - {grouped(sub.max_messages)}), Bytes ({window.bytes_state}): {pretty_bytes(sub.bytes)}"
             f" ({size} - {size} - {pretty_bytes(sub.max_bytes)})] ")
@@ -166,8 +176,8 @@ def _purge_report(result: results.PurgeReport) -> str:
     lines = [(f"Purged {grouped(sum(row.messages for row in rows))} message(s) for a total of"
              f" {pretty_bytes(sum(row.bytes for row in rows))} from {len(rows) + len(result.errors)} queue(s):"),
              "    NumBytes     NumMsgs      AppKey             AppId  QueueName"]
-    lines += [f"  {pretty_bytes(row.bytes):>10}  {grouped(row.messages):>10}  {row.app_key}  {row.app_id:>16}  {row.uri}"
-              for row in rows]
+    lines += [(f"  {pretty_bytes(row.bytes):>10}  {grouped(row.messages):>10}  {row.app_key}  {row.app_id:>16}"
+               f"  {row.uri}") for row in rows]
     if result.errors:
         lines += ["Errors encountered: ", *result.errors]
     return "\n".join(lines)
@@ -182,7 +192,7 @@ def _queue_contents(result: results.QueueContents) -> str:
 
 
 def _substream(substream: SubstreamState) -> Lines:
-    windows = "".join(" " + window_text(sub) for sub in substream.subscriptions)
+    windows = "".join(" " + window_text(sub, whole_ratios=True) for sub in substream.subscriptions)
     lines = [f"subId .................: {substream.sub_id}", f"appId .................: {substream.app_id}",
              f"Stream Parameters .....: {stream_parameters(substream)}", "UnconfirmedMonitors ...:",
              f"    --------{windows}"]
@@ -223,7 +233,8 @@ def _local_queue(queue: QueueState) -> Lines:
     width = max((len(app.app_id) for app in queue.apps), default=0)
     for app in queue.apps:
         at_end = "" if app.status == "unauthorized" else f", StorageIter.atEnd={str(app.at_end).lower()}"
-        lines += [f"    {app.app_id:<{width}}: status={app.status}{at_end}", "    " + "-" * width, *indent(_app(app), 8)]
+        lines += [f"    {app.app_id:<{width}}: status={app.status}{at_end}", "    " + "-" * width,
+                  *indent(_app(app), 8)]
     return ["LocalQueue:", "-----------", *indent(lines, 4)]
 
 
@@ -320,7 +331,8 @@ def _file(label: str, file: FileState) -> str:
 
 def _partition_summary(part: PartitionState) -> Lines:
     lines = [f"Partition [{part.partition_id}]:", "----------------",
-             f"    Primary Node: {part.primary}, PSN: [ primaryLeaseId = {part.lease} sequenceNumber = {part.sequence}]",
+             (f"    Primary Node: {part.primary}, PSN: [ primaryLeaseId = {part.lease}"
+              f" sequenceNumber = {part.sequence}]"),
              f"    IsAvailable: {str(part.available).lower()}", f"    Total maintained file sets: {part.file_sets}", "",
              "    Aliased payload count: ", f"        {part.data_file} : {part.aliased}", "",
              "    Active file set details: ", "        " + _file("Data file size    ", part.data),
@@ -331,7 +343,8 @@ def _partition_summary(part: PartitionState) -> Lines:
         mapped += part.qlist.used
     lines += ["", f"    Total mapped size      : {pretty_bytes(mapped)}",
               f"    Num outstanding records: {grouped(part.records)}",
-              f"    Num unreceipted messages: {grouped(part.unreceipted)}", f"    Current Nagle count: {part.batch}", "",
+              f"    Num unreceipted messages: {grouped(part.unreceipted)}",
+              f"    Current Nagle count: {part.batch}", "",
               f"    Number of assigned queue-storages: {grouped(len(part.storages))}"]
     return lines + indent(_storages(part.storages), 8)
 
