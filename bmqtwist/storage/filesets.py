@@ -85,7 +85,8 @@ class FileSets:
             if match:
                 kind = next(kind for kind in KINDS if _EXTENSION[kind] == match[2])
                 found.setdefault(match[1], set()).add(kind)
-        candidates = {base: self._rank(base) for base, kinds in found.items() if FileType.JOURNAL in kinds}
+        bases = [base for base, kinds in found.items() if FileType.JOURNAL in kinds]
+        candidates = {base: self._rank(base, alone=len(bases) == 1) for base in bases}
         usable = {base: rank for base, rank in candidates.items() if rank is not None}
         chosen = max(usable, key=lambda base: (usable[base], base)) if usable else None
         for base in sorted(found):
@@ -99,13 +100,18 @@ class FileSets:
             self._set = self._open_set(chosen, found[chosen])
         self._thin_archive()
 
-    def _rank(self, base: str) -> tuple[int, int, bool] | None:
-        """How far a set reaches: (lease, sequence, rollover finished); None if there is nothing in it."""
+    def _rank(self, base: str, alone: bool) -> tuple[int, int, bool] | None:
+        """How far a set reaches: (lease, sequence, rollover finished); None if there is nothing in it.
+
+        The only set there is (`alone`) is not read through.
+        """
         journal = self._disk.open(self._path(base, FileType.JOURNAL))
         try:
             size = journal.size()
             if not size:
                 return None
+            if alone and any(journal.read(0, 104)):
+                return 0, 0, False
             scan = JournalScan(journal.read, size)
             for _ in scan:
                 pass

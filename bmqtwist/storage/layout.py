@@ -169,7 +169,7 @@ RECORDS = {1: MESSAGE_RECORD, 2: CONFIRM_RECORD, 3: DELETION_RECORD, 4: QUEUE_OP
 
 #  0       4           7   8       10      12
 # +-------+-----------+---+-------+-------+--- ... ---+------ ... ------+- ... -+
-# |H words| opt words | F | schema| resvd |  options  | properties and  |  pad  |   H: header words, 3 bits; the other 29
+# |H words| opt words | F | schema| resvd |  options  | properties and  |  pad  |   H: header words, 3 bits; other 29
 # +-------+-----------+---+-------+-------+--- ... ---+  payload ...  --+- ... -+   bits: the whole record in words
 #   F: 1 = properties present;  schema: (id << 1) | recycled;  pad: 1..8 bytes, each holding their number
 DATA_HEADER = Struct(

@@ -22,7 +22,8 @@ def test_a_message_record_is_packed_as_drawn() -> None:
         "header": header(1, 0x345), "ref_count_high": 0x12, "compression": 1, "queue_key": b"queue",
         "file_key": bytes(5), "data_dwords": 77, "guid": b"0123456789abcdef", "crc": 0xC99465AA})
     head = records.MESSAGE_HEAD | 0x345 << 48 | HEADER["sequence"]
-    assert records.MESSAGE.pack(head, HEADER["lease"], HEADER["wall"], 0x12, 1, b"queue", 77, b"0123456789abcdef", 0xC99465AA, records.MAGIC) == drawn
+    assert records.MESSAGE.pack(head, HEADER["lease"], HEADER["wall"], 0x12, 1, b"queue", 77,
+                                b"0123456789abcdef", 0xC99465AA, records.MAGIC) == drawn
 
 
 def test_a_confirm_record_is_packed_as_drawn() -> None:
@@ -77,8 +78,8 @@ def test_the_mark_is_where_the_drawing_puts_it() -> None:
 
 
 @pytest.mark.parametrize("uri", ["bmq://d/q", "bmq://d/qq", "bmq://d/qqq", "bmq://d/qqqq", "bmq://d.~tier/ä"])
-@pytest.mark.parametrize("apps", [[], [("__default", b"0\0\0\0\0")], [("a", b"aaaaa"), ("four", b"bbbbb"), ("", b"c" * 5)],
-                                  ])
+@pytest.mark.parametrize("apps", [
+    [], [("__default", b"0\0\0\0\0")], [("a", b"aaaaa"), ("four", b"bbbbb"), ("", b"c" * 5)]])
 def test_a_queue_record_is_packed_as_drawn_and_parsed_back(uri: str, apps: list[tuple[str, bytes]]) -> None:
     packed = records.pack_queue_record(uri, b"queue", apps)
     drawn = layout.QUEUE_RECORD.parse(packed)
