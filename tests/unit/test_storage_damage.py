@@ -106,6 +106,7 @@ def test_an_image_of_a_killed_broker_starts_silently() -> None:
     assert life_after(build(stop=False), ALL, quiet=True) == []
 
 
+@pytest.mark.spec("storage", 11)
 @pytest.mark.parametrize("length", range(1, 60))
 def test_a_journal_cut_within_its_last_sync_point_keeps_every_message(length: int) -> None:
     disk = build()
@@ -113,6 +114,7 @@ def test_a_journal_cut_within_its_last_sync_point_keeps_every_message(length: in
     assert "cut off" in life_after(disk, ALL)[0]
 
 
+@pytest.mark.spec("storage", 11)
 @pytest.mark.parametrize("length", range(60))
 def test_a_journal_cut_within_a_message_keeps_what_is_before_and_says_so(length: int) -> None:
     disk = build()
@@ -342,6 +344,7 @@ def test_the_last_message_of_a_crash_image_with_a_lost_lease_costs_that_message_
     life_after(disk, [1])
 
 
+@pytest.mark.spec("storage", 12)
 def test_every_single_bit_of_the_journal_may_flip() -> None:
     disk = build()
     path = path_of(disk, "journal")
@@ -359,6 +362,7 @@ def test_every_single_bit_of_the_journal_may_flip() -> None:
             assert len(set(found) & set(ALL)) >= 5, (offset, recovered.alarms)
 
 
+@pytest.mark.spec("storage", 12)
 def test_every_byte_of_data_and_qlist_may_be_wrong() -> None:
     for kind in ("data", "qlist"):
         disk = build()

@@ -330,6 +330,7 @@ def failing(disk: MemoryDisk, *operations: str, code: int = errno.EIO) -> None:
     disk.fail = lambda operation, path: code if operation in operations else None
 
 
+@pytest.mark.spec("storage", 13)
 def test_a_failed_write_holds_back_the_effects_and_is_repeated() -> None:
     disk = MemoryDisk()
     partition = running(disk, durability="none")
@@ -390,6 +391,7 @@ def test_always_closes_the_partition_when_the_sync_fails() -> None:
     assert partition.flush(WALL) == [] and not partition.available
 
 
+@pytest.mark.spec("storage", 13)
 def test_a_disk_without_room_for_a_new_set_does_not_lose_the_old_one() -> None:
     disk = MemoryDisk()
     partition = running(disk, TINY, durability="none")

@@ -19,6 +19,7 @@ from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.store import FileSizes
 
 
+@pytest.mark.spec("storage", 15)
 @pytest.mark.parametrize("path", journals(), ids=name_of)
 def test_a_recorded_set_recovers_without_a_complaint_and_ends_where_the_writer_ended(path: Path) -> None:
     pid = int(path.name[4])
@@ -170,6 +171,7 @@ ONE_SET = ["props-zlib/n1", "fanout-partial/n1", "purge/n1", "ttl/n1", "poison/n
            "crash-single/n1-after-restart", "three-nodes/n1"]
 
 
+@pytest.mark.spec("storage", 8)
 @pytest.mark.parametrize("path", [p for case in ONE_SET for p in sorted(RECORDED.joinpath(case).glob("*.bmq_journal"))],
                          ids=name_of)
 def test_the_same_operations_write_the_same_files(path: Path) -> None:

@@ -102,6 +102,7 @@ def test_padding_is_never_empty() -> None:
     assert [records.data_record_bytes(n) - n for n in range(16, 25)] == [8, 7, 6, 5, 4, 3, 2, 1, 8]
 
 
+@pytest.mark.spec("storage", 7)
 @pytest.mark.parametrize("path", journals(), ids=name_of)
 def test_recorded_files_parse_as_drawn_and_build_back_to_the_same_bytes(path) -> None:  # type: ignore[no-untyped-def]
     journal = path.read_bytes()
@@ -140,6 +141,9 @@ def repack_journal(journal: bytes) -> bytes:
     return b"".join(parts) + journal[offset:]
 
 
+@pytest.mark.spec("storage", 2)
+@pytest.mark.spec("storage", 3)
+@pytest.mark.spec("storage", 4)
 def test_the_sample_of_the_format_description_is_reproduced() -> None:
     assert records.file_headers(FileType.JOURNAL, 0).hex() == (
         "21626d71424d51214882" + "00" * 22 + "030f0000" + "00" * 8)

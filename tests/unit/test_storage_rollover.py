@@ -110,6 +110,7 @@ def interrupted(step: int) -> MemoryDisk:
     return disk
 
 
+@pytest.mark.spec("storage", 10)
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=lambda step: f"{step}-{STEPS[step][0]}")
 @pytest.mark.parametrize("how", ["killed", "power", "torn1", "torn2", "torn3"])
 def test_a_rollover_may_die_before_every_step(step: int, how: str) -> None:
