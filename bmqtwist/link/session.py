@@ -314,10 +314,10 @@ class Session:
         sizes = buffer[position] if position < end else 0
         position += sizes >> 4 << 2
         step = (sizes & 15) << 2
+        if step < CONFIRM_MESSAGE.size or position > end:
+            self._corrupted("Confirm", -1)
+            return
         if step != CONFIRM_MESSAGE.size:
-            if step < CONFIRM_MESSAGE.size:
-                self._corrupted("Confirm", -1)
-                return
             buffer = b"".join(buffer[at:at + CONFIRM_MESSAGE.size] for at in range(position, end - step + 1, step))
             position, end = 0, len(buffer)
         whole = position + (end - position) // CONFIRM_MESSAGE.size * CONFIRM_MESSAGE.size
