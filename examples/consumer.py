@@ -1,0 +1,37 @@
+"""Print and confirm messages until Ctrl-C: consumer.py [queue uri] [broker].
+
+A fanout queue is read as one of its applications: bmq://bmq.test.persistent.fanout/demo?id=foo
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import blazingmq
+
+QUEUE = "bmq://bmq.test.persistent.priority/demo"
+BROKER = "tcp://localhost:30114"
+
+
+def on_message(message: blazingmq.Message, handle: blazingmq.MessageHandle) -> None:
+    """Work with the message, then confirm it: not confirmed, it comes again."""
+    print(f"{message.guid.hex()}: {message.data!r} {message.properties}", flush=True)
+    handle.confirm()
+
+
+def main() -> None:
+    """Open the queue and wait."""
+    uri, broker = (sys.argv[1:] + [QUEUE, BROKER][len(sys.argv) - 1:])[:2]
+    session = blazingmq.Session(blazingmq.session_events.log_session_event, on_message=on_message, broker=broker)
+    session.open_queue(uri, read=True, options=blazingmq.QueueOptions(max_unconfirmed_messages=100))
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print("Leaving; what is not confirmed goes to the next consumer")
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    main()
