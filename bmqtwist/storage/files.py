@@ -41,18 +41,23 @@ class RealFile:
             got += len(data)
         return b"".join(parts)
 
-    def write(self, offset: int, parts: Sequence[bytes]) -> None:
-        """All of `parts`, one behind the other, starting at `offset`."""
+    def write(self, offset: int, parts: Sequence[bytes]) -> int:
+        """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
+        total = sum(map(len, parts))
+        if total <= _JOIN_BYTES_MAX:
+            data = b"".join(parts)
+            written = os.pwrite(self._fd, data, offset)
+            if written != total:
+                self._write_rest(offset, data, written)
+            return total
         for start in range(0, len(parts), _IOV_MAX):
             group = parts[start:start + _IOV_MAX]
-            total = sum(map(len, group))
-            if total <= _JOIN_BYTES_MAX:
-                written = os.pwrite(self._fd, b"".join(group), offset)
-            else:
-                written = os.pwritev(self._fd, group, offset)
-            if written != total:
+            size = sum(map(len, group))
+            written = os.pwritev(self._fd, group, offset)
+            if written != size:
                 self._write_rest(offset, b"".join(group), written)
-            offset += total
+            offset += size
+        return total
 
     def _write_rest(self, offset: int, data: bytes, done: int) -> None:
         view = memoryview(data)

@@ -19,7 +19,7 @@ from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.records import MARK_OFFSET, FileType, file_headers, pack_mark
 from bmqtwist.storage.store import Disk, File, FileSizes
 
-KINDS = (FileType.JOURNAL, FileType.DATA, FileType.QLIST)
+KINDS = _JOURNAL, _DATA, _QLIST = FileType.JOURNAL, FileType.DATA, FileType.QLIST
 DAMAGED_PREFIX = "damaged."
 _EXTENSION = {FileType.JOURNAL: "bmq_journal", FileType.DATA: "bmq_data", FileType.QLIST: "bmq_qlist"}
 _STAMP = r"\d{8}_\d{6}"
@@ -37,14 +37,14 @@ class _Set:
         self.base, self.files = base, files
         self.ends = {kind: file.size() for kind, file in files.items()}
 
-    def append(self, parts: dict[FileType, list[bytes]]) -> None:
+    def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """DATA, QLIST, JOURNAL; positions move only when all is written."""
-        ends = dict(self.ends)
-        for kind in (FileType.DATA, FileType.QLIST, FileType.JOURNAL):
-            if parts[kind]:
-                self.files[kind].write(ends[kind], parts[kind])
-                ends[kind] += sum(map(len, parts[kind]))
-        self.ends = ends
+        ends, files = self.ends, self.files
+        data_bytes = files[_DATA].write(ends[_DATA], data) if data else 0
+        qlist_bytes = files[_QLIST].write(ends[_QLIST], qlist) if qlist else 0
+        ends[_JOURNAL] += files[_JOURNAL].write(ends[_JOURNAL], journal) if journal else 0
+        ends[_DATA] += data_bytes
+        ends[_QLIST] += qlist_bytes
 
     def sync(self) -> None:
         """The journal last: what it refers to is safe by then."""
@@ -240,7 +240,7 @@ class FileSets:
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
-        self._current.append({FileType.JOURNAL: journal, FileType.DATA: data, FileType.QLIST: qlist})
+        self._current.append(journal, data, qlist)
 
     def sync(self) -> None:
         """fdatasync of DATA and QLIST, then of JOURNAL. The only method another thread may call."""
@@ -262,7 +262,7 @@ class FileSets:
 
     def append_next(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """As `append`, into the next file set."""
-        self._coming.append({FileType.JOURNAL: journal, FileType.DATA: data, FileType.QLIST: qlist})
+        self._coming.append(journal, data, qlist)
 
     def next_positions(self) -> tuple[int, int, int]:
         """Positions in the next file set: JOURNAL, DATA, QLIST."""

@@ -16,10 +16,11 @@ from typing import Any
 class Gate:
     """Effects come out in the order in which they went in."""
 
-    __slots__ = ("_covers", "_durable", "_due", "_gated", "_running", "_syncing", "_token", "_waiting", "_writes")
+    __slots__ = ("add", "gated", "_covers", "_durable", "_due", "_running", "_syncing", "_token", "_waiting", "_writes")
 
     def __init__(self) -> None:
-        self._gated: list[Any] = []  # of this turn
+        self.gated: list[Any] = []  # of this turn
+        self.add = self.gated.append  # hold an effect back until everything appended so far is safe
         self._waiting: list[Any] = []  # their records are written
         self._syncing: list[Any] = []  # their records are covered by the sync under way
         self._writes = self._durable = self._covers = 0  # batches written, durable, covered by the sync under way
@@ -30,15 +31,6 @@ class Gate:
     def durable(self) -> bool:
         """Whether everything written is durable."""
         return self._durable == self._writes
-
-    @property
-    def has_new(self) -> bool:
-        """Whether an effect was added since the last `turn`."""
-        return bool(self._gated)
-
-    def add(self, effect: Any) -> None:
-        """Hold `effect` back until everything appended so far is safe."""
-        self._gated.append(effect)
 
     def wrote(self) -> None:
         """A batch was written."""
@@ -54,12 +46,16 @@ class Gate:
 
     def turn(self, wait: bool) -> list[Any]:
         """The turn is written: the effects to release now; with `wait` none while something is not durable."""
-        if wait and not self.durable:
-            self._waiting += self._gated
-            self._gated.clear()
+        gated = self.gated
+        if wait and self._durable != self._writes:
+            self._waiting += gated
+            gated.clear()
             return []
-        released = self._syncing + self._waiting + self._gated
-        self._syncing, self._waiting, self._gated = [], [], []
+        released = gated.copy()
+        gated.clear()
+        if self._syncing or self._waiting:
+            released = self._syncing + self._waiting + released
+            self._syncing, self._waiting = [], []
         return released
 
     def begin_sync(self) -> int | None:

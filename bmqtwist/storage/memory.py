@@ -215,12 +215,13 @@ class MemoryFile:
         """Up to `size` bytes; fewer only at the end of the file."""
         return self._node.read(offset, size)
 
-    def write(self, offset: int, parts: Sequence[bytes]) -> None:
-        """All of `parts`, one behind the other, starting at `offset`."""
+    def write(self, offset: int, parts: Sequence[bytes]) -> int:
+        """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
         self._disk.step("write", self._path)
         data = b"".join(parts)
         self._disk.take(self._node, offset + len(data), self._path)
         self._node.write(offset, data)
+        return len(data)
 
     def sync(self) -> None:
         """Everything written so far survives a crash."""

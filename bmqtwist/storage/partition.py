@@ -97,6 +97,7 @@ class Partition:
         self._auto_guid = b""
         self._cache_max, self._cached, self._drop = cache_bytes, 0, list[Message]()
         self._gate = Gate()
+        self.gate = self._gate.add  # gate(effect): it comes back when all records appended so far are safe by policy
         self._unmarked = False  # records since the last sync point
         self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = False
         self._soft_alarm_at: int | None = None
@@ -396,13 +397,9 @@ class Partition:
 
     # ---- the turn ------------------------------------------------------------------------------------------------
 
-    def gate(self, effect: Any) -> None:
-        """Give `effect` back from `flush` or `synced` once all records appended so far are safe by policy."""
-        self._gate.add(effect)
-
     def busy(self) -> bool:
         """Whether `flush` has anything to do."""
-        return bool(self._journal) or self._gate.has_new
+        return bool(self._journal or self._gate.gated)
 
     def flush(self, wall: int) -> list[Any]:
         """Write the turn's records, one write per file; the released effects, in order of `gate`.

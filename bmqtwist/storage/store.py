@@ -74,8 +74,8 @@ class File(Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
-    def write(self, offset: int, parts: Sequence[bytes]) -> None:
-        """All of `parts`, one behind the other, starting at `offset`."""
+    def write(self, offset: int, parts: Sequence[bytes]) -> int:
+        """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
 
     def sync(self) -> None:
         """Return when everything written so far survives a loss of power."""
