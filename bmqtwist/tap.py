@@ -15,7 +15,8 @@ import os
 import sys
 from typing import Any
 
-from twisted.application.service import IService
+from twisted.application.service import IService, MultiService
+from twisted.internet.defer import maybeDeferred
 from twisted.logger import globalLogPublisher
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
@@ -28,7 +29,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.node.config import StatPlugin
 from bmqtwist.node.load import Loaded, load
 from bmqtwist.node.logs import Logs
-from bmqtwist.node.service import BrokerService, StartFailure
+from bmqtwist.node.service import BrokerService
 from bmqtwist.node.startup import Overrides
 from bmqtwist.report import Report
 
@@ -82,19 +83,10 @@ def makeService(options: Options) -> IService:
         raise SystemExit(run_check(options["config"], options.overrides, bool(options["strict"])))
     try:
         loaded = load(options["config"], options.overrides, strict=bool(options["strict"]))
-        # twistd writes the console itself, to stdout or to its own file
-        logs = Logs(loaded.configuration.broker.task_config.log_controller, None, sys.stderr)
     except LocalError as error:
-        print(f"PANIC [STARTUP] (-1): {error}", file=sys.stderr)
+        print(f"PANIC [STARTUP] (-1): Failed to read the config:\n{error}", file=sys.stderr)
         raise SystemExit(EXIT_CONFIG) from None
-    globalLogPublisher.addObserver(logs.observer)
-    from twisted.internet import reactor
-
-    try:
-        return SupervisedBroker(reactor, loaded.configuration, loaded.warnings, logs.report, make_sites, os.getcwd())
-    except LocalError as error:
-        print(start_panic(error), file=sys.stderr)
-        raise SystemExit(EXIT_START) from None
+    return TwistdBroker(loaded, bool(options.parent and options.parent.get("nodaemon")))
 
 
 def make_broker(reactor: Any, loaded: Loaded, report: Report, directory: str | None) -> BrokerService:
@@ -125,16 +117,44 @@ def _labels(plugin: StatPlugin) -> Labels:
     return Labels(plugin.namespace_prefix, plugin.instance_id)
 
 
-class SupervisedBroker(BrokerService):
-    """The broker under twistd: a start that fails says why and ends the process."""
+class TwistdBroker(MultiService):
+    """The broker under twistd. It is made when it is started: by then the process is the one it will be.
+
+    twistd itself writes the console, or its own file as a daemon. A start that fails says why and ends the process: in
+    the foreground with the exit code of `bmqbrkr`, as a daemon by an exception that twistd hands to whoever waits.
+    """
+
+    def __init__(self, loaded: Loaded, in_foreground: bool) -> None:
+        super().__init__()
+        self._loaded, self._in_foreground = loaded, in_foreground
+        self._logs: Logs | None = None
 
     def startService(self) -> None:
         """From the application."""
+        from twisted.internet import reactor
+
         try:
+            self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, sys.stderr)
+            globalLogPublisher.addObserver(self._logs.observer)
+            make_broker(reactor, self._loaded, self._logs.report, os.getcwd()).setServiceParent(self)
             super().startService()
-        except StartFailure as error:
+        except LocalError as error:
             print(start_panic(error), file=sys.stderr, flush=True)
-            raise SystemExit(EXIT_START) from None
+            if self._in_foreground:
+                raise SystemExit(EXIT_START) from None
+            raise
+
+    def stopService(self) -> Any:
+        """From the application; the log is closed last."""
+        stopping = maybeDeferred(super().stopService)
+        stopping.addBoth(self._close_logs)
+        return stopping
+
+    def _close_logs(self, result: Any) -> Any:
+        if self._logs is not None:
+            globalLogPublisher.removeObserver(self._logs.observer)
+            self._logs.close()
+        return result
 
 
 def bmqbrkr() -> None:

@@ -1,0 +1,129 @@
+"""An admin session over a plain socket: connect, authenticate if asked to, introduce ourselves, run commands."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from types import TracebackType
+from typing import Any
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.limits import EVENT_BYTES_MAX
+from bmqtwist.wire import control
+from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encoding_of
+from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
+from bmqtwist.wire.frames import FrameBuffer
+from bmqtwist.wire.schema import AdminCommand, AuthenticationRequest, ClientIdentity, ClientType
+
+READ_BYTES = 1 << 16
+
+
+class Unreachable(LocalError):
+    """There is no broker, or it went away."""
+
+
+class NotAllowed(LocalError):
+    """The broker is there and does not want us."""
+
+
+class AdminClient:
+    """One admin session; a context manager. `timeout`: seconds for each wait. `context`: TLS, if any."""
+
+    def __init__(self, host: str, port: int, timeout: float = 30.0, context: ssl.SSLContext | None = None) -> None:
+        self._where = f"{host}:{port}"
+        self._timeout = timeout
+        self._frames = FrameBuffer(EVENT_BYTES_MAX)
+        self._events: list[tuple[int, int, bytes]] = []
+        self._requests = 0
+        try:
+            plain = socket.create_connection((host, port), timeout)
+        except OSError as error:
+            raise Unreachable(f"No broker at {self._where}: {error.strerror or error}. Is it running, and is this its "
+                              "host and port?") from None
+        try:
+            self._socket = context.wrap_socket(plain, server_hostname=host) if context is not None else plain
+        except (OSError, ssl.SSLError) as error:
+            plain.close()
+            raise Unreachable(f"No TLS with {self._where}: {error}") from None
+
+    def __enter__(self) -> AdminClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._socket.close()
+
+    def authenticate(self, mechanism: str, data: bytes) -> None:
+        """Show a credential; NotAllowed if it is not good."""
+        request = AuthenticationRequest(mechanism, data)
+        self._send(control.encode_event(AuthenticationMessage("authenticationRequest", request)))
+        specific, body = self._next(EventType.AUTHENTICATION, "the answer to the credential")
+        status = control.decode_authentication(body, encoding_of(specific)).value.status
+        if status.category:
+            raise NotAllowed(f"{self._where} refused the credential: {status.message}")
+
+    def negotiate(self) -> str:
+        """Introduce ourselves; what the broker calls itself."""
+        identity = ClientIdentity(protocol_version=1, client_type=ClientType.E_TCPADMIN, process_name="bmq",
+                                  pid=os.getpid(), features="PROTOCOL_ENCODING:BER,JSON", user_agent="bmqtwist")
+        self._send(control.encode_event(NegotiationMessage("clientIdentity", identity)))
+        specific, body = self._next(EventType.CONTROL, "the answer to our introduction")
+        response = control.decode_negotiation(body, encoding_of(specific)).value
+        if response is None or response.result.category:
+            raise NotAllowed(f"{self._where} refused us: {response.result.message if response else 'no reason given'}")
+        return str(response.broker_identity.host_name)
+
+    def run(self, command: str) -> str:
+        """The answer to one command."""
+        self._requests += 1
+        self._send(control.encode_event(ControlMessage(self._requests, "adminCommand", AdminCommand(command))))
+        while True:
+            specific, body = self._next(EventType.CONTROL, "the answer to the command")
+            message = control.decode_control(body, encoding_of(specific))
+            if message.r_id == self._requests and message.choice == "adminCommandResponse":
+                return str(message.value.text)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise Unreachable(f"The connection to {self._where} broke: {error.strerror or error}") from None
+
+    def _next(self, wanted: EventType, what: str) -> tuple[int, bytes]:
+        while True:
+            while self._events:
+                kind, specific, body = self._events.pop(0)
+                if kind == wanted:
+                    return specific, body
+                if kind == EventType.HEARTBEAT_REQ:
+                    self._send(HEARTBEAT_RSP)
+            self._receive(what)
+
+    def _receive(self, what: str) -> None:
+        try:
+            chunk = self._socket.recv(READ_BYTES)
+        except TimeoutError:
+            raise Unreachable(f"{self._where} did not send {what} within {self._timeout:g} s. Is it a broker?") from None
+        except OSError as error:
+            raise Unreachable(f"The connection to {self._where} broke: {error.strerror or error}") from None
+        if not chunk:
+            raise NotAllowed(f"{self._where} closed the connection instead of sending {what}. Does it want "
+                             "authentication, or TLS?")
+        try:
+            buffer, spans = self._frames.receive(chunk)
+        except PeerError as error:
+            raise Unreachable(f"{self._where} does not speak our protocol: {error}") from None
+        self._events += [(kind, specific, buffer[start:end]) for kind, specific, start, end in spans]
+
+
+def client_context(authority: str | None, insecure: bool) -> Any:
+    """TLS towards a broker: checked against the system's authorities, those of a file, or (insecure) not at all."""
+    try:
+        context = ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        raise LocalError(f"'{authority}' holds no certificates: {error}") from None
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
