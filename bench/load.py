@@ -82,17 +82,19 @@ def run_cell(target: Target, cell: Cell, seconds: float) -> dict[str, Any]:
 def _measure(target: Target, cell: Cell, seconds: float, plan: Plan, board: Board,
              processes: list[subprocess.Popen[str]]) -> dict[str, Any]:
     time.sleep(0.3)
-    cpu, start_ns = cpu_seconds(target.pid), time.monotonic_ns()
+    (user, system), start_ns = cpu_seconds(target.pid), time.monotonic_ns()
     board.set(GO, 1)
     board.wait([DONE + slot for slot in plan.producers], seconds + 60, processes)
     complete = _drain(plan, board, processes)
-    cpu, stop_ns = cpu_seconds(target.pid) - cpu, time.monotonic_ns()
+    (user_end, system_end), stop_ns = cpu_seconds(target.pid), time.monotonic_ns()
+    cpu = user_end - user + system_end - system
     posted = sum(board.get(POSTED + slot) for slot in plan.producers)
     delivered = sum(board.get(RECEIVED + slot) for slot in plan.consumers)
     board.set(STOP, 1)
     return {"target": target.name, "cell": cell.name, "posted": posted, "delivered": delivered, "complete": complete,
             "seconds": round((stop_ns - start_ns) / 1e9, 2),
             "broker_cpu_us_per_message": round(cpu / max(posted, 1) * 1e6, 1),
+            "broker_system_share": round((system_end - system) / max(cpu, 0.01), 2),
             "broker_cpu_share": round(cpu / ((stop_ns - start_ns) / 1e9), 2),
             "rss_mib": memory_mib(target.pid), "load": round(machine_load(), 1),
             "since_ns": start_ns + int(seconds * WARM_UP_SHARE * 1e9), "until_ns": start_ns + int(seconds * 1e9)}

@@ -46,7 +46,7 @@ class Original:
     def __init__(self, seed: int, closed: bool) -> None:
         random = Random(seed)
         disk = MemoryDisk()
-        files, partition, _ = _open(disk, _WALL)
+        _, partition, _ = _open(disk, _WALL)
         self.lease = 0
         self.payloads: dict[bytes, bytes] = {}
         self.outstanding: dict[int, dict[bytes, int]] = {}  # journal position -> GUID: pending
@@ -179,7 +179,7 @@ class Tails:
             raise Finding(f"{type(error).__name__}: {error}", "recovery", *damaged) from error
 
     def _recover_and_use(self, original: Original, disk: MemoryDisk, expected: dict[bytes, int] | None) -> None:
-        files, partition, found = _open(disk, _WALL + 100)
+        _, partition, found = _open(disk, _WALL + 100)
         partition.activate(original.lease + 1, _WALL + 100)
         known = set(original.payloads.values())
         if expected is not None:

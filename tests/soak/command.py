@@ -1,0 +1,102 @@
+"""The command line of `python -m tests.soak`: every long run, its numbers as JSON lines, and a verdict.
+
+    python -m tests.soak                      everything at full size
+    python -m tests.soak frames --count N     mutated frames and control messages through sessions and decoders
+    python -m tests.soak storage --count N    damaged file sets through recovery
+    python -m tests.soak configs --count N    mutated configuration directories
+    python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
+    python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
+
+`--seed N` repeats a run; without it the seed is taken from the clock and printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fuzz import codecs, sessions
+from fuzz.configurations import Configurations
+from fuzz.findings import Finding
+from fuzz.storage_tails import Tails
+
+from soak import kill9
+
+FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
+
+
+def frames(count: int, seed: int) -> dict[str, Any]:
+    """Half through whole sessions of a broker, half through the decoders alone."""
+    seen = sessions.main(count // 2, seed)
+    decoded = codecs.run(count - seen["mutated"], seed)
+    total = seen["mutated"] + sum(decoded.values())
+    return {"mutated frames and control messages": total, "crashes": 0, "leaked sessions": 0, "sessions": seen,
+            "decoders": decoded}
+
+
+def storage(count: int, seed: int) -> dict[str, Any]:
+    """Damaged file sets."""
+    return {"crashes": 0, **Tails(seed).run(count)}
+
+
+def configs(count: int, seed: int) -> dict[str, Any]:
+    """Mutated configuration directories."""
+    configurations = Configurations(seed)
+    try:
+        return {"crashes": 0, **configurations.run(count)}
+    finally:
+        configurations.close()
+
+
+def coverage(minutes: int) -> int:
+    """The coverage-guided fuzzer as a process of its own; its exit code."""
+    target = Path(__file__).resolve().parent.parent / "fuzz" / "coverage_guided.py"
+    try:
+        import atheris  # noqa: F401 - only to say what is missing
+    except ImportError:
+        print("The coverage-guided run needs atheris: pip install 'bmqtwist[fuzz]'", file=sys.stderr)
+        return 1
+    return subprocess.run([sys.executable, str(target), f"-max_total_time={minutes * 60}"], check=False).returncode
+
+
+_RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
+    "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS)}
+
+
+def _fuzz(name: str, count: int | None, seed: int) -> int:
+    run, usual = _RUNS[name]
+    began = time.monotonic()
+    try:
+        counted = run(usual if count is None else count, seed)
+    except Finding as finding:
+        print(json.dumps({"run": name, "seed": seed, "finding": finding.what}))
+        print(finding, file=sys.stderr)
+        return 1
+    print(json.dumps({"run": name, "seed": seed, "seconds": round(time.monotonic() - began), **counted}), flush=True)
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Command line; the exit code is the number of runs that found something."""
+    if arguments[:1] == ["kill9"]:
+        return kill9.main(arguments[1:])
+    parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", default="all", choices=["all", *_RUNS, "kill9", "coverage"])
+    parser.add_argument("--count", type=int, help="how many cases; kills, for `all`")
+    parser.add_argument("--minutes", type=int, default=MINUTES)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args(arguments)
+    if options.run in _RUNS:
+        return _fuzz(options.run, options.count, options.seed)
+    if options.run == "coverage":
+        return coverage(options.minutes)
+    failed = sum(_fuzz(name, None, options.seed) for name in _RUNS)
+    failed += kill9.main(["--count", str(options.count or KILLS), "--seed", str(options.seed)]) != 0
+    return failed + (coverage(options.minutes) != 0)

@@ -1,0 +1,217 @@
+"""Mutated conversations with a whole broker in memory: no exception, no session or handle left behind, and a decent
+client beside the hostile ones is served all the while.
+
+A conversation is one recorded by a real client; some of its events are mutated, some left out, sent twice or replaced by
+events of other conversations, and the stream is cut into chunks at random. What the broker says in return must be whole,
+well-formed events. After each conversation the connection is dropped and everything it held must be gone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from random import Random
+
+from kit.client import Queue
+from kit.config import app_subscription
+from kit.memory import MemoryLink, MemoryWorld
+
+from bmqtwist.link.session import Session
+from bmqtwist.wire import control, events
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.frames import FrameBuffer
+from fuzz import corpus
+from fuzz.findings import Finding
+from fuzz.mutation import Mutator
+
+WORLD_FRAMES = 20_000  # after so many a world is thrown away with what has piled up in it
+PROBE_CONVERSATIONS = 25  # between two looks at the decent client
+_LIMITS = {"queue_messages": 50, "queue_bytes": 1 << 20, "domain_messages": 500, "domain_bytes": 8 << 20}
+_PRIORITY = ("t.prio", "bmq.test.mem.priority", "t.maxq", "t.maxc", "t.mda", "t.dedup", "t.q3", "t.b10", "t.ttl", "t.mem", "t.sc",
+             "t.mda1", "t.mda3")
+
+
+_HARSH = re.compile(rb"DISABLE|REMOVE|SHUTDOWN|RECONFIGURE|SET")
+
+
+class Sessions:
+    """A world, a decent client in it, and hostile conversations."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.mutator = Mutator(self.random, corpus.events())
+        self.by_type = corpus.by_type()
+        # an administrator may well disable a partition or remove the decent client's domain
+        self.conversations = [tuple(event for event in conversation if not _HARSH.search(event))
+                              for conversation in corpus.conversations()]
+        self.counts = {"conversations": 0, "frames": 0, "mutated": 0, "answers": 0, "closed by the broker": 0, "probes": 0,
+                       "worlds": 0}
+        self._folder = tempfile.TemporaryDirectory(prefix="bmq-fuzz-world-")
+        self._sent: list[bytes] = []
+        self._until = 0
+        self._new_world()
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        self._folder.cleanup()
+
+    def _new_world(self) -> None:
+        self.counts["worlds"] += 1
+        world = self.world = MemoryWorld(Path(self._folder.name) / str(self.counts["worlds"]), start=False,
+                                         app={"bmqtwist": {"durability": "none", "event_bytes_max": 1 << 20}})
+        for name in _PRIORITY:
+            extra = {"t.maxq": {"maxQueues": 2}, "t.maxc": {"maxConsumers": 1, "maxProducers": 1}, "t.ttl": {"messageTtl": 1},
+                     "t.mda": {"maxDeliveryAttempts": 2}, "t.mda1": {"maxDeliveryAttempts": 1},
+                     "t.mda3": {"maxDeliveryAttempts": 3}, "t.mem": {"in_memory": True}, "t.sc": {"strong": True}}
+            world.domain(name, **_LIMITS, **extra.get(name, {}))
+        for name in ("t.fan", "bmq.test.mem.fanout", "t.fanadd"):
+            world.domain(name, "fanout", subscriptions=[app_subscription("baz", "x > 0")] if name == "t.fan" else None, **_LIMITS)
+        world.domain("t.bc", "broadcast", in_memory=True, **_LIMITS)
+        world.domain("decent", **_LIMITS)
+        world.start()
+        self._producer: Queue = world.producer("bmq://decent/q")
+        self._consumer: Queue = world.consumer("bmq://decent/q")
+        self._own: set[Session] = set(world.broker.sessions)
+        self._until = self.counts["frames"] + WORLD_FRAMES
+
+    def run(self, frames: int) -> dict[str, int]:
+        """Conversations until that many frames were mutated in all."""
+        while self.counts["mutated"] < frames:
+            try:
+                self._converse()
+                if self.counts["conversations"] % PROBE_CONVERSATIONS == 0:
+                    self._probe()
+                    if self.counts["frames"] > self._until:
+                        self._new_world()
+            except Finding:
+                raise
+            except Exception as error:
+                raise Finding(f"{type(error).__name__}: {error}", "session", *self._sent) from error
+        return self.counts
+
+    def _plan(self) -> list[bytes]:
+        random = self.random
+        plan = list(random.choice(self.conversations))
+        if random.random() < 0.3:
+            plan += random.choice(self.conversations)[1:]
+        share = random.choice((0.1, 0.5, 1.0))
+        found = []
+        for index, event in enumerate(plan):
+            chance = random.random()
+            if index == 0 and chance < 0.85:  # most negotiations must succeed, or nothing behind them is reached
+                found.append(event)
+                continue
+            if chance < 0.03:
+                continue
+            if chance < 0.10:
+                event = random.choice(self.by_type[random.choice(list(self.by_type))])
+            if random.random() < share:
+                event = self.mutator.event(event)
+                self.counts["mutated"] += 1
+            found.append(event)
+            if chance > 0.97:
+                found.append(event)
+        return found
+
+    def _converse(self) -> None:
+        random, world = self.random, self.world
+        link = world.link()
+        heard = FrameBuffer(1 << 26)
+        plan = self._sent = self._plan()
+        self.counts["frames"] += len(plan)
+        self.counts["conversations"] += 1
+        negotiated = False
+        chunks = self._chunks(plan)
+        for chunk in chunks:
+            link.send(chunk)
+            if random.random() < 0.4:
+                negotiated = self._hear(heard, link.receive(0), negotiated)
+            if random.random() < 0.01:
+                world.advance(random.choice((0.1, 1.0, 5.0)))
+            if link.session is None:
+                break
+        self._hear(heard, link.receive(0), negotiated)
+        if link.session is None:
+            self.counts["closed by the broker"] += 1
+        self._leave(link)
+
+    def _chunks(self, plan: list[bytes]) -> list[bytes]:
+        way = self.random.randrange(4)
+        if way == 0:
+            return [b"".join(plan)]
+        if way < 3:
+            return plan
+        stream = b"".join(plan)
+        chunks = []
+        while stream:
+            size = self.random.choice((1, 3, 8, 9, 40, 100, 1000))
+            chunks.append(stream[:size])
+            stream = stream[size:]
+        return chunks
+
+    def _hear(self, heard: FrameBuffer, data: bytes, negotiated: bool) -> bool:
+        """What the broker says can be read."""
+        if not data:
+            return negotiated
+        buffer, spans = heard.receive(data)
+        for kind, specific, start, end in spans:
+            self.counts["answers"] += 1
+            error = None
+            if kind == EventType.CONTROL:
+                decode = control.decode_control if negotiated else control.decode_negotiation
+                if not decode(buffer[start:end], specific >> 5).choice:
+                    raise AssertionError("an answer without content")
+                negotiated = True
+            elif kind == EventType.PUSH:
+                _, error = events.decode_push(buffer, start, end)
+            elif kind == EventType.ACK:
+                _, error = events.decode_ack(buffer, start, end)
+            elif kind not in (EventType.HEARTBEAT_REQ, EventType.HEARTBEAT_RSP, EventType.AUTHENTICATION):
+                raise AssertionError(f"an event of type {kind} to a client")
+            if error is not None:
+                raise error
+        if heard.held_bytes:
+            raise AssertionError("half an event")
+        return negotiated
+
+    def _leave(self, link: MemoryLink) -> None:
+        """Drop the connection; nothing of it may be left."""
+        world = self.world
+        link.drop()
+        left = set(world.broker.sessions) - self._own
+        if left:
+            raise AssertionError(f"{len(left)} leaked session(s)")
+        for cluster in world.broker.clusters.values():
+            for queue in cluster.queues.values():
+                strangers = [handle for handle in queue.handles if handle.client not in self._own]
+                if strangers:
+                    raise AssertionError(f"{len(strangers)} leaked handle(s) of {queue.uri}")
+                for app in queue.apps.values():
+                    if any(substream.handle.client not in self._own for substream in app.substreams):
+                        raise AssertionError(f"leaked substream of {queue.uri}, app {app.app_id}")
+
+    def _probe(self) -> None:
+        """The decent client posts, gets its ACK, receives, confirms."""
+        self.counts["probes"] += 1
+        payload = self.counts["probes"].to_bytes(4, "big")
+        self._producer.post(payload)
+        got = self.world.pushes(self._consumer)
+        if [push.payload for push in got] != [payload]:
+            raise AssertionError(f"the decent client got {got} instead of its message")
+        self._consumer.confirm(*got)
+        self.world.report.lines.clear()
+
+
+def main(frames: int, seed: int) -> dict[str, int]:
+    """One run."""
+    sessions = Sessions(seed)
+    try:
+        return sessions.run(frames)
+    finally:
+        sessions.close()
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(50_000, 1)))
