@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
-from twisted.application.service import IService, MultiService
+from twisted.application.service import MultiService
 from twisted.internet.defer import maybeDeferred
 from twisted.logger import globalLogPublisher
 from twisted.python.usage import Options as UsageOptions
@@ -39,7 +39,7 @@ class Options(UsageOptions):
 
     synopsis = "[options]"
     longdesc = "A BlazingMQ-compatible message broker over a directory of configuration files."
-    optParameters = [
+    optParameters: ClassVar[list[list[Any]]] = [
         ["config", "c", None, "Directory with bmqbrkrcfg.json, clusters.json and domains/."],
         ["instance-id", "i", None, "Name of this broker, instead of brokerInstanceName."],
         ["host-name", "H", None, "Host name of this broker, instead of hostName."],
@@ -50,7 +50,7 @@ class Options(UsageOptions):
         ["durability", None, None, "none, group or always, instead of appConfig.bmqtwist.durability."],
         ["http-port", None, None, "Port of the console and metrics; 0 = off.", int],
         ["http-address", None, None, "Address of the console and metrics."]]
-    optFlags = [
+    optFlags: ClassVar[list[list[Any]]] = [
         ["check", None, "Check the configuration with all its domains, say what is wrong, and exit."],
         ["strict", None, "Refuse to start with a configuration that has warnings."]]
 
@@ -77,7 +77,7 @@ class Options(UsageOptions):
                          http_port=self["http-port"])
 
 
-def makeService(options: Options) -> IService:
+def makeService(options: Options) -> MultiService:
     """What twistd runs: the broker of a configuration directory. Exits with 2 if that cannot be read."""
     if options["check"]:
         raise SystemExit(run_check(options["config"], options.overrides, bool(options["strict"])))
@@ -135,7 +135,7 @@ class TwistdBroker(MultiService):
 
         try:
             self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, sys.stderr)
-            globalLogPublisher.addObserver(self._logs.observer)
+            globalLogPublisher.addObserver(self._logs.observer)  # type: ignore[arg-type]
             make_broker(reactor, self._loaded, self._logs.report, os.getcwd()).setServiceParent(self)
             super().startService()
         except LocalError as error:
@@ -152,7 +152,7 @@ class TwistdBroker(MultiService):
 
     def _close_logs(self, result: Any) -> Any:
         if self._logs is not None:
-            globalLogPublisher.removeObserver(self._logs.observer)
+            globalLogPublisher.removeObserver(self._logs.observer)  # type: ignore[arg-type]
             self._logs.close()
         return result
 

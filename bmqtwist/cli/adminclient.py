@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
@@ -47,7 +47,7 @@ class AdminClient:
             plain.close()
             raise Unreachable(f"No TLS with {self._where}: {error}") from None
 
-    def __enter__(self) -> AdminClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,

@@ -88,7 +88,8 @@ def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
     _print(pretty_json(loaded.configuration.broker))
     try:
         logs = Logs(loaded.configuration.broker.task_config.log_controller, sys.stdout, sys.stderr)
-        globalLogBeginner.beginLoggingTo([logs.observer], discardBuffer=True, redirectStandardIO=False)
+        globalLogBeginner.beginLoggingTo([logs.observer], discardBuffer=True,  # type: ignore[list-item]
+                                         redirectStandardIO=False)
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
         _print(banner(service.identity, loaded.configuration.app.broker_instance_name))
         service.startService()

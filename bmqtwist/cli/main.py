@@ -56,7 +56,7 @@ def admin(host: str, port: int, as_json: bool, pretty: bool, timeout: float, use
             if user:
                 client.authenticate("BASIC", f"{user}:{password}".encode())
             client.negotiate()
-            lines = [" ".join(command)] if command else (line.strip() for line in click.get_text_stream("stdin"))
+            lines = [" ".join(command)] if command else (line.strip() for line in sys.stdin)
             for line in lines:
                 if line:
                     answer = client.run(_encoded(line, as_json, pretty))
@@ -87,7 +87,7 @@ def check(directory: str, strict: bool) -> None:
 def password(from_stdin: bool) -> None:
     """Make the hash of a password, for the settings of a BasicAuthenticator."""
     if from_stdin:
-        secret = click.get_text_stream("stdin").readline().rstrip("\r\n")
+        secret = sys.stdin.readline().rstrip("\r\n")
     else:
         secret = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     try:

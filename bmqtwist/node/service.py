@@ -285,8 +285,10 @@ class BrokerService(Service):
         if self._statistics_log is not None:
             self._statistics_log.close()
         self.security.stop()
-        for file in (*self._ledger_files, *self._locks):
-            file.close()
+        for ledger_file in self._ledger_files:
+            ledger_file.close()
+        for lock in self._locks:
+            lock.close()
         self._ledger_files, self._locks = [], []
 
 

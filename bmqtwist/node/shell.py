@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
@@ -50,9 +49,9 @@ class ReactorShell:
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
         self._round: Callable[[float | None], None] = lambda delay: None
-        self._tick_call: IDelayedCall | None = None
+        self._tick_call: Any = None
         self._tick_at = float("inf")
-        self._lag_call: IDelayedCall | None = None
+        self._lag_call: Any = None
         self._refused_at = float("-inf")
         self._running = False
 
@@ -140,7 +139,7 @@ class ReactorShell:
         self._turn_due = True
         try:
             session.receive(data, now, self.broker.wall(now))
-        except Exception:  # our mistake, met by one client: it must not cost the others anything
+        except Exception:  # noqa: BLE001 - our mistake, met by one client: it must not cost the others anything
             self._slipped(Failure(), f"while serving {session.description}")
             session.close("#INTERNAL_ERROR %s: closing", session.description)
 

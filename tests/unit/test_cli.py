@@ -1,0 +1,192 @@
+"""The commands bmq and bmqbrkr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from kit.config import ConfigDirectory
+from kit.process import BrokerProcess, free_port
+
+from bmqtwist.cli import bmqbrkr
+from bmqtwist.cli.main import main
+from bmqtwist.node.passwords import StoredPassword
+
+
+def bmq(*arguments: str, stdin: str = "", env: dict[str, str] | None = None) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(main, list(arguments), input=stdin, env=env)
+
+
+@contextlib.contextmanager
+def peer(serve: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Something that is no broker: accepts one connection; its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                serve(connection)
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield int(listener.getsockname()[1])
+    listener.close()
+    thread.join(10)
+
+
+def test_a_password_becomes_a_hash_that_matches_it_alone() -> None:
+    """And each time another one."""
+    first, second = bmq("password", "--stdin", stdin="s3cret\n"), bmq("password", "--stdin", stdin="s3cret\n")
+    assert first.exit_code == 0 and first.output != second.output
+    stored = StoredPassword(first.output.strip())
+    assert stored.is_hash and stored.matches(b"s3cret") and not stored.matches(b"s3cret\n")
+    assert bmq("password", "--stdin", stdin="\n").exit_code == 2
+
+
+def test_check_prints_findings_and_tells_by_its_exit_code(tmp_path: Path) -> None:
+    """For scripts that deploy configurations."""
+    config = ConfigDirectory(tmp_path, 30114)
+    config.domain("d")
+    good = bmq("check", str(config.etc))
+    assert good.exit_code == 0 and good.output.endswith("The configuration is good.\n")
+    assert bmq("check", "--strict", str(config.etc)).exit_code == 2  # the original's members without effect here
+    (config.etc / "clusters.json").unlink()
+    bad = bmq("check", str(config.etc))
+    assert bad.exit_code == 2 and "clusters.json" in bad.output
+    assert bmq("check", str(tmp_path / "nowhere")).exit_code == 2
+
+
+def test_where_no_broker_is_the_sentence_says_what_to_look_at() -> None:
+    """Exit code 3."""
+    result = bmq("admin", "--port", str(free_port()), "HELP")
+    assert result.exit_code == 3
+    assert "Is it running" in result.output
+
+
+def test_a_peer_that_is_no_broker_is_told_from_one() -> None:
+    """Silent, closing, and talking nonsense."""
+    done = threading.Event()
+    with peer(lambda connection: done.wait(10) and None) as port:
+        result = bmq("admin", "--port", str(port), "--timeout", "0.2", "HELP")
+        done.set()
+    assert result.exit_code == 3 and "within 0.2 s" in result.output
+
+    def closing(connection: socket.socket) -> None:
+        connection.recv(1000)
+
+    with peer(closing) as port:
+        result = bmq("admin", "--port", str(port), "HELP")
+    assert result.exit_code == 4 and "authentication" in result.output
+
+    def nonsense(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"\x80\x00\x00\x00 400 Bad Request\r\n\r\n")
+
+    with peer(nonsense) as port:
+        result = bmq("admin", "--port", str(port), "HELP")
+    assert result.exit_code == 3 and "protocol" in result.output
+
+
+@pytest.mark.process
+def test_admin_commands_run_against_a_broker(broker_process: BrokerProcess) -> None:
+    """One command, several from standard input, JSON, errors by the exit code."""
+    broker_process.config.domain("d")
+    broker_process.start()
+    port = ("--port", str(broker_process.port))
+    listing = bmq("admin", *port, "clusters", "list")
+    assert listing.exit_code == 0 and "[LOCAL ] c3:" in listing.output
+    assert json.loads(bmq("admin", *port, "--json", "DOMAINS DOMAIN d INFOS").output)["domainInfo"]["name"] == "d"
+    pretty = bmq("admin", "--pretty", env={"BMQ_PORT": str(broker_process.port)}, stdin="CLUSTERS LIST\n\nHELP\n")
+    assert "clusterList" in pretty.output and '"help"' in pretty.output
+    assert bmq("admin", *port, "BOGUS").exit_code == 1
+    assert bmq("admin", *port, "--json", "DOMAINS DOMAIN nope INFOS").exit_code == 1
+
+
+@pytest.mark.process
+def test_admin_authenticates_where_it_must(broker_process: BrokerProcess, tmp_path: Path) -> None:
+    """By environment or file; refused otherwise with exit code 4."""
+    hashed = bmq("password", "--stdin", stdin="s3cret\n").output.strip()
+    broker_process.config.broker["appConfig"]["authentication"] = {
+        "authenticators": [{"name": "BasicAuthenticator", "settings": [{"key": "ann", "value": {"stringVal": hashed}}]}],
+        "anonymousCredential": {"disallow": {}}}
+    broker_process.config.write()
+    broker_process.start()
+    assert not [line for line in broker_process.records if hashed in line]  # the configuration it prints is masked
+    command = ("admin", "--port", str(broker_process.port), "CLUSTERS", "LIST")
+    assert bmq(*command).exit_code == 4
+    assert bmq(*command, env={"BMQ_USER": "ann", "BMQ_PASSWORD": "s3cret"}).exit_code == 0
+    wrong = bmq(*command, env={"BMQ_USER": "ann", "BMQ_PASSWORD": "wrong"})
+    assert wrong.exit_code == 4 and "Invalid username or password" in wrong.output
+    (tmp_path / "secret").write_text("s3cret\n")
+    assert bmq("admin", "--user", "ann", "--password-file", str(tmp_path / "secret"), *command[1:]).exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["-p", "x", "etc"], ["-p", "70000", "etc"], ["--bogus", "etc"], ["a", "b"]])
+def test_a_bad_command_line_of_bmqbrkr_panics(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, with an exit code of its own."""
+    with pytest.raises(SystemExit) as failed:
+        bmqbrkr.main(arguments, None, lambda *rest: pytest.fail("started"))
+    assert failed.value.code == 1
+    assert capsys.readouterr().err.startswith("PANIC [STARTUP] (-1): ")
+
+
+def test_the_options_of_bmqbrkr_are_the_originals() -> None:
+    """Short and long."""
+    parser = bmqbrkr.make_parser()
+    short = parser.parse_args(["-i", "I", "-h", "H", "-t", "T", "-d", "D", "-p", "5", "etc"])
+    long = parser.parse_args(["--instanceId", "I", "--hostName", "H", "--hostTags", "T", "--hostDataCenter", "D",
+                              "--port", "5", "etc"])
+    assert short == long
+    assert (short.instanceId, short.hostName, short.hostTags, short.hostDataCenter, short.port, short.config) == (
+        "I", "H", "T", "D", 5, "etc")
+
+
+@pytest.mark.process
+def test_the_connection_limit_refuses_more_and_takes_them_again_later(broker_process: BrokerProcess) -> None:
+    """maxConnections."""
+    tcp = broker_process.config.broker["appConfig"]["networkInterfaces"]["tcpInterface"]
+    tcp["maxConnections"] = 2
+    broker_process.config.write()
+    broker_process.start()
+    held = [socket.create_connection(("127.0.0.1", broker_process.port)) for _ in range(2)]
+    command = ("admin", "--port", str(broker_process.port), "--timeout", "20", "HELP")
+    assert bmq(*command).exit_code in (3, 4)
+    broker_process.expect("refused [connections: 2, maxConnections: 2")
+    held[0].close()
+    for _ in range(100):
+        if bmq(*command).exit_code == 0:
+            break
+    else:
+        pytest.fail("a place that became free is not given to anybody")
+    held[1].close()
+
+
+@pytest.mark.process
+def test_two_brokers_do_not_share_a_storage_directory(broker_process: BrokerProcess, tmp_path: Path) -> None:
+    """The second one says so and leaves the files alone."""
+    broker_process.start()
+    second = BrokerProcess(tmp_path / "second", free_port())
+    partition = second.config.clusters["myClusters"][0]["partitionConfig"]
+    partition["location"] = str(broker_process.config.storage)
+    second.config.write()
+    second.launch()
+    assert second.wait() == 6
+    assert any("used by another broker" in line for line in second.records)
+    second.cleanup()
+
+
+@pytest.mark.process
+def test_a_port_that_is_taken_fails_the_start(broker_process: BrokerProcess) -> None:
+    """Exit code 6, with the address."""
+    with socket.create_server(("127.0.0.1", broker_process.port)):
+        broker_process.launch()
+        assert broker_process.wait() == 6
+    assert any("Cannot listen at '127.0.0.1:" in line for line in broker_process.records)

@@ -1,0 +1,219 @@
+"""How a broker is put together: the plug-in of twistd, its options, the sites, failures of the start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.config import ConfigDirectory
+from kit.process import STARTED, free_port
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
+from twisted.python.usage import UsageError
+
+from bmqtwist import tap
+from bmqtwist.console.http import Labels
+from bmqtwist.node.config import (
+    AppConfig,
+    BmqtwistConfig,
+    BoundListener,
+    BrokerConfig,
+    Clusters,
+    Configuration,
+    Http,
+    Prometheus,
+    StatPlugin,
+    Stats,
+)
+from bmqtwist.node.exposure import exposure_warnings
+from bmqtwist.report import ListReport
+
+TWISTD = str(Path(sys.executable).parent / "twistd")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> ConfigDirectory:
+    """A configuration that a broker can run on."""
+    return ConfigDirectory(tmp_path, free_port())
+
+
+def options(*arguments: str) -> tap.Options:
+    """Options as twistd parses them."""
+    parsed = tap.Options()
+    parsed.parseOptions(list(arguments))
+    return parsed
+
+
+def configuration(http: Http | None = None, plugins: tuple[StatPlugin, ...] = (),
+                  listeners: tuple[BoundListener, ...] = ()) -> Configuration:
+    """A configuration with just what is looked at here."""
+    app = AppConfig(bmqtwist=BmqtwistConfig(http=http or Http()), stats=Stats(plugins=plugins))
+    return Configuration(directory="etc", broker=BrokerConfig(app_config=app), clusters=Clusters(), self_nodes={},
+                         listeners=listeners)
+
+
+def test_twistd_knows_the_command_bmq() -> None:
+    """A packaging mistake would hide it."""
+    (maker,) = [plugin for plugin in getPlugins(IServiceMaker) if plugin.tapname == "bmq"]
+    assert maker.module == "bmqtwist.tap"
+
+
+def test_options_stand_in_for_members_of_the_files(directory: ConfigDirectory) -> None:
+    """Each goes where its member is."""
+    overrides = options("--config", str(directory.etc), "-i", "inst", "-p", "7", "-l", "::1", "--durability", "none",
+                        "--http-port", "8", "--host-data-center", "dc").overrides
+    assert (overrides.instance_id, overrides.port, overrides.listen_address, overrides.durability, overrides.http_port,
+            overrides.host_data_center, overrides.host_name) == ("inst", 7, "::1", "none", 8, "dc", None)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--config", "/nonexistent"], ["--config", ".", "--durability", "often"],
+                                       ["--config", ".", "--port", "many"], ["--config", ".", "--bogus"]])
+def test_a_bad_command_line_is_refused(arguments: list[str]) -> None:
+    """Before anything is read."""
+    with pytest.raises(UsageError):
+        options(*arguments)
+
+
+def test_check_tells_what_is_wrong_and_starts_nothing(directory: ConfigDirectory,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0 or 2, and a sentence."""
+    with pytest.raises(SystemExit) as good:
+        tap.makeService(options("--config", str(directory.etc), "--check"))
+    assert good.value.code == 0
+    assert capsys.readouterr().out.endswith("The configuration is good.\n")
+    directory.domain_text("broken", "{")
+    with pytest.raises(SystemExit) as bad:
+        tap.makeService(options("--config", str(directory.etc), "--check"))
+    assert bad.value.code == 2
+    out = capsys.readouterr().out
+    assert "error: " in out and "broken.json" in out and out.endswith("The configuration cannot be used.\n")
+
+
+def test_strict_refuses_a_configuration_with_warnings(directory: ConfigDirectory,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    """Unknown members are warnings otherwise."""
+    directory.broker["mystery"] = 1
+    directory.write()
+    with pytest.raises(SystemExit) as refused:
+        tap.makeService(options("--config", str(directory.etc), "--strict"))
+    assert refused.value.code == 2
+    assert "mystery" in capsys.readouterr().err
+    tap.makeService(options("--config", str(directory.etc)))
+
+
+class Service:
+    """What make_sites looks at."""
+
+    def __init__(self, found: Configuration) -> None:
+        self.configuration, self.report = found, ListReport()
+        self.log_failure = self.report.error
+
+
+def test_the_console_and_every_metrics_plugin_get_a_site() -> None:
+    """The console by our own member, metrics by the original's."""
+    plugins = (StatPlugin(name="a", namespace_prefix="p_", prometheus_specific=Prometheus(host="h", port=1)),
+               StatPlugin(name="off", publish_interval=0, prometheus_specific=Prometheus()),
+               StatPlugin(name="push", prometheus_specific=Prometheus(mode="E_PUSH")), StatPlugin(name="none"))
+    service: Any = Service(configuration(Http(address="127.0.0.1", port=5), plugins))
+    assert [(what, address, port) for what, _, address, port in tap.make_sites(service)] == [
+        ("Console", "127.0.0.1", 5), ("Metrics plug-in 'a'", "h", 1)]
+    assert "E_PUSH is not offered" in service.report.texts("WARN")[0] % ()
+    assert tap.make_sites(Service(configuration())) == []  # type: ignore[arg-type]
+    assert tap._labels(plugins[0]) == Labels("p_", "")
+
+
+@pytest.mark.parametrize(("address", "tls", "anybody", "authorizes", "words"), [
+    ("127.0.0.1", False, True, False, None), ("::1", False, True, False, None), ("localhost", False, True, False, None),
+    ("0.0.0.0", True, False, True, None), ("0.0.0.0", True, False, False, None),
+    ("0.0.0.0", False, False, True, "TLS"), ("10.1.2.3", True, True, False, "authentication"),
+    ("broker.example", False, True, False, "TLS")])
+def test_a_listener_that_strangers_can_reach_is_warned_about(address: str, tls: bool, anybody: bool, authorizes: bool,
+                                                             words: str | None) -> None:
+    """Loudly at the start, when it is not protected."""
+    listener = BoundListener(name="l", address=address, port=1, tls=tls)
+    found = exposure_warnings(configuration(listeners=(listener,)), anybody, authorizes)
+    assert (words is None and found == []) or (words is not None and words in found[0])
+
+
+def test_a_console_that_strangers_can_reach_is_warned_about() -> None:
+    """It asks nobody who they are."""
+    (text,) = exposure_warnings(configuration(Http(address="0.0.0.0", port=5)), True, False)
+    assert "console" in text
+
+
+@pytest.mark.process
+def test_twistd_runs_a_broker_with_pipe_and_console_and_stops_it_on_sigterm(directory: ConfigDirectory) -> None:
+    """Start, command by the pipe, ready over HTTP, graceful end."""
+    port = free_port()
+    process = subprocess.Popen([TWISTD, "-n", "--pidfile=", "bmq", "--config", "etc", "--http-port", str(port)],
+                               cwd=directory.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if STARTED in line:
+                break
+        assert lines and STARTED in lines[-1], "".join(lines)
+        pipe = directory.root / "bmqbrkr.ctl"
+        assert pipe.is_fifo() and pipe.stat().st_mode & 0o777 == 0o600
+        pipe.write_text("CMD CLUSTERS LIST\nnonsense\n")
+        seen = ""
+        for line in process.stdout:
+            seen += line
+            if "Error processing command" in line:
+                break
+        assert "Command 'CMD CLUSTERS LIST' processed successfully in " in seen
+        assert "[source: MTRAP]" in seen and "[LOCAL ] c3:" in seen
+        from urllib.request import urlopen
+        with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20) as answer:
+            assert answer.read() == b"ok\n"
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=30)[0]
+        assert "BMQbrkr stopped (shutdown took " in rest
+        assert process.returncode == -signal.SIGTERM  # twistd ends by the signal it was sent
+        assert not pipe.exists()
+        history = (directory.root / "bmqbrkr.hist").read_text()
+        assert [line.split(" ", 1)[1] for line in history.splitlines()] == ["CMD CLUSTERS LIST", "nonsense"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.process
+def test_a_start_that_fails_under_twistd_says_why_in_the_exit_code(directory: ConfigDirectory) -> None:
+    """In the foreground that of bmqbrkr; as a daemon twistd tells whoever waits."""
+    directory.storage.rmdir()
+    run = subprocess.run([TWISTD, "-n", "--pidfile=", "bmq", "--config", "etc"], cwd=directory.root, timeout=60,
+                         capture_output=True, text=True, check=False)
+    assert run.returncode == 6
+    assert "PANIC [STARTUP] (1): Failed to start application" in run.stdout + run.stderr
+    run = subprocess.run([TWISTD, "bmq", "--config", "etc"], cwd=directory.root, timeout=60, capture_output=True,
+                         text=True, check=False)
+    assert run.returncode == 1
+    assert "Failed to open cluster state ledger" in run.stdout + run.stderr
+
+
+@pytest.mark.process
+def test_twistd_runs_a_broker_as_a_daemon(directory: ConfigDirectory) -> None:
+    """The pid it tells is that of the daemon."""
+    subprocess.run([TWISTD, "bmq", "--config", "etc"], cwd=directory.root, timeout=60, check=True)
+    pid = int((directory.root / "twistd.pid").read_text())
+    try:
+        log = directory.root / "twistd.log"
+        end = time.monotonic() + 30
+        while time.monotonic() < end and STARTED not in log.read_text():
+            time.sleep(0.05)
+        assert STARTED in log.read_text()
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + 30
+    while time.monotonic() < end and (directory.root / "twistd.pid").exists():
+        time.sleep(0.05)
+    assert "BMQbrkr stopped" in (directory.root / "twistd.log").read_text()
