@@ -1,0 +1,105 @@
+"""The way of a message through session, queue and partition in this very process: no sockets, no reactor, real files.
+
+    python -m bench.hotpath [--messages 200000] [--size 1024] [--profile FILE]
+
+Prebuilt PUT events go into a producer's session and CONFIRM events into a consumer's, with a turn after each chunk, for
+several numbers of events per chunk. What is printed is CPU time per message, so that it means something on a busy
+machine too; `py-spy record -- python -m bench.hotpath` or `--profile` (cProfile) show where it goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from bmqtwist.storage.files import RealDisk
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.fast import ACK_REQUESTED, CONFIRM_MESSAGE, EventType, event_header, items_event, put_message
+from kit.memory import MemoryLink, MemoryWorld
+
+# (what it is, PUT events per chunk, messages per PUT event, CONFIRMs per event)
+SHAPES = (("1 event per chunk", 1, 1, 1), ("5 events per chunk", 5, 1, 1), ("20 events per chunk", 20, 1, 1),
+          ("events of 20", 1, 20, 20))
+
+
+class NullLink(MemoryLink):
+    """A link whose output is thrown away."""
+
+    def arrive(self, data: bytes) -> None:
+        """The broker wrote."""
+
+
+def build(folder: str) -> tuple[MemoryWorld, MemoryLink, MemoryLink]:
+    """A broker on real files with a producer and a consumer."""
+    world = MemoryWorld(Path(folder), start=False, app={"bmqtwist": {"durability": "none"}}, cluster={
+        "partition": {"maxDataFileSize": 4 << 30, "maxJournalFileSize": 1 << 30}})
+    world.disk = RealDisk()  # type: ignore[assignment]
+    world.domain("d", queue_messages=1 << 30, domain_messages=1 << 30)
+    world.start()
+    producer, consumer = world.producer("bmq://d/q"), world.consumer("bmq://d/q", m=1 << 30, b=1 << 40)
+    links = producer.client.link, consumer.client.link
+    for link in links:
+        link.__class__ = NullLink  # type: ignore[assignment]
+    return world, links[0], links[1]  # type: ignore[return-value]
+
+
+def run(world: MemoryWorld, producer: MemoryLink, consumer: MemoryLink, size: int, count: int, events: int, batch: int,
+        confirms: int, first: int) -> float:
+    """CPU seconds of `count` messages in chunks of `events` events of `batch` messages."""
+    payload = b"x" * size
+    crc = crc32c(payload)
+    per_chunk = events * batch
+    chunks = []
+    for start in range(first, first + count, per_chunk):
+        guids = [b"\x40\0\0" + number.to_bytes(7, "big") + b"client" for number in range(start, start + per_chunk)]
+        bodies = [put_message(0, guid, payload, crc, ACK_REQUESTED) for guid in guids]
+        puts = b"".join(event_header(EventType.PUT, len(body)) + body
+                        for body in (b"".join(bodies[at:at + batch]) for at in range(0, per_chunk, batch)))
+        items = [CONFIRM_MESSAGE.pack(0, guid, 0) for guid in guids]
+        chunks.append((puts, b"".join(items_event(EventType.CONFIRM, items[at:at + confirms])
+                                      for at in range(0, per_chunk, confirms))))
+    broker, posting, reading = world.broker, producer.session, consumer.session
+    assert posting is not None and reading is not None
+    clock = time.monotonic
+    wall = broker.wall(world.now)
+    gc.collect()
+    began = time.process_time()
+    for puts, done in chunks:
+        posting.receive(puts, clock(), wall)
+        broker.turn(clock())
+        reading.receive(done, clock(), wall)
+        broker.turn(clock())
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--profile", help="write a cProfile of the last shape but one to this file")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bmq-hotpath-") as folder:
+        world, producer, consumer = build(folder)
+        first = 0
+        for name, events, batch, confirms in SHAPES:
+            count = options.messages // (events * batch) * events * batch
+            seconds = run(world, producer, consumer, options.size, count, events, batch, confirms, first)
+            first += count
+            print(f"{name:<22} {seconds / count * 1e6:7.2f} us CPU/message", flush=True)
+        if options.profile:
+            profile = cProfile.Profile()
+            profile.runcall(run, world, producer, consumer, options.size, 20_000, 5, 1, 1, first)
+            profile.dump_stats(options.profile)
+
+
+if __name__ == "__main__":
+    main()
