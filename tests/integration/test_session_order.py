@@ -1,0 +1,123 @@
+"""Under any interleaving, nothing is sent that would end the process of an official client: wire.md 12.1."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from kit import codec
+from kit.client import Client, Queue
+from kit.guard import Guard
+from kit.world import World
+
+URIS = ("bmq://d/a", "bmq://d/b", "bmq://f/q", "bmq://m/q", "bmq://b/q")
+STEPS = 400
+
+
+class Actor:
+    """A client that does random things without waiting for answers, under guard."""
+
+    def __init__(self, world: World, random: Random, name: str) -> None:
+        self.world, self.random = world, random
+        self.client: Client = world.client(name)
+        self.guard = Guard(self.client)
+        self.queues: list[Queue] = []
+        self.next_q_id = 0
+
+    def step(self) -> None:
+        """One thing, whatever is possible."""
+        actions = [self.open, self.read]
+        if self.queues:
+            actions += [self.put, self.put, self.put, self.configure, self.configure, self.confirm, self.confirm,
+                        self.close]
+        self.random.choice(actions)()
+
+    def ask(self, queue: Queue, choice: dict[str, object]) -> None:
+        """Send a request and tell the guard."""
+        self.guard.ask(self.client.send_request(choice), choice, queue.sub_id)
+
+    def open(self) -> None:
+        """Both ways on one queue; of a fanout queue one to three apps, and another handle to write."""
+        uri = self.random.choice(URIS)
+        apps = self.random.sample(["foo", "bar", "baz"], self.random.randint(1, 3)) if "//f/" in uri else [None]
+        q_id, self.next_q_id = self.next_q_id, self.next_q_id + 1
+        for sub_id, app in enumerate(apps, 1 if apps[0] else 0):
+            parameters = self.client.handle_parameters(uri, q_id, read=1, write=0 if app else 1, app_id=app,
+                                                       sub_id=sub_id)
+            queue = Queue(self.client, uri, q_id, app, sub_id, parameters, {})
+            self.ask(queue, {"openQueue": {"handleParameters": parameters}})
+            self.queues.append(queue)
+            if self.random.random() < 0.8:
+                self.configure(queue)
+
+    def configure(self, queue: Queue | None = None) -> None:
+        """Limits, priorities, expressions, suspension."""
+        queue = queue or self.random.choice(self.queues)
+        options = self.random.choice([{}, {"m": 1}, {"m": 2}, {"priority": 1}, {"x": "x > 5"}, {"subscriptions": []},
+                                      {"subscriptions": [{"x": "x > 5"}, {"x": "x <= 5", "m": 2}]}])
+        parameters = queue.stream_parameters(**options)  # type: ignore[arg-type]
+        self.ask(queue, {"configureStream": {"qId": queue.q_id, "streamParameters": parameters}})
+
+    def put(self) -> None:
+        """Some PUTs in one event, some of them wrong."""
+        queue = self.random.choice(self.queues)
+        messages = []
+        for _ in range(self.random.randint(1, 4)):
+            guid, ack = self.client.new_guid(), self.random.random() < 0.7
+            messages.append(codec.put_message(queue.q_id, guid, b"m", ack=ack,
+                                              properties={"x": self.random.randint(0, 10)}))
+            self.guard.put(guid, ack)
+            if self.random.random() < 0.1 and "//b/" not in queue.uri:  # nothing is remembered of a broadcast
+                messages.append(messages[-1])  # the same once more
+        self.client.send(codec.put_frame(messages))
+
+    def confirm(self) -> None:
+        """Confirm something heard, perhaps again, perhaps of a queue that is closed."""
+        pushes = [e.push for e in self.client.heard[-50:] if e.kind == "push"]
+        if pushes:
+            push = self.random.choice(pushes)
+            subs = [q.sub_id for q in self.queues if q.q_id == push.q_id] or [0]
+            self.client.send(codec.confirm_frame([(push.q_id, push.guid, self.random.choice(subs))]))
+
+    def close(self) -> None:
+        """A substream with or without deconfiguring it first; the last one finally. PUTs may follow at once."""
+        queue = self.random.choice(self.queues)
+        self.queues.remove(queue)
+        if self.random.random() < 0.7:
+            self.ask(queue, {"configureStream": {"qId": queue.q_id,
+                                                 "streamParameters": queue.stream_parameters(subscriptions=[])}})
+        final = not any(other.q_id == queue.q_id for other in self.queues)
+        self.ask(queue, {"closeQueue": queue.close_parameters(final=final)})
+        if self.random.random() < 0.3:
+            self.client.send(codec.put_frame([codec.put_message(queue.q_id, self.client.new_guid(), b"late")]))
+
+    def read(self) -> None:
+        """Let the broker work, and judge."""
+        self.client.pump(0.05)
+        self.guard.judge()
+
+
+@pytest.mark.spec("wire", 7)
+@pytest.mark.parametrize("seed", range(25))
+def test_nothing_that_kills_an_official_client_is_ever_sent(world: World, seed: int) -> None:
+    """Several clients open, configure, post, confirm, close, leave and die in any order."""
+    world.domain("d", maxDeliveryAttempts=3, queue_messages=30)
+    world.domain("f", "fanout")
+    world.domain("m", in_memory=True)
+    world.domain("b", "broadcast", in_memory=True)
+    random = Random(seed)
+    actors = [Actor(world, random, f"actor{number}") for number in range(4)]
+    for step in range(STEPS):
+        actor = random.choice(actors)
+        actor.step()
+        if random.random() < 0.01:
+            actors.remove(actor)
+            actor.client.kill() if random.random() < 0.5 else actor.client.send_request({"disconnect": {}})
+            actors.append(Actor(world, random, f"actor{step}x"))
+        if random.random() < 0.05:
+            world.advance(random.random())
+    for actor in actors:
+        actor.client.barrier()
+        actor.guard.judge()
+        assert not actor.client.link.closed
+    assert any(e.kind == "push" for actor in actors for e in actor.client.heard)
