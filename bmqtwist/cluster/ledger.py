@@ -16,7 +16,7 @@ ends with.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,9 +117,10 @@ class MetadataLedger:
     # -- leading --------------------------------------------------------------------------------------------------
 
     def become_leader(self, partitions: int, wall: int, candidates: Collection[int] | None = None,
-                      keep: Collection[int] = ()) -> None:
+                      keep: Collection[int] = (), used_leases: Mapping[int, int] | None = None) -> None:
         """Begin a new term with a SNAPSHOT that gives every partition its primary.
 
+        `used_leases`: the highest lease found in each partition's files, which a lost ledger would not know.
         `candidates` may become primaries (None: this node alone); primaries that are among `keep` stay with their
         lease, all others get a lease one higher, even at the same node: a process never writes under the lease of
         its predecessor.
@@ -129,7 +130,11 @@ class MetadataLedger:
             self._report.alarm("CLUSTER", "%s: queues are mapped to the partitions %s, but only %d are configured",
                                self._name, stray, partitions)
         snapshot = self.state.snapshot()
-        snapshot.partitions = partition_infos(self._primaries(range(partitions), candidates, keep))
+        primaries = self._primaries(range(partitions), candidates, keep)
+        for number, used in (used_leases or {}).items():
+            if primaries[number].lease <= used:
+                primaries[number] = Primary(primaries[number].node_id, used + 1)
+        snapshot.partitions = partition_infos(primaries)
         self.term, self.sequence = self.term + 1, 0
         self.pending.clear()
         self._publish(LedgerRecordType.SNAPSHOT, "leaderAdvisory", snapshot, wall)

@@ -24,7 +24,7 @@ from bmqtwist.link.states import ANSWERS, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.openclose import drop_handle
-from bmqtwist.storage.partition import Message
+from bmqtwist.storage.partition import Message, PartitionUnavailable
 from bmqtwist.wire import control, restyle
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
@@ -170,7 +170,12 @@ class Session:
         """Deliver a message to one subscription of a handle."""
         payload = message.payload
         if payload is None:
-            payload = handle.queue.payload(message)
+            try:
+                payload = handle.queue.payload(message)
+            except (PartitionUnavailable, OSError) as error:  # it stays stored; the partition has raised its alarm
+                self.host.report.error(f"{self.description}: message [GUID: {message.guid.hex().upper()}] of queue "
+                                       f"'{handle.queue.uri}' is not delivered: {error}")
+                return
         compression, schema_id, flags = message.compression, 0, 4 if redelivered else 0
         if message.has_properties:
             flags |= 2

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bmqtwist.report import Report
 
 _LIMIT_REACHED = -205
+HISTORY_S = 3600  # removed messages younger than that still count as duplicates after a restart, if the domain says so
 
 
 class LocalCluster:
@@ -49,9 +50,10 @@ class LocalCluster:
         self.ledger = ledger
         log = f"Cluster ({self.name})"
         ledger.open()
-        recovered = [self._recover(index, each) for index, each in enumerate(files)]
+        recovered = [self._recover(index, each, wall) for index, each in enumerate(files)]
         self.report.info(f"{log}: Transitioning to leader in the Cluster FSM.")
-        ledger.become_leader(len(files), wall)
+        ledger.become_leader(len(files), wall,
+                             used_leases={index: each.lease for index, each in enumerate(recovered)})
         self.report.info(f"#ELECTOR_INFO: leader: [{self.node_name}, {self.node_id}], LSN: [ electorTerm = {ledger.term} "
                          f"sequenceNumber = {ledger.sequence} ], transitioning status from PASSIVE to ACTIVE")
         self.report.info(f"{log} onClusterLeader: new leader: [{self.node_name}, {self.node_id}], leader status: ACTIVE")
@@ -73,9 +75,9 @@ class LocalCluster:
         """Our name in the cluster."""
         return next((node.name for node in self.definition.nodes if node.id == self.node_id), str(self.node_id))
 
-    def _recover(self, index: int, files: PartitionFiles) -> RecoveredPartition:
+    def _recover(self, index: int, files: PartitionFiles, wall: int) -> RecoveredPartition:
         known = {record.key: record for record in self.ledger.state.queues.values() if record.partition_id == index}
-        return recover(files, known)
+        return recover(files, known, history_since=wall - HISTORY_S, partition_id=index)
 
     def _match(self, recovered: list[RecoveredPartition], wall: int) -> None:
         """Join what the ledger and the partitions say about queues."""
@@ -120,8 +122,10 @@ class LocalCluster:
                 message.arrived = now - max(0, wall - message.wall)
             if not domain.in_memory:
                 queue.restore(recovered.messages)
+            oldest = wall - queue.history.window
             for guid, arrived_wall in recovered.history:
-                queue.history.add(guid, now - max(0, wall - arrived_wall))
+                if arrived_wall >= oldest:
+                    queue.history.add(guid, now - max(0, wall - arrived_wall))
         self.reconcile_apps(queue, wall)
         return queue
 

@@ -277,7 +277,7 @@ class Queue:
             if message.has_properties:
                 try:
                     found = properties.values(self.payload(message), message.schema_id != 0)
-                except PeerError:
+                except (PeerError, PartitionUnavailable, OSError):
                     found = {}
             message.properties = found
         return found
