@@ -61,8 +61,8 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench.run
 
 lint: $(VENV)/.installed-lint
-	$(BIN)/python -m ruff check bmqtwist tests bench examples
-	$(BIN)/python -m mypy bmqtwist
+	$(BIN)/python -m ruff check --line-length 120 --select E,F,W,I,UP,B bmqtwist tests bench examples
+	MYPYPATH=tests $(BIN)/python -m mypy -p bmqtwist -p kit
 
 clean:
 	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +17,14 @@ if TYPE_CHECKING:
     from kit.world import World
 
 
+_FRESH = int(os.environ.setdefault("BMQ_TEST_SEED", str(int(time.time()))))  # the same in every worker
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this suite."""
     group = parser.getgroup("bmqtwist")
     group.addoption("--conformance", action="store_true", help="list the specification items no passing test proves")
+    group.addoption("--seeds", type=int, default=0, metavar="N", help="run seeded tests with N fresh seeds each")
     group.addoption("--slow", action="store_true", help="also run what takes minutes")
 
 
@@ -33,7 +39,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A scenario runs in memory unless it asks for a process."""
+    """A scenario runs in memory unless it asks for a process; `fresh_seed` takes fixed seeds, or as many fresh ones as
+    --seeds says (they stand in the names of the tests)."""
+    if "fresh_seed" in metafunc.fixturenames:
+        count = metafunc.config.getoption("seeds")
+        metafunc.parametrize("fresh_seed", [_FRESH + n for n in range(count)] if count else list(range(10)))
     if "world" not in metafunc.fixturenames:
         return
     marks = {mark.name for mark in metafunc.definition.iter_markers()}

@@ -13,11 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "bmqtwist"
 
 # docs/architecture.md, "Ranks": a module imports only from its own rank or a lower number.
-RANKS = {"limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5, "node": 6,
-         "console": 7, "cli": 7, "tap": 8}
+RANKS = {"limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5,
+         "node": 6, "console": 7, "cli": 7, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
-IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.shell", "node.pipe", "node.process", "node.statslog", "node.tls",
-              "node.load", "node.logs", "tap"}
+IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.shell", "node.pipe", "node.process", "node.statslog",
+              "node.tls", "node.load", "node.logs", "tap"}
 IO_PACKAGES = {"console", "cli"}
 FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein", "autobahn")
 LINES_MAX = 700
@@ -127,4 +127,4 @@ def test_packages_of_the_distribution_are_all_listed() -> None:
     """A package that setup.cfg does not name is missing from the wheel and nobody sees it from a checkout."""
     listed = (ROOT / "setup.cfg").read_text(encoding="utf-8")
     packages = [".".join(p.parent.relative_to(ROOT).parts) for p in PACKAGE.rglob("__init__.py")]
-    assert not [name for name in packages if not re.search(rf"^ +{re.escape(name)}$", listed, re.M)]
+    assert not [name for name in packages if not re.search(rf"^ +{re.escape(name)}$", listed, re.MULTILINE)]

@@ -152,9 +152,9 @@ def test_the_statistics_of_the_worked_example(world: World) -> None:
     world.domain("f", "fanout", queue_messages=1000, queue_bytes=1048576)
     uri = "bmq://f/q"
     world.producer(uri).post_all(*[b"msg"] * 32)
-    first = dict(queue_put_msgs_abs=32, queue_put_bytes_abs=96, queue_ack_msgs_abs=32, queue_msgs_current=32,
-                 queue_msgs_utilization_max=3, queue_producers_count=1, queue_cfg_msgs=1000, queue_cfg_bytes=1048576,
-                 queue_role=1, queue_nack_msgs_abs=0, queue_bytes_current=96)
+    first = {"queue_put_msgs_abs": 32, "queue_put_bytes_abs": 96, "queue_ack_msgs_abs": 32, "queue_msgs_current": 32,
+             "queue_msgs_utilization_max": 3, "queue_producers_count": 1, "queue_cfg_msgs": 1000,
+             "queue_cfg_bytes": 1048576, "queue_role": 1, "queue_nack_msgs_abs": 0, "queue_bytes_current": 96}
     assert subset(world, uri, **first) == first
     apps = world.statistics(uri)["appIds"]
     assert {app: apps[app]["values"]["queue_msgs_current"] for app in apps} == {"foo": 32, "bar": 32, "baz": 32}
@@ -163,14 +163,14 @@ def test_the_statistics_of_the_worked_example(world: World) -> None:
         consumer = world.consumer(uri, app)
         consumer.confirm(*world.pushes(consumer)[:count])
     world.settle()
-    second = dict(queue_push_msgs_abs=96, queue_push_bytes_abs=288, queue_confirm_msgs_abs=65,
-                  queue_consumers_count=3, queue_msgs_current=21, queue_history_abs=11)
+    second = {"queue_push_msgs_abs": 96, "queue_push_bytes_abs": 288, "queue_confirm_msgs_abs": 65,
+                  "queue_consumers_count": 3, "queue_msgs_current": 21, "queue_history_abs": 11}
     assert subset(world, uri, **second) == second
     apps = world.statistics(uri)["appIds"]
     assert {app: apps[app]["values"]["queue_msgs_current"] for app in apps} == {"foo": 0, "bar": 10, "baz": 21}
 
     assert "Purged 21 message(s)" in world.admin("DOMAINS DOMAIN f QUEUE q PURGE baz")
-    third = dict(queue_msgs_current=10, queue_history_abs=22)
+    third = {"queue_msgs_current": 10, "queue_history_abs": 22}
     assert subset(world, uri, **third) == third
     assert world.statistics(uri)["appIds"]["baz"]["values"]["queue_msgs_current"] == 0
 

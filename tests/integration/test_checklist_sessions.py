@@ -170,7 +170,8 @@ def test_ten_concurrent_authentications_get_each_its_own_result(world: World) ->
     """Passwords are checked off the reactor; results must find their session."""
     def login(number: int) -> str:
         client = world.connect(f"user{number}")
-        return str(client.authenticate("BASIC", b"alice:secret" if number % 2 else b"alice:wrong")["status"]["category"])
+        answer = client.authenticate("BASIC", b"alice:secret" if number % 2 else b"alice:wrong")
+        return str(answer["status"]["category"])
 
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
         results = list(pool.map(login, range(10)))
@@ -484,6 +485,8 @@ def test_requests_in_one_write_with_the_introduction_are_served(world: World) ->
     assert "openQueueResponse" in client.response(1)
 
 
+@spec("wire", 11)
+@pytest.mark.setting(app={"heartbeats": {"client": 10, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0}})
 def test_a_client_of_json_without_guids_is_served_in_its_way(world: World) -> None:
     """As the Java SDK: JSON answers, correlation ids, broker-made GUIDs, no heartbeats."""
     world.domain()
@@ -500,6 +503,10 @@ def test_a_client_of_json_without_guids_is_served_in_its_way(world: World) -> No
     assert ack.guid == pushes[0].guid
     assert len({push.guid for push in pushes}) == 2
     assert {e.encoding for e in client.heard if e.kind == "control"} == {"JSON"}
+    assert {push.option_type for push in pushes} == {1}
+    world.advance(20)
+    client.pump(0.1)
+    assert [e for e in client.heard if e.kind.startswith("heartbeat")] == []
 
 
 def test_two_sessions_may_carry_the_same_name(world: World) -> None:

@@ -32,8 +32,8 @@ DOMAINS: dict[str, dict[str, Any]] = {
     "t.mda1": {"maxDeliveryAttempts": 1}, "t.mda": {"maxDeliveryAttempts": 2}, "t.mda3": {"maxDeliveryAttempts": 5},
     "t.dedup": {"deduplicationTimeMs": 1000}, "t.badsub": {"subscriptions": [app_subscription("", "x >")]},
     "t.nocl": {"cluster": "nowhere"}}
-TEXTS = {"t.redir": '{"redirect": "t.prio"}', "t.loopa": '{"redirect": "t.loopb"}', "t.loopb": '{"redirect": "t.loopa"}',
-         "t.bad": '{"definition": {'}
+TEXTS = {"t.redir": '{"redirect": "t.prio"}', "t.loopa": '{"redirect": "t.loopb"}',
+         "t.loopb": '{"redirect": "t.loopa"}', "t.bad": '{"definition": {'}
 ORIGINAL_LIMITS = {"domain_messages": 20_000_000, "domain_bytes": 20_971_520_000, "queue_messages": 10_000_000,
                    "queue_bytes": 10_485_760_000}
 SETTING = {"app": {"heartbeats": {"client": 10, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0}}}
@@ -218,7 +218,7 @@ def comparable(answer: Any, world: MemoryWorld) -> Any:
         text = answer["status"]["message"].replace(str(world.config.etc), "etc")
         # The decoders explain in their own words what is wrong with a file.
         text = re.sub(r"(Error while decoding domain configuration .* error: ').*(', from content)", r"\1..\2", text,
-                      flags=re.S)
+                      flags=re.DOTALL)
         return {"status": {**answer["status"], "message": text}}
     if "adminCommandResponse" in answer:
         return masked(answer["adminCommandResponse"]["text"])

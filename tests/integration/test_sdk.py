@@ -333,9 +333,8 @@ def test_a_full_queue_nacks_with_the_right_status(node: ProcessWorld, app: Appli
 
 def test_connecting_to_a_silent_port_times_out() -> None:
     """BrokerTimeoutError, not a hang."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(BrokerTimeoutError):
-            Application(f"tcp://127.0.0.1:{silent.getsockname()[1]}", timeout=Timeouts(connect_timeout=0.5))
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(BrokerTimeoutError):
+        Application(f"tcp://127.0.0.1:{silent.getsockname()[1]}", timeout=Timeouts(connect_timeout=0.5))
 
 
 def test_a_too_large_window_of_reserved_operations_is_refused_locally(node: ProcessWorld, app: Application) -> None:

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from crc32c import crc32c
+
 from bmqtwist.wire import ber, jsoncodec
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage
-from crc32c import crc32c
 
 CONTROL, PUT, CONFIRM, PUSH, ACK = 1, 2, 3, 4, 5
 HEARTBEAT_REQ, HEARTBEAT_RSP, REJECT, AUTHENTICATION = 11, 12, 13, 15

@@ -119,9 +119,9 @@ class BrokerProcess:
         at = since
         with self._news:
             while True:
-                for at in range(at, len(self.records)):
-                    if all(text in self.records[at] for text in texts):
-                        return self.records[at]
+                for record in self.records[at:]:
+                    if all(text in record for text in texts):
+                        return record
                 at = len(self.records)
                 over = self._reader is None or not self._reader.is_alive()
                 left = end - time.monotonic()

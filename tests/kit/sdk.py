@@ -14,6 +14,7 @@ from typing import Any
 
 import blazingmq
 from blazingmq import session_events
+
 from kit.client import DEADLINE, Expired
 
 os.environ.pop("BMQ_BROKER_URI", None)  # it would override every address given here
@@ -43,7 +44,7 @@ class Application:
 
     def take(self, count: int = 1, *, confirm: bool = True, deadline: float = DEADLINE) -> list[blazingmq.Message]:
         """The next messages."""
-        taken = []
+        taken: list[blazingmq.Message] = []
         for _ in range(count):
             try:
                 message, handle = self.messages.get(timeout=deadline)
@@ -54,13 +55,12 @@ class Application:
             taken.append(message)
         return taken
 
-    def wait_event(self, kind: type[session_events.SessionEvent], deadline: float = 30.0) -> session_events.SessionEvent:
-        """The first event of that kind, waited for."""
+    def wait_event(self, kind: type[session_events.SessionEvent], deadline: float = 30.0) -> None:
+        """Wait until there was an event of that kind."""
         end = time.monotonic() + deadline
         while time.monotonic() < end:
-            for event in self.events:
-                if isinstance(event, kind):
-                    return event
+            if any(isinstance(event, kind) for event in self.events):
+                return
             time.sleep(0.02)
         raise Expired(f"no {kind.__name__}; events: {self.events}")
 
