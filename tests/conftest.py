@@ -31,8 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the conformance count and the markers of the scenarios."""
     config.pluginmanager.register(Conformance(), "bmqtwist-conformance")
-    settings.register_profile("unhurried", deadline=None)  # a busy machine is not a wrong answer
-    settings.load_profile("unhurried")
+    # a busy machine is not a wrong answer; a suite says the same of the same code, `--seeds` looks for more
+    settings.register_profile("suite", deadline=None, derandomize=not config.getoption("seeds"))
+    settings.load_profile("suite")
     config.addinivalue_line("markers", "real: run the scenario against a broker process, too")
     config.addinivalue_line("markers", "only_real: run the scenario against a broker process alone")
     config.addinivalue_line("markers", "setting(**keywords): keywords of the world: app=, cluster=, start=")

@@ -78,7 +78,6 @@ class JournalScan:
         self.start = self.end = JOURNAL_HEADER_BYTES
         self.problems: list[str] = []
         self.damaged = self.stale = False
-        self.lost: list[tuple[int, int]] = []  # PSNs of skipped slots, as far as their place tells
         self._jumps = 0
         self._resync = 0  # offset of the record that ends the present run of bad slots
         self.mark = self._find_mark()
@@ -154,7 +153,7 @@ class JournalScan:
                         and head >= MESSAGE_HEAD and offset > area_end):
                     pass
                 elif offset <= area_end and _well_formed(record):
-                    if (record_lease, head & SEQUENCE_MASK) < (lease, expected):
+                    if (record_lease, head & SEQUENCE_MASK) < (lease, expected - 1):  # equal: a CREATION made anew
                         self._problem(f"JOURNAL: the PSN of the record at offset {offset} is smaller than its"
                                       " predecessor's")
                     if offset == area_end:
@@ -171,7 +170,6 @@ class JournalScan:
                         self._finish(offset)
                         return
                     if verdict == (0, 0):
-                        self.lost.append((lease, expected))
                         expected += 1
                         offset += RECORD_BYTES
                         continue
@@ -227,7 +225,6 @@ class JournalScan:
         return 0
 
     def _skip_in_area(self, offset: int) -> None:
-        self.lost.append((self.lease, self.sequence + 1))
         self._problem(f"JOURNAL: the record at offset {offset} is unreadable: skipped")
 
     def _report_run(self, start: int) -> None:

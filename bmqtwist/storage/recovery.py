@@ -243,10 +243,10 @@ class _Fold:
             listed = (record.uri, list(record.apps.items())) if record else self.walk_qlist().get(key)
             if listed is not None and key != NULL_KEY:
                 offset, head, lease, wall, _ = entry
-                psn = self.scan.lost[-1] if self.scan.lost else (lease, max(1, (head & SEQUENCE_MASK) - 1))
                 self.damage(f"JOURNAL: no CREATION of {listed[0]} before offset {offset}: taken from the"
                             f" {'ledger' if record else 'QLIST'}")
-                created = pack_queue_op(psn[1], psn[0] or lease, wall, key, NULL_KEY, QueueOp.CREATION)
+                # just before this record, where a lost one had the number, or (1, and two of them) equal to another
+                created = pack_queue_op(max(1, (head & SEQUENCE_MASK) - 1), lease, wall, key, NULL_KEY, QueueOp.CREATION)
                 queue = self.open_queue(key, *listed, from_ledger=record is not None)
                 self.keep(key, (created, pack_queue_record(listed[0], key, listed[1])))
                 return queue
