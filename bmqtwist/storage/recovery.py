@@ -65,7 +65,8 @@ class RecoveredApp:
 class RecoveredQueue:
     """A queue that has a CREATION record. `in_ledger` is False if a ledger was given and does not know the queue.
 
-    history: (GUID, arrival in epoch seconds) of every message found that is young enough, removed ones included.
+    history: (GUID, arrival in epoch seconds) of every readable message found that is young enough, removed ones
+    included.
     """
 
     key: bytes
@@ -471,7 +472,10 @@ class _Fold:
         self.find_ends()
 
     def quarantine(self, reason: str, messages: list[Message]) -> None:
-        """Messages that must not be delivered; the old files keep what there is of them."""
+        """Messages that must not be delivered; the old files keep what there is of them.
+
+        Their GUIDs are forgotten: a producer that never got an ACK posts them again, and they are new then.
+        """
         guids = ", ".join(message.guid.hex().upper() for message in messages[:_LISTED_MAX])
         more = f" and {len(messages) - _LISTED_MAX} more" if len(messages) > _LISTED_MAX else ""
         self.damage(f"DATA: {len(messages)} message(s) are damaged ({reason}) and not delivered: {guids}{more}")
@@ -479,6 +483,10 @@ class _Fold:
             queue = self.queues[message.queue_key]
             del queue.messages[message.guid]
             self.forget(message)
+        lost = {message.guid for message in messages}
+        for key in {message.queue_key for message in messages}:
+            found = self.queues[key].found
+            found.history = [entry for entry in found.history if entry[0] not in lost]
         self.state.quarantined += messages
 
     def find_ends(self) -> None:

@@ -264,6 +264,16 @@ def test_a_message_whose_data_is_not_what_was_sent_is_quarantined(where: str, of
     assert len([path for path in disk.paths() if "/damaged." in path]) == 3
 
 
+def test_a_message_that_is_not_delivered_may_be_posted_again() -> None:
+    """Its producer, who never got an ACK, must not be told that the same GUID is stored already."""
+    disk = build()
+    queue = reread(disk).queues[KEY]
+    message = queue.messages[1]
+    change(disk, "data", message.data_offset * 8 + 12, b"?")
+    assert reread(disk).queues[KEY].history == [entry for entry in queue.history if entry[0] != message.guid]
+    assert message.guid in dict(queue.history)
+
+
 def test_a_pad_byte_that_lies_is_noticed() -> None:
     disk = build()
     message = reread(disk).queues[KEY].messages[1]
