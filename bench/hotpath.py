@@ -20,10 +20,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+from kit.memory import MemoryLink, MemoryWorld
+
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.fast import ACK_REQUESTED, CONFIRM_MESSAGE, EventType, event_header, items_event, put_message
-from kit.memory import MemoryLink, MemoryWorld
+from bmqtwist.wire.fast import (
+    ACK_REQUESTED,
+    CONFIRM_MESSAGE,
+    EventType,
+    event_header,
+    items_event,
+    put_message,
+)
 
 # (what it is, PUT events per chunk, messages per PUT event, CONFIRMs per event)
 SHAPES = (("1 event per chunk", 1, 1, 1), ("5 events per chunk", 5, 1, 1), ("20 events per chunk", 20, 1, 1),

@@ -20,8 +20,8 @@ from bench.gauge import (
     STOP,
     Board,
     Samples,
+    busy_seconds,
     cpu_seconds,
-    machine_load,
     memory_mib,
 )
 
@@ -70,6 +70,9 @@ def run_cell(target: Target, cell: Cell, seconds: float) -> dict[str, Any]:
         reports = [json.loads(process.communicate(timeout=90)[0].splitlines()[-1]) for process in processes]
         row["acked"] = sum(report.get("acked", 0) for report in reports)
         row["nacked"] = sum(report.get("nacked", 0) for report in reports)
+        cpu = sum(report["cpu_seconds"] for report in reports)
+        row["client_cpu_us_per_message"] = round(cpu / max(row["posted"], 1) * 1e6, 1)
+        row["foreign_cores"] = round(max(0.0, row.pop("busy_without_broker") - cpu) / row["seconds"], 2)
         samples = Samples()
         for path in plan.samples:
             samples.load(path)
@@ -82,11 +85,11 @@ def run_cell(target: Target, cell: Cell, seconds: float) -> dict[str, Any]:
 def _measure(target: Target, cell: Cell, seconds: float, plan: Plan, board: Board,
              processes: list[subprocess.Popen[str]]) -> dict[str, Any]:
     time.sleep(0.3)
-    (user, system), start_ns = cpu_seconds(target.pid), time.monotonic_ns()
+    (user, system), busy, start_ns = cpu_seconds(target.pid), busy_seconds(), time.monotonic_ns()
     board.set(GO, 1)
     board.wait([DONE + slot for slot in plan.producers], seconds + 60, processes)
     complete = _drain(plan, board, processes)
-    (user_end, system_end), stop_ns = cpu_seconds(target.pid), time.monotonic_ns()
+    (user_end, system_end), busy, stop_ns = cpu_seconds(target.pid), busy_seconds() - busy, time.monotonic_ns()
     cpu = user_end - user + system_end - system
     posted = sum(board.get(POSTED + slot) for slot in plan.producers)
     delivered = sum(board.get(RECEIVED + slot) for slot in plan.consumers)
@@ -96,7 +99,7 @@ def _measure(target: Target, cell: Cell, seconds: float, plan: Plan, board: Boar
             "broker_cpu_us_per_message": round(cpu / max(posted, 1) * 1e6, 1),
             "broker_system_share": round((system_end - system) / max(cpu, 0.01), 2),
             "broker_cpu_share": round(cpu / ((stop_ns - start_ns) / 1e9), 2),
-            "rss_mib": memory_mib(target.pid), "load": round(machine_load(), 1),
+            "rss_mib": memory_mib(target.pid), "busy_without_broker": busy - cpu,
             "since_ns": start_ns + int(seconds * WARM_UP_SHARE * 1e9), "until_ns": start_ns + int(seconds * 1e9)}
 
 

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -129,6 +130,12 @@ static void read_confirms(amqp_connection_state_t conn, long wait_us) {
     }
 }
 
+static double cpu_seconds(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
 static void produce(char **a) {
     amqp_connection_state_t conn = dial(atoi(a[0]));
     open_board(a[1]);
@@ -184,7 +191,8 @@ static void produce(char **a) {
     while (acked + nacked < posted && now_ns() < give_up) read_confirms(conn, 1000);
     board[ACKED + producer] = acked;
     while (!board[STOP]) usleep(1000);
-    printf("{\"posted\": %lu, \"acked\": %lu, \"nacked\": %lu, \"stalls\": %lu}\n", posted, acked, nacked, stalled);
+    printf("{\"posted\": %lu, \"acked\": %lu, \"nacked\": %lu, \"stalls\": %lu, \"cpu_seconds\": %f}\n", posted, acked, nacked,
+           stalled, cpu_seconds());
 }
 
 static void consume(char **a) {
@@ -238,7 +246,7 @@ static void consume(char **a) {
     if (ack_every && unacked) amqp_basic_ack(conn, 1, tag, 1);
     FILE *out = fopen(a[9], "wb");
     if (!out || fwrite(samples, 16, taken, out) != taken || fclose(out)) die("cannot write the samples");
-    printf("{\"received\": %lu, \"last\": %lu}\n", received, last);
+    printf("{\"received\": %lu, \"last\": %lu, \"cpu_seconds\": %f}\n", received, last, cpu_seconds());
 }
 
 int main(int argc, char **argv) {

@@ -131,7 +131,8 @@ def main(text: str) -> None:
     fields = json.loads(text)
     board = Board(Path(fields.pop("board")))
     role = {"produce": produce, "consume": consume}[fields.pop("role")]
-    print(json.dumps(role(board, **fields)))
+    report = role(board, **fields)
+    print(json.dumps({**report, "cpu_seconds": time.process_time()}))
 
 
 if __name__ == "__main__":

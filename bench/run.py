@@ -4,7 +4,8 @@
                         [--no-rabbit] [--json FILE]
 
 Every cell runs against a fresh broker, ours and RabbitMQ's in turn, so that a ratio joins neighbours in time. With
-several repetitions the row of a cell is the one with the median rate. What else ran on the machine is in `load`.
+several repetitions the row of a cell is the one with the median rate. `foreign` says how many cores were busy with anything
+else meanwhile.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from typing import Any
 
 from bench.broker import Broker
 from bench.cells import CELLS, Cell, choose
+from bench.floor import FloorBroker
 from bench.load import run_cell
 from bench.rabbit import Missing, Rabbit
 
-_COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7),
-            ("cores", 6), ("RSS MiB", 8), ("load", 5), ("x rabbit", 9))
+_COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7), ("client us", 9),
+            ("cores", 6), ("RSS MiB", 8), ("foreign", 7), ("x rabbit", 9))
 
 
 def _measure(cell: Cell, durability: str | None, seconds: float) -> dict[str, Any]:
-    """One cell once; durability None means RabbitMQ."""
+    """One cell once; durability None means RabbitMQ, `floor` the yardstick."""
     with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name:
-        target = Rabbit(Path(name)) if durability is None else Broker(Path(name), durability)
+        target = (Rabbit(Path(name)) if durability is None else FloorBroker(Path(name)) if durability == "floor"
+                  else Broker(Path(name), durability))
         with target:
             row = run_cell(target, cell, seconds)
     row["durability"] = durability or "confirms"
@@ -49,10 +52,11 @@ def _print(values: tuple[object, ...]) -> None:
 
 def _line(row: dict[str, Any]) -> None:
     latency = row["latency_ms"]
-    label = row["target"] if row["target"] == "rabbitmq" else f"{row['target']} {row['durability']}"
+    label = f"{row['target']} {row['durability']}" if row["target"] == "bmqtwist" else row["target"]
     _print((row["cell"], label, row["messages_per_s"] if row["complete"] else "LOST", latency["p50"], latency["p99"],
-            latency["p99.9"], row["broker_cpu_us_per_message"], row["broker_cpu_share"], row["rss_mib"]["peak"],
-            row["load"], row.get("rate_vs_rabbit", "")))
+            latency["p99.9"], row["broker_cpu_us_per_message"], row["client_cpu_us_per_message"],
+            row["broker_cpu_share"], row["rss_mib"]["peak"],
+            row["foreign_cores"], row.get("rate_vs_rabbit", "")))
 
 
 def main() -> int:
@@ -64,9 +68,12 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--no-rabbit", action="store_true")
     parser.add_argument("--only-rabbit", action="store_true")
+    parser.add_argument("--floor", action="store_true", help="also measure bench.floor, the yardstick")
     parser.add_argument("--json", type=Path, help="append one JSON object per row to this file")
     options = parser.parse_args()
     durabilities: list[str | None] = [] if options.only_rabbit else list(options.durability.split(","))
+    if options.floor:
+        durabilities.append("floor")
     if not options.no_rabbit:
         try:
             with tempfile.TemporaryDirectory() as name:
@@ -78,9 +85,11 @@ def main() -> int:
     complete = True
     for cell in choose(options.cells):
         taken: dict[str | None, list[dict[str, Any]]] = {durability: [] for durability in durabilities}
+        if cell.mode != "priority" or cell.queues > 1:
+            taken.pop("floor", None)
         for _ in range(options.repeat):
-            for durability in durabilities:
-                taken[durability].append(_measure(cell, durability, options.seconds))
+            for durability, rows in taken.items():
+                rows.append(_measure(cell, durability, options.seconds))
         rows = [_median(each) for each in taken.values()]
         rabbit = next((row for row in rows if row["target"] == "rabbitmq"), None)
         for row in rows:

@@ -113,18 +113,20 @@ def main(text: str) -> None:
     while not board.get(GO):
         time.sleep(0.0005)
     threads = [threading.Thread(target=producer.run) for producer in producers]
+    begun = time.process_time()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     while not board.get(STOP):
         time.sleep(0.001)
+    cpu = time.process_time() - begun
     for consumer in consumers:
         consumer.stop()
     for producer in producers:
         producer.session.stop()
     print(json.dumps({"posted": sum(p.posted for p in producers), "acked": sum(p.acked for p in producers),
-                      "nacked": sum(p.refused for p in producers), "received": sum(c.received for c in consumers)}))
+                      "nacked": sum(p.refused for p in producers), "received": sum(c.received for c in consumers), "cpu_seconds": cpu}))
 
 
 if __name__ == "__main__":
