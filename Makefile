@@ -55,7 +55,7 @@ sim: $(VENV)/.installed-test
 	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
 
 soak: $(VENV)/.installed-test
-	$(BIN)/python -m bench.soak --minutes $(MINUTES)
+	PYTHONPATH=tests $(BIN)/python -m kit.soak --minutes $(MINUTES)
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench.run
