@@ -14,10 +14,10 @@ PACKAGE = ROOT / "bmqtwist"
 
 # docs/architecture.md, "Ranks": a module imports only from its own rank or a lower number.
 RANKS = {"limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5,
-         "node": 6, "console": 7, "cli": 7, "tap": 8}
+         "node": 6, "console": 7, "cli": 7, "storagetool": 7, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
 IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.shell", "node.pipe", "node.process", "node.statslog",
-              "node.tls", "node.load", "node.logs", "tap"}
+              "node.tls", "node.load", "node.logs", "storagetool.inputs", "tap"}
 IO_PACKAGES = {"console", "cli"}
 FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein", "autobahn")
 LINES_MAX = 700

@@ -16,6 +16,7 @@ import click
 from bmqtwist import __version__
 from bmqtwist.cli.adminclient import AdminClient, NotAllowed, Unreachable, client_context
 from bmqtwist.cli.check import run_check
+from bmqtwist.cli.storage import storage
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.node.passwords import SALT_BYTES, make_hash
 
@@ -27,6 +28,9 @@ PORT = 30114
 @click.version_option(__version__, "-v", "--version", message="bmqtwist %(version)s")
 def main() -> None:
     """A BlazingMQ-compatible message broker: its tools."""
+
+
+main.add_command(storage)
 
 
 @main.command(context_settings={"ignore_unknown_options": True})

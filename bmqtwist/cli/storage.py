@@ -1,0 +1,331 @@
+"""`bmq storage`: looks at storage files, and never changes them.
+
+Exit codes: 0 good, 1 something asked for is not there, damage was found or directories differ, 2 a bad command line or
+a file that cannot be read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from bmqtwist.errors import LocalError
+from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storagetool.datafile import DataFile
+from bmqtwist.storagetool.inputs import JOURNAL, LEDGER, InputError, Paths, ReadOnlyFile, kind_of, ledger_files, resolve
+from bmqtwist.storagetool.journalview import records
+from bmqtwist.storagetool.ledgershow import LedgerShow
+from bmqtwist.storagetool.ledgerview import TYPES, KnownQueue, Ledger, LedgerSelection, open_ledger, queues_of
+from bmqtwist.storagetool.output import HumanOutput, JsonOutput, Output
+from bmqtwist.storagetool.selection import RECORD_TYPES, Range, Selection
+from bmqtwist.storagetool.show import Show
+from bmqtwist.storagetool.summary import Summary, SummaryPrinter
+
+EXIT_FOUND_SOMETHING, EXIT_USAGE = 1, 2
+_PROGRESS_BYTES_MIN = 32 << 20  # below this nobody has to wait
+
+Command = Callable[..., Any]
+
+
+class PsnType(click.ParamType):
+    """`lease-sequence` or `term-sequence`."""
+
+    name = "n-n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """A pair of numbers."""
+        if isinstance(value, tuple):
+            return value
+        first, dash, second = str(value).partition("-")
+        if not dash or not first.isdecimal() or not second.isdecimal():
+            self.fail(f"'{value}' should be two numbers with a dash between them, for instance 2-117", param, ctx)
+        return int(first), int(second)
+
+
+class HexType(click.ParamType):
+    """A fixed number of bytes in hexadecimal digits."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self._size = name, size
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        """The bytes."""
+        if isinstance(value, bytes):
+            return value
+        try:
+            data = bytes.fromhex(value)
+        except ValueError:
+            data = b""
+        if len(data) != self._size:
+            self.fail(f"'{value}' should be {2 * self._size} hexadecimal digits", param, ctx)
+        return data
+
+
+PSN, GUID, KEY = PsnType(), HexType("guid", 16), HexType("key", 5)
+
+
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def apply(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
+
+
+_json = _options(
+    click.option("--json", "json_mode", type=click.Choice(["pretty", "line"]), help="JSON instead of text."),
+    click.option("--print-mode", type=click.Choice(["human", "json-pretty", "json-line"]),
+                 help="The same by the name of the original's option."),
+)
+_filters = _options(
+    click.option("--seqnum", multiple=True, type=PSN, help="Exactly this record (lease-sequence; in a ledger "
+                 "term-sequence). Repeatable; excludes other filters."),
+    click.option("--offset", multiple=True, type=click.IntRange(0), help="Exactly the record at this offset. As above."),
+    click.option("--queue-key", multiple=True, type=KEY, help="Only records of this queue. Repeatable."),
+    click.option("--queue-name", multiple=True, help="The same by URI; needs the ledger."),
+    click.option("--timestamp-gt", type=click.IntRange(0), help="Later than these epoch seconds."),
+    click.option("--timestamp-lt", type=click.IntRange(0), help="Earlier than these epoch seconds."),
+    click.option("--seqnum-gt", type=PSN, help="Behind this sequence number."),
+    click.option("--seqnum-lt", type=PSN, help="Before this sequence number."),
+    click.option("--offset-gt", type=click.IntRange(0), help="Behind this offset."),
+    click.option("--offset-lt", type=click.IntRange(0), help="Before this offset."),
+)
+_ledger_options = _options(
+    click.option("--csl-record-type", multiple=True, type=click.Choice([*TYPES, "all"]),
+                 help="Only these records of a ledger. Repeatable."),
+    click.option("--csl-from-begin", is_flag=True, help="A ledger from its start, not from its last snapshot."),
+    click.option("--summary-queues-limit", default=50, show_default=True, type=click.IntRange(1),
+                 help="Queues listed in the summary of a ledger."),
+)
+
+
+@click.group()
+def storage() -> None:
+    """Look at storage files: search, check and compare them. Nothing is ever written to them."""
+
+
+@storage.command()
+@click.argument("path", nargs=-1)
+@click.option("--journal-path", help="'prefix*' that one journal and at most one DATA file match.")
+@click.option("--journal-file", help="A journal.")
+@click.option("--data-file", help="Its DATA file, for payloads.")
+@click.option("--csl-file", help="A ledger, for queue and app names.")
+@click.option("--partition", type=click.IntRange(0), help="Which partition of a directory.")
+@click.option("-r", "--record-type", multiple=True, type=click.Choice([*RECORD_TYPES, "all"]),
+              help="Only these records. Repeatable.")
+@click.option("--guid", multiple=True, type=GUID, help="Exactly this message. Repeatable; excludes other filters.")
+@_filters
+@click.option("--outstanding", is_flag=True, help="Only messages that some app must still confirm.")
+@click.option("--confirmed", is_flag=True, help="Only messages with a DELETION record.")
+@click.option("--partially-confirmed", is_flag=True, help="Only outstanding messages that some app confirmed.")
+@click.option("--details", is_flag=True, help="All fields of all records of a message.")
+@click.option("--dump-payload", is_flag=True, help="DATA record, properties and payload.")
+@click.option("--dump-limit", default=1024, show_default=True, type=click.IntRange(1), help="Bytes of a payload.")
+@click.option("--summary", is_flag=True, help="Count instead of print.")
+@click.option("--min-records-per-queue", default=0, type=click.IntRange(0),
+              help="In the summary, list queues with at least so many records.")
+@_ledger_options
+@_json
+def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | None, data_file: str | None,
+         csl_file: str | None, partition: int | None, **options: Any) -> None:
+    """Search a journal. PATH: files by name, a storage directory, or 'prefix*'.
+
+    \b
+    bmq storage show data/storage --partition 0 --outstanding
+    bmq storage show bmq_0.20261121_050206.bmq_journal --summary
+
+    With nothing but a ledger it does what `bmq storage ledger` does.
+    """
+    with _errors():
+        named = [name for name in (journal_path, journal_file, data_file, csl_file) if name]
+        if journal_path and (journal_file or data_file):
+            raise click.UsageError("--journal-path already says which files: leave out --journal-file and --data-file.")
+        paths = resolve([*path, *named], partition)
+        if csl_file and kind_of(csl_file) != LEDGER or journal_file and kind_of(journal_file) != JOURNAL:
+            raise click.UsageError("--journal-file takes a .bmq_journal, --csl-file a .bmq_csl.")
+        if paths.journal:
+            found = _show_journal(paths, options)
+        elif paths.csl:
+            _refuse(options, ("record_type", "guid", "outstanding", "confirmed", "partially_confirmed",
+                              "dump_payload"), "a ledger")
+            found = _show_ledger(paths.csl, options)
+        else:
+            raise click.UsageError("Name a .bmq_journal, a .bmq_csl, a directory with them, or 'prefix*'.")
+    raise SystemExit(0 if found else EXIT_FOUND_SOMETHING)
+
+
+@storage.command()
+@click.argument("path")
+@_filters
+@_ledger_options
+@click.option("--details", is_flag=True, help="All fields, and the body decoded.")
+@click.option("--summary", is_flag=True, help="Count, and list the queues.")
+@_json
+def ledger(path: str, **options: Any) -> None:
+    """Show the records of a cluster state ledger: a .bmq_csl file, or a directory whose newest one is meant."""
+    with _errors():
+        paths = resolve([path], None) if path.endswith(".bmq_csl") else Paths(csl=_newest_ledger(path))
+        found = _show_ledger(paths.csl, options)
+    raise SystemExit(0 if found else EXIT_FOUND_SOMETHING)
+
+
+def _newest_ledger(directory: str) -> str:
+    found = ledger_files(directory)
+    if not found:
+        raise InputError(f"{directory} holds no .bmq_csl file")
+    return found[-1]
+
+
+def _show_journal(paths: Paths, options: dict[str, Any]) -> bool:
+    _refuse(options, ("csl_record_type", "csl_from_begin"), "a journal")
+    dump, summary = options["dump_payload"], options["summary"]
+    if dump and not paths.data:
+        raise click.UsageError("--dump-payload needs the DATA file: name it too, or give the directory.")
+    ledger_found = _read_ledger(paths.csl) if paths.csl else None
+    queues = queues_of(ledger_found.entries) if ledger_found else {}
+    selection = _selection(options, queues, bool(paths.csl))
+    if summary and (selection.status or selection.guids or selection.exact_records or options["details"] or dump):
+        raise click.UsageError("--summary counts everything: it goes with record types, queues and ranges only.")
+    output = _output(options)
+    with _reading(paths.journal) as journal:
+        scan = JournalScan(journal.read, journal.size)
+        data = ReadOnlyFile(paths.data) if paths.data and (dump or summary) else None
+        if summary:
+            counted = Summary()
+            counted.count(records(scan), selection, scan.mark)
+            SummaryPrinter(counted, selection.types, queues, journal.read, data.read if data else None,
+                           options["min_records_per_queue"]).print(output, _write)
+            found = True
+        else:
+            payloads = DataFile(data.read, data.size) if data else None
+            found = Show(selection, queues, output, payloads).run(records(scan))
+        if data:
+            data.close()
+    for problem in scan.problems:
+        click.echo(f"bmq: {paths.journal}: {problem}", err=True)
+    return found
+
+
+def _selection(options: dict[str, Any], queues: dict[bytes, KnownQueue], with_ledger: bool) -> Selection:
+    statuses = [name for name in ("outstanding", "confirmed", "partially-confirmed") if options[name.replace("-", "_")]]
+    if len(statuses) > 1:
+        raise click.UsageError(f"Choose one of --{' and --'.join(statuses)}.")
+    keys = _queue_keys(options, queues, with_ledger)
+    within = _range(options)
+    _check_exact(options, bool(statuses or keys or within != Range()))
+    types = frozenset(options["record_type"])
+    if not types:
+        types = frozenset(("message",) if statuses or options["guid"] else ("message", "queue-op") if keys
+                          else RECORD_TYPES)
+    elif "all" in types:
+        types = frozenset(RECORD_TYPES)
+    return Selection(types, keys, within, statuses[0] if statuses else "", options["guid"], options["seqnum"],
+                     options["offset"])
+
+
+def _queue_keys(options: dict[str, Any], queues: dict[bytes, KnownQueue], with_ledger: bool) -> frozenset[bytes]:
+    keys = set(options["queue_key"])
+    for name in options["queue_name"]:
+        if not with_ledger:
+            raise click.UsageError("--queue-name needs the ledger: name the .bmq_csl file too, or give the directory.")
+        named = {key for key, queue in queues.items() if queue.uri == name}
+        if not named:
+            raise click.UsageError(f"The ledger knows no queue {name}.")
+        keys |= named
+    return frozenset(keys)
+
+
+def _range(options: dict[str, Any]) -> Range:
+    names = ("timestamp_gt", "timestamp_lt", "seqnum_gt", "seqnum_lt", "offset_gt", "offset_lt")
+    for low, high in zip(names[::2], names[1::2], strict=True):
+        if options[low] is not None and options[high] is not None and options[low] >= options[high]:
+            raise click.UsageError(f"Nothing lies between --{low.replace('_', '-')} and --{high.replace('_', '-')}.")
+    return Range(**{name: options[name] for name in names})
+
+
+def _check_exact(options: dict[str, Any], other_filters: bool) -> None:
+    exact = [name for name in ("guid", "seqnum", "offset") if options.get(name)]
+    if len(exact) > 1 or exact and other_filters:
+        raise click.UsageError(f"--{exact[0]} says exactly which records: leave out the other filters.")
+
+
+def _refuse(options: dict[str, Any], names: tuple[str, ...], of: str) -> None:
+    for name in names:
+        if options.get(name):
+            raise click.UsageError(f"--{name.replace('_', '-')} means nothing for {of}.")
+
+
+def _show_ledger(path: str, options: dict[str, Any]) -> bool:
+    found = _read_ledger(path)
+    known = queues_of(found.entries)
+    keys = _queue_keys(options, known, True)
+    within = _range(options)
+    types = frozenset(options["csl_record_type"]) - {"all"} or frozenset(TYPES)
+    _check_exact(options, bool(keys or within != Range()))
+    selection = LedgerSelection(types, keys, options["offset"], options["seqnum"], within)
+    shower = LedgerShow(found, selection, options["csl_from_begin"], _write, _json_mode(options))
+    if not options["summary"]:
+        return shower.records(options["details"])
+    if options["details"] or selection != LedgerSelection():
+        raise click.UsageError("--summary of a ledger counts everything: leave out --details and the filters.")
+    shower.summary(options["summary_queues_limit"])
+    return True
+
+
+def _read_ledger(path: str) -> Ledger:
+    with _reading(path) as file:
+        found = open_ledger(file.read_all())
+    if found.tail_zeros:
+        click.echo(f"bmq: {path}: {found.tail_zeros} B of zeros behind the last record, at offset "
+                   f"{found.contents.end}: a live file, or one left by a crash", err=True)
+    for alarm in found.contents.alarms:
+        click.echo(f"bmq: {path}: {alarm}", err=True)
+    return found
+
+
+def _json_mode(options: dict[str, Any]) -> str:
+    mode: str = options["json_mode"] or (options["print_mode"] or "").removeprefix("json-")
+    return "" if mode == "human" else mode
+
+
+def _output(options: dict[str, Any]) -> Output:
+    mode = _json_mode(options)
+    if mode:
+        return JsonOutput(_write, mode == "pretty")
+    return HumanOutput(_write, options["details"], options["dump_limit"])
+
+
+def _write(text: str) -> None:
+    click.echo(text, nl=False)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[ReadOnlyFile]:
+    """The file, with a progress bar if it is large and somebody watches."""
+    file = ReadOnlyFile(path)
+    try:
+        if file.size < _PROGRESS_BYTES_MIN or not sys.stderr.isatty():
+            yield file
+            return
+        with click.progressbar(length=file.size, label=path, file=sys.stderr) as bar:
+            watched = ReadOnlyFile(path, bar.update)
+            try:
+                yield watched
+            finally:
+                watched.close()
+    finally:
+        file.close()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except LocalError as error:
+        click.echo(f"bmq: {error}", err=True)
+        raise SystemExit(EXIT_USAGE) from None

@@ -1,0 +1,131 @@
+"""DATA records as the tool shows them: their number in the file, options, properties and payload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bmqtwist.errors import PeerError
+from bmqtwist.storage.records import DATA_HEADER, PROPERTIES_FLAG
+from bmqtwist.storage.store import DATA_HEADER_BYTES
+from bmqtwist.wire import options as wire_options
+from bmqtwist.wire import properties as wire_properties
+from bmqtwist.wire.compression import inflate
+
+_WINDOW_BYTES = 1 << 20
+_ZLIB = 1
+
+
+class DataError(ValueError):
+    """There is no whole DATA record where one is expected: a sentence."""
+
+
+@dataclass(slots=True)
+class DataRecord:
+    """One DATA record. Sizes in words, `offset` in bytes; `data`: properties and payload as stored."""
+
+    index: int | None
+    offset: int
+    header_words: int
+    options_words: int
+    message_words: int
+    flags: int
+    schema_wire_id: int
+    options: bytes
+    data: bytes
+
+    @property
+    def has_properties(self) -> bool:
+        """MESSAGE_PROPERTIES is set."""
+        return bool(self.flags & PROPERTIES_FLAG)
+
+
+@dataclass(slots=True)
+class Content:
+    """What a producer sent. `inflated`: the payload was decompressed to get at the properties before it."""
+
+    properties: wire_properties.Properties
+    payload: bytes
+    inflated: bool = False
+    problem: str = ""
+
+
+class DataFile:
+    """Random access to the records of a DATA file. `read(offset, size)` reads it."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read, self.size = read, size
+        self._indexes: dict[int, int] = {}  # offset -> number
+        self._walked, self._count = DATA_HEADER_BYTES, 0
+
+    def record(self, offset: int) -> DataRecord:
+        """The record at `offset`; DataError if it is not whole."""
+        header = self._read(offset, DATA_HEADER.size)
+        if offset < DATA_HEADER_BYTES or len(header) < DATA_HEADER.size:
+            raise DataError(f"offset {offset} is outside of the DATA file ({self.size} B)")
+        words, options_and_flags, schema_wire_id, _ = DATA_HEADER.unpack(header)
+        size, start, options = (words & 0x1FFFFFFF) << 2, words >> 29 << 2, options_and_flags >> 8 << 2
+        raw = self._read(offset, size) if start and size <= self.size else b""
+        if not raw or len(raw) < size or start + options >= size or not 1 <= raw[-1] <= 8:
+            raise DataError(f"the DATA record at offset {offset} is damaged")
+        return DataRecord(self._index(offset), offset, start >> 2, options >> 2, size >> 2, options_and_flags & 0xFF,
+                          schema_wire_id, raw[start:start + options], raw[start + options:size - raw[-1]])
+
+    def _index(self, wanted: int) -> int | None:
+        """Number of the record at an offset: records are counted from the start of the file."""
+        base, window = 0, b""
+        while self._walked <= wanted:
+            if not base <= self._walked <= base + len(window) - 4:
+                base, window = self._walked, self._read(self._walked, _WINDOW_BYTES)
+                if len(window) < 4:
+                    break
+            position = self._walked - base
+            size = (int.from_bytes(window[position:position + 4], "big") & 0x1FFFFFFF) << 2
+            if size < DATA_HEADER.size:
+                break
+            self._indexes[self._walked] = self._count
+            self._count += 1
+            self._walked += size
+        return self._indexes.get(wanted)
+
+
+def content_of(record: DataRecord, compression: int) -> Content:
+    """Properties and payload. A compressed payload stays as it is stored, unless old-style properties are within it."""
+    if not record.has_properties:
+        return Content({}, record.data)
+    data, inflated = record.data, False
+    try:
+        if compression == _ZLIB and not record.schema_wire_id:
+            data, inflated = inflate(data), True
+        length = wire_properties.area_length(data)
+        return Content(wire_properties.decode(data, bool(record.schema_wire_id)), bytes(data[length:]), inflated)
+    except PeerError as error:
+        return Content({}, record.data, False, f"properties cannot be read: {error}")
+
+
+def options_text(record: DataRecord) -> list[str]:
+    """One line for each option."""
+    try:
+        return [str(option) for option in wire_options.decode(record.options)]
+    except PeerError as error:
+        return [f"options cannot be read: {error}"]
+
+
+def value_text(value: wire_properties.Value) -> str:
+    """A property's value as it is printed."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.hex().upper()
+    return str(value).encode("utf-8", "replace").decode()  # strings that are not UTF-8 hold halves of characters
+
+
+def hex_dump(data: bytes) -> str:
+    """Sixteen bytes a line: offset, four groups of digits, characters."""
+    lines = []
+    for start in range(0, len(data), 16):
+        part = data[start:start + 16]
+        digits = " ".join(part[at:at + 4].hex().upper() for at in range(0, len(part), 4))
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:6}:   {digits:<35}     |{text:<16}|\n")
+    return "".join(lines)
