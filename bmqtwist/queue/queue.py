@@ -260,14 +260,13 @@ class Queue:
 
     def restore(self, messages: list[Message]) -> None:
         """Take over recovered messages (pending masks and arrival times set), in arrival order."""
-        for message in messages:
-            message.order = self._order
-            self._order += 1
+        for order, message in enumerate(messages, self._order):
+            message.order = order
             self.messages[message.guid] = message
-            self.meter.force_add(1, message.size)
-            for app in self.active:
-                if message.pending & app.bit:
-                    app.fresh.append(message)
+        self._order += len(messages)
+        self.meter.force_add(len(messages), sum([message.size for message in messages]))
+        for app in self.active:
+            app.fresh.extend([message for message in messages if message.pending & app.bit])
 
     def values(self, message: Message) -> Mapping[str, object]:
         """The property values of a message, read once; what cannot be read counts as absent."""
