@@ -40,11 +40,12 @@ class PutTemplate:
         begin = self.starts[0] + PUT_HEADER_BYTES
         event[begin:begin + 8] = stamp
         crc = crc32c(event[begin:begin + self.size]).to_bytes(4, "big")
-        moment = (now_ns & (1 << 56) - 1).to_bytes(7, "big")
+        tick = now_ns & (1 << 56) - 1
         tail = self.tail[7:]
         for start in self.starts:
-            guid = (1 << 22 | counter & 0x3FFFFF).to_bytes(3, "big") + moment + tail
+            guid = (1 << 22 | counter & 0x3FFFFF).to_bytes(3, "big") + tick.to_bytes(7, "big") + tail
             counter += 1
+            tick += 1
             event[start + 12:start + 32] = guid + crc
             event[start + PUT_HEADER_BYTES:start + PUT_HEADER_BYTES + 8] = stamp
         self.counter = counter
