@@ -1,0 +1,72 @@
+"""What many queues cost that nobody uses: memory, and processor time while nothing happens.
+
+    python -m bench.idle_queues [--queues 10000] [--held]
+
+Opens that many queues, posts one message to each and consumes it, closes them (or keeps them open with `--held`), lets
+the broker rest and prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.broker import DOMAINS, Broker
+from bench.gauge import cpu_seconds, memory_mib
+from bench.rawclient import READ, WRITE, RawClient, confirm_event, pushes
+from bmqtwist.wire.fast import EventType
+
+_REST_SECONDS = 5.0
+
+
+def use(client: RawClient, uri: str, q_id: int, held: bool) -> None:
+    """Open a queue, have one message through it, close it."""
+    client.open(uri, q_id, READ | WRITE)
+    client.consume(q_id, q_id + 1)
+    client.send(client.put_event(q_id, [b"x" * 100])[0])
+    guids: list[bytes] = []
+    while not guids:
+        for buffer, (kind, _, start, end) in client.events(10.0):
+            if kind == EventType.PUSH:
+                guids += [guid for guid, _ in pushes(buffer, start, end)]
+    client.send(confirm_event(q_id, guids))
+    if not held:
+        client.close_queue(uri, q_id, READ | WRITE)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--held", action="store_true", help="leave the queues open")
+    parser.add_argument("--durability", default="none")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bmq-idle-") as name, Broker(Path(name), options.durability) as broker:
+        empty = memory_mib(broker.pid)["now"]
+        client = RawClient(broker.port, "bench-idle")
+        began = time.monotonic()
+        for number in range(options.queues):
+            use(client, f"bmq://{DOMAINS['priority']}/idle.{number}", number, options.held)
+        seconds = time.monotonic() - began
+        before = sum(cpu_seconds(broker.pid))
+        time.sleep(_REST_SECONDS)
+        idle = (sum(cpu_seconds(broker.pid)) - before) / _REST_SECONDS
+        memory = memory_mib(broker.pid)
+        print(json.dumps({"queues": options.queues, "held": options.held, "seconds": round(seconds, 1),
+                          "rss_empty_mib": empty, "rss_mib": memory,
+                          "kib_per_queue": round((memory["now"] - empty) * 1024 / options.queues, 1),
+                          "idle_cores": round(idle, 3)}), flush=True)
+        client.close()
+        broker.kill()
+        restarted = broker.start(600)
+        print(json.dumps({"queues": options.queues, "restart_s": round(restarted, 2),
+                          "rss_restarted_mib": memory_mib(broker.pid)}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
