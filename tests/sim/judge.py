@@ -60,7 +60,10 @@ class Judge:
         self.apps, self.volatile, self.unstored = apps, volatile, unstored  # unstored: broadcast
         self.puts: dict[bytes, Put] = {}
         self.views = {(uri, app): AppView() for uri, each in apps.items() for app in each}
-        self.refusals: set[int] = set()  # statuses that some fault or limit explains
+        self.bounded: set[str] = set()  # queues with a quota
+        self.trouble = False  # the disk refuses something in this life of the broker: confirms may go unrecorded
+        self.excused = False  # there was a reason for statuses 6
+        self.failures = 0  # statuses 6
         self.counts: Counter[str] = Counter()
         self.disordered = False  # power was lost: what was not acknowledged may have holes
 
@@ -79,7 +82,8 @@ class Judge:
     def answered(self, guid: bytes, status: int) -> None:
         """Its ACK has come."""
         put = self.puts[guid]
-        if status and status not in self.refusals:
+        self.failures += status == 6
+        if status and not (status in (1, 2) and put.uri in self.bounded or status == 6):
             raise Violation("refused", f"{put} with status {status}")
         put.fate = "refused" if status else "acked"
         self.counts[put.fate] += 1
@@ -137,23 +141,24 @@ class Judge:
         self.counts["power losses" if power else "kills"] += 1
         for (uri, _), view in self.views.items():
             # What is posted again after a rollover may be taken for new: the old journal with its traces is gone.
-            view.settled = set() if power or uri in self.volatile else {
+            view.settled = set() if power or self.trouble or uri in self.volatile else {
                 guid for guid in view.settled if self.puts[guid].fate != "sent"}
         for put in self.puts.values():
             if put.fate == "acked" and (put.uri in self.volatile or power and not durable):
                 put.fate = "maybe"
         self.disordered = self.disordered or power
+        self.trouble = False
 
     def faulty(self) -> None:
-        """The disk refuses something: confirms may go unrecorded, PUTs may be refused."""
-        self.refusals.add(6)
-        for view in self.views.values():
-            view.settled = set()
+        """The disk begins to refuse something."""
+        self.trouble = self.excused = True
 
     # -- the end
 
-    def close(self, stored: dict[str, int]) -> None:
-        """Everything was mended, and given time. `stored`: messages left in each queue."""
+    def close(self, stored: dict[str, int], full: bool) -> None:
+        """Everything was mended, and given time. `stored`: messages left in each queue; `full`: a partition said so."""
+        if self.failures and not self.excused and not full:
+            raise Violation("refused", f"{self.failures} message(s) with status 6")
         for guid, put in self.puts.items():
             if put.fate == "sent":
                 raise Violation("stuck", f"{guid.hex()} {put} was never answered")

@@ -27,22 +27,21 @@ DRAIN_SECONDS = 6.0
 
 
 class Peer:
-    """What a connection needs of the client at its other end."""
+    """What a connection tells the client at its other end."""
 
-    def heard(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         """Bytes from the broker."""
-        raise AssertionError
 
     def cut(self) -> None:
         """The connection is gone."""
-        raise AssertionError
 
 
 class SimLink:
     """One connection with both of its directions."""
 
-    def __init__(self, world: SimWorld, peer: Peer, address: str) -> None:
-        self._world, self._peer, self._life = world, peer, world.life
+    def __init__(self, world: SimWorld, address: str) -> None:
+        self._world, self._life = world, world.life
+        self.peer = Peer()  # until somebody takes its place
         self.session: Session | None = world.broker.connect(address, world.now)
         self.session.transport = self
         self.open = True  # as far as the client knows
@@ -101,7 +100,7 @@ class SimLink:
             self.read(True)
             self._world.turn_due()
         self._world.trace("out", piece)
-        self._peer.heard(piece)
+        self.peer.take(piece)
 
     def finish(self) -> None:
         """The broker closes, after what it has written."""
@@ -114,7 +113,7 @@ class SimLink:
         """The client learns that the connection is gone."""
         if self.open:
             self.open = False
-            self._peer.cut()
+            self.peer.cut()
 
     def lose(self) -> None:
         """The broker learns that the connection is gone."""
@@ -293,12 +292,12 @@ class SimWorld(MemoryWorld):
 
     # -- life
 
-    def connect_peer(self, peer: Peer) -> SimLink | None:
+    def dial(self) -> SimLink | None:
         """A connection; None if nobody listens."""
         if not self.up or not self.broker.serving:
             return None
         self._peers += 1
-        link = SimLink(self, peer, f"127.0.0.1:{40000 + self._peers}")
+        link = SimLink(self, f"127.0.0.1:{40000 + self._peers}")
         self._links.append(link)
         return link
 

@@ -1,0 +1,165 @@
+"""One seed: who takes part, what goes wrong when, and the verdict over it.
+
+    0 s ............. CHAOS_S ....... until calm ....... another crash ....... the end
+    everything drawn   disk mended, producers rest,       what was confirmed
+                       consumers take everything          stays confirmed
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from kit.config import domain_config
+from sim.clients import Consumer, Producer, SimClient
+from sim.judge import Judge
+from sim.world import SimWorld
+
+CHAOS_S = 6.0
+CALM_S = 90.0  # at most; clients need it when they wait for heartbeats
+STEP_S = 0.5
+PRIORITY, OTHER, FANOUT, MEMORY, BROADCAST = "bmq://d/q", "bmq://d/r", "bmq://f/q", "bmq://m/q", "bmq://b/q"
+SMALL = "bmq://s/q"  # with a quota
+APPS = {PRIORITY: ("__default",), OTHER: ("__default",), SMALL: ("__default",), FANOUT: ("foo", "bar"),
+        MEMORY: ("__default",), BROADCAST: ("__default",)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a seed came to."""
+
+    digest: str  # of everything that happened
+    counts: Counter[str]
+
+
+class Scenario:
+    """Everything that takes part, drawn from one seed."""
+
+    def __init__(self, seed: int, root: Path) -> None:
+        self.seed = seed
+        self.random = Random(f"{seed}/scenario")
+        self.durability = self.random.choice(("group", "group", "group", "always", "none"))
+        partition = {"maxDataFileSize": self.random.choice((1 << 18, 1 << 24)),
+                     "maxJournalFileSize": self.random.choice((3 << 16, 1 << 20)), "maxQlistFileSize": 1 << 14,
+                     "maxCSLFileSize": 1 << 16, "preallocate": self.random.random() < 0.5}
+        self.world = SimWorld(
+            root, Random(f"{seed}/world"), app={
+                "bmqtwist": {"durability": self.durability, "payloadCacheBytes": self.random.choice((0, 20000, 1 << 26))},
+                "heartbeats": {"client": 3, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0},
+                "tcp": {"heartbeatIntervalMs": 1000}},
+            cluster={"partition": partition, "queue_operations": {"shutdownTimeoutMs": 1000}})
+        domains = {"d": domain_config("d"), "f": domain_config("f", "fanout", apps=("foo", "bar")),
+                   "s": domain_config("s", queue_messages=20), "m": domain_config("m", in_memory=True),
+                   "b": domain_config("b", "broadcast", in_memory=True)}
+        for name, content in domains.items():
+            self.world.config.domain_text(name, json.dumps(content))
+        self.judge = Judge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
+        self.judge.bounded.add(SMALL)
+        self.world.on_restart = self._restarted
+        self.world.boot()
+        self.clients: list[SimClient] = []
+        self._cast()
+        self._plot()
+
+    def _restarted(self, power: bool) -> None:
+        self.judge.restarted(power, self.durability != "none")
+
+    def _random(self, name: str) -> Random:
+        return Random(f"{self.seed}/{name}")
+
+    def _cast(self) -> None:
+        draw, world, judge = self.random, self.world, self.judge
+        uris = list(APPS)
+        for number in range(draw.randint(2, 4)):
+            name = f"producer{number}"
+            self.clients.append(Producer(world, judge, self._random(name), name,
+                                         sorted(draw.sample(uris, draw.randint(2, 4))), draw.choice((0.03, 0.05, 0.1))))
+        for uri, apps in APPS.items():
+            for number in range(draw.randint(1, 3)):
+                name = f"consumer{uri[6]}{uri[8]}{number}"
+                named = list(apps) if len(apps) == 1 else draw.choice([["foo"], ["bar"], ["foo", "bar"]])
+                self.clients.append(Consumer(world, judge, self._random(name), name, uri, named,
+                                             draw.choice((0.005, 0.05, 0.5)), draw.random() < 0.5))
+        self.clients.append(Consumer(world, judge, self._random("last"), "last", FANOUT, ["foo", "bar"], 0.05, False))
+
+    def _plot(self) -> None:
+        """What goes wrong, and when."""
+        draw, world = self.random, self.world
+        faults: list[Callable[[], None]] = [self._kill, self._die, self._restart, self._fill_disk, self._fail_syncs]
+        faults += [self._power, self._power, self._power]
+        for _ in range(draw.randint(1, 4)):
+            world.at(world.now + 0.5 + draw.random() * (CHAOS_S - 1), draw.choice(faults))
+        for _ in range(draw.randint(3, 12)):
+            client, how = draw.choice(self.clients), draw.choice(("cut", "cut", "vanish", "disconnect"))
+            world.at(world.now + draw.random() * CHAOS_S, lambda client=client, how=how: client.leave(how))  # type: ignore[misc]
+
+    def _kill(self) -> None:
+        if self.world.up:
+            self.world.crash_now(power=False)
+
+    def _power(self) -> None:
+        if self.world.up:
+            self.world.crash_now(power=True)
+
+    def _die(self) -> None:
+        """Between two operations on the disk; perhaps once more while it recovers."""
+        self.world.disk.stop_after = self.world.disk.steps + self.random.randint(0, 30)
+
+    def _restart(self) -> None:
+        self.world.restart_gracefully()
+
+    def _fill_disk(self) -> None:
+        self.judge.faulty()
+        self.world.fill_disk(self.random.choice((0, 100, 5000)))
+        self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.mend)
+
+    def _fail_syncs(self) -> None:
+        """The broker closes its partitions then; somebody restarts it."""
+        self.judge.faulty()
+        self.world.fail_syncs()
+        self.world.at(self.world.now + 1.0, self.random.choice((self._power, self._kill)))
+
+    # -- the end
+
+    def run(self) -> Result:
+        """Play it; raises Violation."""
+        world = self.world
+        end = world.now + CHAOS_S
+        world.play(end)
+        world.mend()
+        self._settle()
+        self._close()
+        world.crash_now(power=self.durability != "none" and self.random.random() < 0.5)
+        world.play(world.now + 2.0)
+        self._settle()
+        self._close()
+        counts = self.judge.counts + Counter({"torn": world.torn, "died": world.died, "slowed": world.slowed})
+        counts["rollovers"] = sum(operation == "rename" for operation, _ in world.disk.log) // 3
+        return Result(world.digest, counts)
+
+    def _close(self) -> None:
+        self.judge.close(self._stored(), any("[PARTITION_READONLY]" in text for _, text in self.world.report.lines))
+
+    def _settle(self) -> None:
+        """Producers rest, consumers take everything, until nothing is left."""
+        world = self.world
+        for client in self.clients:
+            client.settle_down()
+        end = world.now + CALM_S
+        while world.now < end:
+            world.play(world.now + STEP_S)
+            if world.up and not any(client.waiting for client in self.clients) and not any(self._stored().values()):
+                break
+
+    def _stored(self) -> dict[str, int]:
+        """Messages in every queue, as an administrator is told."""
+        found = dict.fromkeys(APPS, 0)
+        for domain in ("d", "f", "s", "m"):
+            answer = json.loads(self.world.broker.admin(f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS", "judge"))
+            for storage in answer.get("domainInfo", {}).get("storageContent", {}).get("storages", []):
+                found[storage["queueUri"]] = storage["numMessages"]
+        return found
