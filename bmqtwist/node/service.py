@@ -105,12 +105,15 @@ class BrokerService(Service):
     def startService(self) -> None:
         """Open, recover, listen. Raises StartFailure with everything closed again."""
         super().startService()
+        gc.disable()  # recovery makes a million objects that all must stay; `calm_collector` looks at them once
         try:
             self._start()
         except (LocalError, OSError) as error:
             self.failure = error
             self._undo()
             raise StartFailure(str(error)) from None
+        finally:
+            gc.enable()
 
     def _start(self) -> None:
         report, broker = self.report, self.broker
