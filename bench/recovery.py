@@ -18,11 +18,11 @@ from pathlib import Path
 from bench.broker import DOMAINS, Broker
 from bench.gauge import memory_mib
 from bench.raw_worker import PutTemplate
-from bench.rawclient import READ, WRITE, RawClient, acks, pushes
+from bench.rawclient import READ, WRITE, RawClient, acks, confirm_event, pushes
 from bmqtwist.wire.fast import EventType
 
 URI = f"bmq://{DOMAINS['priority']}/recovery"
-_BATCH, _WINDOW = 50, 5000
+_BATCH, _WINDOW, _CREDIT = 50, 5000, 1000
 
 
 def fill(port: int, count: int, size: int) -> float:
@@ -46,16 +46,19 @@ def fill(port: int, count: int, size: int) -> float:
 
 
 def receive(port: int, count: int) -> float:
-    """Consume until `count` messages have come; seconds."""
+    """Consume `count` messages, confirming them unless it is only one; seconds."""
     client = RawClient(port, "bench-recovery", timeout=120)
     began = time.monotonic()
     client.open(URI, 0, READ)
-    client.consume(0, 1, credit=1 << 30, credit_bytes=1 << 40)
+    client.consume(0, 1, credit=_CREDIT, credit_bytes=1 << 30)
     got = 0
     while got < count:
         for buffer, (kind, _, start, end) in client.events(60.0):
             if kind == EventType.PUSH:
-                got += sum(1 for _ in pushes(buffer, start, end))
+                guids = [guid for guid, _ in pushes(buffer, start, end)]
+                got += len(guids)
+                if count > 1:
+                    client.send(confirm_event(0, guids))
     client.close()
     return time.monotonic() - began
 
