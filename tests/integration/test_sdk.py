@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from blazingmq import AckStatus, BasicHealthMonitor, CompressionAlgorithmType, PropertyType, QueueOptions, Timeouts
 from blazingmq import session_events as events
 from blazingmq.exceptions import BrokerTimeoutError
+from kit.client import DEADLINE
 from kit.process import ProcessWorld
 from kit.sdk import Application, application, heard, script
 
@@ -160,8 +162,7 @@ def test_messages_of_a_killed_process_come_to_another(node: ProcessWorld, app: A
         sys.stdin.read()
     """) as victim:
         heard(victim, "holding 0 1 2 3")
-        while node.stored(PRIORITY) != 3:
-            pass
+        eventually(lambda: node.stored(PRIORITY) == 3, "the confirm did not arrive")
         victim.send_signal(signal.SIGKILL)
         node.expect_log("redelivering 3 message(s)")
     app.session.open_queue("bmq://d/other", write=True)
@@ -346,12 +347,11 @@ def test_a_too_large_window_of_reserved_operations_is_refused_locally(node: Proc
         app.session.close_queue("bmq://d/never")
 
 
-def eventually(condition: Callable[[], bool], what: str, tries: int = 200) -> None:
+def eventually(condition: Callable[[], bool], what: str) -> None:
     """Ask the broker until it is so; each try is a round trip."""
-    for _ in range(tries):
-        if condition():
-            return
-    raise AssertionError(what)
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, what
 
 
 @spec("broker", 45)

@@ -18,10 +18,12 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 
-from blazingmq import AckStatus
+from blazingmq import Ack, AckStatus
+
 from kit.process import ProcessWorld
 from kit.sdk import Application, application, script
 
@@ -54,15 +56,15 @@ class Producer(threading.Thread):
             self._room.acquire()
             while len(self.acked) - min(map(len, self._readers)) > BACKLOG_MAX and not self.ended.is_set():
                 time.sleep(0.01)
-            self.app.session.post(self.uri, b"%d" % number, on_ack=lambda ack, number=number: self._on_ack(ack, number))
+            self.app.session.post(self.uri, b"%d" % number, on_ack=partial(self._on_ack, number))
         for _ in range(IN_FLIGHT_MAX):
             self._room.acquire()
 
-    def _on_ack(self, ack: object, number: int) -> None:
-        if ack.status is AckStatus.SUCCESS:  # type: ignore[attr-defined]
+    def _on_ack(self, number: int, ack: Ack) -> None:
+        if ack.status is AckStatus.SUCCESS:
             self.acked.add(number)
         else:
-            self.refused[str(ack.status)] += 1  # type: ignore[attr-defined]
+            self.refused[str(ack.status)] += 1
         self._room.release()
 
 
