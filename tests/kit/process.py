@@ -98,11 +98,11 @@ class BrokerProcess:
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
         self._reader.start()
 
-    def start(self) -> None:
+    def start(self, deadline: float = START_DEADLINE) -> None:
         """Run the command and wait until it serves."""
         since = len(self.records)
         self.launch()
-        self.expect(STARTED, since=since, deadline=START_DEADLINE)
+        self.expect(STARTED, since=since, deadline=deadline)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

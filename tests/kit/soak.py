@@ -34,6 +34,7 @@ BACKLOG_MAX = 5000  # messages of one producer that its slowest reader has not s
 GROWTH_MAX = 1.5  # of the memory once it is settled
 SETTLED_SECONDS = 330  # the history of GUIDs for deduplication is full then
 DRAIN_SECONDS_MAX = 120
+RECOVERY_SECONDS_MAX = 180
 
 
 class Producer(threading.Thread):
@@ -124,7 +125,9 @@ def soak(minutes: float, seed: int) -> list[str]:
             else:
                 world._admin = None
                 world.broker.kill() if what == "kill" else world.broker.terminate()
-                world.broker.start()
+                began = time.monotonic()
+                world.broker.start(RECOVERY_SECONDS_MAX)
+                print(f"       recovered in {time.monotonic() - began:.1f} s", flush=True)
         for producer in producers:
             producer.ended.set()
             producer.join(DRAIN_SECONDS_MAX)

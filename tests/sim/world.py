@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.storage.memory import Died
@@ -308,8 +309,8 @@ class SimWorld(MemoryWorld):
         self.trace("boot")
         try:
             self.start()
-        except Died:
-            self.died += 1
+        except (Died, LocalError, OSError) as error:  # somebody starts it again
+            self.died += isinstance(error, Died)
             self.crash_now(power=False)
             return
         self.broker.shell = SimShell(self)
