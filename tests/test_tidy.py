@@ -13,12 +13,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "bmqtwist"
 
 # docs/architecture.md, "Ranks": a module imports only from its own rank or a lower number.
-RANKS = {"limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5,
+RANKS: dict[str, float] = {"limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5, "sdk": 5.5,
          "node": 6, "console": 7, "cli": 7, "storagetool": 7, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
 IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.shell", "node.pipe", "node.process", "node.statslog",
               "node.tls", "node.load", "node.logs", "storagetool.inputs", "tap"}
 IO_PACKAGES = {"console", "cli"}
+CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "queue.expression", "__version__")
 FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein", "autobahn")
 LINES_MAX = 700
 
@@ -31,7 +32,7 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def rank(name: str) -> int | None:
+def rank(name: str) -> float | None:
     """The rank of a dotted module name below bmqtwist; None for the package itself."""
     return RANKS[name.split(".")[0]] if name else None
 
@@ -50,7 +51,8 @@ def imports(path: Path) -> list[tuple[int, str]]:
 
 def is_pure(name: str) -> bool:
     """Must this module run without a reactor, a clock, a socket or a file?"""
-    return name not in IO_MODULES and name.split(".")[0] not in IO_PACKAGES
+    return (name not in IO_MODULES and name.split(".")[0] not in IO_PACKAGES
+            and not name.startswith("sdk.blazingmq"))
 
 
 def tracked() -> list[str]:
@@ -71,6 +73,15 @@ def test_a_module_imports_only_from_its_own_rank_or_below(path: Path) -> None:
             continue
         theirs = rank(name.removeprefix("bmqtwist."))
         assert own is not None and theirs is not None and theirs <= own, f"{path}:{line}: imports {name} from above"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if dotted(p).startswith("sdk")], ids=dotted)
+def test_the_client_library_knows_nothing_of_the_broker(path: Path) -> None:
+    """An application that only posts does not load a broker."""
+    for line, name in imports(path):
+        if name.startswith("bmqtwist."):
+            short = name.removeprefix("bmqtwist.")
+            assert short.startswith(CLIENT_MAY_IMPORT), f"{path}:{line}: imports {name}"
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if is_pure(dotted(p))], ids=dotted)

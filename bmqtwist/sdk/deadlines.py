@@ -1,0 +1,49 @@
+"""Named deadlines: set, cleared, asked for the next one. Pure; seconds on whatever clock the caller uses."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heappop, heappush
+
+
+class Deadlines:
+    """At most one deadline per key; the heap forgets lazily."""
+
+    __slots__ = ("_count", "_due", "_heap")
+
+    def __init__(self) -> None:
+        self._due: dict[Hashable, tuple[float, int]] = {}
+        self._heap: list[tuple[float, int, Hashable]] = []
+        self._count = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._due
+
+    def set(self, key: Hashable, due: float) -> None:
+        """Set or move a deadline."""
+        self._count += 1
+        self._due[key] = due, self._count
+        heappush(self._heap, (due, self._count, key))
+
+    def clear(self, key: Hashable) -> None:
+        """Forget a deadline, if there is one."""
+        self._due.pop(key, None)
+
+    def next(self) -> float | None:
+        """The earliest deadline."""
+        heap = self._heap
+        while heap:
+            due, number, key = heap[0]
+            if self._due.get(key) == (due, number):
+                return due
+            heappop(heap)
+        return None
+
+    def expire(self, now: float) -> Hashable | None:
+        """Take out one key that is due, the earliest first; None if there is none."""
+        due = self.next()
+        if due is None or due > now:
+            return None
+        key = heappop(self._heap)[2]
+        del self._due[key]
+        return key

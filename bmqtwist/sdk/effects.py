@@ -1,0 +1,84 @@
+"""What the core asks of the front around it. Besides these, messages, acknowledgements and session events are effects.
+
+| effect | the front does |
+|---|---|
+| `Connect` | open a channel, then call `connected(attempt)` or `failed(attempt, reason)` |
+| `Close` | close the channel of that attempt (or give the attempt up); nothing of it may be reported any more |
+| `Completed` | wake whoever made the request `token` |
+| `Settled` | a group of posts has all its answers |
+| `Room` | posts that wait for room may be tried again |
+| `Message` | give it to the application |
+| `Ack` | tell whoever posted with `token` |
+| `SessionEvent` | tell the application |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bmqtwist.sdk.options import Address
+from bmqtwist.sdk.results import Ack, Result
+
+FAILED_KEPT_MAX = 100  # acknowledgements of failed posts that a group keeps; all are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Open a channel."""
+
+    attempt: int
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a channel."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A request ended."""
+
+    token: object
+    result: Result
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """There is room for posts again."""
+
+
+class Group:
+    """Posts that are waited for together, at no cost per message: `outstanding` counts those without an answer.
+
+    `failed` holds the first FAILED_KEPT_MAX failures, `failures` counts them all. Nothing is reported before `seal`.
+    """
+
+    __slots__ = ("acks", "failed", "failures", "outstanding", "sealed", "token")
+
+    def __init__(self, token: object = None, keep_acks: bool = False) -> None:
+        self.token = token
+        self.outstanding = 0
+        self.sealed = False
+        self.failures = 0
+        self.failed: list[Ack] = []
+        self.acks: dict[bytes, Ack] | None = {} if keep_acks else None
+
+    def settle(self, ack: Ack) -> None:
+        """Take note of an acknowledgement that has something to say."""
+        if self.acks is not None:
+            self.acks[ack.guid] = ack
+        if ack.status is not Result.SUCCESS:
+            self.failures += 1
+            if len(self.failed) < FAILED_KEPT_MAX:
+                self.failed.append(ack)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A sealed group has no outstanding posts left."""
+
+    group: Group

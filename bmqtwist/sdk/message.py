@@ -1,0 +1,133 @@
+"""One delivered message: nothing of it is inflated or parsed before somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from bmqtwist.errors import LocalError
+from bmqtwist.wire import properties as wire_properties
+from bmqtwist.wire.properties import PropertyType, Value
+from bmqtwist.wire.restyle import open_data
+
+if TYPE_CHECKING:
+    from bmqtwist.sdk.options import Subscription
+    from bmqtwist.sdk.queues import Queue
+
+
+class Message:
+    """A message as a consumer sees it.
+
+    `guid` 16 bytes; `queue` where it came from; `subscription` which of the queue's subscriptions it is for;
+    `redelivered`: it was delivered before, here or elsewhere. `payload` and `properties` raise PeerError if what the
+    producer sent cannot be read. As a context manager, plain or `async`, it confirms itself unless the block raises.
+    """
+
+    __slots__ = ("_area", "_data", "_flags", "_form", "_payload", "_properties", "guid", "queue", "subscription")
+
+    def __init__(self, queue: Queue, subscription: Subscription | None, guid: bytes, data: bytes, flags: int,
+                 form: int) -> None:
+        self.queue, self.subscription, self.guid = queue, subscription, guid
+        self._data, self._flags, self._form = data, flags, form  # form: schema id << 3 | CAT
+        self._payload: bytes | None = None if flags & 2 or form else data
+        self._area = b""
+        self._properties: wire_properties.Properties | None = None
+
+    def _open(self) -> None:
+        self._area, self._payload = open_data(self._data, bool(self._flags & 2), self._form & 7, self._form >> 3)
+
+    @property
+    def payload(self) -> bytes:
+        """What the producer posted."""
+        if self._payload is None:
+            self._open()
+        return self._payload  # type: ignore[return-value]
+
+    data = payload
+
+    @property
+    def value(self) -> Any:
+        """The payload through the queue's codec; without one, the payload."""
+        codec = self.queue.codec
+        return self.payload if codec is None else codec.decode(self.payload)
+
+    @property
+    def _typed(self) -> wire_properties.Properties:
+        if self._properties is None:
+            if self._flags & 2:
+                if self._payload is None:
+                    self._open()
+                self._properties = wire_properties.decode(self._area, self._form >> 3 != 0)
+            else:
+                self._properties = {}
+        return self._properties
+
+    @property
+    def properties(self) -> dict[str, Value]:
+        """Values by name."""
+        return {name: value for name, (_, value) in self._typed.items()}
+
+    @property
+    def property_types(self) -> dict[str, PropertyType]:
+        """Types by name."""
+        return {name: kind for name, (kind, _) in self._typed.items()}
+
+    @property
+    def redelivered(self) -> bool:
+        """Was it delivered before?"""
+        return bool(self._flags & 4)
+
+    @property
+    def uri(self) -> str:
+        """The queue's URI as it was opened."""
+        return self.queue.uri
+
+    def confirm(self) -> None:
+        """Done with it; SdkError NOT_CONNECTED while there is no connection: it will come again then."""
+        self.queue.owner.confirm(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if kind is None:
+            self.confirm()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        if kind is None:
+            self.confirm()
+
+    def __repr__(self) -> str:
+        return f"<Message {self.guid.hex().upper()} for {self.queue.uri}>"
+
+
+def typed(values: Mapping[str, object], types: Mapping[str, PropertyType] | None = None) -> wire_properties.Properties:
+    """Properties with their types: those given, else BOOL for bool, INT64 for int, STRING for str, BINARY for bytes.
+
+    In ascending order of names, as the other SDKs write them. Raises LocalError for a value of another type or a
+    type given for a property that is not there.
+    """
+    found: wire_properties.Properties = {}
+    for name in sorted(values):
+        value = values[name]
+        kind = types.get(name) if types else None
+        if kind is None:
+            kind = _TYPES.get(type(value))
+            if kind is None:
+                raise LocalError(
+                    f"property {name[:40]!r}: {type(value).__name__} is no property type, use bool, int, str or bytes")
+        found[name] = kind, value  # type: ignore[assignment]
+    if types and not types.keys() <= values.keys():
+        raise LocalError(f"a type is given for properties that are not there: "
+                                         f"{', '.join(sorted(types.keys() - values.keys()))[:80]}")
+    return found
+
+
+_TYPES: dict[type, PropertyType] = {bool: PropertyType.BOOL, int: PropertyType.INT64, str: PropertyType.STRING,
+                                    bytes: PropertyType.BINARY}

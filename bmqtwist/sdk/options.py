@@ -1,0 +1,150 @@
+"""What an application chooses: for the session, for a queue, for one subscription. Values only, checked when made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bmqtwist.errors import LocalError
+from bmqtwist.queue.expression import compile_expression
+from bmqtwist.wire.compression import COMPRESS_BYTES_MIN
+from bmqtwist.wire.control import Encoding
+
+DEFAULT_BROKER = "tcp://localhost:30114"
+DEFAULT_PORT = 30114
+MAX_UNCONFIRMED_MESSAGES = 1000
+MAX_UNCONFIRMED_BYTES = 32 << 20
+_PRIORITY_MAX = (1 << 30) - 1  # half the range of an int: the rest is reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One broker: host, port, and whether it wants TLS."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    tls: bool = False
+
+    def __str__(self) -> str:
+        return f"{'tls' if self.tls else 'tcp'}://{self.host}:{self.port}"
+
+
+def parse_brokers(text: str | list[str] | tuple[str, ...]) -> tuple[Address, ...]:
+    """Addresses `tcp://host[:port]` or `tls://host[:port]`, several of them separated by commas or in a list."""
+    parts = text.split(",") if isinstance(text, str) else list(text)
+    found = []
+    for part in parts:
+        scheme, colon, rest = part.strip().partition("://")
+        if not colon or scheme not in ("tcp", "tls") or not rest:
+            raise LocalError(f"broker address {part!r}: write tcp://host:port or tls://host:port")
+        host, port = rest.rstrip("/"), str(DEFAULT_PORT)
+        if host.startswith("["):
+            host, _, tail = host[1:].partition("]")
+            port = tail[1:] or port
+        elif ":" in host:
+            host, _, port = host.rpartition(":")
+        if not port.isdecimal() or not 0 < int(port) < 1 << 16 or not host:
+            raise LocalError(f"broker address {part!r}: the port is a number from 1 to 65535")
+        found.append(Address(host, int(port), scheme == "tls"))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What is shown to the broker before anything else."""
+
+    mechanism: str
+    data: bytes | None = None
+
+    @classmethod
+    def basic(cls, user: str, password: str) -> Credential:
+        """A name and a password."""
+        return cls("BASIC", f"{user}:{password}".encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which messages of a queue are wanted and how many at a time; `context` comes back with each of them.
+
+    `expression` "" = all. Limits: messages and bytes delivered and not confirmed yet.
+    """
+
+    expression: str = ""
+    max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES
+    max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES
+    consumer_priority: int = 0
+    context: object = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.expression:
+            compile_expression(self.expression)
+        if abs(self.consumer_priority) > _PRIORITY_MAX:
+            raise LocalError(f"consumer_priority {self.consumer_priority}: use {-_PRIORITY_MAX} to {_PRIORITY_MAX}")
+        if self.max_unconfirmed_messages < 0 or self.max_unconfirmed_bytes < 0:
+            raise LocalError("max_unconfirmed_messages and max_unconfirmed_bytes cannot be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """How a queue is read. Without `subscriptions` the first three say what the only one is.
+
+    `suspends_on_bad_host_health`: no delivery and no posts while the health monitor says the host is unhealthy.
+    """
+
+    max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES
+    max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES
+    consumer_priority: int = 0
+    suspends_on_bad_host_health: bool = False
+    subscriptions: tuple[Subscription, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.subscriptions, tuple):
+            object.__setattr__(self, "subscriptions", tuple(self.subscriptions))
+        self.effective()
+
+    def effective(self) -> tuple[Subscription, ...]:
+        """The subscriptions to configure, at least one."""
+        return self.subscriptions or (Subscription("", self.max_unconfirmed_messages, self.max_unconfirmed_bytes,
+                                                   self.consumer_priority),)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """Everything about a session but its callbacks. `_s` seconds, `_bytes` bytes."""
+
+    brokers: tuple[Address, ...] = (Address("localhost"),)
+    connect_timeout_s: float = 60.0  # until the first connection is up; later ones are tried for ever
+    attempt_timeout_s: float = 15.0  # one attempt: TCP, TLS, authentication, negotiation
+    disconnect_timeout_s: float = 30.0
+    open_timeout_s: float = 300.0
+    configure_timeout_s: float = 300.0
+    close_timeout_s: float = 300.0
+    backoff_first_s: float = 0.5
+    backoff_max_s: float = 30.0
+    drain_s: float = 5.0  # stop waits that long for acknowledgements
+    post_wait_s: float = 5.0  # a post that waits for room gives up after that
+    unacked_bytes_max: int = 256 << 20  # posts without acknowledgement that are kept
+    channel_high_bytes: int = 124 << 20  # bytes waiting for the socket that stop posts
+    channel_low_bytes: int = 62 << 20  # and that let them go on
+    batch_bytes_max: int = 1 << 20  # one PUT event
+    batch_delay_s: float = 0.0  # 0 = posts leave at the end of the turn they were made in
+    slow_consumer_high: int = 100_000  # messages delivered and not taken by the application
+    slow_consumer_low: int = 50_000
+    compression: bool = False
+    compression_threshold_bytes: int = COMPRESS_BYTES_MIN
+    credential: Credential | Callable[[], Credential] | None = None
+    encoding: Encoding = Encoding.BER
+
+    def __post_init__(self) -> None:
+        if not self.brokers:
+            raise LocalError("a session needs at least one broker address")
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if name.endswith("_timeout_s") and not value > 0:
+                raise LocalError(f"{name} {value}: must be greater than 0")
+            if name.endswith(("_s", "_bytes", "_bytes_max")) and value < 0:
+                raise LocalError(f"{name} {value}: cannot be negative")
+        if self.channel_low_bytes > self.channel_high_bytes or self.slow_consumer_low > self.slow_consumer_high:
+            raise LocalError("a low watermark cannot be above its high one")
+        if self.compression_threshold_bytes < COMPRESS_BYTES_MIN:
+            raise LocalError(f"compression_threshold_bytes: at least {COMPRESS_BYTES_MIN}, less is never compressed")

@@ -1,0 +1,127 @@
+"""Posts on their way: every one is kept from `add` until its acknowledgement, whatever the connection does.
+
+    add        a new post: kept, and put into the batch if the session is ready
+    cut        the batch becomes PUT events; posts that want no acknowledgement are forgotten once these are taken
+    again      after a reconnect: everything kept goes into the batch, in the order it was posted, byte for byte
+    answer     an acknowledgement; None if nobody waits for it (a duplicate, or not ours)
+    expire     posts that are too old to be sent again without the risk of a duplicate
+
+One dictionary in order of posting is all there is; a post is packed once, when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bmqtwist.sdk.effects import Group
+from bmqtwist.wire import events, properties
+from bmqtwist.wire.fast import MESSAGE_PROPERTIES, EventType, event_header
+from bmqtwist.wire.restyle import close_data, open_data
+
+if TYPE_CHECKING:
+    from bmqtwist.sdk.queues import Queue
+
+
+class Put:
+    """One post: the packed message and who waits for its outcome."""
+
+    __slots__ = ("correlation", "group", "guid", "packed", "posted_at", "queue", "token", "wants_ack")
+
+    def __init__(self, queue: Queue, guid: bytes, packed: bytes, posted_at: float, wants_ack: bool, token: object,
+                 correlation: object, group: Group | None) -> None:
+        self.queue, self.guid, self.packed, self.posted_at = queue, guid, packed, posted_at
+        self.wants_ack, self.token, self.correlation, self.group = wants_ack, token, correlation, group
+
+
+class Puts:
+    """The posts of a session. `held_bytes`: packed bytes of all that are kept."""
+
+    __slots__ = ("_batch", "_forget", "_limit_bytes", "batch_bytes", "held_bytes", "kept")
+
+    def __init__(self, batch_bytes_max: int) -> None:
+        self.kept: dict[bytes, Put] = {}  # by GUID, in order of posting
+        self.held_bytes = 0
+        self.batch_bytes = 0
+        self._batch: list[bytes] = []
+        self._forget: list[bytes] = []  # GUIDs in the batch that want no acknowledgement
+        self._limit_bytes = batch_bytes_max
+
+    def keep(self, put: Put) -> None:
+        """Keep a post."""
+        self.kept[put.guid] = put
+        self.held_bytes += len(put.packed)
+
+    def send(self, put: Put) -> None:
+        """Put a kept post into the batch."""
+        packed = put.packed
+        self._batch.append(packed)
+        self.batch_bytes += len(packed)
+        if not put.wants_ack:
+            self._forget.append(put.guid)
+
+    def again(self) -> None:
+        """Put everything that is kept into the batch."""
+        self.drop_batch()
+        for put in self.kept.values():
+            self.send(put)
+
+    def drop_batch(self) -> None:
+        """The connection is gone: what is kept stays, the batch is void."""
+        self._batch, self._forget, self.batch_bytes = [], [], 0
+
+    def cut(self) -> Iterator[bytes]:
+        """The batch as PUT events of about the limit; a single message may be larger."""
+        batch, self._batch, self.batch_bytes = self._batch, [], 0
+        start, size = 0, 0
+        for index, packed in enumerate(batch):
+            if size and size + len(packed) > self._limit_bytes:
+                yield b"".join((event_header(EventType.PUT, size), *batch[start:index]))
+                start, size = index, 0
+            size += len(packed)
+        if size:
+            yield b"".join((event_header(EventType.PUT, size), *batch[start:]))
+
+    def taken(self) -> list[Put]:
+        """Everything cut is with the channel: forget, and give, what wants no acknowledgement."""
+        if not self._forget:
+            return []
+        forget, self._forget = self._forget, []
+        return [put for guid in forget if (put := self.answer(guid)) is not None]
+
+    def answer(self, guid: bytes) -> Put | None:
+        """Take a post out; None if there is none of that GUID."""
+        put = self.kept.pop(guid, None)
+        if put is not None:
+            self.held_bytes -= len(put.packed)
+        return put
+
+    def of(self, queue: Queue) -> list[Put]:
+        """What is kept of one queue, in order."""
+        return [put for put in self.kept.values() if put.queue is queue]
+
+    def expired(self, now: float) -> tuple[list[Put], float | None]:
+        """Posts older than the deduplication time of their queue, and when the next one will be."""
+        old: list[Put] = []
+        due: float | None = None
+        for put in self.kept.values():
+            end = put.posted_at + put.queue.deduplication_s
+            if end <= now:
+                old.append(put)
+            elif due is None or end < due:
+                due = end
+        return old, due
+
+    def restyle(self) -> None:
+        """The new broker reads only old-style properties: rewrite what has new-style ones."""
+        for put in self.kept.values():
+            message = events.decode_put(put.packed, 0, len(put.packed))[0][0]
+            if not message.flags & MESSAGE_PROPERTIES or not message.schema_id:
+                continue
+            area, payload = open_data(message.data, True, message.compression, message.schema_id)
+            message.data, message.compression = close_data(properties.to_v1(area), payload, False,
+                                                           bool(message.compression))
+            message.schema_id, message.crc = 0, None
+            self.held_bytes -= len(put.packed)
+            put.packed = events.encode_put([message])[8:]
+            self.held_bytes += len(put.packed)

@@ -1,0 +1,265 @@
+"""A broker that does what the test says, around a session core, on a clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from bmqtwist.errors import Category
+from bmqtwist.ids import GuidGenerator
+from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOptions
+from bmqtwist.sdk.core import SessionCore
+from bmqtwist.sdk.effects import Close, Completed, Connect, Room, Settled
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.queues import Queue
+from bmqtwist.wire import control, events, schema
+from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage
+from bmqtwist.wire.fast import EventType, sub_queue_ids
+from bmqtwist.wire.frames import FrameBuffer
+
+FEATURES = ("PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2;MPS:MESSAGE_PROPERTIES_EX;"
+            "SUBSCRIPTIONS:CONFIGURE_STREAM")
+URI = "bmq://bmq.test.mem.priority/q1"
+FANOUT = "bmq://bmq.test.mem.fanout/q1"
+CLIENT_ID = bytes.fromhex("0A0B0C0D0E0F")
+
+
+@dataclass
+class Bench:
+    """The core, what it said to the broker (`heard`), and what it told the application (all other lists)."""
+
+    options: SessionOptions = field(default_factory=SessionOptions)
+    features: str = FEATURES
+    heartbeat_ms: int = 3000
+    missed_max: int = 0
+    routing_flags: int = 2
+    deduplication_ms: int = 300_000
+    acks_at_once: bool = True
+    client_id: bytes = CLIENT_ID
+
+    def __post_init__(self) -> None:
+        self.now = 1000.0
+        self.wakes = 0
+        self.silent: set[str] = set()  # requests that get no answer
+        self.refuse: dict[str, Category] = {}  # requests answered with a status
+        self.up = True  # does the broker accept connections?
+        self.connected = False
+        self.attempt = 0
+        self.connects: list[Connect] = []
+        self.closes: list[Close] = []
+        self.heard: list[Any] = []  # control values, Put, Confirm, "HEARTBEAT_REQ", ... in order
+        self.events: list[SessionEvent] = []
+        self.acks: list[Ack] = []
+        self.messages: list[Message] = []
+        self.done: dict[object, Completed] = {}
+        self.settled: list[Settled] = []
+        self.rooms = 0
+        self.log: list[str] = []  # everything told to the application, in order
+        self.requests: list[ControlMessage] = []
+        self._guids = GuidGenerator(self.client_id, 0)
+        self._ticks = count(1)
+        identity = schema.ClientIdentity(1, client_type=schema.ClientType.E_TCPCLIENT)
+        self.core = SessionCore(self.options, identity, lambda: self._guids.make(next(self._ticks)), self.now,
+                                wake=self._wake)
+        self._frames = FrameBuffer(1 << 20)
+        self._negotiated = False
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    # -- turns ------------------------------------------------------------------------------------------------------
+
+    def turn(self, *, flush: bool = False) -> None:
+        """Perform effects and answer output until nothing is left."""
+        while True:
+            effects = self.core.take_effects()
+            for effect in effects:
+                self._perform(effect)
+            chunks = self.core.take_output(flush)
+            if self.connected:
+                for chunk in chunks:
+                    self._broker(chunk)
+            if not effects and not chunks:
+                return
+
+    def _perform(self, effect: object) -> None:
+        if isinstance(effect, Connect):
+            self.connects.append(effect)
+            self.attempt = effect.attempt
+            if self.up:
+                self.connected, self._negotiated = True, False
+                self._frames = FrameBuffer(1 << 20)
+                self.core.connected(effect.attempt, self.now)
+            else:
+                self.core.failed(effect.attempt, "connection refused", self.now)
+        elif isinstance(effect, Close):
+            self.closes.append(effect)
+            self.connected = False
+        elif isinstance(effect, Completed):
+            self.done[effect.token] = effect
+            self.log.append(f"done {effect.token} {effect.result}")
+        elif isinstance(effect, Settled):
+            self.settled.append(effect)
+            self.log.append("settled")
+        elif isinstance(effect, Room):
+            self.rooms += 1
+        elif isinstance(effect, Message):
+            self.messages.append(effect)
+            self.log.append(f"message {effect.payload.decode()}")
+        elif isinstance(effect, Ack):
+            self.acks.append(effect)
+            self.log.append(f"ack {effect.token} {effect.status}")
+        elif isinstance(effect, SessionEvent):
+            self.events.append(effect)
+            self.log.append(f"event {effect.kind.name}" + (f" {effect.uri}" if effect.uri else ""))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, each deadline at its own moment."""
+        end = self.now + seconds
+        while True:
+            due = self.core.deadline()
+            if due is None or due > end:
+                break
+            self.now = max(due, self.now)
+            self.core.tick(self.now)
+            self.turn()
+        self.now = end
+        self.core.tick(self.now)
+        self.turn()
+
+    # -- the broker -------------------------------------------------------------------------------------------------
+
+    def _broker(self, chunk: bytes) -> None:
+        buffer, spans = self._frames.receive(chunk)
+        for kind, specific, start, end in spans:
+            if kind == EventType.PUT:
+                puts, error = events.decode_put(buffer, start, end)
+                assert error is None
+                self.heard += puts
+                wanted = [put for put in puts if put.flags & 1]
+                if self.acks_at_once and wanted:
+                    self.ack(*wanted)
+            elif kind == EventType.CONFIRM:
+                self.heard += events.decode_confirm(buffer, start, end)[0]
+            elif kind == EventType.AUTHENTICATION:
+                message: Any = control.decode_authentication(buffer[start:end], specific >> 5)
+                self.heard.append(message.value)
+                self._authenticate()
+            elif kind == EventType.CONTROL and not self._negotiated:
+                self._negotiated = True
+                self.heard.append(control.decode_negotiation(buffer[start:end], specific >> 5).value)
+                self._negotiate()
+            elif kind == EventType.CONTROL:
+                message = control.decode_control(buffer[start:end], specific >> 5)
+                self.heard.append(message.value)
+                self.requests.append(message)
+                self.answer(message)
+            else:
+                self.heard.append(EventType(kind).name)
+
+    def say(self, *messages: Any) -> None:
+        """Let the broker send schema messages, or bytes."""
+        for message in messages:
+            data = message if isinstance(message, bytes) else control.encode_event(message)
+            self.core.received(data, self.now)
+        self.turn()
+
+    def _authenticate(self) -> None:
+        if "authenticationRequest" not in self.silent:
+            category = self.refuse.get("authenticationRequest", Category.E_SUCCESS)
+            self.say(AuthenticationMessage("authenticationResponse", schema.AuthenticationResponse(
+                schema.Status(category, 0, "" if not category else "no"), 60_000)))
+
+    def _negotiate(self) -> None:
+        if "clientIdentity" in self.silent:
+            return
+        category = self.refuse.get("clientIdentity", Category.E_SUCCESS)
+        self.say(NegotiationMessage("brokerResponse", schema.BrokerResponse(
+            schema.Status(category, 0, "go away" if category else ""), 1, 999999, False,
+            schema.ClientIdentity(1, client_type=schema.ClientType.E_TCPBROKER, features=self.features),
+            self.heartbeat_ms, self.missed_max)))
+
+    def answer(self, message: ControlMessage, force: bool = False) -> None:
+        """Answer a request as this broker is told to."""
+        name = message.choice
+        if name in self.silent and not force:
+            return
+        if name in self.refuse:
+            self.say(ControlMessage(message.r_id, "status", schema.Status(self.refuse[name], 1, f"{name} refused")))
+            return
+        value: Any
+        if name == "openQueue":
+            value = schema.OpenQueueResponse(message.value, schema.RoutingConfiguration(self.routing_flags),
+                                             self.deduplication_ms)
+        elif name == "configureStream":
+            value = schema.ConfigureStreamResponse(message.value)
+        elif name == "configureQueueStream":
+            value = schema.ConfigureQueueStreamResponse(message.value)
+        elif name == "closeQueue":
+            value = schema.CloseQueueResponse()
+        else:
+            value = schema.DisconnectResponse()
+        self.say(ControlMessage(message.r_id, f"{name}Response", value))
+
+    def ack(self, *puts: events.Put, status: int = 0) -> None:
+        """Acknowledge."""
+        self.say(events.encode_ack([events.Ack(status, 0, put.guid, put.queue_id) for put in puts]))
+
+    def push(self, payload: bytes, s_id: int = 1, q_id: int = 0, guid: bytes = bytes(15) + b"\1", flags: int = 0) -> None:
+        """Deliver."""
+        self.say(events.encode_push([events.Push(q_id, guid, payload, flags, options=sub_queue_ids([s_id]))]))
+
+    # -- the application --------------------------------------------------------------------------------------------
+
+    def start(self) -> Bench:
+        """Start the session and let it come up."""
+        self.core.start("start", self.now)
+        self.turn()
+        return self
+
+    def open(self, uri: str = URI, *, read: bool = False, write: bool = True, options: QueueOptions | None = None,
+             timeout_s: float | None = None) -> Queue:
+        """Open a queue; its outcome is in `done` under ("open", uri)."""
+        queue = self.core.open(uri, ("open", uri), self.now, read=read, write=write, queue_options=options,
+                               timeout_s=timeout_s)
+        self.turn()
+        return queue
+
+    def post(self, queue: Queue, payload: bytes, *, turn: bool = True, **more: Any) -> bytes:
+        """Post with the payload as token."""
+        guid = self.core.post(queue, payload, self.now, token=payload, **more)
+        if turn:
+            self.turn()
+        return guid
+
+    def lose(self, *, up: bool = True) -> None:
+        """Cut the connection."""
+        self.up, self.connected = up, False
+        self.core.lost(self.attempt, "connection reset", self.now)
+        self.turn()
+
+    def come_back(self) -> None:
+        """Let the broker accept connections, and the session find out."""
+        self.up = True
+        self.advance(40.0)
+
+    def kinds(self) -> list[EventKind]:
+        """Kinds of all session events."""
+        return [event.kind for event in self.events]
+
+    def puts(self) -> list[events.Put]:
+        """All PUT messages heard."""
+        return [each for each in self.heard if isinstance(each, events.Put)]
+
+    def payloads(self) -> list[bytes]:
+        """Their data."""
+        return [put.data for put in self.puts()]
+
+    def last(self, kind: type) -> Any:
+        """The last of what was heard of a kind."""
+        return [each for each in self.heard if isinstance(each, kind)][-1]
+
+    def count(self, kind: type) -> int:
+        """How many of a kind were heard."""
+        return sum(isinstance(each, kind) for each in self.heard)
