@@ -6,6 +6,7 @@ a file that cannot be read.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,13 +14,35 @@ from typing import Any
 
 import click
 
+from bmqtwist.cli.storageverify import Target, directory_target, print_findings
+from bmqtwist.cli.storageverify import compare as compare_directories
+from bmqtwist.cli.storageverify import verify as verify_target
 from bmqtwist.errors import LocalError
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storagetool.datafile import DataFile
-from bmqtwist.storagetool.inputs import JOURNAL, LEDGER, InputError, Paths, ReadOnlyFile, kind_of, ledger_files, resolve
+from bmqtwist.storagetool.inputs import (
+    JOURNAL,
+    LEDGER,
+    InputError,
+    Paths,
+    ReadOnlyFile,
+    SetFiles,
+    Watch,
+    kind_of,
+    ledger_files,
+    resolve,
+    set_name,
+)
 from bmqtwist.storagetool.journalview import records
 from bmqtwist.storagetool.ledgershow import LedgerShow
-from bmqtwist.storagetool.ledgerview import TYPES, KnownQueue, Ledger, LedgerSelection, open_ledger, queues_of
+from bmqtwist.storagetool.ledgerview import (
+    TYPES,
+    KnownQueue,
+    Ledger,
+    LedgerSelection,
+    open_ledger,
+    queues_of,
+)
 from bmqtwist.storagetool.output import HumanOutput, JsonOutput, Output
 from bmqtwist.storagetool.selection import RECORD_TYPES, Range, Selection
 from bmqtwist.storagetool.show import Show
@@ -181,6 +204,51 @@ def _newest_ledger(directory: str) -> str:
     return found[-1]
 
 
+@storage.command()
+@click.argument("path", nargs=-1, required=True)
+@click.option("--csl-file", help="The ledger to compare with, if it lies elsewhere.")
+@click.option("--no-ledger", is_flag=True, help="Do not compare with a ledger: an archive has none.")
+@_json
+def verify(path: tuple[str, ...], csl_file: str | None, no_ledger: bool, **options: Any) -> None:
+    """Look for damage: records, references, checksums of all messages. PATH: a storage directory, or files of a set."""
+    with _errors():
+        target = _target(path, csl_file)
+        with _progress(list(target.paths())) as watch:
+            told = verify_target(target, not no_ledger, watch)
+        good = print_findings(told, _json_mode(options), click.echo, "Everything is in order.")
+    raise SystemExit(0 if good else EXIT_FOUND_SOMETHING)
+
+
+@storage.command()
+@click.argument("left", type=click.Path(exists=True, file_okay=False))
+@click.argument("right", type=click.Path(exists=True, file_okay=False))
+@_json
+def compare(left: str, right: str, **options: Any) -> None:
+    """Compare the storage directories of two nodes, record by record."""
+    with _errors():
+        paths = [each for directory in (left, right) for each in directory_target(directory).paths()]
+        with _progress(paths) as watch:
+            told = compare_directories(left, right, watch)
+        good = print_findings(told, _json_mode(options), click.echo, "As far as both reach, they are the same.")
+    raise SystemExit(0 if good else EXIT_FOUND_SOMETHING)
+
+
+def _target(paths: tuple[str, ...], csl_file: str | None) -> Target:
+    if len(paths) == 1 and os.path.isdir(paths[0]):
+        target = directory_target(paths[0])
+        if not target.sets and not target.ledger:
+            raise InputError(f"{paths[0]} holds no storage files")
+    else:
+        found = resolve(paths)
+        named = found.journal or found.data or found.qlist
+        number, stamp = set_name(named) if named else (-1, "")
+        sets = [SetFiles(number, stamp, found.journal, found.data, found.qlist)] if named else []
+        target = Target(os.path.dirname(paths[0]) or ".", sets, found.csl)
+    if csl_file:
+        target.ledger = csl_file
+    return target
+
+
 def _show_journal(paths: Paths, options: dict[str, Any]) -> bool:
     _refuse(options, ("csl_record_type", "csl_from_begin"), "a journal")
     dump, summary = options["dump_payload"], options["summary"]
@@ -305,21 +373,24 @@ def _write(text: str) -> None:
 
 
 @contextmanager
+def _progress(paths: list[str]) -> Iterator[Watch | None]:
+    """A progress bar for reading these files, if they are large and somebody watches."""
+    total = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+    if total < _PROGRESS_BYTES_MIN or not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=total, label="reading", file=sys.stderr) as bar:
+        yield bar.update
+
+
+@contextmanager
 def _reading(path: str) -> Iterator[ReadOnlyFile]:
-    """The file, with a progress bar if it is large and somebody watches."""
-    file = ReadOnlyFile(path)
-    try:
-        if file.size < _PROGRESS_BYTES_MIN or not sys.stderr.isatty():
+    with _progress([path]) as watch:
+        file = ReadOnlyFile(path, watch)
+        try:
             yield file
-            return
-        with click.progressbar(length=file.size, label=path, file=sys.stderr) as bar:
-            watched = ReadOnlyFile(path, bar.update)
-            try:
-                yield watched
-            finally:
-                watched.close()
-    finally:
-        file.close()
+        finally:
+            file.close()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from bmqtwist.storagetool.journalview import (
 
 Fields = list[tuple[str, object]]
 
-_MONTHS = "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split()
+_MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS_MAX = 253402300799  # the last second of the year 9999
 NULL_TEXT = "** NULL **"

@@ -83,7 +83,7 @@ class Paths:
 
 @dataclass(slots=True)
 class SetFiles:
-    """One file set in a directory; a path is "" if the file is missing."""
+    """One file set; a path is "" if the file is missing, the partition -1 if the names do not tell it."""
 
     partition_id: int
     stamp: str
@@ -98,6 +98,12 @@ def kind_of(path: str) -> str:
         if path.endswith(suffix):
             return kind
     raise InputError(f"{path} is no storage file: its name should end with {', '.join(_SUFFIXES)}")
+
+
+def set_name(path: str) -> tuple[int, str]:
+    """(partition id, stamp) in the name of a file of a set; (-1, "") if the name is another one."""
+    match = _SET_NAME.fullmatch(os.path.basename(path))
+    return (int(match[1]), match[2]) if match else (-1, "")
 
 
 def resolve(paths: Iterable[str], partition: int | None = None) -> Paths:

@@ -25,7 +25,7 @@ NO_KEY = b""  # of records that belong to no queue
 class JournalRecord:
     """Any record. offset: bytes from the start of the file; wall: seconds since the epoch; flags: the 12 header bits."""
 
-    __slots__ = ("offset", "type", "flags", "lease", "sequence", "wall")
+    __slots__ = ("flags", "lease", "offset", "sequence", "type", "wall")
     queue_key = NO_KEY
 
     def __init__(self, entry: Entry) -> None:
@@ -51,7 +51,7 @@ class JournalRecord:
 class MessageRecord(JournalRecord):
     """MESSAGE. data_dwords: offset of the DATA record, in units of 8 bytes."""
 
-    __slots__ = ("queue_key", "ref_count", "compression", "data_dwords", "guid", "crc", "file_key")
+    __slots__ = ("compression", "crc", "data_dwords", "file_key", "guid", "queue_key", "ref_count")
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
@@ -63,7 +63,7 @@ class MessageRecord(JournalRecord):
 class ConfirmRecord(JournalRecord):
     """CONFIRM; flags are the reason."""
 
-    __slots__ = ("queue_key", "app_key", "guid")
+    __slots__ = ("app_key", "guid", "queue_key")
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
@@ -73,7 +73,7 @@ class ConfirmRecord(JournalRecord):
 class DeletionRecord(JournalRecord):
     """DELETION; flags are the reason."""
 
-    __slots__ = ("queue_key", "guid")
+    __slots__ = ("guid", "queue_key")
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
@@ -83,7 +83,7 @@ class DeletionRecord(JournalRecord):
 class QueueOpRecord(JournalRecord):
     """QUEUE_OP. qlist_words: offset of the QLIST record, in units of 4 bytes."""
 
-    __slots__ = ("queue_key", "app_key", "op", "qlist_words", "start_lease", "start_sequence")
+    __slots__ = ("app_key", "op", "qlist_words", "queue_key", "start_lease", "start_sequence")
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
@@ -94,7 +94,7 @@ class QueueOpRecord(JournalRecord):
 class JournalOpRecord(JournalRecord):
     """JOURNAL_OP; the inner PSN is that of the body. Positions in dwords and words."""
 
-    __slots__ = ("kind", "op", "inner_sequence", "node", "inner_lease", "data_dwords", "qlist_words")
+    __slots__ = ("data_dwords", "inner_lease", "inner_sequence", "kind", "node", "op", "qlist_words")
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)

@@ -131,9 +131,9 @@ def plain(value: Any) -> Any:
         return value.hex().upper()
     if isinstance(value, list):
         return [plain(each) for each in value]
-    if not is_dataclass(value):
+    if isinstance(value, str | int):
         return value
-    parts = {each.wire_name: getattr(value, each.attribute) for each in fields_of(type(value))}
+    parts = {each.wire_name: getattr(value, each.attribute) for each in fields_of(value.__class__)}
     tree = {name: plain(part) for name, part in parts.items() if part != [] and part is not None}
     choice = getattr(value, "choice", "")
     return {**tree, choice: plain(value.value)} if choice else tree
@@ -160,7 +160,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [("", each) for each in value]
     if isinstance(value, _Chosen):
         return [(value.name, value.value)]
-    parts = [(each.wire_name, getattr(value, each.attribute)) for each in fields_of(type(value))]
+    parts = [(each.wire_name, getattr(value, each.attribute)) for each in fields_of(value.__class__)]
     choice = getattr(value, "choice", "")
     return [*parts, ("choice", _Chosen(choice, value.value))] if choice else parts
 

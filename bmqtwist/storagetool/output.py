@@ -6,7 +6,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from bmqtwist.storagetool.datafile import Content, DataRecord, hex_dump, options_text, value_text
+from bmqtwist.storagetool.datafile import (
+    Content,
+    DataRecord,
+    hex_dump,
+    options_text,
+    value_text,
+)
 from bmqtwist.storagetool.fields import RECORD_COLUMN, Fields, aligned, texts
 
 Write = Callable[[str], None]  # takes text with its line ends
@@ -127,7 +133,7 @@ class JsonOutput:
         if self._records:
             self._write("\n  ]")
             self._records, self._members = False, True
-        self._write(f'{",{}".format(chr(10)) if self._members else ""}  "{name}": {self._dump(value, "  ")}')
+        self._write(f'{f",{chr(10)}" if self._members else ""}  "{name}": {self._dump(value, "  ")}')
         self._members = True
 
     def _dump(self, tree: object, indent: str) -> str:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from bmqtwist.storagetool.datafile import DataError, DataFile, content_of
 from bmqtwist.storagetool.fields import Queue, record_fields
-from bmqtwist.storagetool.journalview import ConfirmRecord, DeletionRecord, JournalRecord, MessageRecord
+from bmqtwist.storagetool.journalview import (
+    ConfirmRecord,
+    DeletionRecord,
+    JournalRecord,
+    MessageRecord,
+)
 from bmqtwist.storagetool.output import HumanOutput, Output, Payload
 from bmqtwist.storagetool.selection import Selection, Story, stories, type_of
 

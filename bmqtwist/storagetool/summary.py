@@ -17,8 +17,17 @@ from bmqtwist.storage.records import (
     QueueOp,
     SyncPoint,
 )
-from bmqtwist.storagetool.fields import NOT_APPLICABLE, Fields, Queue, aligned, app_id_of, hex_key, texts, timestamp
-from bmqtwist.storagetool.fields import NULL_TEXT
+from bmqtwist.storagetool.fields import (
+    NOT_APPLICABLE,
+    NULL_TEXT,
+    Fields,
+    Queue,
+    aligned,
+    app_id_of,
+    hex_key,
+    texts,
+    timestamp,
+)
 from bmqtwist.storagetool.journalview import (
     NO_KEY,
     ConfirmRecord,
@@ -29,7 +38,13 @@ from bmqtwist.storagetool.journalview import (
     QueueOpRecord,
 )
 from bmqtwist.storagetool.output import HumanOutput, JsonOutput, Output, Write, percent
-from bmqtwist.storagetool.selection import Selection, Story, is_sync_point, stories, type_of
+from bmqtwist.storagetool.selection import (
+    Selection,
+    Story,
+    is_sync_point,
+    stories,
+    type_of,
+)
 
 Read = Callable[[int, int], bytes]
 _OPS = {QueueOp.PURGE: "purge", QueueOp.CREATION: "creation", QueueOp.DELETION: "deletion",

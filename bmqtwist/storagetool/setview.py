@@ -1,0 +1,60 @@
+"""One file set as recovery reads it, and the findings of a check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from bmqtwist.storage.records import FileType
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+class Source(Protocol):
+    """A file that can be read."""
+
+    @property
+    def size(self) -> int:
+        """Length on disk, bytes."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found. error: data or their references are damaged; warning: something should not be so, though all
+    data are there; note: good to know."""
+
+    severity: str
+    text: str
+
+
+class SetView:
+    """The reading half of PartitionFiles over up to three files; None = the file is not there."""
+
+    broken = False
+
+    def __init__(self, journal: Source | None, data: Source | None, qlist: Source | None) -> None:
+        self.sources = {FileType.JOURNAL: journal, FileType.DATA: data, FileType.QLIST: qlist}
+
+    def lengths(self) -> tuple[int, int, int]:
+        """Lengths on disk of JOURNAL, DATA, QLIST."""
+        journal, data, qlist = (source.size if source is not None else 0 for source in self.sources.values())
+        return journal, data, qlist
+
+    def read_journal(self, offset: int, size: int) -> bytes:
+        """Bytes of the JOURNAL; fewer at its end."""
+        return self._read(FileType.JOURNAL, offset, size)
+
+    def read_data(self, offset: int, size: int) -> bytes:
+        """Bytes of DATA; fewer at its end."""
+        return self._read(FileType.DATA, offset, size)
+
+    def read_qlist(self, offset: int, size: int) -> bytes:
+        """Bytes of QLIST; fewer at its end."""
+        return self._read(FileType.QLIST, offset, size)
+
+    def _read(self, kind: FileType, offset: int, size: int) -> bytes:
+        source = self.sources[kind]
+        return source.read(offset, size) if source is not None else b""

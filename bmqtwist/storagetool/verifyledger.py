@@ -1,0 +1,61 @@
+"""What can be seen to be wrong with a ledger file, alone and beside the journals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bmqtwist.storage.ledgerfile import parse_ledger_file_name
+from bmqtwist.storagetool.ledgerview import Ledger
+from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding
+from bmqtwist.wire.cluster_events import LedgerRecordType
+from bmqtwist.wire.cluster_schema import (
+    LeaderAdvisory,
+    LeaderAdvisoryCommit,
+    PartitionPrimaryAdvisory,
+)
+
+
+def verify_ledger(ledger: Ledger, name: str) -> list[Finding]:
+    """All findings; `name`: the file's, without its directory."""
+    found = [Finding(ERROR, alarm) for alarm in ledger.contents.alarms]
+    log_id = parse_ledger_file_name(name)
+    if log_id is not None and ledger.contents.log_id and log_id != ledger.contents.log_id:
+        found.append(Finding(WARNING, f"the file's name says log id {log_id.hex().upper()}, its header {ledger.log_id}"))
+    if not ledger.entries:
+        found.append(Finding(ERROR, "no record can be read"))
+    found += _order(ledger)
+    if ledger.tail_zeros:
+        found.append(Finding(NOTE, f"{ledger.tail_zeros} B of zeros behind the last record: the broker runs, or did not"
+                                   " stop cleanly"))
+    return found
+
+
+def _order(ledger: Ledger) -> Iterator[Finding]:
+    """LSNs rise, but for what a rollover puts at the start of a file; changes are committed."""
+    latest, committed_any = (0, 0), False
+    open_changes: dict[tuple[int, int], int] = {}
+    for entry in ledger.entries:
+        if entry.lsn <= latest and committed_any:
+            yield Finding(WARNING, f"the record at offset {entry.offset} has LSN {entry.lsn[0]}-{entry.lsn[1]}, after"
+                                   f" {latest[0]}-{latest[1]}")
+        latest = max(latest, entry.lsn)
+        value = entry.record.message.value
+        if isinstance(value, LeaderAdvisoryCommit):
+            committed_any = True
+            committed = value.sequence_number_committed
+            open_changes.pop((committed.elector_term, committed.sequence_number), None)
+        elif entry.record.type is LedgerRecordType.UPDATE:
+            open_changes[entry.lsn] = entry.offset
+    for lsn, offset in open_changes.items():
+        yield Finding(NOTE, f"the change {lsn[0]}-{lsn[1]} at offset {offset} was never committed")
+
+
+def leases_of(ledger: Ledger) -> dict[int, int]:
+    """The highest lease of each partition that the ledger tells of."""
+    found: dict[int, int] = {}
+    for entry in ledger.entries:
+        value = entry.record.message.value
+        if isinstance(value, LeaderAdvisory | PartitionPrimaryAdvisory):
+            for each in value.partitions:
+                found[each.partition_id] = max(found.get(each.partition_id, 0), each.primary_lease_id)
+    return found
