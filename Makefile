@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+FAST ?= .venv-fast
 BIN := $(VENV)/bin
 CONFIG ?= etc
 DATA ?= data
@@ -10,7 +11,7 @@ WORKERS ?= 2
 SEEDS ?= 20
 MINUTES ?= 10
 
-.PHONY: help run demo test conformance soak sim bench lint clean
+.PHONY: help run demo test test-fast conformance soak sim fast bench lint clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
@@ -19,7 +20,8 @@ help:
 	@echo "make conformance  the suite, then what of the specifications it proved"
 	@echo "make sim          simulated runs with fresh seeds (SEEDS=n)"
 	@echo "make soak         the real broker under load for MINUTES=n"
-	@echo "make bench        throughput and latency of the real broker"
+	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
+	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
 	@echo "make lint         ruff and mypy"
 
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -57,8 +59,23 @@ sim: $(VENV)/.installed-test
 soak: $(VENV)/.installed-test
 	PYTHONPATH=tests $(BIN)/python -m kit.soak --minutes $(MINUTES)
 
-bench: $(VENV)/.installed-test
-	$(BIN)/python -m bench.run
+bench: $(VENV)/.installed-test fast
+	BMQBRKR=$(FAST)/bin/bmqbrkr $(BIN)/python -m bench.run $(BENCH)
+
+fast: $(FAST)/.installed
+
+# The broker with its hot modules compiled; rebuilt when any of the sources changed.
+$(FAST)/.installed: setup.cfg setup.py $(wildcard bmqtwist/*.py bmqtwist/*/*.py)
+	test -x $(FAST)/bin/python || $(PYTHON) -m venv $(FAST)
+	$(FAST)/bin/python -m pip install -q setuptools wheel mypy
+	rm -rf build
+	$(FAST)/bin/python -m pip uninstall -q -y bmqtwist
+	BMQTWIST_COMPILE=1 $(FAST)/bin/python -m pip install -q --no-build-isolation '.[test]'
+	touch $@
+
+# What `make test` says of the sources, said of the compiled broker.
+test-fast: fast
+	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal unit property integration
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/python -m ruff check --line-length 120 --select E,F,W,I,UP,B bmqtwist tests bench examples

@@ -89,7 +89,8 @@ class Broker:
         with self.log.open("ab") as log:
             position = log.tell()
             self._process = subprocess.Popen(
-                [str(Path(sys.executable).parent / "bmqbrkr"), str(self.root / "etc")], cwd=self.root, stdout=log,
+                [os.environ.get("BMQBRKR", str(Path(sys.executable).parent / "bmqbrkr")), str(self.root / "etc")],
+                cwd=self.root, stdout=log,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"})
         self.pid = self._process.pid
         while STARTED not in self.output(position):

@@ -7,12 +7,21 @@ be read from the queue itself (messages stored now, readers, history) is not her
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+_APP = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_time_max", "queue_time_sum",
+        "queue_time_max", "content_msgs_max", "content_bytes_max")
+_ENTRANCE = ("put_msgs", "put_bytes", "ack_msgs", "ack_time_sum", "ack_time_max", "nack_msgs", "nack_noquorum_msgs",
+             "reject_msgs", "gc_msgs")
+_CLIENT = ("put_msgs", "put_bytes", "push_msgs", "push_bytes", "ack_msgs", "nack_msgs", "confirm_msgs")
+_CHANNEL = ("in_bytes", "out_bytes", "in_chunks", "out_chunks")
+
 
 class Counters:
     """Shared reading side: totals as a mapping, maxima handed over and restarted."""
 
     __slots__ = ()
-    NAMES: tuple[str, ...] = ()
+    NAMES: ClassVar[tuple[str, ...]] = ()
 
     def totals(self) -> dict[str, float]:
         """Every attribute under its name, in the order of declaration."""
@@ -22,16 +31,15 @@ class Counters:
         """The maxima so far; each starts again from zero."""
         taken = {name: getattr(self, name) for name in self.NAMES if name.endswith("_max")}
         for name in taken:
-            setattr(self, name, 0)
+            setattr(self, name, type(taken[name])())
         return taken
 
 
 class AppStats(Counters):
     """Counters of one app of one queue: deliveries, confirms, and the most it held."""
 
-    __slots__ = _OWN = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_time_max",
-                        "queue_time_sum", "queue_time_max", "content_msgs_max", "content_bytes_max")
-    NAMES: tuple[str, ...] = _OWN
+    __slots__ = _APP
+    NAMES: ClassVar[tuple[str, ...]] = _APP
 
     def __init__(self) -> None:
         self.push_msgs = self.push_bytes = self.confirm_msgs = 0
@@ -44,13 +52,15 @@ class AppStats(Counters):
         self.push_msgs += 1
         self.push_bytes += size
         self.queue_time_sum += waited
-        self.queue_time_max = max(self.queue_time_max, waited)
+        if waited > self.queue_time_max:
+            self.queue_time_max = waited
 
     def confirmed(self, held: float) -> None:
         """One confirm, `held` seconds after the delivery."""
         self.confirm_msgs += 1
         self.confirm_time_sum += held
-        self.confirm_time_max = max(self.confirm_time_max, held)
+        if held > self.confirm_time_max:
+            self.confirm_time_max = held
 
     def stored(self, messages: int, size: int) -> None:
         """So many messages and bytes are held now: remember the most."""
@@ -61,9 +71,8 @@ class AppStats(Counters):
 class QueueStats(AppStats):
     """Counters of one queue: those of an app over all its apps, and what happens at its entrance."""
 
-    __slots__ = _ENTRANCE = ("put_msgs", "put_bytes", "ack_msgs", "ack_time_sum", "ack_time_max", "nack_msgs",
-                             "nack_noquorum_msgs", "reject_msgs", "gc_msgs")
-    NAMES = AppStats.NAMES + _ENTRANCE
+    __slots__ = _ENTRANCE
+    NAMES: ClassVar[tuple[str, ...]] = _APP + _ENTRANCE
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,14 +85,15 @@ class QueueStats(AppStats):
         """One positive acknowledgement, `waited` seconds after the PUT."""
         self.ack_msgs += 1
         self.ack_time_sum += waited
-        self.ack_time_max = max(self.ack_time_max, waited)
+        if waited > self.ack_time_max:
+            self.ack_time_max = waited
 
 
 class ClientStats(Counters):
     """Counters of one client session, all queues together."""
 
-    __slots__ = _OWN = ("put_msgs", "put_bytes", "push_msgs", "push_bytes", "ack_msgs", "nack_msgs", "confirm_msgs")
-    NAMES = _OWN
+    __slots__ = _CLIENT
+    NAMES: ClassVar[tuple[str, ...]] = _CLIENT
 
     def __init__(self) -> None:
         self.put_msgs = self.put_bytes = self.push_msgs = self.push_bytes = 0
@@ -93,8 +103,8 @@ class ClientStats(Counters):
 class ChannelStats(Counters):
     """Counters of one connection: bytes and chunks as the socket saw them."""
 
-    __slots__ = _OWN = ("in_bytes", "out_bytes", "in_chunks", "out_chunks")
-    NAMES = _OWN
+    __slots__ = _CHANNEL
+    NAMES: ClassVar[tuple[str, ...]] = _CHANNEL
 
     def __init__(self) -> None:
         self.in_bytes = self.out_bytes = self.in_chunks = self.out_chunks = 0

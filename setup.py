@@ -1,0 +1,18 @@
+"""Metadata is in setup.cfg. BMQTWIST_COMPILE=1 builds the hot modules as C extensions (mypyc, a C compiler needed)."""
+
+import os
+
+from setuptools import setup
+
+HOT = [f"bmqtwist/{name}.py" for name in (
+    "wire/frames", "storage/message", "storage/gate", "storage/partition", "storage/filesets", "storage/files",
+    "queue/counters", "queue/history", "queue/meter", "queue/routing", "queue/app", "queue/handle", "queue/queue",
+    "queue/delivery", "queue/openclose", "queue/domain", "link/outbox", "link/session", "node/broker", "node/timers")]
+
+extensions = []
+if os.environ.get("BMQTWIST_COMPILE") == "1":
+    from mypyc.build import mypycify
+
+    extensions = mypycify(["--ignore-missing-imports", *HOT], opt_level="3")
+
+setup(ext_modules=extensions)
