@@ -19,14 +19,15 @@ _ACKS_MAX = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 class Outbox:
     """Bytes waiting for the end of the turn."""
 
-    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged")
+    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_reached")
 
     def __init__(self) -> None:
         self._sealed: list[bytes] = []
         self._pushes: list[bytes] = []
         self._push_bytes = 0
         self._acks: list[bytes] = []
-        self._merged: dict[tuple[int, bytes], tuple[int, list[int]]] = {}
+        self._merged: dict[tuple[int, bytes, int], tuple[int, list[int]]] = {}  # place in _pushes, ids
+        self._reached: dict[tuple[int, int], int] = {}  # (queue id, subscription id): place of its last message
 
     def push(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
              payload: bytes) -> None:
@@ -41,15 +42,18 @@ class Outbox:
 
     def push_merged(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
                     payload: bytes) -> None:
-        """One PUSH message naming every substream of the handle that gets this message in this turn."""
-        known = self._merged.get((q_id, guid))
-        if known is None:
-            self._merged[q_id, guid] = len(self._pushes), [sub_id]
+        """One PUSH message naming every substream of the handle that gets this message in this turn.
+
+        A message joins an earlier one only behind everything its subscription has got: order comes first.
+        """
+        key, place = (q_id, guid, flags), (q_id, sub_id)
+        index, ids = self._merged.get(key, (-1, []))
+        if index <= self._reached.get(place, -1):
+            self._merged[key] = index, _ = len(self._pushes), [sub_id]
+            self._reached[place] = index
             self.push(q_id, guid, sub_id, flags, compression, schema_id, payload)
-            if not self._pushes:  # it filled an event, which is sealed
-                self._merged.clear()
             return
-        index, ids = known
+        self._reached[place] = index
         ids.append(sub_id)
         option = sub_queue_ids(ids)
         words = _WORDS + (len(option) >> 2) + (len(payload) >> 2) + 1
@@ -86,7 +90,7 @@ class Outbox:
         self._pushes = []
         self._push_bytes = 0
         if self._merged:
-            self._merged = {}
+            self._merged, self._reached = {}, {}
 
     def _seal(self) -> None:
         if self._pushes:

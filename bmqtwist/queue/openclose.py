@@ -94,7 +94,7 @@ def open_queue(queue: Queue, client: Client, handle: Handle | None, request: Ope
             app = queue.app_for_reader(name)
             substream = handle.substreams[request.sub_id] = Substream(handle, app, request.sub_id, name)
             app.substreams.append(substream)
-            handle.merges = len(handle.substreams) > 1
+            _set_merging(handle)
             _alarm_unregistered(queue, app)
         substream.read_count += request.read_count
     handle = handle or Handle(client, queue, request.q_id)
@@ -142,8 +142,15 @@ def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) ->
                                           spec.max_messages, spec.max_bytes))
     _inherit_windows(substream, subscriptions)
     substream.subscriptions = subscriptions
+    _set_merging(handle)
     substream.app.reroute()
     handle.queue.touch()
+
+
+def _set_merging(handle: Handle) -> None:
+    """One PUSH may name several substreams if each is known by one subscription id: the order of each can be kept."""
+    substreams = handle.substreams.values()
+    handle.merges = len(substreams) > 1 and all(len(each.subscriptions) <= 1 for each in substreams)
 
 
 def _matcher(queue: Queue, spec: ConsumerSpec) -> Matcher | None:
@@ -214,7 +221,7 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
     handle, app, queue = substream.handle, substream.app, substream.handle.queue
     del handle.substreams[substream.sub_id]
     app.substreams.remove(substream)
-    handle.merges = len(handle.substreams) > 1
+    _set_merging(handle)
     returned = [message for message, _, _ in substream.unconfirmed.values() if message.pending & app.bit]
     substream.unconfirmed.clear()
     substream.subscriptions = []

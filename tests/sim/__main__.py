@@ -1,0 +1,28 @@
+"""`PYTHONPATH=tests python -m sim SEED ...`: run seeds, say what happened, end with 1 if the judge said no."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from sim.scenario import Scenario
+
+
+def main(seeds: list[int]) -> int:
+    """How many of them failed, 1 at most."""
+    failed = 0
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                result = Scenario(seed, Path(folder)).run()
+            except Exception as error:
+                failed = 1
+                print(f"seed {seed} FAILED: {type(error).__name__}: {error}")
+            else:
+                print(f"seed {seed}: {dict(result.counts)} {result.digest[:16]}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main([int(argument) for argument in sys.argv[1:]]))

@@ -1,0 +1,156 @@
+"""The output of one turn: what stands where, what is merged, when an event is full."""
+
+from __future__ import annotations
+
+import pytest
+from kit import codec
+from kit.codec import Event
+
+from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from bmqtwist.link.outbox import Outbox
+from bmqtwist.wire.fast import HEARTBEAT_RSP
+
+
+def guid(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def frames(outbox: Outbox) -> list[bytes]:
+    """The events it gives, whole."""
+    whole, rest = codec.split_frames(b"".join(outbox.take()))
+    assert not rest
+    return whole
+
+
+def events(outbox: Outbox) -> list[Event]:
+    return [event for frame in frames(outbox) for event in codec.decode_event(frame, negotiated=True)]
+
+
+def push(outbox: Outbox, number: int, s_id: int = 1, q_id: int = 7, payload: bytes = b"payload", flags: int = 0,
+         merged: bool = False) -> None:
+    (outbox.push_merged if merged else outbox.push)(q_id, guid(number), s_id, flags, 0, 0, payload)
+
+
+def merged(outbox: Outbox, *deliveries: tuple[int, int]) -> list[tuple[int, list[int]]]:
+    """What (message, subscription id) in this order become: (message, subscription ids) on the wire."""
+    for number, s_id in deliveries:
+        push(outbox, number, s_id, merged=True)
+    return [(int.from_bytes(event.push.guid, "big"), event.push.ids) for event in events(outbox)]
+
+
+def test_an_empty_outbox_gives_nothing() -> None:
+    assert Outbox().take() == []
+
+
+def test_pushes_stand_before_acks_and_each_kind_shares_one_event() -> None:
+    outbox = Outbox()
+    outbox.ack(7, guid(1), 0, 0)
+    push(outbox, 2)
+    outbox.ack(7, guid(3), 5, 1)
+    push(outbox, 4)
+    assert len(codec.split_frames(b"".join(outbox.take()))[0]) == 2
+    assert outbox.take() == []
+    outbox.ack(7, guid(1), 0, 0)
+    push(outbox, 2)
+    assert [event.kind for event in events(outbox)] == ["push", "ack"]
+
+
+def test_an_ack_keeps_status_correlation_and_queue() -> None:
+    outbox = Outbox()
+    outbox.ack(9, guid(3), 0x123456, 6)
+    (event,) = events(outbox)
+    assert (event.ack.q_id, event.ack.guid, event.ack.correlation_id, event.ack.status) == (9, guid(3), 0x123456, 6)
+
+
+def test_a_control_event_stands_behind_everything_before_it_and_before_everything_after() -> None:
+    outbox = Outbox()
+    outbox.ack(7, guid(1), 0, 0)
+    push(outbox, 2)
+    outbox.event(HEARTBEAT_RSP)
+    push(outbox, 3)
+    outbox.ack(7, guid(4), 0, 0)
+    assert [event.kind for event in events(outbox)] == ["push", "ack", "heartbeat_rsp", "push", "ack"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 100])
+def test_a_push_carries_its_payload_whatever_its_padding(size: int) -> None:
+    outbox = Outbox()
+    outbox.push(7, guid(1), 3, 4, 0, 0, b"x" * size)
+    (event,) = events(outbox)
+    assert (event.push.payload, event.push.ids, event.push.out_of_order) == (b"x" * size, [3], True)
+
+
+def test_an_event_of_pushes_is_sealed_when_it_passes_its_size() -> None:
+    outbox = Outbox()
+    payload = bytes(OUT_EVENT_BYTES_MAX // 4)
+    for number in range(10):
+        push(outbox, number, payload=payload)
+    found = frames(outbox)
+    assert len(found) == 3 and all(len(frame) < OUT_EVENT_BYTES_MAX + len(payload) + 100 for frame in found)
+    assert b"".join(found).count(payload) == 10
+
+
+def test_a_message_larger_than_an_event_goes_alone() -> None:
+    outbox = Outbox()
+    push(outbox, 1, payload=bytes(2 * OUT_EVENT_BYTES_MAX))
+    push(outbox, 2)
+    assert [event.push.guid for event in events(outbox)] == [guid(1), guid(2)]
+
+
+def test_acks_are_cut_into_events_too() -> None:
+    outbox = Outbox()
+    for number in range(60_000):
+        outbox.ack(7, guid(number), 0, 0)
+    found = frames(outbox)
+    assert len(found) == 2 and all(len(frame) <= OUT_EVENT_BYTES_MAX + 24 for frame in found)
+
+
+def test_after_the_final_close_no_ack_of_that_queue_is_said() -> None:
+    outbox = Outbox()
+    outbox.ack(7, guid(1), 0, 0)
+    outbox.ack(8, guid(2), 0, 0)
+    outbox.drop_acks(7)
+    assert [event.ack.q_id for event in events(outbox)] == [8]
+
+
+def test_one_push_names_every_subscription_that_gets_the_message() -> None:
+    assert merged(Outbox(), (1, 10), (2, 10), (1, 20), (2, 20), (1, 30)) == [(1, [10, 20, 30]), (2, [10, 20])]
+
+
+def test_a_merged_push_can_be_read_with_any_payload() -> None:
+    outbox = Outbox()
+    for s_id in (1, 2, 3):
+        push(outbox, 1, s_id, payload=b"abcde", merged=True)
+    (event,) = events(outbox)
+    assert (event.push.payload, event.push.ids) == (b"abcde", [1, 2, 3])
+
+
+def test_merging_never_overtakes() -> None:
+    """An app that is further behind gets a message it shares with another behind those it got alone."""
+    assert merged(Outbox(), (2, 10), (3, 10), (0, 20), (1, 20), (2, 20), (3, 20)) == [
+        (2, [10]), (3, [10]), (0, [20]), (1, [20]), (2, [20]), (3, [20])]
+
+
+def test_a_third_app_may_join_the_later_one() -> None:
+    assert merged(Outbox(), (2, 10), (1, 20), (2, 20), (1, 30), (2, 30)) == [(2, [10]), (1, [20, 30]), (2, [20, 30])]
+
+
+def test_a_redelivery_and_a_first_delivery_are_not_merged() -> None:
+    """The out-of-order flag is one for the whole PUSH."""
+    outbox = Outbox()
+    push(outbox, 1, 10, flags=4, merged=True)
+    push(outbox, 1, 20, flags=0, merged=True)
+    assert [(event.push.ids, event.push.out_of_order) for event in events(outbox)] == [([10], True), ([20], False)]
+
+
+def test_nothing_is_merged_into_an_event_that_is_sealed() -> None:
+    outbox = Outbox()
+    push(outbox, 1, 10, merged=True)
+    outbox.event(HEARTBEAT_RSP)
+    push(outbox, 1, 20, merged=True)
+    push(outbox, 1, 20, q_id=8, merged=True)
+    assert [event.push.ids for event in events(outbox) if event.kind == "push"] == [[10], [20], [20]]
+    big = bytes(OUT_EVENT_BYTES_MAX + 1)
+    push(outbox, 1, 10, payload=big, merged=True)
+    push(outbox, 1, 20, payload=big, merged=True)
+    assert [event.push.ids for event in events(outbox)] == [[10], [20]]
