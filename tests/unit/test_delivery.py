@@ -1,0 +1,197 @@
+"""In which order a queue hands out what it holds."""
+
+from __future__ import annotations
+
+import pytest
+from engine_kit import Engine, got, spec_of
+
+from bmqtwist.queue.domain import Throttle
+
+
+def test_new_messages_go_out_in_order_of_arrival() -> None:
+    engine = Engine()
+    reader = engine.reader()
+    engine.post(b"1", b"2", b"3")
+    assert got(reader) == [b"1", b"2", b"3"]
+
+
+def test_what_came_before_the_consumer_is_delivered_when_it_comes() -> None:
+    engine = Engine()
+    engine.post(b"1", b"2")
+    reader = engine.reader()
+    engine.turn()
+    assert got(reader) == [b"1", b"2"]
+
+
+def test_a_message_is_delivered_only_once_its_records_are_written() -> None:
+    engine = Engine()
+    reader, producer = engine.reader(), engine.open(write=1)
+    engine.queue.post(producer, b"g" * 16, 0, True, b"x", False, 0, 0, 0, b"", engine.now, 1)
+    engine.touch(engine.queue)
+    for queue in engine.touched:
+        from bmqtwist.queue.delivery import deliver
+        deliver(queue, engine.now)
+    assert got(reader) == [] and producer.client.acks == []  # type: ignore[attr-defined]
+    engine.turn()
+    assert got(reader) == [b"x"] and producer.client.acks == [(b"g" * 16, 0)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limit", [{"m": 2}, {"b": 2}])
+def test_a_window_is_filled_and_opens_again_at_four_fifths(limit: dict[str, int]) -> None:
+    engine = Engine()
+    reader = engine.reader(**limit)
+    guids = engine.post(b"1", b"2", b"3", b"4")
+    assert got(reader) == [b"1", b"2"]
+    engine.confirm(reader, guids[0])
+    assert got(reader) == [b"3"]
+
+
+def test_a_window_of_bytes_may_be_passed_by_one_message() -> None:
+    engine = Engine()
+    reader = engine.reader(b=3)
+    engine.post(b"12", b"345", b"6")
+    assert got(reader) == [b"12", b"345"]
+
+
+def test_a_full_consumer_is_mentioned_unless_it_asked_for_one_at_a_time() -> None:
+    for m, mentioned in ((2, 1), (1, 0)):
+        engine = Engine()
+        engine.reader(m=m)
+        engine.post(b"1", b"2", b"3")
+        assert engine.log("I'm taking a break!") == mentioned
+
+
+def test_the_early_exit_is_logged_once_until_delivery_goes_on() -> None:
+    engine = Engine()
+    reader = engine.reader(m=1)
+    engine.post(b"1", b"2")
+    engine.post(b"3")
+    engine.post(b"4")
+    assert engine.log("early exits delivery") == 1
+    engine.confirm(reader)
+    assert engine.log("early exits delivery") == 1, "the queue has never moved past its head for good"
+    engine.configure(reader, spec_of(m=100))
+    engine.turn()
+    engine.configure(reader, spec_of(m=4))
+    engine.post(b"5", b"6")
+    assert engine.log("early exits delivery") == 2
+
+
+def test_returned_messages_come_first_oldest_first_and_out_of_order() -> None:
+    engine = Engine()
+    first, second = engine.reader(m=2), engine.reader(m=2)
+    engine.post(b"1", b"2", b"3", b"4", b"5")
+    assert (got(first), got(second)) == ([b"1", b"3"], [b"2", b"4"])
+    engine.confirm(second)
+    assert got(second) == [b"5"]
+    engine.leave(first)
+    assert second.client.got == [(b"1", 1, True)], "one place was left, the oldest takes it"  # type: ignore[attr-defined]
+    engine.confirm(second)
+    assert [payload for payload, _, _ in second.client.got] == [b"1", b"3"]  # type: ignore[attr-defined]
+
+
+def test_messages_returned_by_two_consumers_join_in_order_of_arrival() -> None:
+    engine = Engine()
+    first, second = engine.reader(m=2), engine.reader(m=2)
+    engine.post(b"1", b"2", b"3", b"4")
+    engine.leave(second)
+    engine.leave(first)
+    reader = engine.reader()
+    engine.turn()
+    assert got(reader) == [b"1", b"2", b"3", b"4"]
+
+
+def test_new_messages_wait_behind_a_redelivery_that_finds_no_room() -> None:
+    engine = Engine()
+    first, second = engine.reader(m=1), engine.reader(m=1)
+    engine.post(b"1", b"2", b"3")
+    engine.leave(first)
+    engine.confirm(second)
+    assert got(second) == [b"2", b"1"]
+    engine.confirm(second)
+    assert got(second) == [b"3"]
+
+
+def test_a_redelivery_that_nobody_wants_any_more_is_put_aside() -> None:
+    engine = Engine()
+    first, second = engine.reader(x="x == 1"), engine.reader(x="x == 2")
+    engine.post(b"1", x=1)
+    engine.leave(first)
+    engine.post(b"2", x=2)
+    assert got(second) == [b"2"]
+    late = engine.reader(x="x == 1")
+    engine.turn()
+    assert late.client.got == [(b"1", 1, True)]  # type: ignore[attr-defined]
+
+
+def test_a_suspicious_message_keeps_its_distance_and_holds_the_rest_back() -> None:
+    engine = Engine(max_attempts=3, throttle=Throttle(2, 4, 1.0, 3.0))
+    crasher, reader = engine.reader(m=2), None
+    guids = engine.post(b"1", b"2")
+    assert got(crasher) == [b"1", b"2"]
+    reader = engine.reader()
+    engine.leave(crasher, crashed=True)
+    assert got(reader) == [b"1"], "two attempts are left: three seconds between redeliveries to one consumer"
+    engine.post(b"3")
+    assert got(reader) == [] and engine.wakes[-1] == engine.now + 3.0
+    engine.confirm(reader, guids[0])
+    assert got(reader) == [b"2", b"3"], "a confirm ends the pause"
+
+
+def test_what_nobody_wanted_is_offered_again_to_whoever_comes() -> None:
+    engine = Engine()
+    engine.reader(x="x == 1")
+    for number in (2, 1, 2):
+        engine.post(b"%d" % number, x=number)
+    assert len(engine.queue.apps["__default"].aside) == 2
+    late = engine.reader(x="x == 2")
+    engine.turn()
+    assert got(late) == [b"2", b"2"] and not engine.queue.apps["__default"].aside
+
+
+def test_what_waited_for_a_full_consumer_goes_to_it_first_when_it_has_room() -> None:
+    engine = Engine()
+    one, two = engine.reader(x="x == 1", m=1), engine.reader(x="x == 2")
+    for payload, x in ((b"a", 1), (b"b", 1), (b"c", 2), (b"d", 1)):
+        engine.post(payload, x=x)
+    assert (got(one), got(two)) == ([b"a"], [b"c"])
+    app = engine.queue.apps["__default"]
+    assert len(app.waiting) == 2
+    engine.confirm(one)
+    assert got(one) == [b"b"]
+    engine.confirm(one)
+    assert got(one) == [b"d"] and not app.waiting
+
+
+def test_a_message_that_is_gone_is_passed_over() -> None:
+    engine = Engine()
+    engine.post(b"1", b"2", b"3")
+    message = list(engine.queue.messages.values())[1]
+    engine.queue.remove(message, 0, 1)
+    reader = engine.reader()
+    engine.turn()
+    assert got(reader) == [b"1", b"3"]
+
+
+def test_each_app_has_its_own_position() -> None:
+    engine = Engine("fanout", ("foo", "bar"))
+    foo = engine.reader("foo")
+    engine.post(b"1", b"2")
+    bar = engine.reader("bar", m=1)
+    engine.turn()
+    assert (got(foo), got(bar)) == ([b"1", b"2"], [b"1"])
+    engine.confirm(foo)
+    assert len(engine.queue.messages) == 2
+    engine.confirm(bar)
+    assert got(bar) == [b"2"] and len(engine.queue.messages) == 1
+
+
+def test_broadcast_gives_every_consumer_a_copy_and_keeps_nothing() -> None:
+    engine = Engine("broadcast", in_memory=True)
+    first, second = engine.reader(), engine.reader()
+    engine.post(b"1")
+    assert (got(first), got(second)) == ([b"1"], [b"1"]) and not engine.queue.messages
+    engine.leave(first)
+    third = engine.reader()
+    engine.turn()
+    assert got(third) == []

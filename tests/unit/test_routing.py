@@ -1,0 +1,140 @@
+"""Whom a message goes to: turns, priorities, expressions, and what happens when nobody has room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmqtwist.queue.expression import compile_expression
+from bmqtwist.queue.routing import ASIDE, STOP, Router, Subscription
+
+
+class Stream:
+    """A substream as far as routing looks."""
+
+    def __init__(self, handle: object) -> None:
+        self.handle = handle
+
+
+def subscription(x: str = "", priority: int = 0, count: int = 1, m: int = 100, b: int = 100, full: bool = False,
+                 handle: object = None) -> Subscription:
+    stream: Any = Stream(handle or object())
+    made = Subscription(stream, 1, compile_expression(x) if x else None, priority, count, m, b)
+    made.full = full or made.full
+    return made
+
+
+def choices(router: Router, *values: dict[str, object]) -> list[Any]:
+    return [router.choose(each) for each in values]
+
+
+def test_without_subscriptions_everything_waits() -> None:
+    assert Router().choose({}) is STOP and not Router().has_room()
+
+
+def test_members_of_a_group_take_turns() -> None:
+    a, b, c = subscription(), subscription(), subscription()
+    assert choices(Router([a, b, c]), *[{}] * 5) == [a, b, c, a, b]
+
+
+def test_a_count_is_the_number_of_turns_in_a_row() -> None:
+    a, b = subscription(count=2), subscription()
+    assert choices(Router([a, b]), *[{}] * 6) == [a, a, b, a, a, b]
+
+
+@pytest.mark.parametrize("count", [0, -5])
+def test_a_count_below_one_counts_as_one(count: int) -> None:
+    assert subscription(count=count).count == 1
+
+
+def test_a_full_member_is_skipped_and_starts_its_turns_again() -> None:
+    a, b = subscription(count=3), subscription()
+    router = Router([a, b])
+    assert choices(router, {}, {}) == [a, a]
+    a.full = True
+    assert router.choose({}) is b
+    a.full = False
+    assert choices(router, *[{}] * 4) == [a, a, a, b]
+
+
+def test_only_the_highest_priority_of_an_expression_consumes() -> None:
+    low, high, other = subscription(priority=1), subscription(priority=3), subscription(priority=2)
+    router = Router([low, high, other])
+    assert choices(router, {}, {}) == [high, high]
+    high.full = True
+    assert router.choose({}) is STOP, "there is no spill-over to a lower priority"
+
+
+def test_different_expressions_form_different_groups_with_priorities_of_their_own() -> None:
+    odd, rest = subscription("x == 1", priority=1), subscription("x != 1", priority=5)
+    router = Router([odd, rest])
+    assert choices(router, {"x": 1}, {"x": 2}) == [odd, rest]
+
+
+def test_the_first_matching_group_by_priority_gets_the_message() -> None:
+    wide, narrow = subscription("x > 0", priority=1), subscription("x > 5", priority=2)
+    assert choices(Router([wide, narrow]), {"x": 9}, {"x": 3}) == [narrow, wide]
+
+
+def test_a_full_group_gives_way_to_another_of_the_same_priority_only() -> None:
+    first, second, lower = subscription("x > 0", full=True), subscription("x > 1"), subscription("x > 2", priority=-1)
+    router = Router([first, second, lower])
+    assert router.choose({"x": 9}) is second
+    second.full = True
+    assert router.choose({"x": 9}) is STOP
+
+
+def test_what_nobody_wants_is_put_aside_while_somebody_has_room() -> None:
+    only = subscription("x == 1")
+    router = Router([only])
+    assert router.choose({"x": 2}) is ASIDE
+    only.full = True
+    assert router.choose({"x": 2}) is STOP
+
+
+def test_a_message_for_full_consumers_is_put_aside_while_another_group_has_room() -> None:
+    full, free = subscription("x == 1", full=True), subscription("x == 2", priority=1)
+    assert Router([full, free]).choose({"x": 1}) is ASIDE
+
+
+def test_excluded_consumers_count_as_full() -> None:
+    a, b = subscription(), subscription()
+    router = Router([a, b])
+    assert router.choose({}, frozenset([a.substream])) is b
+    assert router.choose({}, frozenset([a.substream, b.substream])) is STOP
+
+
+@pytest.mark.parametrize("limits", [{"m": 0}, {"b": 0}])
+def test_a_limit_of_zero_never_has_room(limits: dict[str, int]) -> None:
+    only = subscription(**limits)
+    assert Router([only]).choose({}) is STOP and not Router([only]).has_room()
+
+
+def test_the_low_marks_are_four_fifths_and_below_full() -> None:
+    assert [subscription(m=m).low_messages for m in (1, 2, 4, 5, 100)] == [0, 1, 3, 4, 80]
+
+
+def test_what_is_held_already_counts_in_a_new_window() -> None:
+    made = subscription(m=3, b=100)
+    made.carry_over(2, 50)
+    assert not made.full
+    made.carry_over(3, 50)
+    assert made.full
+    made.carry_over(0, 100)
+    assert made.full
+
+
+def test_the_simple_case_is_one_group_without_an_expression() -> None:
+    assert Router([subscription(), subscription(priority=1)]).only is not None
+    assert Router([subscription("x > 0")]).only is None
+    assert Router([subscription(), subscription("x > 0")]).only is None
+
+
+def test_broadcast_chooses_the_first_matching_subscription_of_every_handle() -> None:
+    one, two = object(), object()
+    first, second = subscription("x > 0", handle=one), subscription("x > 1", handle=one)
+    other, deaf = subscription("x > 1", handle=two), subscription(m=0, handle=object())
+    router = Router([first, second, other, deaf])
+    assert router.eligible({"x": 9}) == [first, other]
+    assert router.eligible({"x": 1}) == [first]
