@@ -329,7 +329,7 @@ def _refuse(options: dict[str, Any], names: tuple[str, ...], of: str) -> None:
 
 
 def _show_ledger(path: str, options: dict[str, Any]) -> bool:
-    found = _read_ledger(path)
+    found = _read_ledger(path, tell_end=True)
     known = queues_of(found.entries)
     keys = _queue_keys(options, known, True)
     within = _range(options)
@@ -345,10 +345,10 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
     return True
 
 
-def _read_ledger(path: str) -> Ledger:
+def _read_ledger(path: str, tell_end: bool = False) -> Ledger:
     with _reading(path) as file:
         found = open_ledger(file.read_all())
-    if found.tail_zeros:
+    if tell_end and found.tail_zeros:
         click.echo(f"bmq: {path}: {found.tail_zeros} B of zeros behind the last record, at offset "
                    f"{found.contents.end}: a live file, or one left by a crash", err=True)
     for alarm in found.contents.alarms:

@@ -144,7 +144,7 @@ def compare(left: str, right: str, watch: Watch | None) -> list[Told]:
         read = [read_ledger(each[0], watch) for each in ledgers]
         told += [Told("ledger", finding) for finding in compare_ledgers(read[0], read[1], (left, right))]
     elif ledgers[0] or ledgers[1]:
-        told.append(Told("ledger", Finding(ERROR, f"only in {left if ledgers[0] else right}")))
+        told.append(Told("ledger", Finding(NOTE, f"only in {left if ledgers[0] else right}")))
     if not sets[0] and not sets[1] and not ledgers[0] and not ledgers[1]:
         raise InputError(f"neither {left} nor {right} holds storage files")
     return told

@@ -24,6 +24,8 @@ from bmqtwist.storagetool.setview import ERROR, NOTE, Finding, SetView
 Psn = tuple[int, int]
 LISTED_MAX = 20  # differences of one kind that are told one by one
 _PLACES = frozenset({"data_dwords", "qlist_words"})  # differ if only one side was rolled over
+_NAMES = {"wall": "timestamp", "guid": "GUID", "crc": "CRC", "data_dwords": "DATA offset in dwords",
+          "qlist_words": "QLIST offset in words"}
 _END = (1 << 64, 0)  # behind every PSN
 
 
@@ -163,8 +165,12 @@ def _changes(one: JournalRecord, two: JournalRecord, same_layout: bool) -> list[
         return [f"type ({one.type_name}, {two.type_name})"]
     names = [name for cls in type(one).__mro__ for name in getattr(cls, "__slots__", ())]
     skipped = {"lease", "sequence"} if same_layout else {"lease", "sequence", "offset"} | _PLACES
-    return [name.replace("_", " ") for name in sorted(names)
-            if name not in skipped and getattr(one, name) != getattr(two, name)]
+    return [f"{_NAMES.get(name, name.replace('_', ' '))} ({_shown(getattr(one, name))}, {_shown(getattr(two, name))})"
+            for name in sorted(names) if name not in skipped and getattr(one, name) != getattr(two, name)]
+
+
+def _shown(value: object) -> str:
+    return value.hex().upper() if isinstance(value, bytes) else str(value)
 
 
 def compare_ledgers(left: Ledger, right: Ledger, names: tuple[str, str]) -> list[Finding]:
@@ -181,7 +187,11 @@ def compare_ledgers(left: Ledger, right: Ledger, names: tuple[str, str]) -> list
         missing = sorted(key for key in sides[mine].keys() - sides[other].keys() if begins[other] < key[0] < ends[other])
         if missing:
             listed = ", ".join(f"{kind.upper()} {_text(lsn)}" for lsn, kind in missing[:LISTED_MAX])
-            result.append(Finding(ERROR, f"{len(missing)} record(s) only in {names[mine]}: {listed}"))
+            snapshots = [lsn for lsn, kind in sides[other] if kind == "snapshot"]
+            caught_up = missing[-1][0] < max(snapshots, default=(0, 0))
+            result.append(Finding(NOTE if caught_up else ERROR,
+                                  f"{len(missing)} record(s) only in {names[mine]}: {listed}"
+                                  + ("; a later snapshot made up for them" if caught_up else "")))
     if ends[0] != ends[1]:
         behind = 0 if ends[0] < ends[1] else 1
         result.append(Finding(NOTE, f"{names[behind]} ends at {_text(ends[behind])}, {names[1 - behind]} at"

@@ -58,8 +58,9 @@ class DataFile:
         self._indexes: dict[int, int] = {}  # offset -> number
         self._walked, self._count = DATA_HEADER_BYTES, 0
 
-    def record(self, offset: int) -> DataRecord:
-        """The record at `offset`; DataError if it is not whole."""
+    def record(self, offset: int, numbered: bool = False) -> DataRecord:
+        """The record at `offset`; DataError if it is not whole. `numbered`: find its index, which reads what lies
+        before it."""
         header = self._read(offset, DATA_HEADER.size)
         if offset < DATA_HEADER_BYTES or len(header) < DATA_HEADER.size:
             raise DataError(f"offset {offset} is outside of the DATA file ({self.size} B)")
@@ -68,7 +69,7 @@ class DataFile:
         raw = self._read(offset, size) if start and size <= self.size else b""
         if not raw or len(raw) < size or start + options >= size or not 1 <= raw[-1] <= 8:
             raise DataError(f"the DATA record at offset {offset} is damaged")
-        return DataRecord(self._index(offset), offset, start >> 2, options >> 2, size >> 2, options_and_flags & 0xFF,
+        return DataRecord(self._index(offset) if numbered else None, offset, start >> 2, options >> 2, size >> 2, options_and_flags & 0xFF,
                           schema_wire_id, raw[start:start + options], raw[start + options:size - raw[-1]])
 
     def _index(self, wanted: int) -> int | None:

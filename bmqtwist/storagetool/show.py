@@ -69,7 +69,7 @@ class Show:
         if self.data is None or message is None:
             return None
         try:
-            record = self.data.record(message.data_dwords * 8)
+            record = self.data.record(message.data_dwords * 8, numbered=True)
         except DataError as error:
             return f"Failed to retrieve message from DATA file: {error}"
         return record, content_of(record, message.compression)
