@@ -121,7 +121,7 @@ class Broker:
         """A recovered cluster; its domains with stored queues are loaded."""
         self.clusters[cluster.name] = cluster
         self._partitions += cluster.partitions
-        for name in {parse_uri(uri).qualified_domain for uri in cluster.dormant}:
+        for name in dict.fromkeys(parse_uri(uri).qualified_domain for uri in cluster.dormant):
             try:
                 self.domain(name)
             except Refused as refused:
