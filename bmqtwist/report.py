@@ -13,7 +13,7 @@ nothing at all.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Report(Protocol):
@@ -40,6 +40,23 @@ class Report(Protocol):
 
     def panic(self, category: str, text: str, *args: object) -> None:
         """A person has to act now: logged as `PANIC [CATEGORY] text`, and copied to the alarm channel."""
+
+
+class LineLimiter:
+    """At most LINES_PER_S lines a second from a source that could say one per message."""
+
+    __slots__ = ("_second", "_lines")
+    LINES_PER_S: Final = 10
+
+    def __init__(self) -> None:
+        self._second, self._lines = float("-inf"), 0
+
+    def admits(self, now: float) -> bool:
+        """May one more line be said at `now` (seconds, monotonic)?"""
+        if now - self._second >= 1.0:
+            self._second, self._lines = now, 0
+        self._lines += 1
+        return self._lines <= self.LINES_PER_S
 
 
 class NullReport:

@@ -24,6 +24,7 @@ from bmqtwist.link.states import ANSWERS, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.openclose import drop_handle
+from bmqtwist.report import LineLimiter
 from bmqtwist.storage.partition import Message, PartitionUnavailable
 from bmqtwist.wire import control, restyle
 from bmqtwist.wire.checksum import crc32c
@@ -51,7 +52,7 @@ class Session:
                  "makes_guids", "guard", "handles", "closed_ids", "closing_now", "outbox", "stats", "channel",
                  "closing", "waiting", "now", "wall", "last_received", "missed_heartbeats", "connected_at", "negotiated_at",
                  "transport", "encoding_of_authentication", "_frames", "_answers", "_held",
-                 "_unacked")
+                 "_unacked", "_lines")
 
     def __init__(self, host: Host, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.host, self.peer, self.guard = host, peer, guard
@@ -77,6 +78,7 @@ class Session:
         self._frames = FrameBuffer(event_bytes_max)
         self._held: list[tuple[bytes, int, int, int, int]] = []
         self._unacked: set[bytes] = set()
+        self._lines = LineLimiter()
         self.enter(State.NEGOTIATING)
 
     # -- from the transport -----------------------------------------------------------------------------------------
@@ -273,8 +275,9 @@ class Session:
                 continue
             if wants_ack:
                 if guid in unacked:
-                    self.host.report.warn(f"#UNACKED_PUT_GUID_COLLISION {self.description}: GUID "
-                                          f"[{guid.hex().upper()}], queue '{handle.queue.uri}'")
+                    if self._lines.admits(now):
+                        self.host.report.warn(f"#UNACKED_PUT_GUID_COLLISION {self.description}: GUID "
+                                              f"[{guid.hex().upper()}], queue '{handle.queue.uri}'")
                     wants_ack = False
                 else:
                     unacked.add(guid)
@@ -307,10 +310,12 @@ class Session:
         self._flush()
 
     def _invalid_put(self, what: str, q_id: int) -> None:
-        self.host.report.warn(f"#CLIENT_INVALID_PUT {self.description}: {what} ([ qId = {q_id} subId = DEFAULT ])")
+        if self._lines.admits(self.now):
+            self.host.report.warn(f"#CLIENT_INVALID_PUT {self.description}: {what} ([ qId = {q_id} subId = DEFAULT ])")
 
     def _corrupted(self, what: str, code: int) -> None:
-        self.host.report.warn(f"#CORRUPTED_EVENT {self.description}: Invalid {what} event [rc: {code}]")
+        if self._lines.admits(self.now):
+            self.host.report.warn(f"#CORRUPTED_EVENT {self.description}: Invalid {what} event [rc: {code}]")
 
     # -- CONFIRM ----------------------------------------------------------------------------------------------------
 
@@ -330,15 +335,17 @@ class Session:
         for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(buffer[position:whole]):
             handle = handles.get(q_id)
             if handle is None:
-                self.host.report.warn(f"#CLIENT_UNKNOWN_QUEUE {self.description}: CONFIRM for a queue with unknown Id "
-                                      f"[ qId = {q_id} ]")
+                if self._lines.admits(now):
+                    self.host.report.warn(f"#CLIENT_UNKNOWN_QUEUE {self.description}: CONFIRM for a queue with unknown "
+                                          f"Id [ qId = {q_id} ]")
                 continue
             substream = handle.substreams.get(sub_id)
             if substream is None:
                 continue
             if handle.queue.mode == "broadcast":
-                self.host.report.warn(f"#CLIENT_IMPROPER_BEHAVIOR {self.description}: Received CONFIRM message for queue "
-                                      f"in broadcast mode [queue: '{handle.queue.uri}']")
+                if self._lines.admits(now):
+                    self.host.report.warn(f"#CLIENT_IMPROPER_BEHAVIOR {self.description}: Received CONFIRM message for "
+                                          f"queue in broadcast mode [queue: '{handle.queue.uri}']")
                 continue
             stats.confirm_msgs += 1
             handle.queue.confirm(substream, guid, now, wall)
@@ -493,11 +500,13 @@ class Session:
     def on_unexpected(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """An event that clients do not send."""
         tag = "#ADMCLIENT_UNEXPECTED_EVENT" if self.state is State.ADMINISTERING else "#CLIENT_UNEXPECTED_EVENT"
-        self.host.report.error(f"{tag} {self.description}: event of an unexpected type dropped")
+        if self._lines.admits(self.now):
+            self.host.report.error(f"{tag} {self.description}: event of an unexpected type dropped")
 
     def on_invalid_packet(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """An event whose header made no sense."""
-        self.host.report.error(f"#TCP_INVALID_PACKET {self.description}: event with an impossible header dropped")
+        if self._lines.admits(self.now):
+            self.host.report.error(f"#TCP_INVALID_PACKET {self.description}: event with an impossible header dropped")
 
     @property
     def is_java(self) -> bool:

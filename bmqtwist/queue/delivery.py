@@ -45,7 +45,7 @@ def _deliver_simple(queue: Queue, app: App, now: float) -> None:
         else:
             subscription = None if alone.full else alone
         if subscription is None:
-            _stop(queue, app, message)
+            _stop(queue, app, message, now)
             return
         fresh.popleft()
         _send(queue, app, subscription, message, False, now)
@@ -61,7 +61,7 @@ def _deliver_routed(queue: Queue, app: App, now: float) -> None:
             continue
         chosen = router.choose(queue.values(message))
         if chosen is STOP:
-            _stop(queue, app, message)
+            _stop(queue, app, message, now)
             return
         fresh.popleft()
         if isinstance(chosen, Subscription):
@@ -115,7 +115,7 @@ def _redeliver(queue: Queue, app: App, now: float) -> bool:
                                  queue)
             return False
         elif chosen is STOP:
-            _stop(queue, app, message)
+            _stop(queue, app, message, now)
             return False
         else:
             del app.redelivery[guid]
@@ -145,7 +145,7 @@ def _send(queue: Queue, app: App, subscription: Subscription, message: Message, 
     held = subscription.bytes = subscription.bytes + size
     if messages >= subscription.max_messages or held >= subscription.max_bytes:
         subscription.full = True
-        if subscription.max_messages != 1:
+        if subscription.max_messages != 1 and queue.lines.admits(now):
             queue.around.report.info(
                 f"Queue '{queue.uri}' with handle of client {substream.handle.client.description}, appId = "
                 f"'{app.app_id}' has too many outstanding data [Messages: {messages} (limit: "
@@ -159,8 +159,10 @@ def _send(queue: Queue, app: App, subscription: Subscription, message: Message, 
     handle.client.push(handle, subscription.s_id, message, late)
 
 
-def _stop(queue: Queue, app: App, message: Message) -> None:
+def _stop(queue: Queue, app: App, message: Message, now: float) -> None:
     if not app.stopped:
         app.stopped = True
+        if not queue.lines.admits(now):
+            return
         queue.around.report.info(f"Queue '{queue.uri}', appId = '{app.app_id}' does not have any subscription capacity; "
                                  f"early exits delivery at {message.guid.hex().upper()}")

@@ -18,12 +18,12 @@ from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.history import GuidHistory
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.routing import Subscription
+from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.partition import Message, Partition, PartitionUnavailable
 from bmqtwist.wire import properties
 
 if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain
-    from bmqtwist.report import Report
 
 CONFIRMED, REJECTED, AUTO_CONFIRMED = 0, 1, 2  # reasons of a CONFIRM record
 DELETED, EXPIRED, NO_QUORUM = 0, 2, 4  # reasons of a DELETION record
@@ -73,6 +73,7 @@ class Queue:
         self.history = GuidHistory(history_seconds)
         self.meter = Meter(f"queue [{uri}]", domain.meter)
         self.stats = QueueStats()
+        self.lines = LineLimiter()
         self.touched = False
         self.idle_since: float | None = None
         self.holding = False  # strong consistency, and fewer nodes than the replication factor: effects wait
@@ -163,8 +164,9 @@ class Queue:
                 handle.client.ack(handle, guid, correlation_id, 0)
             return 0
         if self.history.seen_or_add(guid, now) or guid in self.messages:
-            self.around.report.info(f"Duplicate PUT message queue [{self.uri}] from client "
-                                    f"[{handle.client.description}], GUID [{guid.hex().upper()}]")
+            if self.lines.admits(now):
+                self.around.report.info(f"Duplicate PUT message queue [{self.uri}] from client "
+                                        f"[{handle.client.description}], GUID [{guid.hex().upper()}]")
             if wants_ack:
                 self.gate((self, None, acked, guid, correlation_id, now))
             return 0
