@@ -11,13 +11,16 @@ Start at `core.py`, then `states.py` (what is done with which input in which sta
 exactly one outcome, whatever connections and brokers do.
 """
 
+from bmqtwist.sdk.codecs import BytesCodec, JsonCodec, MsgspecCodec, PydanticCodec
 from bmqtwist.sdk.effects import Group
+from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, Credential, QueueOptions, SessionOptions, Subscription, parse_brokers
-from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
+from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = [
-    "Ack", "Address", "Credential", "EventKind", "Group", "Message", "PropertyType", "QueueOptions", "Result",
+    "Ack", "Address", "BytesCodec", "Credential", "EventKind", "Group", "HealthMonitor", "JsonCodec", "Message",
+    "MsgspecCodec", "PostsFailed", "PropertyType", "PydanticCodec", "QueueOptions", "Result",
     "SdkError", "SessionEvent", "SessionOptions", "Subscription", "parse_brokers",
 ]

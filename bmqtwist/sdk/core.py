@@ -19,7 +19,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.ids import parse_uri
 from bmqtwist.sdk.life import Life
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
-from bmqtwist.sdk.queues import FLAG_READ, FLAG_WRITE, Job, Owner, Queue, QueueMachine
+from bmqtwist.sdk.queues import FLAG_READ, FLAG_WRITE, Job, Queue, QueueMachine
 from bmqtwist.sdk.results import EventKind, Result, SdkError, result_of
 from bmqtwist.sdk.states import Input, QueueInput, QueueState
 from bmqtwist.wire import control, schema
@@ -84,7 +84,7 @@ class SessionCore(Life):
             self.machine.feed(queue, what, result, text, message.value)
 
     def open(self, uri: str, token: object, now: float, *, read: bool = False, write: bool = False,
-             queue_options: QueueOptions | None = None, owner: Owner | None = None,
+             queue_options: QueueOptions | None = None, owner: object = None,
              timeout_s: float | None = None) -> Queue:
         """Open a queue, now or once there is a connection; `token` is completed when that is done."""
         self.now = now

@@ -47,7 +47,7 @@ class Ground:
         self._out: list[bytes] = []
         self._confirms: list[bytes] = []
         self._woken = False
-        self._attempt = 0
+        self.attempt = 0
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._requests: dict[int, tuple[Queue | None, str | Job, str]] = {}
         self._next_r_id = 1

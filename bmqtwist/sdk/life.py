@@ -136,27 +136,27 @@ class Life(Traffic):
     # -- the channel ------------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        self._attempt += 1
+        self.attempt += 1
         self._enter(State.CONNECTING)
         self.deadlines.set("attempt", self.now + self.options.attempt_timeout_s)
-        self.effect(Connect(self._attempt, self._backoff.address()))
+        self.effect(Connect(self.attempt, self._backoff.address()))
 
     def connected(self, attempt: int, now: float) -> None:
         """The channel of an attempt is up."""
         self.now = now
-        if attempt == self._attempt:
+        if attempt == self.attempt:
             self._row[Input.CONNECTED]()
 
     def failed(self, attempt: int, reason: str, now: float) -> None:
         """The channel of an attempt did not come up."""
         self.now = now
-        if attempt == self._attempt:
+        if attempt == self.attempt:
             self._row[Input.FAILED](reason)
 
     def lost(self, attempt: int, reason: str, now: float) -> None:
         """The channel is gone."""
         self.now = now
-        if attempt == self._attempt:
+        if attempt == self.attempt:
             self._row[Input.LOST](reason)
 
     def pause(self, now: float) -> None:
@@ -178,7 +178,7 @@ class Life(Traffic):
         """Bytes from the broker."""
         self.now = now
         self._received = True
-        attempt = self._attempt
+        attempt = self.attempt
         try:
             buffer, spans = self._frames.receive(chunk)
         except PeerError as error:
@@ -186,15 +186,15 @@ class Life(Traffic):
             return
         for kind, specific, start, end in spans:
             self._by_type[kind](buffer, specific, start, end)
-            if attempt != self._attempt:
+            if attempt != self.attempt:
                 return
         if self._frames.error is not None:
             self.reset(str(self._frames.error))
 
     def _drop_channel(self) -> None:
         """Forget everything that belongs to the channel, and have it closed."""
-        self.effect(Close(self._attempt))
-        self._attempt += 1
+        self.effect(Close(self.attempt))
+        self.attempt += 1
         self._out.clear()
         self._confirms.clear()
         self.puts.drop_batch()

@@ -22,7 +22,6 @@ from bmqtwist.wire import schema
 
 if TYPE_CHECKING:
     from bmqtwist.sdk.core import SessionCore
-    from bmqtwist.sdk.message import Message
 
 FLAG_READ, FLAG_WRITE = 2, 4
 ROUTING_AT_MOST_ONCE = 1
@@ -37,13 +36,6 @@ class Codec(Protocol):
 
     def decode(self, payload: bytes) -> Any:
         """What a payload stands for."""
-
-
-class Owner(Protocol):
-    """Whoever confirms messages of a queue: the core, or a front that has to know."""
-
-    def confirm(self, message: Message) -> None:
-        """Confirm one message."""
 
 
 @dataclass(eq=False, slots=True)
@@ -65,14 +57,14 @@ class Job:
 
 
 class Queue:
-    """One opened URI. `owner` and `codec` belong to the front."""
+    """One opened URI. `owner` and `codec` belong to the front; `owner.confirm(message)` is what Message.confirm calls."""
 
     __slots__ = ("at_most_once", "close_tokens", "codec", "deduplication_s", "flags", "handle", "job", "jobs",
                  "options", "owner", "q_id", "routes", "routes_new", "state", "sub_id", "suspended", "target",
                  "token", "uri")
 
     def __init__(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, handle: Handle, sub_id: int,
-                 owner: Owner, token: object) -> None:
+                 owner: Any, token: object) -> None:
         self.uri, self.target, self.flags, self.options, self.handle = uri, target, flags, options, handle
         self.q_id, self.sub_id = handle.q_id, sub_id
         self.owner, self.token = owner, token
@@ -129,7 +121,7 @@ class QueueMachine:
         """Let something happen to a queue. `value`: what a request was granted with; `token`: of a close."""
         self._cells[queue.state][what](queue, result, message, value, token)
 
-    def make(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, owner: Owner, token: object) -> Queue:
+    def make(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, owner: Any, token: object) -> Queue:
         """A queue that waits to be opened, with its ids."""
         handle = self.handles.get(target.canonical)
         if handle is None:

@@ -126,3 +126,11 @@ class SessionEvent:
     def __repr__(self) -> str:
         parts = [self.kind.name, self.uri, "" if self.result is Result.SUCCESS else self.result.value, self.message]
         return f"<SessionEvent {' '.join(part for part in parts if part)}>"
+
+
+class PostsFailed(SdkError):
+    """Some posts of a flush were not accepted: `failures` counts them, `acks` holds the first of them."""
+
+    def __init__(self, failures: int, acks: list[Ack]) -> None:
+        super().__init__(acks[0].status if acks else Result.UNKNOWN, f"{failures} post(s) failed")
+        self.failures, self.acks = failures, acks

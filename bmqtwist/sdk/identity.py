@@ -1,0 +1,52 @@
+"""Who this process is, and a session core that says so: the one place where fronts get clock, chance and names."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bmqtwist.ids import GuidGenerator, make_client_id
+from bmqtwist.sdk.core import SessionCore
+from bmqtwist.sdk.options import Address, SessionOptions, parse_brokers
+from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLanguage
+
+FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
+_USER_AGENT = "bmqtwist-sdk"
+_numbers = itertools.count(1)
+
+
+def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> SessionCore:
+    """A core that knows this process; `now` on the clock that the front uses."""
+    number, wall_ns = next(_numbers), time.time_ns()
+    client_id = make_client_id(socket.gethostname() + os.urandom(8).hex(), wall_ns, os.getpid(), number)
+    name = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+    identity = ClientIdentity(
+        protocol_version=1, client_type=ClientType.E_TCPCLIENT, process_name=name, pid=os.getpid(), session_id=number,
+        features=FEATURES, sdk_language=SdkLanguage.E_CPP, guid_info=GuidInfo(client_id.hex().upper(), wall_ns),
+        user_agent=_USER_AGENT)
+    clock = time.monotonic_ns
+    make = GuidGenerator(client_id, clock()).make
+    return SessionCore(options, identity, lambda: make(clock()), now, wake=wake, random=random.random)
+
+
+def session_options(broker: str | list[str] | tuple[str, ...] | None, options: SessionOptions | None,
+                    changes: dict[str, Any]) -> SessionOptions:
+    """Options from what a front was given: whole ones, a broker's address, single members."""
+    if broker is not None:
+        changes = {**changes, "brokers": parse_brokers(broker)}
+    return replace(options or SessionOptions(), **changes)
+
+
+def tls_context(address: Address, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """The TLS context for a broker: the one given, or the system's for a tls:// address, or none."""
+    if not address.tls:
+        return None
+    return given or ssl.create_default_context()

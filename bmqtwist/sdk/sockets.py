@@ -1,0 +1,192 @@
+"""A session core over a plain socket, without a reactor: whoever calls `step` does the work.
+
+`perform` may be called by any thread that holds `lock`; `step` by one thread at a time, without it. From the kernel:
+readable, writable, time passed. From our code: `perform` after calling the core, `poke` to end a waiting `step`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+
+from bmqtwist.sdk.effects import Close, Connect
+from bmqtwist.sdk.identity import make_core, tls_context
+from bmqtwist.sdk.options import SessionOptions
+
+_READ_BYTES = 1 << 18
+_WAIT_S = 60.0  # a step without a deadline returns after that
+_AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class SocketPump:
+    """Moves bytes between a core and a socket; every effect that is not about the channel goes to `dispatch`."""
+
+    def __init__(self, options: SessionOptions, dispatch: Callable[[object], None],
+                 tls: ssl.SSLContext | None = None) -> None:
+        self.lock = threading.RLock()
+        self.core = make_core(options, time.monotonic(), self.poke)
+        self._dispatch, self._tls, self._options = dispatch, tls, options
+        self._socket: socket.socket | None = None
+        self._attempt = 0
+        self._dial: Connect | None = None
+        self._unsent = bytearray()
+        self._near, self._far = socket.socketpair()
+        self._near.setblocking(False)
+        self._far.setblocking(False)
+        self._poked = False
+        self._performing = False
+
+    def poke(self) -> None:
+        """End a waiting step."""
+        if not self._poked:
+            self._poked = True
+            with contextlib.suppress(OSError):
+                self._near.send(b"\0")
+
+    def perform(self) -> None:
+        """Perform effects and write; call it with the lock held, after calling the core."""
+        if self._performing:  # called back by an effect: the loop below goes on with what was added
+            return
+        self._performing = True
+        try:
+            while effects := self.core.take_effects():
+                for effect in effects:
+                    if isinstance(effect, Connect):
+                        self._dial = effect
+                        self.poke()
+                    elif isinstance(effect, Close):
+                        self._close()
+                    else:
+                        self._dispatch(effect)
+        finally:
+            self._performing = False
+        chunks = self.core.take_output()
+        if chunks and self._socket is not None:
+            self._write(chunks)
+
+    def step(self, timeout_s: float | None = None) -> None:
+        """Wait for the socket, a deadline or a poke, at most that long, and do what is due."""
+        with self.lock:
+            self._due()
+            dial, self._dial = self._dial, None
+        if dial is not None:
+            self._connect(dial)
+            return
+        with self.lock:
+            due = self.core.deadline()
+            now = time.monotonic()
+            wait = min(_WAIT_S if due is None else max(due - now, 0.0), _WAIT_S if timeout_s is None else timeout_s)
+            channel = self._socket
+            writing = [channel] if channel is not None and self._unsent else []
+        reading = [self._far] if channel is None else [self._far, channel]
+        try:
+            readable, writable, _ = select.select(reading, writing, [], wait)
+        except (OSError, ValueError):  # closed by another thread meanwhile
+            return
+        with self.lock:
+            if self._far in readable:
+                self._poked = False
+                with contextlib.suppress(*_AGAIN):
+                    self._far.recv(1024)
+            if channel is not None and channel is self._socket:
+                if writable:
+                    self._write([])
+                if channel in readable and channel is self._socket:
+                    self._read(channel)
+            self._due()
+
+    def _due(self) -> None:
+        due = self.core.deadline()
+        now = time.monotonic()
+        if due is not None and due <= now:
+            self.core.tick(now)
+        self.perform()
+
+    def _connect(self, dial: Connect) -> None:
+        """Dial without the lock: it may take its time."""
+        address, made = dial.address, None
+        try:
+            made = socket.create_connection((address.host, address.port), self._options.attempt_timeout_s)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = tls_context(address, self._tls)
+            if context is not None:
+                made = context.wrap_socket(made, server_hostname=address.host)
+            made.setblocking(False)
+        except OSError as error:
+            if made is not None:
+                made.close()
+            with self.lock:
+                self.core.failed(dial.attempt, str(error), time.monotonic())
+                self.perform()
+            return
+        with self.lock:
+            if dial.attempt != self.core.attempt:
+                made.close()
+                return
+            self._socket, self._attempt = made, dial.attempt
+            self.core.connected(dial.attempt, time.monotonic())
+            self.perform()
+
+    def _write(self, chunks: list[bytes]) -> None:
+        channel, unsent = self._socket, self._unsent
+        assert channel is not None
+        data: bytes | bytearray = b"".join(chunks)
+        if unsent:
+            unsent += data
+            data = unsent
+        try:
+            sent = channel.send(data) if data else 0
+        except _AGAIN:
+            sent = 0
+        except OSError as error:
+            self._lost(str(error))
+            return
+        if data is unsent:
+            del unsent[:sent]
+        elif sent < len(data):
+            unsent += memoryview(data)[sent:]
+        if len(unsent) > self._options.channel_high_bytes:
+            self.core.pause(time.monotonic())
+        elif self.core.blocked and len(unsent) <= self._options.channel_low_bytes:
+            self.core.resume(time.monotonic())
+
+    def _read(self, channel: socket.socket) -> None:
+        more = True
+        while more and channel is self._socket:
+            try:
+                data = channel.recv(_READ_BYTES)
+            except _AGAIN:
+                return
+            except OSError as error:
+                self._lost(str(error))
+                return
+            if not data:
+                self._lost("closed by the broker")
+                return
+            self.core.received(data, time.monotonic())
+            self.perform()
+            more = isinstance(channel, ssl.SSLSocket) and channel.pending() > 0
+
+    def _lost(self, reason: str) -> None:
+        attempt = self._attempt
+        self._close()
+        self.core.lost(attempt, reason, time.monotonic())
+        self.perform()
+
+    def _close(self) -> None:
+        channel, self._socket = self._socket, None
+        self._unsent.clear()
+        if channel is not None:
+            channel.close()
+
+    def dispose(self) -> None:
+        """Let go of everything."""
+        with self.lock:
+            self._close()
+            self._near.close()
+            self._far.close()
