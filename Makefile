@@ -78,7 +78,7 @@ test-fast: fast
 	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal unit property integration
 
 lint: $(VENV)/.installed-lint
-	$(BIN)/python -m ruff check --line-length 120 --select E,F,W,I,UP,B bmqtwist tests bench examples
+	$(BIN)/python -m ruff check --line-length 125 --select E,F,W,I,UP,B bmqtwist tests bench examples
 	MYPYPATH=tests $(BIN)/python -m mypy -p bmqtwist -p kit
 
 clean:

@@ -19,6 +19,7 @@ class Host(Protocol):
     """The broker as a session sees it."""
 
     report: Report
+    now: float  # of this turn, seconds, monotonic
     serving: bool  # False: stopping, new opens are left for the broker that comes after
 
     def flush_later(self, session: Session) -> None:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from struct import Struct
 
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
-from bmqtwist.wire.fast import ACK_MESSAGE, ITEMS_HEADER, OPTION_ONE_ID_HEAD, PAD4, PUSH_HEADER, EventType, event_header, sub_queue_ids
+from bmqtwist.wire.fast import (
+    ACK_MESSAGE,
+    ITEMS_HEADER,
+    OPTION_ONE_ID_HEAD,
+    PAD4,
+    PUSH_HEADER,
+    EventType,
+    event_header,
+    sub_queue_ids,
+)
 
 _PUSH_ONE = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
 _WORDS = 8  # of a PUSH header

@@ -32,6 +32,7 @@ from bmqtwist.wire.schema import (
     RoutingConfiguration,
     Status,
 )
+from bmqtwist.wire.text import bracketed
 
 if TYPE_CHECKING:
     from bmqtwist.link.session import Session
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 def handle(session: Session, message: ControlMessage) -> None:
     """Answer one control message."""
-    session.host.report.info("%s: Received control message: %s", session.description, message)
+    session.host.report.info("%s: Received control message: %s", session.description, bracketed(message))
     action = _ACTIONS.get(message.choice)
     if action is None:
         session.host.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {session.description}: unexpected control message "
@@ -78,6 +79,7 @@ def _open(session: Session, r_id: int, value: OpenQueue) -> None:
     session.handles[request.q_id] = opened
     session.closed_ids.discard(request.q_id)
     host.opened(session, queue)
+    session.just_opened.append(queue.uri)
     session.answer(r_id, "openQueueResponse", OpenQueueResponse(
         value, RoutingConfiguration(ROUTING_FLAGS[queue.mode]), queue.domain.settings.deduplication_ms))
 

@@ -49,7 +49,7 @@ class Session:
     """One connection: its state, its handles, what it will write."""
 
     __slots__ = ("host", "peer", "session_number", "state", "description", "identity", "encoding", "v2_properties",
-                 "makes_guids", "guard", "handles", "closed_ids", "closing_now", "outbox", "stats", "channel",
+                 "makes_guids", "guard", "handles", "closed_ids", "closing_now", "just_opened", "outbox", "stats", "channel",
                  "closing", "waiting", "now", "wall", "last_received", "missed_heartbeats", "connected_at", "negotiated_at",
                  "transport", "encoding_of_authentication", "_frames", "_answers", "_held",
                  "_unacked", "_lines")
@@ -65,6 +65,7 @@ class Session:
         self.handles: dict[int, Handle] = {}
         self.closed_ids: set[int] = set()  # queue ids given up on this connection: no ACK may name them any more
         self.closing_now: set[int] = set()  # those of this turn
+        self.just_opened: list[str] = []  # queues whose open is answered in this turn
         self.outbox = Outbox()
         self.stats = ClientStats()
         self.channel = ChannelStats()
@@ -104,6 +105,12 @@ class Session:
         """What to write now, in order."""
         self.waiting = False
         self.closing_now.clear()
+        if self.just_opened:
+            took_ns = round((self.host.now - self.now) * 1e9)
+            for uri in self.just_opened:
+                self.host.report.info("%s: open queue [queue: '%s'] took: %.2f us (%d nanoseconds)", self.description, uri,
+                                      took_ns / 1000, took_ns)
+            self.just_opened.clear()
         data = self.outbox.take()
         self.channel.out_chunks += 1
         return data
@@ -157,7 +164,8 @@ class Session:
         if not self.waiting:
             self.host.flush_later(self)
 
-    def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage, encoding: int | None = None) -> None:
+    def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage,
+             encoding: int | None = None) -> None:
         """Queue a schema message behind everything collected so far."""
         self.outbox.event(control.encode_event(message, self.encoding if encoding is None else encoding))
         self._flush()

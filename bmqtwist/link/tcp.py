@@ -7,13 +7,14 @@ From the broker: `write` at the end of a turn, `finish` to close, `abort` when a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from typing import Protocol as Interface
 
 from twisted.internet.interfaces import IAddress, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import implementer  # type: ignore[import-untyped]
 
 from bmqtwist.link.session import Session
 
@@ -46,6 +47,8 @@ class Connection(Protocol):
     Over plain TCP the socket is tried at once, which saves a round through the reactor; only a remainder goes to the
     transport, with us as its pull producer until it is through. Over TLS we are a push producer all the time.
     """
+
+    transport: Any  # a TCP or TLS transport
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -148,7 +151,7 @@ class ConnectionFactory(Factory):
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    def buildProtocol(self, addr: IAddress) -> Connection:
+    def buildProtocol(self, addr: IAddress | None) -> Connection:
         """From the reactor: somebody connects."""
         connection = Connection(self._driver)
         connection.factory = self

@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from bmqtwist.limits import EVENT_BYTES_MAX
-from bmqtwist.node.clusterconfig import (ClusterDefinition, ClusterNode, ClusterProxyDefinition, Clusters, Elector,
-                                         MessageThrottle, PartitionConfig, QueueOperations)
-from bmqtwist.node.domainconfig import (Domain, DomainDefinition, DomainVariant, Expression, Limits,
-                                        Subscription)
+from bmqtwist.node.clusterconfig import (
+    ClusterDefinition,
+    ClusterNode,
+    ClusterProxyDefinition,
+    Clusters,
+    Elector,
+    MessageThrottle,
+    PartitionConfig,
+    QueueOperations,
+)
+from bmqtwist.node.domainconfig import Domain, DomainDefinition, DomainVariant, Expression, Limits, Subscription
 from bmqtwist.node.schemacheck import CASELESS, Int32, Int64, Natural, Natural64, Port, UInt64, choice, member
 
 __all__ = ["AppConfig", "Authentication", "Authenticator", "Authorization", "AuthorizationRules", "BmqtwistConfig",

@@ -10,8 +10,17 @@ from dataclasses import dataclass, fields, replace
 from ipaddress import ip_address
 from typing import Any, get_args
 
-from bmqtwist.node.config import (AppConfig, BoundListener, BrokerConfig, ClusterDefinition, ClusterNode,
-                                  ClusterProxyDefinition, Clusters, Configuration, Durability)
+from bmqtwist.node.config import (
+    AppConfig,
+    BoundListener,
+    BrokerConfig,
+    ClusterDefinition,
+    ClusterNode,
+    ClusterProxyDefinition,
+    Clusters,
+    Configuration,
+    Durability,
+)
 from bmqtwist.node.schemacheck import ConfigError, Finding
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"

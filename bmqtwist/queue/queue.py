@@ -17,7 +17,6 @@ from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.history import GuidHistory
 from bmqtwist.queue.meter import Meter
-from bmqtwist.queue.routing import Subscription
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.partition import Message, Partition, PartitionUnavailable
 from bmqtwist.wire import properties

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from threading import Lock
 
 from bmqtwist.storage.journal import JournalScan
@@ -27,7 +27,7 @@ _STAMP = r"\d{8}_\d{6}"
 
 def stamp(wall: int) -> str:
     """`YYYYMMDD_HHMMSS`, UTC."""
-    return datetime.fromtimestamp(wall, timezone.utc).strftime("%Y%m%d_%H%M%S")
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y%m%d_%H%M%S")
 
 
 class _Set:

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
 from storage_kit import (  # noqa: E402
-    FANOUT, WALL, entries, make_message, open_files, path_of, start, state,
+    FANOUT,
+    WALL,
+    entries,
+    make_message,
+    open_files,
+    path_of,
+    start,
+    state,
 )
 
 from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402

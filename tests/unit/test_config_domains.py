@@ -7,8 +7,15 @@ import json
 import pytest
 
 from bmqtwist.errors import Category, LocalError, Refused
-from bmqtwist.node.domains import (STAMP_PERIOD_S, DomainFile, DomainProvider, LoadedDomain, Resolved,
-                                   check_domain_text, validate_definition)
+from bmqtwist.node.domains import (
+    STAMP_PERIOD_S,
+    DomainFile,
+    DomainProvider,
+    LoadedDomain,
+    Resolved,
+    check_domain_text,
+    validate_definition,
+)
 from bmqtwist.node.load import DomainReader
 from bmqtwist.report import ListReport
 

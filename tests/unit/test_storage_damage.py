@@ -7,8 +7,22 @@ from __future__ import annotations
 
 import pytest
 from storage_kit import (
-    DEFAULT, KEY, OTHER, SMALL, WALL, disk_with, entries, guids, journals, make_message, name_of, open_files, path_of,
-    reread, start, state,
+    DEFAULT,
+    KEY,
+    OTHER,
+    SMALL,
+    WALL,
+    disk_with,
+    entries,
+    guids,
+    journals,
+    make_message,
+    name_of,
+    open_files,
+    path_of,
+    reread,
+    start,
+    state,
 )
 
 from bmqtwist.storage.memory import MemoryDisk

@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 from storage_kit import (
-    DEFAULT, FANOUT, KEY, OTHER, SMALL, TINY, WALL, entries, guids, make_message, open_files, path_of, reread, start,
+    DEFAULT,
+    FANOUT,
+    KEY,
+    OTHER,
+    SMALL,
+    TINY,
+    WALL,
+    entries,
+    guids,
+    make_message,
+    open_files,
+    path_of,
+    reread,
+    start,
     state,
 )
 

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 from storage_kit import (
-    KINDS, RECORDED, SMALL, TINY, WALL, disk_with, entries, guids, journals, name_of, open_files, path_of, reread,
+    KINDS,
+    RECORDED,
+    SMALL,
+    TINY,
+    WALL,
+    disk_with,
+    entries,
+    guids,
+    journals,
+    name_of,
+    open_files,
+    path_of,
+    reread,
     state,
 )
 

@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 from storage_kit import (
-    DEFAULT, FANOUT, KEY, OTHER, TINY, WALL, entries, guids, make_message, open_files, path_of, reread, start, state,
+    DEFAULT,
+    FANOUT,
+    KEY,
+    OTHER,
+    TINY,
+    WALL,
+    entries,
+    guids,
+    make_message,
+    open_files,
+    path_of,
+    reread,
+    start,
+    state,
 )
 
 from bmqtwist.storage.memory import Died, MemoryDisk

@@ -1,0 +1,38 @@
+"""Schema messages as log lines: `[ rId = 1 choice = [ openQueue = [ handleParameters = [ uri = "bmq://d/q" ... ] ] ] ]`
+
+The form is that of the original's log, so that what watches its lines understands ours.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from bmqtwist.wire.fields import choice_of, fields_of
+
+
+def bracketed(message: Any) -> str:
+    """One line for a schema message; absent optionals are NULL, bytes upper-case hexadecimal."""
+    kind: type = type(message)
+    parts = [f"{field.wire_name} = {_value(getattr(message, field.attribute))}" for field in fields_of(kind)]
+    if choice_of(kind) is not None:
+        parts.append(f"choice = [ {message.choice or 'UNDEFINED'} = {_value(message.value)} ]")
+    return f"[ {' '.join(parts)} ]" if parts else "[ ]"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, IntEnum):
+        return value.name
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, bytes):
+        return value.hex().upper()
+    if isinstance(value, list):
+        return f"[ {' '.join(map(_value, value))} ]" if value else "[ ]"
+    return bracketed(value)
