@@ -1,0 +1,182 @@
+"""The Twisted shell of a connection over transports that take little, refuse to read, or are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import StringTransport
+
+from bmqtwist.link.tcp import LINGER_S, Connection, ConnectionFactory
+
+
+class Transport(StringTransport):
+    """A TCP transport with a kernel buffer of `room` bytes; `writeSomeData` answers None when it is lost."""
+
+    def __init__(self, room: int | None = None) -> None:
+        super().__init__(IPv4Address("TCP", "127.0.0.1", 30114), IPv4Address("TCP", "127.0.0.1", 5))
+        self.room, self.lost, self.direct, self.later = room, False, list[bytes](), list[bytes]()
+        self.no_delay = self.aborted = False
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        self.no_delay = enabled
+
+    def writeSomeData(self, data: bytes) -> int | Exception:
+        if self.lost:
+            return ConnectionError()
+        taken = len(data) if self.room is None else min(self.room, len(data))
+        if self.room is not None:
+            self.room -= taken
+        self.direct.append(data[:taken])
+        return taken
+
+    def write(self, data: bytes) -> None:
+        self.later.append(data)
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+
+    @property
+    def everything(self) -> bytes:
+        return b"".join(self.direct + self.later)
+
+
+class Tls(Transport):
+    """A transport that does not let anybody write beside it."""
+
+    writeSomeData = None  # type: ignore[assignment]
+
+
+class Driver:
+    """What runs the broker, as far as a connection knows."""
+
+    def __init__(self, accepts: bool = True) -> None:
+        self.session: Any = "session" if accepts else None
+        self.heard: list[tuple[Any, ...]] = []
+        self.delayed: list[tuple[float, Any]] = []
+
+    def connected(self, connection: Connection, peer: str, port: int) -> Any:
+        self.heard.append(("connected", peer, port))
+        return self.session
+
+    def received(self, session: Any, data: bytes) -> None:
+        self.heard.append(("received", session, data))
+
+    def lost(self, session: Any) -> None:
+        self.heard.append(("lost", session))
+
+    def drained(self, session: Any) -> None:
+        self.heard.append(("drained", session))
+
+    def call_later(self, seconds: float, action: Any) -> None:
+        self.delayed.append((seconds, action))
+
+
+def connect(transport: Transport, driver: Driver | None = None) -> tuple[Connection, Driver]:
+    driver = driver or Driver()
+    connection = ConnectionFactory(driver).buildProtocol(transport.getPeer())
+    connection.makeConnection(transport)
+    return connection, driver
+
+
+def test_a_connection_says_who_it_is_and_hands_on_its_bytes() -> None:
+    transport = Transport()
+    connection, driver = connect(transport)
+    connection.dataReceived(b"abc")
+    assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", "session", b"abc")] and transport.no_delay
+
+
+def test_a_refused_connection_is_aborted_and_says_nothing() -> None:
+    transport = Transport()
+    connection, driver = connect(transport, Driver(accepts=False))
+    connection.dataReceived(b"abc")
+    connection.connectionLost()
+    assert transport.aborted and [what for what, *_ in driver.heard] == ["connected"]
+
+
+def test_a_turn_is_one_write_past_the_reactor() -> None:
+    transport = Transport()
+    connection, _ = connect(transport)
+    assert connection.write([b"ab", b"c"]) == 3
+    assert transport.direct == [b"abc"] and not transport.later and connection.waiting_bytes == 0
+
+
+@pytest.mark.parametrize("room", [0, 2])
+def test_what_the_kernel_does_not_take_waits_in_the_transport_behind_one_another(room: int) -> None:
+    transport = Transport(room)
+    connection, driver = connect(transport)
+    assert connection.write([b"abcde"]) == 5 and connection.waiting_bytes == 5 - room
+    assert connection.write([b"fg"]) == 2 and connection.waiting_bytes == 7 - room
+    assert transport.everything == b"abcdefg" and len(transport.direct) == 1
+    assert transport.producer is connection and transport.streaming is False
+    connection.resumeProducing()
+    assert transport.producer is None and connection.waiting_bytes == 0 and driver.heard[-1] == ("drained", "session")
+    transport.room = None
+    connection.write([b"h"])
+    assert transport.everything.endswith(b"h") or transport.direct[-1] == b"h"
+
+
+def test_a_pull_producer_that_is_called_when_it_is_registered_reports_nothing_twice() -> None:
+    connection, driver = connect(Transport())
+    connection.resumeProducing()
+    assert [what for what, *_ in driver.heard] == ["connected"]
+
+
+def test_a_lost_connection_is_left_to_the_transport_to_find_out() -> None:
+    transport = Transport()
+    connection, _ = connect(transport)
+    transport.lost = True
+    assert connection.write([b"abc"]) == 3 and transport.later == [b"abc"]
+
+
+def test_reading_stops_and_goes_on_when_everything_was_taken() -> None:
+    transport = Transport(0)
+    connection, _ = connect(transport)
+    connection.write([b"abc"])
+    connection.read(False)
+    connection.read(False)
+    assert transport.producerState == "paused"
+    connection.resumeProducing()
+    assert transport.producerState == "producing"
+
+
+def test_the_end_comes_after_what_was_written_and_a_lingering_peer_is_cut_off() -> None:
+    transport = Transport(1)
+    connection, driver = connect(transport)
+    connection.write([b"abc"])
+    connection.finish()
+    assert transport.disconnecting and transport.producer is None
+    ((seconds, abort),) = driver.delayed
+    assert seconds == LINGER_S
+    abort()
+    assert transport.aborted
+    connection.connectionLost()
+    assert driver.heard[-1] == ("lost", "session") and connection.waiting_bytes == 0
+
+
+def test_a_peer_that_went_in_time_is_not_cut_off() -> None:
+    transport = Transport()
+    connection, driver = connect(transport)
+    connection.finish()
+    connection.connectionLost()
+    driver.delayed[0][1]()
+    connection.finish()
+    connection.read(False)
+    connection.dataReceived(b"late")
+    assert not transport.aborted and driver.heard[-1] == ("lost", "session") and len(driver.delayed) == 1
+
+
+def test_over_tls_nothing_is_written_past_the_transport() -> None:
+    transport = Tls()
+    connection, driver = connect(transport)
+    assert transport.producer is connection and transport.streaming is True
+    connection.write([b"a", b"b"])
+    assert transport.later == [b"ab"] and connection.waiting_bytes == 0
+    connection.pauseProducing()
+    connection.write([b"cd"])
+    assert connection.waiting_bytes == 2
+    connection.resumeProducing()
+    assert connection.waiting_bytes == 0 and transport.producer is connection and driver.heard[-1][0] == "drained"
+    connection.finish()
+    assert transport.producer is None and transport.disconnecting
