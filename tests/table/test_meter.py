@@ -1,0 +1,42 @@
+"""queue/meter.py: every state, every place a value can jump to, and what people hear of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmqtwist.queue.meter import Meter, State
+
+LIMIT, HIGH, LOW = 100, 80, 40
+N, W, F = State.STATE_NORMAL, State.STATE_HIGH_WATERMARK, State.STATE_FULL
+HOW_TO_GET_THERE = {N: 0, W: 80, F: 100}
+
+# state before, value: (state after, category of the event)
+TABLE = {
+    (N, 1): (N, ""), (N, LOW): (N, ""), (N, HIGH - 1): (N, ""), (N, HIGH): (W, "HIGH_WATERMARK"),
+    (N, LIMIT - 1): (W, "HIGH_WATERMARK"), (N, LIMIT): (F, "FULL"), (N, LIMIT + 1): (F, "FULL"),
+    (W, 0): (N, "NORMAL"), (W, LOW): (N, "NORMAL"), (W, LOW + 1): (W, ""), (W, LIMIT - 1): (W, ""),
+    (W, LIMIT): (F, "FULL"), (F, 0): (N, "NORMAL"), (F, LOW): (N, "NORMAL"), (F, LOW + 1): (W, ""), (F, HIGH): (W, ""),
+    (F, HIGH + 1): (F, ""), (F, LIMIT): (F, ""), (F, LIMIT + 1): (F, ""),
+}
+
+
+@pytest.mark.parametrize("what", ["messages", "bytes"])
+@pytest.mark.parametrize("before, value", TABLE, ids=str)
+def test_every_jump_from_every_state(before: State, value: int, what: str) -> None:
+    after, category = TABLE[before, value]
+    meter = Meter("m", None, *((LIMIT, 1 << 40) if what == "messages" else (1 << 40, LIMIT)))
+    unit = (lambda n: (n, 0)) if what == "messages" else (lambda n: (0, n))
+    meter.force_add(*unit(HOW_TO_GET_THERE[before]))
+    assert meter.state is before
+    change = value - HOW_TO_GET_THERE[before]
+    if change < 0:
+        meter.remove(*unit(-change))
+    elif what == "bytes":
+        meter.try_add(change)
+    else:
+        for _ in range(change):
+            meter.try_add(0)
+    events = [event.category.removeprefix("CAPACITY_STATE_") for event in meter.take_events()]
+    heard = events[-1] if events else ""
+    assert (meter.state, heard) == (after, category)
+    assert all(event in ("HIGH_WATERMARK", "FULL", "NORMAL") for event in events)
