@@ -77,7 +77,7 @@ def _open(session: Session, r_id: int, value: OpenQueue) -> None:
     queue = host.find_queue(session, uri, request)
     opened = open_queue(queue, session, known, request)
     session.handles[request.q_id] = opened
-    session.closed_ids.discard(request.q_id)
+    session.closed_ids.pop(request.q_id, None)
     host.opened(session, queue)
     session.just_opened.append(queue.uri)
     session.answer(r_id, "openQueueResponse", OpenQueueResponse(
@@ -119,7 +119,7 @@ def _close(session: Session, r_id: int, value: CloseQueue) -> None:
     opened = _known(session, request.q_id, "Duplicate closeQueue request")
     if close_queue(opened, request, value.is_final, session.wall):
         del session.handles[request.q_id]
-        session.closed_ids.add(request.q_id)
+        session.close_id(request.q_id)
         session.closing_now.add(request.q_id)
         session.outbox.drop_acks(request.q_id)
         session.host.closed(session, opened.queue)

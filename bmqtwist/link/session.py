@@ -15,7 +15,7 @@ from functools import partial
 
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
-from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
 from bmqtwist.link.host import Host
@@ -50,7 +50,7 @@ class Session:
 
     __slots__ = ("host", "peer", "session_number", "state", "description", "identity", "encoding", "v2_properties",
                  "makes_guids", "guard", "handles", "closed_ids", "closing_now", "just_opened", "outbox", "stats", "channel",
-                 "closing", "waiting", "now", "wall", "last_received", "missed_heartbeats", "connected_at", "negotiated_at",
+                 "closing", "lagging", "waiting", "now", "wall", "last_received", "missed_heartbeats", "connected_at", "negotiated_at",
                  "transport", "encoding_of_authentication", "_frames", "_answers", "_held",
                  "_unacked", "_lines")
 
@@ -63,13 +63,14 @@ class Session:
         self.transport: object = None  # what performs take(), the host's
         self.session_number = 0
         self.handles: dict[int, Handle] = {}
-        self.closed_ids: set[int] = set()  # queue ids given up on this connection: no ACK may name them any more
+        self.closed_ids: dict[int, None] = {}  # queue ids given up on this connection: no ACK may name them any more
         self.closing_now: set[int] = set()  # those of this turn
         self.just_opened: list[str] = []  # queues whose open is answered in this turn
         self.outbox = Outbox()
         self.stats = ClientStats()
         self.channel = ChannelStats()
         self.closing = False  # close the connection once everything is written
+        self.lagging = False  # see queue.handle.Client; the broker's to set
         self.waiting = False  # a flush is due at the end of the turn
         self.now, self.wall = now, 0
         self.connected_at = self.last_received = now
@@ -156,9 +157,15 @@ class Session:
         """Give up every handle."""
         handles, self.handles = self.handles, {}
         for q_id, handle in handles.items():
-            self.closed_ids.add(q_id)
+            self.close_id(q_id)
             drop_handle(handle, crashed, self.wall)
             self.host.closed(self, handle.queue)
+
+    def close_id(self, q_id: int) -> None:
+        """A queue id was closed for good."""
+        self.closed_ids[q_id] = None
+        if len(self.closed_ids) > CLOSED_IDS_MAX:
+            del self.closed_ids[next(iter(self.closed_ids))]
 
     def _flush(self) -> None:
         if not self.waiting:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
+from bmqtwist.limits import LAGGING_BYTES
 from bmqtwist.link.authentication import Authenticate
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
@@ -221,6 +222,7 @@ class Broker:
         writers, self._writers = self._writers, []
         for session in writers:
             behind = self.shell.write(session, session.take())
+            session.lagging = behind > LAGGING_BYTES
             if session.closing:
                 self.shell.finish(session)
             elif behind:

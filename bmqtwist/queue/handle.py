@@ -18,6 +18,7 @@ class Client(Protocol):
     """The session core at the other end of a handle, as far as a queue needs it."""
 
     description: str
+    lagging: bool  # it has not read for so long that messages without credit pass it by
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None: ...
 

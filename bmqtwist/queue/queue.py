@@ -223,6 +223,11 @@ class Queue:
         chosen = app.router.eligible(self.values(message) if message.has_properties else {})
         for subscription in chosen:
             handle = subscription.substream.handle
+            if handle.client.lagging:  # at most once, and no credit bounds what would pile up
+                if self.lines.admits(message.arrived):
+                    self.around.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
+                                            f"of queue '{self.uri}' is not delivered to it")
+                continue
             handle.client.push(handle, subscription.s_id, message, False)
             self.stats.pushed(message.size, 0.0)
 

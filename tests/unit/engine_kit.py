@@ -25,6 +25,8 @@ WALL = 1_795_237_326
 class Client:
     """The other end of a handle: what it was pushed and told."""
 
+    lagging = False
+
     def __init__(self, description: str) -> None:
         self.description = description
         self.got: list[tuple[bytes, int, bool]] = []  # payload, subscription id, out of order

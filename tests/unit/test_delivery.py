@@ -195,3 +195,14 @@ def test_broadcast_gives_every_consumer_a_copy_and_keeps_nothing() -> None:
     third = engine.reader()
     engine.turn()
     assert got(third) == []
+
+
+def test_broadcast_passes_by_a_client_that_does_not_read() -> None:
+    """No credit bounds what would pile up for it; it gets what comes after it has caught up."""
+    engine = Engine("broadcast", in_memory=True)
+    reading, lagging = engine.reader(name="reading"), engine.reader(name="lagging")
+    lagging.client.lagging = True
+    engine.post(b"one")
+    lagging.client.lagging = False
+    engine.post(b"two")
+    assert (reading.client.take(), lagging.client.take()) == ([b"one", b"two"], [b"two"])
