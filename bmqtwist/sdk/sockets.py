@@ -150,6 +150,8 @@ class SocketPump:
             del unsent[:sent]
         elif sent < len(data):
             unsent += memoryview(data)[sent:]
+        if unsent:
+            self.poke()  # whoever waits in `step` has to wait for this, too
         if len(unsent) > self._options.channel_high_bytes:
             self.core.pause(time.monotonic())
         elif self.core.blocked and len(unsent) <= self._options.channel_low_bytes:

@@ -64,8 +64,8 @@ class Traffic(Ground):
         self.now = now
         area, schema_id, cat = b"", 0, 0
         data = payload
-        if values:
-            area = properties.encode(typed(values, types), self.v2_properties)
+        if values or types:
+            area = properties.encode(typed(values or {}, types), self.v2_properties)
             schema_id = SCHEMA_ANONYMOUS if self.v2_properties else 0
             data = area + payload
         if session_options.compression if compress is None else compress:

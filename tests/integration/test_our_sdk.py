@@ -170,13 +170,13 @@ def test_several_brokers_the_first_of_which_is_down(node: ProcessWorld) -> None:
 
 def test_compression_and_values_through_a_codec(node: ProcessWorld) -> None:
     async def scenario() -> None:
-        async with aio.Session(node.broker.uri, compression=True) as session:
-            async with session.open(PRIORITY, read=True, write=True, codec=JsonCodec()) as queue:
-                value = {"list": [1, "zwei"] * 1000}
-                await queue.post(value, {"k": "v" * 2000})
-                async with await queue.get() as message:
-                    assert message.value == value and len(message._data) < 3000
-                    assert message.properties == {"k": "v" * 2000}
+        async with (aio.Session(node.broker.uri, compression=True) as session,
+                    session.open(PRIORITY, read=True, write=True, codec=JsonCodec()) as queue):
+            value = {"list": [1, "zwei"] * 1000}
+            await queue.post(value, {"k": "v" * 2000})
+            async with await queue.get() as message:
+                assert message.value == value and len(message._data) < 3000
+                assert message.properties == {"k": "v" * 2000}
     run(scenario)
 
 

@@ -1,0 +1,32 @@
+"""The interface of the official Python library on our own core: programs written for it change one line.
+
+    import bmqtwist.sdk.blazingmq as blazingmq
+
+What differs: callbacks may call everything (nothing deadlocks), a stop waits a little for acknowledgements, and a
+confirmation while there is no connection is an Error instead of being sent later.
+"""
+
+from bmqtwist import __version__
+from bmqtwist.sdk.blazingmq import exceptions, session_events
+from bmqtwist.sdk.blazingmq.exceptions import Error
+from bmqtwist.sdk.blazingmq.session import Session
+from bmqtwist.sdk.blazingmq.values import (
+    Ack,
+    AckStatus,
+    BasicHealthMonitor,
+    CompressionAlgorithmType,
+    Message,
+    MessageHandle,
+    PropertyTypeDict,
+    PropertyValueDict,
+    QueueOptions,
+    SessionOptions,
+    Timeouts,
+)
+from bmqtwist.wire.properties import PropertyType
+
+__all__ = [
+    "Ack", "AckStatus", "BasicHealthMonitor", "CompressionAlgorithmType", "Error", "Message", "MessageHandle",
+    "PropertyType", "PropertyTypeDict", "PropertyValueDict", "QueueOptions", "Session", "SessionOptions", "Timeouts",
+    "__version__", "exceptions", "session_events",
+]

@@ -1,0 +1,208 @@
+"""Values with the names of the official library: options, messages, acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.sdk import message as sdk_message
+from bmqtwist.sdk import options as sdk_options
+from bmqtwist.sdk import results
+from bmqtwist.sdk.health import HealthMonitor
+from bmqtwist.sdk.results import Result
+from bmqtwist.wire.properties import PropertyType, Value
+
+if TYPE_CHECKING:
+    from bmqtwist.sdk.blazingmq.session import Session
+
+PropertyValueDict = dict[str, Value]
+PropertyTypeDict = dict[str, PropertyType]
+
+
+class AckStatus(Enum):
+    """What became of a post."""
+
+    SUCCESS = Result.SUCCESS.value
+    UNKNOWN = Result.UNKNOWN.value
+    TIMEOUT = Result.TIMEOUT.value
+    NOT_CONNECTED = Result.NOT_CONNECTED.value
+    CANCELED = Result.CANCELED.value
+    NOT_SUPPORTED = Result.NOT_SUPPORTED.value
+    REFUSED = Result.REFUSED.value
+    INVALID_ARGUMENT = Result.INVALID_ARGUMENT.value
+    NOT_READY = Result.NOT_READY.value
+    LIMIT_BYTES = Result.LIMIT_BYTES.value
+    LIMIT_MESSAGES = Result.LIMIT_MESSAGES.value
+    STORAGE_FAILURE = Result.STORAGE_FAILURE.value
+    UNRECOGNIZED = "UNRECOGNIZED"
+
+    def __repr__(self) -> str:
+        return f"<AckStatus.{self.name}>"
+
+
+class CompressionAlgorithmType(Enum):
+    """How posts are compressed."""
+
+    NONE = "none"
+    ZLIB = "zlib"
+
+    def __repr__(self) -> str:
+        return f"<CompressionAlgorithmType.{self.name}>"
+
+
+def to_wire(values: Mapping[str, object], types: Mapping[str, PropertyType]) -> dict[str, object]:
+    """Values as the core takes them: the official library has one byte for a CHAR, and bytes for a STRING as well."""
+    found = dict(values)
+    for name, kind in types.items():
+        value = found.get(name)
+        if kind is PropertyType.CHAR and isinstance(value, bytes) and len(value) == 1:
+            found[name] = int.from_bytes(value, "big", signed=True)
+        elif kind is PropertyType.STRING and isinstance(value, bytes):
+            found[name] = value.decode("utf-8", "surrogateescape")
+    return found
+
+
+def _from_wire(message: sdk_message.Message) -> dict[str, Value]:
+    types = message.property_types
+    return {name: value.to_bytes(1, "big", signed=True) if types[name] is PropertyType.CHAR
+            and isinstance(value, int) else value for name, value in message.properties.items()}
+
+
+class Ack:
+    """The outcome of a post: `guid`, `status`, `queue_uri`."""
+
+    def __init__(self, ack: results.Ack) -> None:
+        self.guid: bytes | None = ack.guid
+        self.queue_uri = ack.uri
+        try:
+            self.status = AckStatus(ack.status.value)
+        except ValueError:
+            self.status = AckStatus.UNRECOGNIZED
+
+    def __repr__(self) -> str:
+        guid = "" if self.guid is None else f"[{self.guid.hex().upper()}]"
+        return f"<Ack{guid} {self.status.name} for {self.queue_uri}>"
+
+
+class Message:
+    """A message: `data`, `guid`, `queue_uri`, `properties`, `property_types`."""
+
+    def __init__(self, message: sdk_message.Message) -> None:
+        self._message = message
+        self.data = message.payload
+        self.guid = message.guid
+        self.queue_uri = message.uri
+        self.properties = _from_wire(message)
+        self.property_types = message.property_types
+
+    def __repr__(self) -> str:
+        return f"<Message[{self.guid.hex().upper()}] for {self.queue_uri}>"
+
+
+class MessageHandle:
+    """What can be done with a message."""
+
+    def __init__(self, message: Message, session: Session) -> None:
+        self._message, self._session = message, session
+
+    def confirm(self) -> None:
+        """Done with the message."""
+        self._session.confirm(self._message)
+
+    def __repr__(self) -> str:
+        return f"<MessageHandle[{self._message.guid.hex().upper()}] for {self._message.queue_uri}>"
+
+
+class _Record:
+    """A few attributes, compared and printed by them; None = not given."""
+
+    _names: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(getattr(self, n) == getattr(other, n) for n in self._names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        given = ((name, getattr(self, name)) for name in self._names)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given if value is not None)})"
+
+
+class QueueOptions(_Record):
+    """Options of a queue; None = the default when opening, unchanged when configuring."""
+
+    DEFAULT_MAX_UNCONFIRMED_MESSAGES = sdk_options.MAX_UNCONFIRMED_MESSAGES
+    DEFAULT_MAX_UNCONFIRMED_BYTES = sdk_options.MAX_UNCONFIRMED_BYTES
+    DEFAULT_CONSUMER_PRIORITY = 0
+    DEFAULT_SUSPENDS_ON_BAD_HOST_HEALTH = False
+    _names = ("max_unconfirmed_messages", "max_unconfirmed_bytes", "consumer_priority", "suspends_on_bad_host_health")
+
+    def __init__(self, max_unconfirmed_messages: int | None = None, max_unconfirmed_bytes: int | None = None,
+                 consumer_priority: int | None = None, suspends_on_bad_host_health: bool | None = None) -> None:
+        self.max_unconfirmed_messages = max_unconfirmed_messages
+        self.max_unconfirmed_bytes = max_unconfirmed_bytes
+        self.consumer_priority = consumer_priority
+        self.suspends_on_bad_host_health = suspends_on_bad_host_health
+
+    def over(self, base: sdk_options.QueueOptions) -> sdk_options.QueueOptions:
+        """`base` with what is given here."""
+        given: dict[str, Any] = {name: getattr(base, name) if getattr(self, name) is None else getattr(self, name)
+                                 for name in self._names}
+        return sdk_options.QueueOptions(**given)
+
+
+class Timeouts(_Record):
+    """Seconds to wait for each kind of request; None = the default."""
+
+    _names = ("connect_timeout", "disconnect_timeout", "open_queue_timeout", "configure_queue_timeout",
+              "close_queue_timeout")
+
+    def __init__(self, connect_timeout: float | None = None, disconnect_timeout: float | None = None,
+                 open_queue_timeout: float | None = None, configure_queue_timeout: float | None = None,
+                 close_queue_timeout: float | None = None) -> None:
+        self.connect_timeout = connect_timeout
+        self.disconnect_timeout = disconnect_timeout
+        self.open_queue_timeout = open_queue_timeout
+        self.configure_queue_timeout = configure_queue_timeout
+        self.close_queue_timeout = close_queue_timeout
+
+
+class BasicHealthMonitor:
+    """A switch that says whether this host is well; it begins well."""
+
+    def __init__(self) -> None:
+        self.monitor = HealthMonitor()
+
+    def set_healthy(self) -> None:
+        """It is well."""
+        self.monitor.set_healthy()
+
+    def set_unhealthy(self) -> None:
+        """It is not."""
+        self.monitor.set_unhealthy()
+
+    def __repr__(self) -> str:
+        return "BasicHealthMonitor()"
+
+
+class SessionOptions(_Record):
+    """Options of a session; None = the default. Threads, buffers and statistics of the official library are accepted
+    and mean nothing here."""
+
+    _names = ("message_compression_algorithm", "timeouts", "host_health_monitor", "num_processing_threads",
+              "blob_buffer_size", "channel_high_watermark", "event_queue_watermarks", "stats_dump_interval")
+
+    def __init__(self, message_compression_algorithm: CompressionAlgorithmType | None = None,
+                 timeouts: Timeouts | None = None, host_health_monitor: BasicHealthMonitor | None = None,
+                 num_processing_threads: int | None = None, blob_buffer_size: int | None = None,
+                 channel_high_watermark: int | None = None, event_queue_watermarks: tuple[int, int] | None = None,
+                 stats_dump_interval: float | None = None) -> None:
+        self.message_compression_algorithm = message_compression_algorithm
+        self.timeouts = timeouts
+        self.host_health_monitor = host_health_monitor
+        self.num_processing_threads = num_processing_threads
+        self.blob_buffer_size = blob_buffer_size
+        self.channel_high_watermark = channel_high_watermark
+        self.event_queue_watermarks = event_queue_watermarks
+        self.stats_dump_interval = stats_dump_interval
