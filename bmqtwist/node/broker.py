@@ -233,6 +233,7 @@ class Broker:
             session.close("#CLIENT_SEND_FAILURE %s: the client does not read: %d bytes wait for it (limit: %d)",
                           session.description, behind, self._outbox_max)
             self.shell.finish(session)
+            self.shell.turn_due()  # for what it held
         elif not any(handle.read_count for handle in session.handles.values()):
             self.shell.read(session, False)  # a producer that does not read its ACKs is slowed down
 
