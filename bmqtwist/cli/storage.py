@@ -369,7 +369,11 @@ def _output(options: dict[str, Any]) -> Output:
 
 
 def _write(text: str) -> None:
-    click.echo(text, nl=False)
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:  # a terminal that cannot show everything
+        encoding = sys.stdout.encoding
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 @contextmanager

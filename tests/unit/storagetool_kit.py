@@ -13,8 +13,14 @@ from bmqtwist.storage.ledgerfile import encode_ledger, ledger_file_name
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
-    AppIdInfo, ClusterMessage, LeaderAdvisory, LeaderAdvisoryCommit, LeaderMessageSequence, PartitionPrimaryInfo,
-    QueueAssignmentAdvisory, QueueInfo,
+    AppIdInfo,
+    ClusterMessage,
+    LeaderAdvisory,
+    LeaderAdvisoryCommit,
+    LeaderMessageSequence,
+    PartitionPrimaryInfo,
+    QueueAssignmentAdvisory,
+    QueueInfo,
 )
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
