@@ -44,6 +44,7 @@ from bmqtwist.storagetool.ledgerview import (
     queues_of,
 )
 from bmqtwist.storagetool.output import HumanOutput, JsonOutput, Output
+from bmqtwist.storagetool.qlistshow import show_qlist
 from bmqtwist.storagetool.selection import RECORD_TYPES, Range, Selection
 from bmqtwist.storagetool.show import Show
 from bmqtwist.storagetool.summary import Summary, SummaryPrinter
@@ -202,6 +203,23 @@ def _newest_ledger(directory: str) -> str:
     if not found:
         raise InputError(f"{directory} holds no .bmq_csl file")
     return found[-1]
+
+
+@storage.command()
+@click.argument("path")
+@click.option("--partition", type=click.IntRange(0), help="Which partition of a directory.")
+@_json
+def qlist(path: str, partition: int | None, **options: Any) -> None:
+    """List the queues and apps of a .bmq_qlist file, or of the one of a directory."""
+    with _errors():
+        found = resolve([path], partition)
+        if not found.qlist:
+            raise InputError(f"{path} is no .bmq_qlist file, and holds none")
+        with _reading(found.qlist) as file:
+            problem = show_qlist(file, _write, _json_mode(options))
+        if problem:
+            click.echo(f"bmq: {found.qlist}: {problem}", err=True)
+    raise SystemExit(EXIT_FOUND_SOMETHING if problem else 0)
 
 
 @storage.command()
