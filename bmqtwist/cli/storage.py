@@ -32,6 +32,7 @@ from bmqtwist.storagetool.inputs import (
     ledger_files,
     resolve,
     set_name,
+    with_siblings,
 )
 from bmqtwist.storagetool.journalview import records
 from bmqtwist.storagetool.ledgershow import LedgerShow
@@ -257,7 +258,7 @@ def _target(paths: tuple[str, ...], csl_file: str | None) -> Target:
         if not target.sets and not target.ledger:
             raise InputError(f"{paths[0]} holds no storage files")
     else:
-        found = resolve(paths)
+        found = with_siblings(resolve(paths))
         named = found.journal or found.data or found.qlist
         number, stamp = set_name(named) if named else (-1, "")
         sets = [SetFiles(number, stamp, found.journal, found.data, found.qlist)] if named else []

@@ -124,6 +124,17 @@ def resolve(paths: Iterable[str], partition: int | None = None) -> Paths:
     return found
 
 
+def with_siblings(paths: Paths) -> Paths:
+    """The same with those files of the set that lie beside the named ones under the same name."""
+    named = paths.journal or paths.data or paths.qlist
+    stem = named.rpartition(".bmq_")[0]
+    for kind in (JOURNAL, DATA, QLIST):
+        sibling = f"{stem}.bmq_{kind}"
+        if named and not getattr(paths, kind) and os.path.isfile(sibling):
+            paths.put(kind, sibling)
+    return paths
+
+
 def _from_directory(directory: str, partition: int | None, found: Paths) -> None:
     sets = [each for each in file_sets(directory) if partition is None or each.partition_id == partition]
     journals = [each for each in sets if each.journal]

@@ -48,8 +48,8 @@ def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None, partitio
     if view.sources[FileType.JOURNAL] is None or not view.lengths()[0]:
         return found, 0
     recovered = recover(cast(PartitionFiles, view), known, partition_id=partition_id)
-    absent = tuple(f"{kind.name}: file is shorter than its header" for kind, source in view.sources.items()
-                   if source is None or not source.size)
+    absent = tuple(f"{kind.name}: {what}" for kind, source in view.sources.items()
+                   if source is None or not source.size for what in ("file is shorter", "the file has 0 B"))
     severity = ERROR if recovered.damaged else WARNING
     found += [Finding(severity, text) for text in recovered.alarms if not absent or not text.startswith(absent)]
     found += [Finding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
@@ -59,16 +59,22 @@ def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None, partitio
     checks.data()
     checks.qlist()
     found += checks.found
+    if not checks.qlist_used:
+        found = [each for each in found if each.text != _missing(FileType.QLIST)]
     for key, queue in (known or {}).items():
         if key not in recovered.queues:
             found.append(Finding(NOTE, f"queue {queue.uri} is in the ledger, but has no CREATION in the journal"))
     return found, recovered.lease
 
 
+def _missing(kind: FileType) -> str:
+    return f"the {kind.name} file is missing"
+
+
 def _presence(view: SetView) -> Iterator[Finding]:
     for kind, source in view.sources.items():
         if source is None:
-            yield Finding(ERROR, f"the {kind.name} file is missing")
+            yield Finding(ERROR, _missing(kind))
         elif not source.size:
             yield Finding(ERROR, f"the {kind.name} file is empty")
 
@@ -82,6 +88,7 @@ class _Checks:
         self.has_data = bool(view.lengths()[1])
         self.messages: list[MessageRecord] = []
         self.qlist_offsets: set[int] = set()
+        self.qlist_used = False  # brokers can be told to write none
         self.apps: dict[bytes, int] = {}  # queueKey -> apps it ever had
         self.starts = dict(self._walk_data()) if self.has_data else {}
 
@@ -131,8 +138,10 @@ class _Checks:
                 if record.ref_count > self.apps.get(record.queue_key, record.ref_count):
                     counts.append(record.guid.hex().upper())
             elif isinstance(record, QueueOpRecord):
+                self.qlist_used |= record.qlist_words > 0
                 self._queue_op(record)
             elif isinstance(record, JournalOpRecord):
+                self.qlist_used |= record.qlist_words > 0
                 self._sync_point(record, position)
             if _is_odd(record):
                 odd.append(str(record.offset))

@@ -31,10 +31,13 @@ def verify_ledger(ledger: Ledger, name: str) -> list[Finding]:
 
 
 def _order(ledger: Ledger) -> Iterator[Finding]:
-    """LSNs rise, but for what a rollover puts at the start of a file; changes are committed."""
+    """LSNs rise, but for what a rollover puts at the start of a file, and for a snapshot, with which a cluster that
+    knows its last term no more begins anew; changes are committed."""
     latest, committed_any = (0, 0), False
     open_changes: dict[tuple[int, int], int] = {}
     for entry in ledger.entries:
+        if entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= latest:
+            latest, committed_any = (0, 0), False
         if entry.lsn <= latest and committed_any:
             yield Finding(WARNING, f"the record at offset {entry.offset} has LSN {entry.lsn[0]}-{entry.lsn[1]}, after"
                                    f" {latest[0]}-{latest[1]}")

@@ -269,3 +269,37 @@ def test_a_directory_without_storage_files_is_an_error(tmp_path: Path) -> None:
     """Rather than in order."""
     outcome = bmq("verify", tmp_path)
     assert outcome.code == 2 and "holds no storage files" in outcome.err
+
+
+def test_one_file_of_a_set_stands_for_the_set(tmp_path: Path) -> None:
+    """The others lie beside it; the ledger is named."""
+    directory = build(tmp_path / "s")
+    outcome = bmq("verify", one(directory, "data"), "--csl-file", one(directory, "csl"))
+    assert (outcome.code, outcome.out) == (0, "Everything is in order.\n")
+    flip(one(directory, "data"), MIDDLE + 20)
+    assert bmq("verify", one(directory, "journal")).code == 1
+
+
+def test_a_set_written_without_qlist_is_in_order(tmp_path: Path) -> None:
+    """Brokers can be told to leave it out; then no record speaks of it, and the ledger knows the queues."""
+    directory = build(tmp_path / "s")
+    one(directory, "qlist").unlink()
+    path = one(directory, "journal")
+    for offset in range(44, path.stat().st_size, 60):
+        kind = path.read_bytes()[offset] >> 4
+        if kind in (4, 5):
+            change(path, offset + (36 if kind == 4 else 48), bytes(4))
+    outcome = bmq("verify", directory)
+    assert (outcome.code, outcome.out) == (0, "Everything is in order.\n")
+
+
+def test_a_ledger_that_begins_anew_is_in_order_and_one_that_goes_back_is_not(tmp_path: Path) -> None:
+    """A cluster that has forgotten its term starts with a snapshot; nothing else may repeat a number."""
+    directory = build(tmp_path / "s")
+    ledger = one(directory, "csl")
+    content = ledger.read_bytes()
+    ledger.write_bytes(content + content[8:])
+    assert bmq("verify", directory).code == 0
+    ledger.write_bytes(content + content[88:])
+    outcome = bmq("verify", directory)
+    assert outcome.code == 1 and "has LSN 1-2, after 1-4" in outcome.out
