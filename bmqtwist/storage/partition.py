@@ -483,6 +483,16 @@ class Partition:
         for message in self._finished:  # confirmed by all, but the last broker died before it wrote that down
             self.append_deletion(message.queue_key, message, 0, wall)
         self._finished = []
+        self._secure_recovered()
+
+    def _secure_recovered(self) -> None:
+        """What was recovered may be in the page cache alone, if only the process died: from now on it counts as safe."""
+        if self.durability == "none" or self._broken:
+            return
+        try:
+            self.files.sync()
+        except OSError as error:
+            self._sync_broke(error)
 
     def _begin_rewrite(self, wall: int) -> None:
         """Copy what is live into a new set without touching the present one, which is kept as evidence."""

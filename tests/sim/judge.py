@@ -108,7 +108,8 @@ class Judge:
             raise Violation("resurrected", f"{put} at {app}")
         if guid in view.owner and uri not in self.unstored:
             raise Violation("duplicated", f"{put} at {app} is with {view.owner[guid]} and with {connection}")
-        if not late and put.number <= last.get(put.producer, -1) and not (self.disordered and put.sent > 1):
+        again = put.sent > 1 and (self.disordered or uri in self.unstored)  # nothing is remembered of a broadcast
+        if not late and put.number <= last.get(put.producer, -1) and not again:
             raise Violation("order", f"{put} after number {last[put.producer]}")
         if not late:
             last[put.producer] = max(put.number, last.get(put.producer, -1))

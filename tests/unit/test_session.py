@@ -1,0 +1,188 @@
+"""What a session makes of PUT and CONFIRM events, byte by byte, and what it never says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit import codec
+from kit.client import Client, Queue
+from kit.memory import MemoryWorld
+
+from bmqtwist.link import session
+
+INVALID = "#CLIENT_INVALID_PUT"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> MemoryWorld:
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    return world
+
+
+def acks(client: Client) -> list[tuple[bytes, int]]:
+    """(GUID, status) of everything acknowledged, after a barrier."""
+    client.barrier()
+    return [(event.ack.guid, event.ack.status) for event in client.heard if event.kind == "ack"]
+
+
+def put(queue: Queue, *messages: bytes) -> None:
+    queue.client.send(codec.put_frame(list(messages)))
+
+
+def message(queue: Queue, guid: bytes | None = None, payload: bytes = b"x", **shape: object) -> bytes:
+    return codec.put_message(queue.q_id, guid or queue.client.new_guid(), payload, **shape)  # type: ignore[arg-type]
+
+
+def corrupt(data: bytes, offset: int, value: bytes) -> bytes:
+    return data[:offset] + value + data[offset + len(value):]
+
+
+@pytest.mark.parametrize("code, damage", [
+    (-2, lambda good: good[:20]),
+    (-3, lambda good: corrupt(good, 0, (1 << 28 | 0x0FFFFFF).to_bytes(4, "big"))),
+    (-3, lambda good: corrupt(good, 7, bytes([5]))),
+    (-3, lambda good: corrupt(good, 4, b"\xff\xff\xff")),
+    (-4, lambda good: corrupt(good, len(good) - 1, b"\0")),
+    (-4, lambda good: corrupt(good, len(good) - 1, b"\x05")),
+    (-4, lambda good: corrupt(good, 7, bytes([2 << 5 | 9]))),
+    (-4, lambda good: corrupt(good, 32, b"\0\x01"))])
+def test_a_put_that_is_no_put_ends_its_event_and_nothing_else(memory: MemoryWorld, code: int, damage: object) -> None:
+    """What stands before it is taken, what stands behind it is lost, the session goes on."""
+    producer = memory.producer()
+    before, bad = producer.client.new_guid(), message(producer)
+    put(producer, message(producer, before), damage(bad), message(producer))  # type: ignore[operator]
+    assert acks(producer.client) == [(before, 0)] or code == -2
+    assert memory.logged("#CORRUPTED_EVENT", f"Invalid Put event [rc: {code}]") or code == -2
+    producer.post()
+
+
+def test_an_empty_put_event_is_corrupt(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    put(producer)
+    producer.post()
+    assert memory.logged("Invalid Put event [rc: -1]")
+
+
+def test_a_header_without_the_schema_word_is_read(memory: MemoryWorld) -> None:
+    producer, consumer = memory.producer(), memory.consumer()
+    long = message(producer, payload=b"short header")
+    words = int.from_bytes(long[:4], "big") - 1
+    put(producer, words.to_bytes(4, "big") + long[4:7] + bytes([8]) + long[8:32] + long[36:])
+    assert consumer.next_push().payload == b"short header"
+
+
+def test_a_put_for_a_queue_nobody_opened_is_refused_and_counted(memory: MemoryWorld) -> None:
+    client = memory.client()
+    guid = client.new_guid()
+    client.send(codec.put_frame([codec.put_message(77, guid)]))
+    assert acks(client) == [(guid, 5)] and memory.logged(INVALID, "unknown Id")
+    assert memory.broker.invalid_queue.nack_msgs == 1
+
+
+def test_a_put_by_a_reader_is_refused(memory: MemoryWorld) -> None:
+    consumer = memory.consumer()
+    guid = consumer.client.new_guid()
+    put(consumer, message(consumer, guid))
+    assert acks(consumer.client) == [(guid, 5)] and memory.logged(INVALID, "not opened in WRITE mode")
+
+
+def test_after_the_final_close_no_ack_names_the_queue(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    with memory.storage_stalled():
+        put(producer, message(producer))
+        producer.client.send_request({"closeQueue": producer.close_parameters()})
+        put(producer, message(producer))
+        producer.client.pump(0)
+    assert acks(producer.client) == [] and memory.stored() == 1
+
+
+@pytest.mark.parametrize("shape, why", [({"crc": 1}, "does not match"), ({"guid": bytes(16)}, "without a GUID")])
+def test_a_put_that_is_damaged_is_refused_and_not_stored(memory: MemoryWorld, shape: dict[str, object], why: str) -> None:
+    producer = memory.producer()
+    put(producer, codec.put_message(producer.q_id, **{"guid": producer.client.new_guid(), **shape}))  # type: ignore[arg-type]
+    ((_, status),) = acks(producer.client)
+    assert status == 5 and memory.logged(INVALID, why) and memory.stored() == 0
+
+
+def test_the_largest_message_is_taken_and_one_byte_more_is_not(memory: MemoryWorld,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "APPLICATION_DATA_BYTES_MAX", 1000)
+    producer = memory.producer()
+    assert producer.status_of(bytes(1000)) == 0
+    assert producer.status_of(bytes(1001)) == 5
+
+
+def test_a_guid_that_waits_for_its_ack_is_acknowledged_once(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    guid = producer.client.new_guid()
+    put(producer, message(producer, guid), message(producer, guid))
+    assert acks(producer.client) == [(guid, 0)] and memory.logged("#UNACKED_PUT_GUID_COLLISION")
+    put(producer, message(producer, guid))
+    assert acks(producer.client) == [(guid, 0)] * 2 and memory.stored() == 1
+
+
+def test_a_client_without_guids_is_answered_with_its_correlation_ids(memory: MemoryWorld) -> None:
+    producer = memory.producer(guids=False)
+    put(producer, message(producer, codec.correlation(7)), message(producer, codec.correlation(8), crc=1))
+    producer.client.barrier()
+    found = [event.ack for event in producer.client.heard if event.kind == "ack"]
+    assert sorted((ack.correlation_id, ack.status) for ack in found) == [(7, 0), (8, 5)]
+    made = {ack.correlation_id: ack.guid for ack in found}
+    assert made[7] != bytes(16) and made[8] == bytes(16)
+
+
+def test_without_a_wish_for_an_ack_only_refusals_are_told(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    put(producer, message(producer, ack=False), message(producer, ack=False, crc=1))
+    assert [status for _, status in acks(producer.client)] == [5] and memory.stored() == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"\x16", b"\x15\0\0\0", b"\xf6\0\0\0"])
+def test_a_confirm_event_whose_header_makes_no_sense_is_dropped(memory: MemoryWorld, body: bytes) -> None:
+    client = memory.client()
+    client.send(codec.frame(codec.CONFIRM, body))
+    client.heartbeat()
+    assert memory.logged("#CORRUPTED_EVENT", "Confirm")
+
+
+def test_confirms_may_be_longer_than_we_know(memory: MemoryWorld) -> None:
+    producer, consumer = memory.producer(), memory.consumer()
+    producer.post_all(b"1", b"2")
+    items = [codec._ITEM.pack(consumer.q_id, push.guid, 0) + b"more" for push in consumer.take(2)]
+    consumer.client.send(codec.frame(codec.CONFIRM, b"\x17\0\0\0" + b"".join(items)))
+    consumer.client.barrier()
+    assert memory.stored() == 0
+
+
+def test_the_whole_confirms_of_a_torn_event_count(memory: MemoryWorld) -> None:
+    producer, consumer = memory.producer(), memory.consumer()
+    producer.post_all(b"1", b"2")
+    whole = codec.confirm_frame([(consumer.q_id, push.guid, 0) for push in consumer.take(2)])
+    consumer.client.send((len(whole) - 4).to_bytes(4, "big") + whole[4:-4])
+    consumer.client.barrier()
+    assert memory.stored() == 1 and memory.logged("#CORRUPTED_EVENT", "Confirm")
+
+
+def test_confirms_for_what_is_not_open_are_ignored(memory: MemoryWorld) -> None:
+    producer, consumer = memory.producer(), memory.consumer()
+    producer.post(b"1")
+    guid = consumer.next_push().guid
+    consumer.client.send(codec.confirm_frame([(99, guid, 0), (consumer.q_id, guid, 55), (consumer.q_id, b"?" * 16, 0)]))
+    consumer.client.barrier()
+    assert memory.stored() == 1 and memory.logged("#CLIENT_UNKNOWN_QUEUE")
+
+
+def test_answers_stand_behind_the_messages_that_were_delivered_before_them(memory: MemoryWorld) -> None:
+    """A configure's answer divides PUSHes of the old subscriptions from those of the new ones."""
+    producer, consumer = memory.producer(), memory.consumer()
+    producer.put(b"old")
+    memory.run()
+    consumer.deconfigure()
+    producer.post(b"new")
+    consumer.configure()
+    kinds = [event.push.payload if event.kind == "push" else next(iter(event.control)) if event.kind == "control" else ""
+             for event in consumer.client.heard]
+    assert kinds.index(b"old") < len(kinds) - 1 - kinds[::-1].index("rId")
+    assert [push.payload for push in consumer.pushes()] == [b"old", b"new"]
