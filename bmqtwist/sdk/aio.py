@@ -21,13 +21,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from bmqtwist.sdk import queues
-from bmqtwist.sdk.effects import Close, Completed, Connect, Group, Room, Settled
+from bmqtwist.sdk.effects import Completed, Connect, Group
+from bmqtwist.sdk.front import Front
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import make_core, session_options, tls_context
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
 from bmqtwist.sdk.queues import Codec
-from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, SessionEvent
+from bmqtwist.sdk.results import Ack, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.wire.properties import PropertyType
 
 OnMessage = Callable[[Message], object]
@@ -218,7 +219,7 @@ class Queue:
         """From the session: no more messages come."""
         if not self.ended:
             self.ended, self.error = True, error
-            self.session.forget(self)
+            self.session.open_queues.discard(self)
             while self._getters:
                 self._wake_getter()
 
@@ -277,7 +278,7 @@ class _Opening:
             await queue.close()
 
 
-class Session:
+class Session(Front):
     """One session with a broker. Options: whole ones, or single members of SessionOptions by name.
 
     `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for; `health` suspends queues.
@@ -287,27 +288,19 @@ class Session:
                  tls: ssl.SSLContext | None = None, on_event: Callable[[SessionEvent], object] | None = None,
                  on_nack: Callable[[Ack], object] | None = None, health: HealthMonitor | None = None,
                  **changes: Any) -> None:
+        super().__init__(on_event, on_nack)
         self.options = session_options(broker, options, changes)
         self.loop = asyncio.get_running_loop()
         self.core = make_core(self.options, self.loop.time(), self._wake)
-        self._tls, self._on_event, self._on_nack = tls, on_event, on_nack
+        self._tls = tls
         self._channel: _Channel | None = None
         self._dial: asyncio.Task[None] | None = None
-        self._scheduled = False
-        self._performing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._rooms: list[asyncio.Future[None]] = []
-        self._queues: set[Queue] = set()
-        self._deaf: Callable[[], None] | None = None
         if health is not None:
             self._health(health.healthy)
             def listener(healthy: bool) -> None:
                 self.loop.call_soon_threadsafe(self._health, healthy)
             self._deaf = health.listen(listener)
-        self._actions: dict[type, Callable[[Any], None]] = {
-            Message: self._on_message, Ack: self._on_ack, Completed: self._on_completed, Settled: self._on_settled,
-            SessionEvent: self._on_session_event, Room: self._on_room, Connect: self._on_connect,
-            Close: self._on_close}
 
     # -- the application --------------------------------------------------------------------------------------------
 
@@ -337,12 +330,8 @@ class Session:
             queue.core = self.core.open(uri, token, now, read=read, write=write, queue_options=options, owner=queue,
                                         timeout_s=timeout_s)
             queue.core.codec = codec
-            self._queues.add(queue)
+            self.open_queues.add(queue)
         return _Opening(queue, request, self)
-
-    def forget(self, queue: Queue) -> None:
-        """From a queue: it is closed."""
-        self._queues.discard(queue)
 
     async def request(self, make: Callable[[object, float], object]) -> None:
         """Make a request of the core and wait for its end; SdkError if it fails."""
@@ -376,30 +365,12 @@ class Session:
             self._scheduled = True
             self.loop.call_soon(self.turn)
 
-    def turn(self, flush: bool = False) -> None:
-        """Perform what the core wants, write, and set the timer."""
-        self._scheduled = False
-        if self._performing:
-            return
-        core, actions = self.core, self._actions
-        self._performing = True
-        try:
-            while effects := core.take_effects():
-                for effect in effects:
-                    actions[type(effect)](effect)
-        finally:
-            self._performing = False
-        chunks = core.take_output(flush)
-        channel = self._channel
-        if chunks and channel is not None and channel.transport is not None:
-            channel.transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-        self._set_timer(core.deadline())
-
-    def _set_timer(self, due: float | None) -> None:
+    def set_timer(self, due: float | None) -> None:
+        """Tick at that time; a timer that comes early sets itself anew."""
         timer = self._timer
         if timer is not None:
             if due is not None and timer.when() <= due:
-                return  # it comes early, and sets itself anew
+                return
             timer.cancel()
             self._timer = None
         if due is not None:
@@ -410,44 +381,21 @@ class Session:
         self.core.tick(self.loop.time())
         self.turn()
 
-    def _on_message(self, message: Message) -> None:
-        message.queue.owner.deliver(message)
+    def fire(self, promise: Any, value: object) -> None:
+        """Give a future its result."""
+        if isinstance(promise, asyncio.Future) and not promise.done():
+            promise.set_result(value)
 
-    def _on_ack(self, ack: Ack) -> None:
-        token = ack.token
-        if isinstance(token, asyncio.Future):
-            if not token.done():
-                token.set_result(ack)
-        elif token is not None:
-            self.call(token, ack)  # type: ignore[arg-type]
-        elif self._on_nack is not None:
-            self.call(self._on_nack, ack)
-
-    def _on_completed(self, completed: Completed) -> None:
-        token = completed.token
-        if isinstance(token, asyncio.Future) and not token.done():
-            token.set_result(completed)
-
-    def _on_settled(self, settled: Settled) -> None:
-        token = settled.group.token
-        if isinstance(token, asyncio.Future) and not token.done():
-            token.set_result(None)
-
-    def _on_session_event(self, event: SessionEvent) -> None:
-        if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS and event.queue:
-            event.queue.owner.end(SdkError(event.result, event.message))
-        if self._on_event is not None:
-            self.call(self._on_event, event)
-
-    def _on_room(self, _: Room) -> None:
-        rooms, self._rooms = self._rooms, []
-        for future in rooms:
-            if not future.done():
-                future.set_result(None)
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport."""
+        channel = self._channel
+        if channel is not None and channel.transport is not None:
+            channel.transport.write(data)
 
     # -- the channel ------------------------------------------------------------------------------------------------
 
-    def _on_connect(self, effect: Connect) -> None:
+    def connect(self, effect: Connect) -> None:
+        """Open a channel."""
         self._dial = self.loop.create_task(self._connect(effect))
 
     async def _connect(self, effect: Connect) -> None:
@@ -471,19 +419,14 @@ class Session:
         self.core.connected(effect.attempt, self.loop.time())
         self.turn()
 
-    def _on_close(self, effect: Close) -> None:
+    def disconnect(self) -> None:
+        """Close the channel, or give up opening it."""
         channel, self._channel = self._channel, None
         if channel is not None and channel.transport is not None:
             channel.transport.abort()
         dial, self._dial = self._dial, None
         if dial is not None and not dial.done() and dial is not asyncio.current_task():
             dial.cancel()
-        if self.core.state is self.core.state.STOPPED:
-            if self._deaf is not None:
-                self._deaf()
-                self._deaf = None
-            for queue in list(self._queues):
-                queue.end()
 
     def received(self, channel: _Channel, data: bytes) -> None:
         """From a channel: bytes."""

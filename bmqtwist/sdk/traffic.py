@@ -132,14 +132,14 @@ class Traffic(Ground):
         """Tell whoever waits for a post what became of it; failures that nobody waits for become acks all the same."""
         group = put.group
         failed = result is not Result.SUCCESS
+        if group is not None and (failed or group.acks is not None):
+            group.settle(Ack(put.queue, put.guid, result, put.correlation, put.token))
+        if not only_group and (put.token is not None or failed and group is None):
+            self.effect(Ack(put.queue, put.guid, result, put.correlation, put.token))
         if group is not None:
-            if failed or group.acks is not None:
-                group.settle(Ack(put.queue, put.guid, result, put.correlation, put.token))
             group.outstanding -= 1
             if group.sealed and not group.outstanding:
                 self.effect(Settled(group))
-        if not only_group and (put.token is not None or failed and group is None):
-            self.effect(Ack(put.queue, put.guid, result, put.correlation, put.token))
 
     def fail_puts(self, queue: Queue) -> None:
         """The queue is closed: nobody will acknowledge these any more."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.process import ProcessWorld, free_port
+from kit.process import STARTED, ProcessWorld, free_port
 
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk import (
@@ -27,7 +27,7 @@ from bmqtwist.sdk import (
 )
 
 PRIORITY, FANOUT, BROADCAST = "bmq://d/q", "bmq://f/q", "bmq://b/q"
-DEADLINE = 30.0
+DEADLINE = 120.0
 
 pytestmark = pytest.mark.process
 
@@ -37,7 +37,8 @@ def node(tmp_path: Path) -> Iterator[ProcessWorld]:
     """A broker process with a domain of each mode."""
     world = ProcessWorld(tmp_path, start=False)
     try:
-        world.start()
+        world.broker.launch()
+        world.broker.expect(STARTED, deadline=180.0)  # a busy machine is not a wrong answer
         world.domain("d")
         world.domain("f", "fanout")
         world.domain("b", "broadcast", in_memory=True)
@@ -243,7 +244,7 @@ def test_a_broker_that_goes_away_under_posting_loses_and_doubles_nothing(node: P
             assert got == list(range(count))
             await reader.stop()
         assert node.stored(PRIORITY) == 0
-    asyncio.run(asyncio.wait_for(scenario(), 90))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
     assert events == [EventKind.CONNECTED, EventKind.CONNECTION_LOST, EventKind.RECONNECTED,
                       EventKind.QUEUE_REOPEN_RESULT, EventKind.STATE_RESTORED, EventKind.DISCONNECTED]
 
