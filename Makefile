@@ -19,7 +19,7 @@ help:
 	@echo "make test         the whole test suite"
 	@echo "make conformance  the suite, then what of the specifications it proved"
 	@echo "make sim          simulated runs with fresh seeds (SEEDS=n)"
-	@echo "make soak         the real broker under load for MINUTES=n"
+	@echo "make soak         mutated input, kill -9 under load, then the real broker under load for MINUTES=n"
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
 	@echo "make lint         ruff and mypy"
@@ -57,6 +57,8 @@ sim: $(VENV)/.installed-test
 	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
 
 soak: $(VENV)/.installed-test
+	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris is not to be had here: the coverage-guided fuzzer is left out"
+	$(BIN)/python -m tests.soak $(SOAK)
 	PYTHONPATH=tests $(BIN)/python -m kit.soak --minutes $(MINUTES)
 
 bench: $(VENV)/.installed-test fast
