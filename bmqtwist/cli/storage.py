@@ -110,7 +110,7 @@ _json = _options(
 _filters = _options(
     click.option("--seqnum", multiple=True, type=PSN, help="Exactly this record (lease-sequence; in a ledger "
                  "term-sequence). Repeatable; excludes other filters."),
-    click.option("--offset", multiple=True, type=click.IntRange(0), help="Exactly the record at this offset. As above."),
+    click.option("--offset", multiple=True, type=click.IntRange(0), help="Exactly the record there; likewise."),
     click.option("--queue-key", multiple=True, type=KEY, help="Only records of this queue. Repeatable."),
     click.option("--queue-name", multiple=True, help="The same by URI; needs the ledger."),
     click.option("--timestamp-gt", type=click.IntRange(0), help="Later than these epoch seconds."),

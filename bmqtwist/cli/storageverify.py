@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Target:
-    """What is verified together: file sets and at most one ledger. `whole`: a directory, where nothing may be missing."""
+    """What is verified together: file sets and at most one ledger. `whole`: a directory; nothing may be missing."""
 
     name: str
     sets: list[SetFiles]

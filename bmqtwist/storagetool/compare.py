@@ -141,7 +141,8 @@ class _Comparison:
         for name, psns in self.only.items():
             if psns:
                 more = f" and {len(psns) - LISTED_MAX} more" if len(psns) > LISTED_MAX else ""
-                found.append(Finding(ERROR, f"{len(psns)} record(s) only in {name}: {', '.join(psns[:LISTED_MAX])}{more}"))
+                listed = ", ".join(psns[:LISTED_MAX])
+                found.append(Finding(ERROR, f"{len(psns)} record(s) only in {name}: {listed}{more}"))
         for side, other in ((self.left, self.right), (self.right, self.left)):
             if self.beyond[side.name]:
                 found.append(Finding(NOTE, f"{other.name} ends at {_text(other.last)}, {side.name} goes on for"
@@ -184,7 +185,8 @@ def compare_ledgers(left: Ledger, right: Ledger, names: tuple[str, str]) -> list
     ends = [max((entry.lsn for entry in each.entries), default=(0, 0)) for each in (left, right)]
     begins = [min((entry.lsn for entry in each.entries), default=_END) for each in (left, right)]
     for mine, other in ((0, 1), (1, 0)):
-        missing = sorted(key for key in sides[mine].keys() - sides[other].keys() if begins[other] < key[0] < ends[other])
+        missing = sorted(key for key in sides[mine].keys() - sides[other].keys()
+                         if begins[other] < key[0] < ends[other])
         if missing:
             listed = ", ".join(f"{kind.upper()} {_text(lsn)}" for lsn, kind in missing[:LISTED_MAX])
             snapshots = [lsn for lsn, kind in sides[other] if kind == "snapshot"]

@@ -69,7 +69,8 @@ class DataFile:
         raw = self._read(offset, size) if start and size <= self.size else b""
         if not raw or len(raw) < size or start + options >= size or not 1 <= raw[-1] <= 8:
             raise DataError(f"the DATA record at offset {offset} is damaged")
-        return DataRecord(self._index(offset) if numbered else None, offset, start >> 2, options >> 2, size >> 2, options_and_flags & 0xFF,
+        index = self._index(offset) if numbered else None
+        return DataRecord(index, offset, start >> 2, options >> 2, size >> 2, options_and_flags & 0xFF,
                           schema_wire_id, raw[start:start + options], raw[start + options:size - raw[-1]])
 
     def _index(self, wanted: int) -> int | None:

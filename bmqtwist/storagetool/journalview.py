@@ -23,7 +23,7 @@ NO_KEY = b""  # of records that belong to no queue
 
 
 class JournalRecord:
-    """Any record. offset: bytes from the start of the file; wall: seconds since the epoch; flags: the 12 header bits."""
+    """Any record. offset: bytes from the start of the file; wall: seconds since the epoch; flags: 12 header bits."""
 
     __slots__ = ("flags", "lease", "offset", "sequence", "type", "wall")
     queue_key = NO_KEY
@@ -55,7 +55,8 @@ class MessageRecord(JournalRecord):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        _, _, _, high, compression, self.queue_key, self.data_dwords, self.guid, self.crc, _ = MESSAGE.unpack(_raw(entry))
+        (_, _, _, high, compression, self.queue_key, self.data_dwords, self.guid, self.crc,
+         _) = MESSAGE.unpack(_raw(entry))
         self.ref_count, self.compression = high << 12 | self.flags, compression & 7
         self.file_key = entry[4][7:12]  # always null so far, so the broker's parser steps over it
 

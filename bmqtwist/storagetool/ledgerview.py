@@ -70,7 +70,8 @@ class KnownQueue:
 
     def info(self) -> QueueInfo:
         """As it stands in advisories."""
-        return QueueInfo(self.uri, self.key, self.partition_id, [AppIdInfo(app_id, key) for app_id, key in self.apps.items()])
+        apps = [AppIdInfo(app_id, key) for app_id, key in self.apps.items()]
+        return QueueInfo(self.uri, self.key, self.partition_id, apps)
 
 
 def open_ledger(data: bytes) -> Ledger:

@@ -78,7 +78,8 @@ class HumanOutput:
     def missing(self, what: str, values: list[str]) -> None:
         """What was asked for and is not there."""
         if values:
-            self._write(f"\nThe following {len(values)} {what}(s) not found:\n" + "".join(f"{each}\n" for each in values))
+            self._write(f"\nThe following {len(values)} {what}(s) not found:\n")
+            self._write("".join(f"{each}\n" for each in values))
 
     def finish(self) -> None:
         """Nothing follows."""

@@ -1,7 +1,7 @@
 """`bmq storage verify`: everything that can be seen to be wrong with a file set, without changing it.
 
-Recovery is asked first: what a broker would say at its start. Then what recovery does not look at: data of messages that
-are gone, records nothing refers to, sync points that disagree, times and counts that cannot be.
+Recovery is asked first: what a broker would say at its start. Then what recovery does not look at: data of messages
+that are gone, records nothing refers to, sync points that disagree, times and counts that cannot be.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ LISTED_MAX = 10  # GUIDs or offsets named in one finding
 _QLIST_BYTES_MAX = 64 << 20
 
 
-def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None, partition_id: int | None) -> tuple[list[Finding], int]:
+def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None,
+               partition_id: int | None) -> tuple[list[Finding], int]:
     """All findings, and the last lease in the journal. known: queues of the ledger, None if there is none."""
     found = list(_presence(view))
     if view.sources[FileType.JOURNAL] is None or not view.lengths()[0]:

@@ -20,7 +20,8 @@ def verify_ledger(ledger: Ledger, name: str) -> list[Finding]:
     found = [Finding(ERROR, alarm) for alarm in ledger.contents.alarms]
     log_id = parse_ledger_file_name(name)
     if log_id is not None and ledger.contents.log_id and log_id != ledger.contents.log_id:
-        found.append(Finding(WARNING, f"the file's name says log id {log_id.hex().upper()}, its header {ledger.log_id}"))
+        found.append(Finding(WARNING, f"the file's name says log id {log_id.hex().upper()}, its header"
+                                      f" {ledger.log_id}"))
     if not ledger.entries:
         found.append(Finding(ERROR, "no record can be read"))
     found += _order(ledger)
