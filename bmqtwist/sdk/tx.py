@@ -25,7 +25,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import optionsForClientTLS
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import implementer  # type: ignore[import-untyped]
 
 from bmqtwist.sdk import queues
 from bmqtwist.sdk.effects import Completed, Connect, Group

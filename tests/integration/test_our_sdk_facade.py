@@ -1,0 +1,120 @@
+"""Programs written for the official library, run on ours; and what only ours allows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+from kit.process import STARTED, ProcessWorld, free_port
+
+from bmqtwist.sdk import blazingmq
+from bmqtwist.sdk.blazingmq import session_events as events
+from bmqtwist.sdk.blazingmq.exceptions import BrokerTimeoutError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+URI = "bmq://d/q"
+DEADLINE = 120.0
+SUBSTITUTE = ("import sys, runpy, bmqtwist.sdk.blazingmq as ours; sys.modules['blazingmq'] = ours; "
+              "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')")
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessWorld]:
+    """A broker process."""
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    world = ProcessWorld(tmp_path, start=False)
+    try:
+        world.broker.launch()
+        world.broker.expect(STARTED, deadline=180.0)
+        world.domain("d")
+        yield world
+    finally:
+        world.cleanup()
+
+
+def test_the_demo_of_the_official_library_runs_with_the_import_changed(node: ProcessWorld) -> None:
+    node.domain("bmq.test.persistent.priority")
+    node.domain("bmq.test.persistent.fanout", "fanout", apps=("foo", "bar", "baz"))
+    node.domain("bmq.test.mem.broadcast", "broadcast", in_memory=True)
+    done = subprocess.run([sys.executable, "-c", SUBSTITUTE, str(ROOT / "examples" / "demo.py"), node.broker.uri],
+                          capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("posted and acknowledged") == 3
+
+
+def test_callbacks_may_open_post_confirm_close_and_stop(node: ProcessWorld) -> None:
+    """Each of these blocks for ever in the official library."""
+    finished: Queue[str] = Queue()
+    session: Any = None
+
+    def on_message(message: blazingmq.Message, handle: blazingmq.MessageHandle) -> None:
+        handle.confirm()
+        session.open_queue("bmq://d/other", write=True)
+        session.post("bmq://d/other", message.data, on_ack=on_ack)
+
+    def on_ack(ack: blazingmq.Ack) -> None:
+        session.close_queue("bmq://d/other")
+        session.configure_queue(URI, blazingmq.QueueOptions(max_unconfirmed_messages=3))
+        session.stop()
+        finished.put(ack.status.name)
+
+    session = blazingmq.Session(lambda event: None, on_message=on_message, broker=node.broker.uri)
+    session.open_queue(URI, read=True, write=True)
+    session.post(URI, b"x")
+    assert finished.get(timeout=DEADLINE) == "SUCCESS"
+    assert node.stored("bmq://d/other") == 1 and node.stored(URI) == 0
+    with pytest.raises(blazingmq.Error):
+        session.post(URI, b"y")
+
+
+def test_a_broker_killed_under_posting_threads_loses_nothing(node: ProcessWorld) -> None:
+    heard: list[events.SessionEvent] = []
+    acks: Queue[blazingmq.Ack] = Queue()
+    with blazingmq.Session(heard.append, broker=node.broker.uri) as session:
+        session.open_queue(URI, write=True)
+
+        def post(name: bytes) -> None:
+            for number in range(300):
+                session.post(URI, b"%s %d" % (name, number), {"n": number}, on_ack=acks.put)
+        threads = [threading.Thread(target=post, args=(name,)) for name in (b"a", b"b", b"c")]
+        for thread in threads:
+            thread.start()
+        node.crash()
+        node.broker.launch()
+        for thread in threads:
+            thread.join()
+        got = [acks.get(timeout=DEADLINE) for _ in range(900)]
+        assert {ack.status for ack in got} == {blazingmq.AckStatus.SUCCESS}
+        assert len({ack.guid for ack in got}) == 900
+    assert [type(event) for event in heard] == [
+        events.Connected, events.ConnectionLost, events.Reconnected, events.QueueReopened, events.StateRestored,
+        events.Disconnected]
+    assert node.stored(URI) == 900
+
+
+def test_errors_are_those_of_the_official_library(node: ProcessWorld) -> None:
+    with pytest.raises(BrokerTimeoutError):
+        blazingmq.Session(lambda event: None, broker=f"tcp://127.0.0.1:{free_port()}",
+                          timeout=blazingmq.Timeouts(connect_timeout=0.5))
+    with pytest.raises(ValueError, match="greater than"):
+        blazingmq.Session(lambda event: None, broker=node.broker.uri, timeout=-1.0)
+    with blazingmq.Session(lambda event: None, broker=node.broker.uri) as session:
+        for call in (lambda: session.open_queue("bmq://nowhere/q", write=True),
+                     lambda: session.open_queue(URI, read=True),
+                     lambda: session.open_queue("nonsense", write=True),
+                     lambda: session.post(URI, b"not open"),
+                     lambda: session.close_queue(URI)):
+            with pytest.raises(blazingmq.Error):
+                call()
+        session.open_queue(URI, write=True)
+        with pytest.raises(blazingmq.Error):
+            session.post(URI, b"x", property_type_overrides={"nobody": blazingmq.PropertyType.INT32})
+        assert session.get_queue_options(URI) == blazingmq.QueueOptions(1000, 33554432, 0, False)
