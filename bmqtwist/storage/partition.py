@@ -486,7 +486,7 @@ class Partition:
         self._secure_recovered()
 
     def _secure_recovered(self) -> None:
-        """What was recovered may be in the page cache alone, if only the process died: from now on it counts as safe."""
+        """What was recovered may be in the page cache alone, if only the process died: now it counts as safe."""
         if self.durability == "none" or self._broken:
             return
         try:

@@ -15,6 +15,7 @@ from kit import codec
 from kit.client import FEATURES, READ, WRITE, consumer_info
 from kit.codec import Event, Push
 from kit.guard import Guard
+
 from sim.judge import Judge, Put, Violation
 from sim.world import Peer, SimLink, SimWorld
 
@@ -47,6 +48,7 @@ class Connection(Peer):
                 self._one(event)
 
     def _one(self, event: Event) -> None:
+        self._negotiated = self._negotiated or "brokerResponse" in event.control
         if event.kind == "heartbeat_req":
             self.link.send(codec.heartbeat(response=True))
         elif self.owner.connection is not self:  # it has left, and waits for the answer to that
@@ -58,7 +60,6 @@ class Connection(Peer):
             self.owner.on_ack(self, event.ack.guid, event.ack.status)
         elif "brokerResponse" in event.control:
             assert event.control["brokerResponse"]["result"]["category"] == "E_SUCCESS", event
-            self._negotiated = True
             self.owner.on_connected(self)
         elif event.kind == "control":
             self._waiting.pop(event.control["rId"])(event.control)
@@ -77,8 +78,8 @@ class Connection(Peer):
 
 def handle_parameters(uri: str, q_id: int, read: int, write: int, app: str | None, sub_id: int) -> dict[str, Any]:
     """QueueHandleParameters."""
-    parameters: dict[str, Any] = {"uri": uri, "qId": q_id, "flags": READ * read | (WRITE | 8) * write, "readCount": read,
-                                  "writeCount": write, "adminCount": 0}
+    parameters: dict[str, Any] = {"uri": uri, "qId": q_id, "flags": READ * read | (WRITE | 8) * write,
+                                  "readCount": read, "writeCount": write, "adminCount": 0}
     if app is not None:
         parameters["subIdInfo"] = {"subId": sub_id, "appId": app}
     return parameters
@@ -290,7 +291,8 @@ class Consumer(SimClient):
             self._open(connection, self._q_id, Stream(app, 0 if app == "__default" else index + 1))
 
     def _parameters(self, q_id: int, stream: Stream) -> dict[str, Any]:
-        return handle_parameters(self._uri, q_id, 1, 0, None if stream.app == "__default" else stream.app, stream.sub_id)
+        app = None if stream.app == "__default" else stream.app
+        return handle_parameters(self._uri, q_id, 1, 0, app, stream.sub_id)
 
     def _open(self, connection: Connection, q_id: int, stream: Stream) -> None:
         def answered(answer: dict[str, Any]) -> None:
@@ -317,7 +319,8 @@ class Consumer(SimClient):
             s_id, self._next_s_id = self._next_s_id, self._next_s_id + 1
             fresh[s_id] = subscription
             text = "" if (low, high) == (0, 10) else f"n >= {low} && n < {high}"
-            wanted.append({"sId": s_id, "expression": {"version": "E_VERSION_1" if text else "E_UNDEFINED", "text": text},
+            version = "E_VERSION_1" if text else "E_UNDEFINED"
+            wanted.append({"sId": s_id, "expression": {"version": version, "text": text},
                            "consumers": [consumer_info(self.random.choice((0, 0, 0, 1)), 1, subscription.messages_max,
                                                        subscription.bytes_max)]})
         said = list(stream.confirms)
@@ -344,7 +347,8 @@ class Consumer(SimClient):
         return {s_id: held}
 
     def on_push(self, connection: Connection, push: Push) -> None:
-        found = [(stream, s_id) for s_id in push.ids for stream in self._streams.values() if s_id in stream.subscriptions]
+        found = [(stream, s_id) for s_id in push.ids for stream in self._streams.values()
+                 if s_id in stream.subscriptions]
         assert len(found) == len(push.ids), f"{self.name}: {push.ids} for {self._streams}"
         for stream, s_id in found:
             self._one(connection, push, stream, s_id)
@@ -358,7 +362,8 @@ class Consumer(SimClient):
                 raise Violation("unexpected", f"{self.judge.puts[guid]} against {subscription}")
         if self._uri in self.judge.unstored:
             return
-        if len(subscription.held) >= subscription.messages_max or sum(subscription.held.values()) >= subscription.bytes_max:
+        held = sum(subscription.held.values())
+        if len(subscription.held) >= subscription.messages_max or held >= subscription.bytes_max:
             raise Violation("credit", f"{self.name}: one more for {subscription}")
         subscription.held[guid] = len(push.payload)
         stream.held[guid] = s_id

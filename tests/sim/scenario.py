@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 from kit.config import domain_config
+
 from sim.clients import Consumer, Producer, SimClient
 from sim.judge import Judge
 from sim.world import SimWorld
@@ -48,7 +49,8 @@ class Scenario:
                      "maxCSLFileSize": 1 << 16, "preallocate": self.random.random() < 0.5}
         self.world = SimWorld(
             root, Random(f"{seed}/world"), app={
-                "bmqtwist": {"durability": self.durability, "payloadCacheBytes": self.random.choice((0, 20000, 1 << 26))},
+                "bmqtwist": {"durability": self.durability,
+                             "payloadCacheBytes": self.random.choice((0, 20000, 1 << 26))},
                 "heartbeats": {"client": 3, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0},
                 "tcp": {"heartbeatIntervalMs": 1000}},
             cluster={"partition": partition, "queue_operations": {"shutdownTimeoutMs": 1000}})
@@ -159,7 +161,8 @@ class Scenario:
         """Messages in every queue, as an administrator is told."""
         found = dict.fromkeys(APPS, 0)
         for domain in ("d", "f", "s", "m"):
-            answer = json.loads(self.world.broker.admin(f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS", "judge"))
+            command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS"
+            answer = json.loads(self.world.broker.admin(command, "judge"))
             for storage in answer.get("domainInfo", {}).get("storageContent", {}).get("storages", []):
                 found[storage["queueUri"]] = storage["numMessages"]
         return found

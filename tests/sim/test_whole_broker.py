@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim.judge import Violation
-from sim.scenario import Scenario
 
 from bmqtwist.queue.app import App
 from bmqtwist.queue.expression import Expression
@@ -24,6 +22,8 @@ from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.routing import Subscription
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.partition import Partition
+from sim.judge import Violation
+from sim.scenario import Scenario
 
 CANARY_SEEDS = range(1, 25)
 
@@ -92,7 +92,8 @@ def _recovers_all_but_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _does_not_write_deletions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "append_deletion", lambda partition, key, message, reason, wall: partition.release(message))
+    patch.setattr(Partition, "append_deletion",
+                  lambda partition, key, message, reason, wall: partition.release(message))
 
 
 def _ignores_expressions(patch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from kit.memory import MemoryWorld
+
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import Partition
-from kit.memory import MemoryWorld
 
 KERNEL_BYTES = 65536  # what a connection takes without anybody reading at the other end
 SLICE_BYTES_MAX = 700

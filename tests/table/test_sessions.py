@@ -1,4 +1,4 @@
-"""link/states.py ANSWERS: what each state makes of each type of event, seen from outside, and the requests of a client."""
+"""link/states.py ANSWERS: what each state makes of each type of event, from outside; and the requests of a client."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ CONTROL, PUT, CONFIRM, AUTHENTICATION = EventType.CONTROL, EventType.PUT, EventT
 BEAT, BEAT_ANSWER = EventType.HEARTBEAT_REQ, EventType.HEARTBEAT_RSP
 KINDS = [*range(EVENT_TYPES), DROPPED]
 
-# What happens, in one word: closed, kept (until a credential was looked at), nothing, beat (a heartbeat answered), or the
-# tag of the log record that tells of an event that was dropped. Written down here, apart from the code.
+# What happens: closed, kept (until a credential was looked at), nothing, beat (a heartbeat is answered), or the tag
+# of the log record that tells of an event that was dropped. Written down here, apart from the code.
 CLOSED = dict.fromkeys(KINDS, "nothing")
 TABLE: dict[State, dict[int, str]] = {
     State.NEGOTIATING: {**dict.fromkeys(KINDS, "closed")},
     State.HOLDING: {**dict.fromkeys(KINDS, "kept"), AUTHENTICATION: "closed"},
     State.SERVING: {**dict.fromkeys(KINDS, "#CLIENT_UNEXPECTED_EVENT"), 0: "#TCP_INVALID_PACKET",
-                    DROPPED: "#TCP_INVALID_PACKET", CONTROL: "#CORRUPTED_EVENT", PUT: "#CORRUPTED_EVENT", CONFIRM: "#CORRUPTED_EVENT",
+                    DROPPED: "#TCP_INVALID_PACKET", CONTROL: "#CORRUPTED_EVENT", PUT: "#CORRUPTED_EVENT",
+                    CONFIRM: "#CORRUPTED_EVENT",
                     AUTHENTICATION: "#CORRUPTED_EVENT", BEAT: "beat", BEAT_ANSWER: "nothing"},
     State.ADMINISTERING: {**dict.fromkeys(KINDS, "#ADMCLIENT_UNEXPECTED_EVENT"), 0: "#TCP_INVALID_PACKET",
-                          DROPPED: "#TCP_INVALID_PACKET", CONTROL: "#CORRUPTED_EVENT", AUTHENTICATION: "#CORRUPTED_EVENT", BEAT: "beat",
-                          BEAT_ANSWER: "nothing"},
+                          DROPPED: "#TCP_INVALID_PACKET", CONTROL: "#CORRUPTED_EVENT",
+                          AUTHENTICATION: "#CORRUPTED_EVENT", BEAT: "beat", BEAT_ANSWER: "nothing"},
     State.LEAVING: CLOSED,
     State.CLOSED: CLOSED,
 }
@@ -175,12 +176,13 @@ def test_a_message_that_clients_do_not_send_is_logged_and_dropped(choice: str) -
 
 
 @pytest.mark.parametrize("request_, answer", [
-    ({"configureStream": {"qId": 5, "streamParameters": {"appId": "", "subscriptions": []}}}, "No queue with specified Id"),
+    ({"configureStream": {"qId": 5, "streamParameters": {"appId": "", "subscriptions": []}}},
+     "No queue with specified Id"),
     ({"closeQueue": {"handleParameters": {"uri": "bmq://d/q", "qId": 5, "flags": 2, "readCount": 1, "writeCount": 0,
                                           "adminCount": 0}, "isFinal": True}}, "No queue with specified Id"),
     ({"openQueue": {"handleParameters": {"uri": "no uri", "qId": 5, "flags": 2, "readCount": 1, "writeCount": 0,
                                          "adminCount": 0}}}, "")])
-def test_a_refused_request_is_answered_with_a_status_and_the_session_goes_on(request_: dict[str, Any], answer: str) -> None:
+def test_a_refused_request_is_answered_and_the_session_goes_on(request_: dict[str, Any], answer: str) -> None:
     made, host = session(State.SERVING)
     made.receive(codec.control_frame({"rId": 7, **request_}), 0.0, 0)
     (event,) = codec.decode_event(b"".join(made.take()), negotiated=True)

@@ -176,7 +176,8 @@ def test_an_ack_waits_for_the_sync_and_so_does_the_delivery(tmp_path: Path) -> N
         producer.put(b"x")
         producer.client.pump(0)
         consumer.client.pump(0)
-        assert not [e for client in (producer.client, consumer.client) for e in client.inbox if e.kind in ("ack", "push")]
+        assert not [event for client in (producer.client, consumer.client) for event in client.inbox
+                    if event.kind in ("ack", "push")]
     assert producer.next_ack().status == 0 and consumer.next_push().payload == b"x"
 
 

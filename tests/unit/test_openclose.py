@@ -15,8 +15,8 @@ from bmqtwist.queue.openclose import COUNT_MAX, OpenRequest, check_open, close_q
 from bmqtwist.queue.routing import PRIORITY_INVALID
 
 
-def request(q_id: int = 1, sub_id: int = 0, app: str | None = None, flags: int = FLAG_READ, read: int = 1, write: int = 0,
-            admin: int = 0) -> OpenRequest:
+def request(q_id: int = 1, sub_id: int = 0, app: str | None = None, flags: int = FLAG_READ, read: int = 1,
+            write: int = 0, admin: int = 0) -> OpenRequest:
     return OpenRequest(q_id, sub_id, app, flags, read, write, admin)
 
 

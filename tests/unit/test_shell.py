@@ -165,7 +165,8 @@ def test_a_loop_that_is_late_is_measured_and_said(world: Any, late: float, sever
     reactor, _, shell = world
     shell._measure_lag(reactor.seconds() - late)
     assert shell.lag == late and shell.lag_max >= late
-    assert [found for found, text in shell.report.lines if "event loop was busy" in text] == ([severity] if severity else [])
+    said = [found for found, text in shell.report.lines if "event loop was busy" in text]
+    assert said == ([severity] if severity else [])
 
 
 def test_writing_to_what_is_no_connection_takes_everything(world: Any) -> None:
