@@ -20,7 +20,7 @@ from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import PUT_HEADER_BYTES, EventType
 
 _STAMP = struct.Struct("=Q")
-_PAUSE_SECONDS = 0.0002
+_PAUSE_SECONDS = 0.001  # a full window is looked at again after so long
 
 
 class PutTemplate:

@@ -22,7 +22,7 @@ import blazingmq
 from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STOP, Board
 
 _STAMP = struct.Struct("=Q")
-_PAUSE_SECONDS = 0.0002
+_PAUSE_SECONDS = 0.001  # a full window is looked at again after so long
 
 
 def _session(broker: str, on_message: Any = None) -> blazingmq.Session:

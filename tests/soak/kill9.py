@@ -100,6 +100,7 @@ class Consumer:
         self._sub_id = 0 if app == "__default" else 1
         self._unsettled: set[bytes] = set()  # confirmed since the last barrier was sent
         self._barrier: set[bytes] | None = None  # confirmed before the barrier under way
+        self.answered = 0  # barriers that have come back
 
     def connect(self, port: int) -> None:
         """A new connection; what was confirmed on the old one may have been lost with it."""
@@ -109,8 +110,15 @@ class Consumer:
         self.client.open(self.history.uri, 0, READ, self.app if self._sub_id else "", self._sub_id)
         self.client.consume(0, 1, self.app)
 
-    def work(self, confirm_share: float) -> None:
-        """Take what is pushed and confirm a share of it; every barrier that comes back settles what was before it."""
+    def barrier_after_now(self) -> int:
+        """What `answered` will be when a barrier that is sent from now on has come back."""
+        return self.answered + (1 if self._barrier is None else 2)
+
+    def work(self, confirm_share: float, barriers: bool = False) -> None:
+        """Take what is pushed and confirm a share of it; every barrier that comes back settles what was before it.
+
+        With `barriers` they are sent even if nothing was confirmed.
+        """
         assert self.client is not None
         view, random = self.history.apps[self.app], self.random
         done = []
@@ -118,6 +126,7 @@ class Consumer:
             if kind == EventType.HEARTBEAT_RSP and self._barrier is not None:
                 self.history.settle(self.app, self._barrier)
                 self._barrier = None
+                self.answered += 1
             elif kind == EventType.PUSH:
                 for guid, data in pushes(buffer, start, end):
                     self.history.deliver(self.app, guid, _payload(buffer, data))
@@ -127,7 +136,7 @@ class Consumer:
             view.confirming.update(done)
             self._unsettled.update(done)
             self.client.send(confirm_event(0, done, self._sub_id))
-        if self._unsettled and self._barrier is None:
+        if (self._unsettled or barriers) and self._barrier is None:
             self._barrier, self._unsettled = self._unsettled, set()
             self.client.send(HEARTBEAT_REQ)
 
@@ -215,7 +224,11 @@ class Soak:
                     client.send(confirm_event(0, [guid for guid, _ in pushes(buffer, start, end)], 1))
 
     def drain(self) -> None:
-        """Post a marker to every queue and consume until every app has it: then nothing may be missing."""
+        """Post a marker to every queue and consume until every app has it: then nothing may be missing.
+
+        Another consumer of the same app may not have read yet what came before the marker; a barrier on every
+        connection makes sure.
+        """
         markers = {id(producer.history): producer.post([b"marker"])[0] for producer in self.producers}
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
@@ -231,6 +244,10 @@ class Soak:
             if time.monotonic() > deadline:
                 print(f"not drained: {missing}, unacknowledged: {[len(p.pending) for p in self.producers]}", flush=True)
                 break
+        wanted = [(consumer, consumer.barrier_after_now()) for consumer in self.consumers]
+        while any(consumer.answered < target for consumer, target in wanted) and time.monotonic() < deadline:
+            for consumer in self.consumers:
+                consumer.work(0.5, barriers=True)
         for history in self.histories:
             history.judge()
             history.forget_settled(REMEMBERED)

@@ -88,7 +88,7 @@ class QueueHistory:
         for app, view in self.apps.items():
             for guid in self.acknowledged - view.settled - view.confirming - view.held:
                 self._accuse("lost", guid, f"for {app}")
-                view.settled.add(guid)
+                view.confirming.add(guid)  # said once; should it come back after all, that is another life's redelivery
 
     def forget_settled(self, keep: int) -> None:
         """Bound memory: drop the oldest messages that every app has settled, but for the last `keep`."""
