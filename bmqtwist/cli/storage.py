@@ -18,7 +18,9 @@ from bmqtwist.cli.storageverify import Target, directory_target, print_findings
 from bmqtwist.cli.storageverify import compare as compare_directories
 from bmqtwist.cli.storageverify import verify as verify_target
 from bmqtwist.errors import LocalError
-from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storage.journal import JournalScan, check_file_header
+from bmqtwist.storage.records import FileType
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.datafile import DataFile
 from bmqtwist.storagetool.inputs import (
     JOURNAL,
@@ -280,6 +282,9 @@ def _show_journal(paths: Paths, options: dict[str, Any]) -> bool:
         raise click.UsageError("--summary counts everything: it goes with record types, queues and ranges only.")
     output = _output(options)
     with _reading(paths.journal) as journal:
+        wrong = check_file_header(journal.read(0, JOURNAL_HEADER_BYTES), FileType.JOURNAL, None)
+        if wrong:
+            click.echo(f"bmq: {paths.journal}: {wrong}; read as if the header were right", err=True)
         scan = JournalScan(journal.read, journal.size)
         data = ReadOnlyFile(paths.data) if paths.data and (dump or summary) else None
         if summary:
@@ -370,6 +375,8 @@ def _read_ledger(path: str, tell_end: bool = False) -> Ledger:
     if tell_end and found.tail_zeros:
         click.echo(f"bmq: {path}: {found.tail_zeros} B of zeros behind the last record, at offset "
                    f"{found.contents.end}: a live file, or one left by a crash", err=True)
+    if not found.entries:
+        click.echo(f"bmq: {path}: no record can be read", err=True)
     for alarm in found.contents.alarms:
         click.echo(f"bmq: {path}: {alarm}", err=True)
     return found

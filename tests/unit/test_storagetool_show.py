@@ -228,6 +228,15 @@ def test_damage_does_not_stop_the_search(tmp_path: Path) -> None:
     assert "DataRecord index: unknown" in told.out
 
 
+def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+    """By its header, or by what it lacks."""
+    journal, ledger = tmp_path / "x.bmq_journal", tmp_path / "x.bmq_csl"
+    journal.write_bytes(bytes(range(200)))
+    ledger.write_bytes(b"")
+    assert "file magic is wrong" in bmq("show", journal).err
+    assert "no record can be read" in bmq("ledger", ledger).err
+
+
 def test_unknown_records_are_shown_as_such(tmp_path: Path) -> None:
     """A type and an operation of another version."""
     directory = ours(tmp_path / "s")
