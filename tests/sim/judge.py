@@ -41,6 +41,7 @@ class Put:
     number: int  # counts up per producer and queue
     fate: str = "sent"  # then acked, refused, or maybe: nobody will ever tell its producer
     sent: int = 1
+    doubtful: bool = False  # an ACK still under way speaks for a broker that lost the message
 
 
 @dataclass(slots=True)
@@ -77,6 +78,7 @@ class Judge:
     def posted_again(self, guid: bytes) -> None:
         """The same PUT on another connection."""
         self.puts[guid].sent += 1
+        self.puts[guid].doubtful = False
         self.counts["posted again"] += 1
 
     def answered(self, guid: bytes, status: int) -> None:
@@ -85,7 +87,7 @@ class Judge:
         self.failures += status == 6
         if status and not (status in (1, 2) and put.uri in self.bounded or status == 6):
             raise Violation("refused", f"{put} with status {status}")
-        put.fate = "refused" if status else "acked"
+        put.fate = "refused" if status else "maybe" if put.doubtful else "acked"
         self.counts[put.fate] += 1
 
     def given_up(self, guid: bytes) -> None:
@@ -145,8 +147,9 @@ class Judge:
             view.settled = set() if power or self.trouble or uri in self.volatile else {
                 guid for guid in view.settled if self.puts[guid].fate != "sent"}
         for put in self.puts.values():
-            if put.fate == "acked" and (put.uri in self.volatile or power and not durable):
-                put.fate = "maybe"
+            if put.uri in self.volatile or power and not durable:
+                put.doubtful = True
+                put.fate = "maybe" if put.fate == "acked" else put.fate
         self.disordered = self.disordered or power
         self.trouble = False
 
