@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bmqtwist.errors import BmqError
+from bmqtwist.ids import InvalidUri
 from bmqtwist.sdk import message as sdk_message
 from bmqtwist.sdk import options as sdk_options
 from bmqtwist.sdk import results
@@ -75,6 +76,8 @@ def _translated() -> Iterator[None]:
         raise
     except SdkError as error:
         raise (BrokerTimeoutError if error.result is Result.TIMEOUT else Error)(str(error)) from error
+    except InvalidUri as error:
+        raise Error(f"INVALID_URI: {error}") from error
     except BmqError as error:
         raise Error(str(error)) from error
 

@@ -1,0 +1,136 @@
+"""Our own client library with TLS and a password against a real broker process, through every front; request and reply."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.process import STARTED, BrokerProcess, free_port
+
+from bmqtwist.sdk import Credential, Message, Result, SdkError, aio, simple
+from bmqtwist.sdk.rpc import Requester, Responder
+
+URI = "bmq://d/q"
+DEADLINE = 120.0
+ALICE = Credential.basic("alice", "secret")
+
+WITH_TWISTED = """
+import pathlib, sys
+from twisted.internet.ssl import Certificate, optionsForClientTLS
+from twisted.internet.task import react
+from bmqtwist.sdk import Credential
+from bmqtwist.sdk.tx import Session
+address, cert, uri = sys.argv[1:]
+async def main(reactor):
+    trusted = optionsForClientTLS("localhost", trustRoot=Certificate.loadPEM(pathlib.Path(cert).read_bytes()))
+    session = Session(reactor, address, tls=trusted, credential=Credential.basic("alice", "secret"))
+    await session.start()
+    message = await (await session.open(uri, read=True)).get()
+    print(len(message.payload))
+    message.confirm()
+    await session.stop()
+react(main)
+"""
+
+pytestmark = pytest.mark.process
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """(certificate, key) of a self-signed `localhost`, PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    built = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+             .serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
+             .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+             .sign(key, hashes.SHA256()))
+    found = directory / "cert.pem", directory / "key.pem"
+    found[0].write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    found[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                                           serialization.NoEncryption()))
+    return found
+
+
+@pytest.fixture
+def secure(broker_process: BrokerProcess) -> Iterator[tuple[str, Path]]:
+    """(address, certificate) of a broker that wants TLS and knows alice."""
+    cert, key = certificate(broker_process.root)
+    port = free_port()
+    app: dict[str, Any] = broker_process.config.broker["appConfig"]
+    app["tlsConfig"] = {"certificateAuthority": str(cert), "certificate": str(cert), "key": str(key),
+                        "versions": "TLSv1.3"}
+    app["networkInterfaces"]["tcpInterface"]["listeners"].append(
+        {"name": "tls", "address": "127.0.0.1", "port": port, "tls": True})
+    app["authentication"] = {"anonymousCredential": {"disallow": {}}, "authenticators": [
+        {"name": "BasicAuthenticator", "settings": [{"key": "alice", "value": {"stringVal": "secret"}}]}]}
+    app["plugins"]["enabled"] = ["BasicAuthenticator"]
+    broker_process.config.write()
+    broker_process.config.domain("d")
+    broker_process.launch()
+    broker_process.expect(STARTED, deadline=180.0)
+    yield f"tls://localhost:{port}", cert
+
+
+def test_tls_and_a_password_through_every_front(secure: tuple[str, Path]) -> None:
+    address, cert = secure
+    context = ssl.create_default_context(cafile=str(cert))
+    payload = b"m" * 3_000_000
+
+    async def with_asyncio() -> None:
+        async with (aio.Session(address, tls=context, credential=ALICE) as session,
+                    session.open(URI, write=True) as queue):
+            assert (await queue.post(payload)).ok
+        with pytest.raises(SdkError) as caught:
+            await aio.Session(address, tls=context, credential=Credential.basic("alice", "guess")).start()
+        assert caught.value.result is Result.REFUSED
+        with pytest.raises(SdkError) as caught:  # a certificate nobody vouches for
+            await aio.Session(address, credential=ALICE, connect_timeout_s=1.0).start()
+        assert caught.value.result is Result.TIMEOUT
+
+    asyncio.run(asyncio.wait_for(with_asyncio(), DEADLINE))
+
+    with simple.Session(address, tls=context, credential=ALICE) as session:
+        queue = session.open(URI, read=True, write=True)
+        message = queue.get(DEADLINE)
+        assert message is not None and message.payload == payload
+        message.confirm()
+        assert queue.post(payload).ok
+
+    done = subprocess.run([sys.executable, "-c", WITH_TWISTED, address, str(cert), URI], capture_output=True, text=True,
+                          timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stdout) == (0, "3000000\n"), done.stderr
+
+
+def test_requests_get_their_replies(broker_process: BrokerProcess) -> None:
+    broker_process.config.domain("d")
+    broker_process.launch()
+    broker_process.expect(STARTED, deadline=180.0)
+
+    async def handler(message: Message) -> bytes:
+        return b"%d" % sum(map(int, message.payload.split(b"+")))
+
+    async def scenario() -> None:
+        async with aio.Session(broker_process.uri) as server, aio.Session(broker_process.uri) as client:
+            asked = await server.open(URI, read=True)
+            async with Responder(server) as responder, Requester(client, "d") as requester:
+                serving = asyncio.create_task(responder.serve(asked, handler))
+                queue = await client.open(URI, write=True)
+                replies = await asyncio.gather(*(requester.request(queue, b"%d+%d" % (n, n)) for n in range(20)))
+                assert [int(reply.payload) for reply in replies] == [2 * n for n in range(20)]
+                serving.cancel()
+                with pytest.raises(SdkError) as caught:
+                    await requester.request(queue, b"1+1", timeout_s=0.2)
+                assert caught.value.result is Result.TIMEOUT
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE))
