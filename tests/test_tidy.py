@@ -17,7 +17,8 @@ RANKS: dict[str, float] = {"limits": 0, "errors": 0, "ids": 0, "report": 0, "wir
          "node": 6, "console": 7, "cli": 7, "storagetool": 7, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
 IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.shell", "node.pipe", "node.process", "node.statslog",
-              "node.tls", "node.load", "node.logs", "storagetool.inputs", "tap"}
+              "node.tls", "node.load", "node.logs", "storagetool.inputs", "sdk.identity",
+              "sdk.sockets", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
 IO_PACKAGES = {"console", "cli"}
 CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "queue.expression", "__version__")
 FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein", "autobahn")
