@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -286,4 +287,32 @@ def test_without_a_reactor_a_restart_is_survived_as_well(node: ProcessWorld) -> 
         restart.join()
     assert events[1:5] == [EventKind.CONNECTION_LOST, EventKind.RECONNECTED, EventKind.QUEUE_REOPEN_RESULT,
                            EventKind.STATE_RESTORED]
+    assert node.stored(PRIORITY) == 3
+
+
+def test_a_post_without_room_waits_its_time_and_then_fails_with_bw_limit(node: ProcessWorld) -> None:
+    """The broker sleeps: nothing is acknowledged; when it wakes up everything taken arrives."""
+    process = node.broker.process
+    assert process is not None
+
+    async def scenario() -> None:
+        async with aio.Session(node.broker.uri, unacked_bytes_max=100_000, post_wait_s=0.3) as session:
+            queue = await session.open(PRIORITY, write=True)
+            process.send_signal(signal.SIGSTOP)
+            try:
+                taken = [asyncio.ensure_future(queue.post(b"x" * 40_000)) for _ in range(2)]
+                await asyncio.sleep(0)
+                before = session.loop.time()
+                with pytest.raises(SdkError) as caught:
+                    await queue.post(b"x" * 40_000)
+                assert caught.value.result is Result.BW_LIMIT and session.loop.time() - before >= 0.3
+                with pytest.raises(SdkError):
+                    queue.post_nowait(b"x" * 40_000)
+                room = asyncio.ensure_future(session.room(session.loop.time() + DEADLINE))
+            finally:
+                process.send_signal(signal.SIGCONT)
+            await room
+            assert all(ack.ok for ack in await asyncio.gather(*taken))
+            assert (await queue.post(b"y")).ok
+    run(scenario)
     assert node.stored(PRIORITY) == 3
