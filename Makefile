@@ -60,6 +60,7 @@ soak: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris is not to be had here: the coverage-guided fuzzer is left out"
 	$(BIN)/python -m tests.soak $(SOAK)
 	PYTHONPATH=tests $(BIN)/python -m kit.soak --minutes $(MINUTES)
+	$(BIN)/python -m tests.soak
 
 bench: $(VENV)/.installed-test fast
 	BMQBRKR=$(FAST)/bin/bmqbrkr $(BIN)/python -m bench.run $(BENCH)
