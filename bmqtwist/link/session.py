@@ -15,7 +15,7 @@ from functools import partial
 
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
-from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, TURN_PUSH_BYTES_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
 from bmqtwist.link.host import Host
@@ -24,6 +24,7 @@ from bmqtwist.link.states import ANSWERS, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.openclose import drop_handle
+from bmqtwist.queue.routing import Subscription
 from bmqtwist.report import LineLimiter
 from bmqtwist.storage.partition import Message, PartitionUnavailable
 from bmqtwist.wire import control, restyle
@@ -50,9 +51,9 @@ class Session:
 
     __slots__ = ("host", "peer", "session_number", "state", "description", "identity", "encoding", "v2_properties",
                  "makes_guids", "guard", "handles", "closed_ids", "closing_now", "just_opened", "outbox", "stats", "channel",
-                 "closing", "lagging", "waiting", "now", "wall", "last_received", "missed_heartbeats", "connected_at", "negotiated_at",
+                 "closing", "lagging", "held", "waiting", "now", "wall", "last_received", "missed_heartbeats", "connected_at", "negotiated_at",
                  "transport", "encoding_of_authentication", "_frames", "_answers", "_held",
-                 "_unacked", "_lines")
+                 "_unacked", "_lines", "_turn_bytes")
 
     def __init__(self, host: Host, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.host, self.peer, self.guard = host, peer, guard
@@ -71,6 +72,8 @@ class Session:
         self.channel = ChannelStats()
         self.closing = False  # close the connection once everything is written
         self.lagging = False  # see queue.handle.Client; the broker's to set
+        self.held = False  # no credit until what was delivered is written
+        self._turn_bytes = 0  # delivered in this turn
         self.waiting = False  # a flush is due at the end of the turn
         self.now, self.wall = now, 0
         self.connected_at = self.last_received = now
@@ -105,6 +108,7 @@ class Session:
     def take(self) -> list[bytes]:
         """What to write now, in order."""
         self.waiting = False
+        self._turn_bytes = 0
         self.closing_now.clear()
         if self.just_opened:
             took_ns = round((self.host.now - self.now) * 1e9)
@@ -212,8 +216,30 @@ class Session:
         stats.push_bytes += message.size
         send = self.outbox.push_merged if handle.merges else self.outbox.push
         send(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
+        self._turn_bytes += message.size
+        if self._turn_bytes > TURN_PUSH_BYTES_MAX and not self.held:
+            self.hold()
         if not self.waiting:
             self.host.flush_later(self)
+
+    def hold(self) -> None:
+        """Count every subscription as full: what waits for this client must not grow with its credit."""
+        self.held = True
+        for subscription in self._subscriptions():
+            subscription.full = True
+
+    def resume(self) -> None:
+        """The client has taken enough: its credit counts again."""
+        if self.held:
+            self.held = False
+            for subscription in self._subscriptions():
+                subscription.carry_over(subscription.messages, subscription.bytes)
+                subscription.substream.app.recheck_waiting = True
+                subscription.substream.handle.queue.touch()
+
+    def _subscriptions(self) -> list[Subscription]:
+        return [subscription for handle in self.handles.values() for substream in handle.substreams.values()
+                for subscription in substream.subscriptions]
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         """Acknowledge a PUT of this session; after the final close of its handle nothing is said any more."""

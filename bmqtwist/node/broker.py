@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from bmqtwist.errors import Category, Refused
@@ -223,6 +224,10 @@ class Broker:
         for session in writers:
             behind = self.shell.write(session, session.take())
             session.lagging = behind > LAGGING_BYTES
+            if session.lagging and not session.held:
+                session.hold()
+            elif session.held and not session.lagging:
+                self.timers.at(self.now, partial(self._resume, session))
             if session.closing:
                 self.shell.finish(session)
             elif behind:
@@ -236,6 +241,10 @@ class Broker:
             self.shell.turn_due()  # for what it held
         elif not any(handle.read_count for handle in session.handles.values()):
             self.shell.read(session, False)  # a producer that does not read its ACKs is slowed down
+
+    def _resume(self, session: Session, now: float) -> None:
+        if not session.lagging:
+            session.resume()
 
     def synced(self, partition: Partition, token: int, now: float) -> None:
         """A sync has come through."""

@@ -152,6 +152,7 @@ class ReactorShell:
     def drained(self, session: Session) -> None:
         """A peer that was behind has taken everything."""
         session.lagging = False
+        session.resume()
         self.turn_due()
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> object:

@@ -36,20 +36,27 @@ class _Set:
     def __init__(self, base: str, files: dict[FileType, File]) -> None:
         self.base, self.files = base, files
         self.ends = {kind: file.size() for kind, file in files.items()}
+        self.unsynced_qlist = True  # it changes seldom: most syncs can leave it out
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """DATA, QLIST, JOURNAL; positions move only when all is written."""
         ends, files = self.ends, self.files
         data_bytes = files[_DATA].write(ends[_DATA], data) if data else 0
-        qlist_bytes = files[_QLIST].write(ends[_QLIST], qlist) if qlist else 0
+        qlist_bytes = 0
+        if qlist:
+            self.unsynced_qlist = True
+            qlist_bytes = files[_QLIST].write(ends[_QLIST], qlist)
         ends[_JOURNAL] += files[_JOURNAL].write(ends[_JOURNAL], journal) if journal else 0
         ends[_DATA] += data_bytes
         ends[_QLIST] += qlist_bytes
 
     def sync(self) -> None:
         """The journal last: what it refers to is safe by then."""
-        for kind in (FileType.DATA, FileType.QLIST, FileType.JOURNAL):
-            self.files[kind].sync()
+        self.files[_DATA].sync()
+        if self.unsynced_qlist:
+            self.unsynced_qlist = False
+            self.files[_QLIST].sync()
+        self.files[_JOURNAL].sync()
 
     def close(self) -> None:
         for file in self.files.values():

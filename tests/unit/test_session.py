@@ -188,3 +188,27 @@ def test_answers_stand_behind_the_messages_that_were_delivered_before_them(memor
     pushed = [place for place, event in enumerate(heard) if event.kind == "push"]
     answers = [place for place, event in enumerate(heard) if "configureStreamResponse" in event.control]
     assert pushed[0] < answers[1] < answers[2] < pushed[1]
+
+
+def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory: MemoryWorld,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest follows in later turns, in order; a client that lags gets nothing more until it has taken what it has."""
+    monkeypatch.setattr(session, "TURN_PUSH_BYTES_MAX", 2500)
+    producer = memory.producer()
+    sent = [bytes([n]) * 1000 for n in range(10)]
+    for payload in sent:
+        producer.post(payload)
+    writes: list[int] = []
+    original = memory.broker.shell.write
+
+    def write(to: session.Session, parts: list[bytes]) -> int:
+        size = sum(map(len, parts))
+        if size > 900:
+            writes.append(size)
+        return original(to, parts)
+
+    monkeypatch.setattr(memory.broker.shell, "write", write)
+    consumer = memory.consumer(m=1000)
+    memory.advance(0.01)
+    assert [push.payload for push in memory.pushes(consumer)] == sent
+    assert len(writes) == 4 and max(writes) < 3 * 1100

@@ -85,7 +85,7 @@ def test_always_syncs_data_before_journal_within_the_turn() -> None:
     put(partition, 1)
     partition.gate("a")
     assert partition.flush(WALL) == ["a"]
-    assert writes(disk) == ["write data", "write journal", "sync data", "sync qlist", "sync journal"]
+    assert writes(disk) == ["write data", "write journal", "sync data", "sync journal"]
     partition.gate("nothing to write")
     assert partition.flush(WALL) == ["nothing to write"]
     assert writes(disk) == []
