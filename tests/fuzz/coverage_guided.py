@@ -54,9 +54,15 @@ class Target:
         else:
             self._session(data[1:], which - _SESSION)
 
+    def _administered(self) -> bool:
+        """Whether an earlier input became an administrator and took something away: a refusal is right then."""
+        broker = self._world.broker
+        return (any(domain.removing for domain in broker.domains.values())
+                or not all(partition.available for cluster in broker.clusters.values() for partition in cluster.partitions))
+
     def _session(self, data: bytes, role: int) -> None:
         self._inputs += 1
-        if self._inputs % _WORLD_INPUTS == 0:
+        if self._inputs % _WORLD_INPUTS == 0 or self._administered():
             self._world = self._new_world()
         world = self._world
         try:
