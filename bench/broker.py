@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 from bench.cells import Cell
-from bench.load import Plan, raw_command, sdk_command
+from bench.load import Plan, our_command, raw_command, sdk_command
 from bench.rabbit import free_port
 
 STARTED = "BMQbrkr started successfully"
@@ -33,6 +34,8 @@ class Broker:
                  journal_bytes: int = 1 << 30) -> None:
         self.root, self.port, self.durability = root, free_port(), durability
         self.pid = 0
+        self.style = ""  # how our SDK posts (bench.our_worker); "" = clients are on the official SDK
+        self.gauge = False  # do clients on our SDK measure how long their loop is blocked?
         self.log = root / "out.log"
         self._process: subprocess.Popen[bytes] | None = None
         for name in ("etc/domains", "storage", "archive", "logs"):
@@ -134,7 +137,7 @@ class Broker:
         self.stop()
 
     def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
-        """Client processes: on the official SDK, or on the raw client when several messages share an event."""
+        """Client processes: on the official SDK, on ours if there is a style, or on the raw client for batches."""
         plan = Plan()
         readers: list[dict[str, Any]] = []
         writers: list[dict[str, Any]] = []
@@ -151,8 +154,12 @@ class Broker:
             plan.producers.append(queue)
             writers.append({"slot": queue, "uri": uri, "size": cell.size, "rate": cell.rate / cell.queues,
                             "window": cell.window, "consumers": slots, "seconds": seconds})
-        make = raw_command if cell.batch > 1 else sdk_command
-        extra = {"batch": cell.batch} if cell.batch > 1 else {}
+        make: Callable[..., list[str]] = sdk_command
+        extra: dict[str, Any] = {}
+        if self.style:
+            make, extra = our_command, {"style": self.style, "gauge": self.gauge}
+        elif cell.batch > 1:
+            make, extra = raw_command, {"batch": cell.batch}
         groups = [(writers, readers)] if cell.together else [([], [r]) for r in readers] + [([w], []) for w in writers]
         for some_writers, some_readers in groups:
             plan.commands.append(make(self.uri, board, len(plan.commands), some_writers, some_readers, **extra))

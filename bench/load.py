@@ -70,6 +70,7 @@ def run_cell(target: Target, cell: Cell, seconds: float) -> dict[str, Any]:
         reports = [json.loads(process.communicate(timeout=90)[0].splitlines()[-1]) for process in processes]
         row["acked"] = sum(report.get("acked", 0) for report in reports)
         row["nacked"] = sum(report.get("nacked", 0) for report in reports)
+        row["blocked_ms"] = [report["blocked_ms"] for report in reports if report.get("blocked_ms")]
         cpu = sum(report["cpu_seconds"] for report in reports)
         row["client_cpu_us_per_message"] = round(cpu / max(row["posted"], 1) * 1e6, 1)
         row["foreign_cores"] = round(max(0.0, row.pop("busy_without_broker") - cpu) / row["seconds"], 2)
@@ -121,6 +122,14 @@ def sdk_command(broker: str, board: Path, worker: int, producers: list[dict[str,
     """A client process on the official SDK."""
     return [sys.executable, "-m", "bench.sdk_worker", json.dumps(
         {"broker": broker, "board": str(board), "worker": worker, "producers": producers, "consumers": consumers})]
+
+
+def our_command(broker: str, board: Path, worker: int, producers: list[dict[str, Any]],
+                consumers: list[dict[str, Any]], style: str, gauge: bool) -> list[str]:
+    """A client process on our SDK."""
+    return [sys.executable, "-m", "bench.our_worker", json.dumps(
+        {"broker": broker, "board": str(board), "worker": worker, "producers": producers, "consumers": consumers,
+         "style": style, "gauge": gauge})]
 
 
 def raw_command(broker: str, board: Path, worker: int, producers: list[dict[str, Any]],

@@ -21,7 +21,7 @@ import blazingmq
 
 from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STOP, Board
 
-_STAMP = struct.Struct("=Q")
+STAMP = struct.Struct("=Q")
 _PAUSE_SECONDS = 0.001  # a full window is looked at again after so long
 
 
@@ -38,7 +38,7 @@ class Consumer:
                  confirms: bool) -> None:
         self.samples, self.path, self.received = array("Q"), Path(samples), 0
         page, offset = board.page, (RECEIVED + slot) * 8
-        extend, unpack, pack, clock = self.samples.extend, _STAMP.unpack_from, _STAMP.pack_into, time.monotonic_ns
+        extend, unpack, pack, clock = self.samples.extend, STAMP.unpack_from, STAMP.pack_into, time.monotonic_ns
 
         def on_message(message: Any, handle: Any) -> None:
             extend((unpack(message.data)[0], clock()))
@@ -76,7 +76,7 @@ class Producer:
 
     def run(self) -> None:
         """Post until the time is up, at most `window` messages ahead of the slowest consumer."""
-        page, unpack, pack, clock, sleep = (self.board.page, _STAMP.unpack_from, _STAMP.pack, time.monotonic_ns,
+        page, unpack, pack, clock, sleep = (self.board.page, STAMP.unpack_from, STAMP.pack, time.monotonic_ns,
                                             time.sleep)
         post, uri, on_ack, filler = self.session.post, self.uri, self._on_ack, b"x" * (self.size - 8)
         offsets = [(RECEIVED + slot) * 8 for slot in self.consumers]

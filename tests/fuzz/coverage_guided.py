@@ -16,6 +16,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent.parent), str(Path(__f
 import atheris
 
 with atheris.instrument_imports(include=["bmqtwist"]):
+    from kit.codec import Unreadable
     from kit.memory import MemoryWorld
 
     from fuzz import codecs, corpus
@@ -77,6 +78,9 @@ class Target:
             link.receive(0)
             link.drop()
             world.clients.clear()
+        except Unreadable:  # an earlier input posted what cannot be opened; brokers pass content on as it is
+            self._world = self._new_world()
+            return
         except Exception as error:
             raise Finding(f"{type(error).__name__}: {error}", f"session {role}", data) from error
         if world.broker.sessions:

@@ -77,6 +77,10 @@ class Event:
     encoding: str = ""
 
 
+class Unreadable(AssertionError):
+    """What a producer posted is not what its message says it is: no broker looks inside, a reader has to."""
+
+
 # -- framing
 
 
@@ -287,15 +291,22 @@ def decode_pushes(body: bytes) -> Iterator[Push]:
             option_type = word >> 26
             assert option_type == 1 and (word & 0x1FFFFF) == option_words, "an SDK wants exactly the ids-old option"
             ids = list(struct.unpack(f">{option_words - 1}I", options[4:]))
-        raw, properties = data, None
-        v2 = schema_id != 0
-        if compression == 1 and not (flags & HAS_PROPERTIES and v2):
-            data = zlib.decompress(data)
-        if flags & HAS_PROPERTIES:
-            properties, size = decode_properties(data, v2)
-            data = data[size:]
-            if compression == 1 and v2:
-                data = zlib.decompress(data)
-        yield Push(q_id, ids, guid, data, properties, bool(flags & OUT_OF_ORDER), schema_id, compression, raw,
+        has_properties, v2 = bool(flags & HAS_PROPERTIES), schema_id != 0
+        try:
+            payload, properties = _opened(data, has_properties, v2, compression == 1)
+        except (AssertionError, LookupError, ValueError, struct.error, zlib.error) as error:
+            raise Unreadable(f"message {guid.hex()}: {error}") from error
+        yield Push(q_id, ids, guid, payload, properties, bool(flags & OUT_OF_ORDER), schema_id, compression, data,
                    option_type)
         at += 4 * words
+
+
+def _opened(data: bytes, has_properties: bool, v2: bool, compressed: bool
+            ) -> tuple[bytes, dict[str, tuple[str, Any]] | None]:
+    """Payload and properties of application data."""
+    if not has_properties:
+        return zlib.decompress(data) if compressed else data, None
+    if compressed and not v2:
+        data, compressed = zlib.decompress(data), False
+    properties, size = decode_properties(data, v2)
+    return zlib.decompress(data[size:]) if compressed else data[size:], properties
