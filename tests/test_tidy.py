@@ -18,7 +18,7 @@ RANKS: dict[str, float] = {"limits": 0, "errors": 0, "ids": 0, "report": 0, "wir
 # Modules that do instead of deciding. Everything else is pure.
 IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.shell", "node.pipe", "node.process", "node.statslog",
               "node.tls", "node.load", "node.logs", "storagetool.inputs", "sdk.identity",
-              "sdk.sockets", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
+              "sdk.sockets", "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
 IO_PACKAGES = {"console", "cli"}
 CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "queue.expression", "__version__")
 FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein", "autobahn")

@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from bmqtwist.sdk import queues
 from bmqtwist.sdk.effects import Completed, Connect, Group
@@ -26,12 +26,20 @@ from bmqtwist.sdk.front import Front
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import make_core, session_options, tls_context
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import QueueOptions, SessionOptions
+from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
 from bmqtwist.sdk.queues import Codec
 from bmqtwist.sdk.results import Ack, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.wire.properties import PropertyType
 
 OnMessage = Callable[[Message], object]
+Connector = Callable[[Callable[[], asyncio.Protocol], Address, ssl.SSLContext | None],
+                     Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]]
+
+
+async def connect_tcp(make_protocol: Callable[[], asyncio.Protocol], address: Address,
+                      tls: ssl.SSLContext | None) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+    """The connector that is used by default: TCP, with TLS if there is a context."""
+    return await asyncio.get_running_loop().create_connection(make_protocol, address.host, address.port, ssl=tls)
 
 
 class _Channel(asyncio.Protocol):
@@ -43,10 +51,9 @@ class _Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """From the loop: the connection stands."""
-        assert isinstance(transport, asyncio.Transport)
         options = self.session.options
-        transport.set_write_buffer_limits(options.channel_high_bytes, options.channel_low_bytes)
-        self.transport = transport
+        self.transport = channel = cast(asyncio.Transport, transport)
+        channel.set_write_buffer_limits(options.channel_high_bytes, options.channel_low_bytes)
 
     def data_received(self, data: bytes) -> None:
         """From the loop: bytes."""
@@ -282,14 +289,17 @@ class Session(Front):
     """One session with a broker. Options: whole ones, or single members of SessionOptions by name.
 
     `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for; `health` suspends queues.
+    `connect(make_protocol, address, tls)` opens a connection in place of `connect_tcp`, for tunnels, proxies and tests: it
+    gives what `loop.create_connection` gives; an exception is a failed attempt.
     """
 
     def __init__(self, broker: str | list[str] | None = None, *, options: SessionOptions | None = None,
                  tls: ssl.SSLContext | None = None, on_event: Callable[[SessionEvent], object] | None = None,
                  on_nack: Callable[[Ack], object] | None = None, health: HealthMonitor | None = None,
-                 **changes: Any) -> None:
+                 connect: Connector = connect_tcp, **changes: Any) -> None:
         super().__init__(on_event, on_nack)
         self.options = session_options(broker, options, changes)
+        self._connector = connect
         self.loop = asyncio.get_running_loop()
         self.core = make_core(self.options, self.loop.time(), self._wake)
         self._tls = tls
@@ -401,13 +411,13 @@ class Session(Front):
     async def _connect(self, effect: Connect) -> None:
         address, channel = effect.address, _Channel(self, effect.attempt)
         try:
-            context = tls_context(address, self._tls)
-            await self.loop.create_connection(lambda: channel, address.host, address.port, ssl=context)
-        except OSError as error:
-            self.core.failed(effect.attempt, str(error), self.loop.time())
+            await self._connector(lambda: channel, address, tls_context(address, self._tls))
+            if channel.transport is None:
+                raise ConnectionError("the connector has not connected the protocol that it was given")
+        except Exception as error:  # noqa: BLE001 - whatever a connector raises, there is no connection
+            self.core.failed(effect.attempt, str(error) or type(error).__name__, self.loop.time())
             self.turn()
             return
-        assert channel.transport is not None
         if effect.attempt != self.core.attempt:
             channel.transport.abort()
             return

@@ -7,7 +7,6 @@ and then, or sets the broker's patience accordingly.
 from __future__ import annotations
 
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -18,6 +17,7 @@ from bmqtwist.sdk.effects import Completed, Group
 from bmqtwist.sdk.identity import session_options
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
+from bmqtwist.sdk.pump import PumpFactory
 from bmqtwist.sdk.queues import Codec
 from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.sdk.sockets import SocketPump
@@ -94,7 +94,7 @@ class Queue:
         session = self.session
         end: float | None = None
         while True:
-            now = time.monotonic()
+            now = session.clock()
             try:
                 return session.core.post(self.core, payload, now, properties, types, **more)
             except SdkError as error:
@@ -155,16 +155,19 @@ class Queue:
 
 
 class Session:
-    """A session that starts when it is made. Options as in SessionOptions; `on_event` hears session events."""
+    """A session that starts when it is made. Options as in SessionOptions; `on_event` hears session events.
+
+    `pump` makes what moves the bytes, by default a SocketPump: see `pump.Pump` for tunnels and in-memory brokers.
+    """
 
     def __init__(self, broker: str | list[str] | None = None, *, options: SessionOptions | None = None,
                  tls: ssl.SSLContext | None = None, on_event: Callable[[SessionEvent], None] | None = None,
-                 **changes: Any) -> None:
+                 pump: PumpFactory = SocketPump, **changes: Any) -> None:
         self.options = session_options(broker, options, changes)
         self.running = True
         self._on_event = on_event
-        self._pump = SocketPump(self.options, self._dispatch, tls)
-        self.core = self._pump.core
+        self._pump = pump(self.options, self._dispatch, tls)
+        self.core, self.clock = self._pump.core, self._pump.clock
         try:
             self.request(self.core.start)
         except BaseException:
@@ -191,10 +194,10 @@ class Session:
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None, quiet: bool = False) -> None:
         """Work until something is so; SdkError TIMEOUT if it is not in time (unless `quiet`)."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
+        end = None if timeout_s is None else self.clock() + timeout_s
         self._pump.perform()
         while not done():
-            left = None if end is None else end - time.monotonic()
+            left = None if end is None else end - self.clock()
             if left is not None and left < 0:
                 if quiet:
                     return
@@ -204,7 +207,7 @@ class Session:
     def request(self, make: Callable[[object, float], object]) -> None:
         """Make a request of the core and wait for its end; SdkError if it fails."""
         waiter = _Waiter()
-        make(waiter, time.monotonic())
+        make(waiter, self.clock())
         self.wait(lambda: waiter.outcome is not None)
         if waiter.outcome.result is not Result.SUCCESS:
             raise SdkError(waiter.outcome.result, waiter.outcome.message)

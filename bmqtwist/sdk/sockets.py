@@ -10,27 +10,21 @@ import contextlib
 import select
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Callable
 
-from bmqtwist.sdk.effects import Close, Connect
-from bmqtwist.sdk.identity import make_core, tls_context
+from bmqtwist.sdk.effects import Connect
+from bmqtwist.sdk.identity import tls_context
 from bmqtwist.sdk.options import SessionOptions
+from bmqtwist.sdk.pump import Dispatch, Pump
 
 _READ_BYTES = 1 << 18
 _WAIT_S = 60.0  # a step without a deadline returns after that
 _AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class SocketPump:
-    """Moves bytes between a core and a socket; every effect that is not about the channel goes to `dispatch`."""
+class SocketPump(Pump):
+    """Moves bytes between a core and a socket."""
 
-    def __init__(self, options: SessionOptions, dispatch: Callable[[object], None],
-                 tls: ssl.SSLContext | None = None) -> None:
-        self.lock = threading.RLock()
-        self.core = make_core(options, time.monotonic(), self.poke)
-        self._dispatch, self._tls, self._options = dispatch, tls, options
+    def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
         self._socket: socket.socket | None = None
         self._attempt = 0
         self._dial: Connect | None = None
@@ -39,7 +33,7 @@ class SocketPump:
         self._near.setblocking(False)
         self._far.setblocking(False)
         self._poked = False
-        self._performing = False
+        super().__init__(options, dispatch, tls)
 
     def poke(self) -> None:
         """End a waiting step."""
@@ -48,38 +42,22 @@ class SocketPump:
             with contextlib.suppress(OSError):
                 self._near.send(b"\0")
 
-    def perform(self) -> None:
-        """Perform effects and write; call it with the lock held, after calling the core."""
-        if self._performing:  # called back by an effect: the loop below goes on with what was added
-            return
-        self._performing = True
-        try:
-            while effects := self.core.take_effects():
-                for effect in effects:
-                    if isinstance(effect, Connect):
-                        self._dial = effect
-                        self.poke()
-                    elif isinstance(effect, Close):
-                        self._close()
-                    else:
-                        self._dispatch(effect)
-        finally:
-            self._performing = False
-        chunks = self.core.take_output()
-        if chunks and self._socket is not None:
-            self._write(chunks)
+    def dial(self, effect: Connect) -> None:
+        """Have the next step connect."""
+        self._dial = effect
+        self.poke()
 
     def step(self, timeout_s: float | None = None) -> None:
         """Wait for the socket, a deadline or a poke, at most that long, and do what is due."""
         with self.lock:
-            self._due()
+            self.tick_and_perform()
             dial, self._dial = self._dial, None
         if dial is not None:
             self._connect(dial)
             return
         with self.lock:
             due = self.core.deadline()
-            now = time.monotonic()
+            now = self.clock()
             wait = min(_WAIT_S if due is None else max(due - now, 0.0), _WAIT_S if timeout_s is None else timeout_s)
             channel = self._socket
             writing = [channel] if channel is not None and self._unsent else []
@@ -95,25 +73,18 @@ class SocketPump:
                     self._far.recv(1024)
             if channel is not None and channel is self._socket:
                 if writable:
-                    self._write([])
+                    self.write([])
                 if channel in readable and channel is self._socket:
                     self._read(channel)
-            self._due()
-
-    def _due(self) -> None:
-        due = self.core.deadline()
-        now = time.monotonic()
-        if due is not None and due <= now:
-            self.core.tick(now)
-        self.perform()
+            self.tick_and_perform()
 
     def _connect(self, dial: Connect) -> None:
         """Dial without the lock: it may take its time."""
         address, made = dial.address, None
         try:
-            made = socket.create_connection((address.host, address.port), self._options.attempt_timeout_s)
+            made = socket.create_connection((address.host, address.port), self.options.attempt_timeout_s)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            context = tls_context(address, self._tls)
+            context = tls_context(address, self.tls)
             if context is not None:
                 made = context.wrap_socket(made, server_hostname=address.host)
             made.setblocking(False)
@@ -121,7 +92,7 @@ class SocketPump:
             if made is not None:
                 made.close()
             with self.lock:
-                self.core.failed(dial.attempt, str(error), time.monotonic())
+                self.core.failed(dial.attempt, str(error), self.clock())
                 self.perform()
             return
         with self.lock:
@@ -129,12 +100,14 @@ class SocketPump:
                 made.close()
                 return
             self._socket, self._attempt = made, dial.attempt
-            self.core.connected(dial.attempt, time.monotonic())
+            self.core.connected(dial.attempt, self.clock())
             self.perform()
 
-    def _write(self, chunks: list[bytes]) -> None:
+    def write(self, chunks: list[bytes]) -> None:
+        """Send as much as the socket takes; the rest waits."""
         channel, unsent = self._socket, self._unsent
-        assert channel is not None
+        if channel is None:
+            return
         data: bytes | bytearray = b"".join(chunks)
         if unsent:
             unsent += data
@@ -152,10 +125,10 @@ class SocketPump:
             unsent += memoryview(data)[sent:]
         if unsent:
             self.poke()  # whoever waits in `step` has to wait for this, too
-        if len(unsent) > self._options.channel_high_bytes:
-            self.core.pause(time.monotonic())
-        elif self.core.blocked and len(unsent) <= self._options.channel_low_bytes:
-            self.core.resume(time.monotonic())
+        if len(unsent) > self.options.channel_high_bytes:
+            self.core.pause(self.clock())
+        elif self.core.blocked and len(unsent) <= self.options.channel_low_bytes:
+            self.core.resume(self.clock())
 
     def _read(self, channel: socket.socket) -> None:
         more = True
@@ -170,18 +143,20 @@ class SocketPump:
             if not data:
                 self._lost("closed by the broker")
                 return
-            self.core.received(data, time.monotonic())
+            self.core.received(data, self.clock())
             self.perform()
             more = isinstance(channel, ssl.SSLSocket) and channel.pending() > 0
 
     def _lost(self, reason: str) -> None:
         attempt = self._attempt
-        self._close()
-        self.core.lost(attempt, reason, time.monotonic())
+        self.hang_up()
+        self.core.lost(attempt, reason, self.clock())
         self.perform()
 
-    def _close(self) -> None:
+    def hang_up(self) -> None:
+        """Close the socket."""
         channel, self._socket = self._socket, None
+        self._dial = None
         self._unsent.clear()
         if channel is not None:
             channel.close()
@@ -189,6 +164,6 @@ class SocketPump:
     def dispose(self) -> None:
         """Let go of everything."""
         with self.lock:
-            self._close()
+            self.hang_up()
             self._near.close()
             self._far.close()

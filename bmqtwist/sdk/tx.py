@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
+from typing import Protocol as TypingProtocol
 
-from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, DeferredList, fail, maybeDeferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
-from twisted.internet.interfaces import IAddress, IConsumer, IPushProducer
+from twisted.internet.interfaces import IAddress, IConsumer, IPushProducer, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import optionsForClientTLS
 from twisted.logger import Logger
@@ -33,13 +34,23 @@ from bmqtwist.sdk.front import Front
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import make_core, session_options
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import QueueOptions, SessionOptions
+from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
 from bmqtwist.sdk.queues import Codec
 from bmqtwist.sdk.results import Ack, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.wire.properties import PropertyType
 
 _log = Logger()
 OnMessage = Callable[[Message], object]
+
+
+class Endpoint(TypingProtocol):
+    """What a session needs of an IStreamClientEndpoint, for type checkers that do not know zope's interfaces."""
+
+    def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
+        """Connect the protocol that the factory builds."""
+
+
+MakeEndpoint = Callable[[Address], Endpoint | IStreamClientEndpoint]
 
 
 @implementer(IPushProducer)
@@ -54,7 +65,9 @@ class _Channel(Protocol):
     def connectionMade(self) -> None:
         """From the reactor: the connection stands."""
         transport = self.transport
-        transport.setTcpNoDelay(True)
+        set_no_delay = getattr(transport, "setTcpNoDelay", None)  # not every endpoint is TCP
+        if set_no_delay is not None:
+            set_no_delay(True)
         inner = getattr(transport, "transport", transport)  # below TLS
         inner.bufferSize = self.session.options.channel_high_bytes
         transport.registerProducer(self, True)
@@ -307,17 +320,19 @@ class Session(Front):
 
     `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for; `health` suspends queues.
     `tls`: Twisted's connection creator for tls:// addresses, by default one that checks the host name.
+    `endpoint(address)` gives the client endpoint to connect to in place of a HostnameEndpoint (with TLS for tls://), for
+    tunnels, proxies and tests.
     """
 
     def __init__(self, reactor: Any, broker: str | list[str] | None = None, *, options: SessionOptions | None = None,
                  tls: Any = None, on_event: Callable[[SessionEvent], object] | None = None,
                  on_nack: Callable[[Ack], object] | None = None, health: HealthMonitor | None = None,
-                 **changes: Any) -> None:
+                 endpoint: MakeEndpoint | None = None, **changes: Any) -> None:
         super().__init__(on_event, on_nack)
         self.options = session_options(broker, options, changes)
         self.reactor = reactor
         self.core = make_core(self.options, reactor.seconds(), self._wake)
-        self._tls = tls
+        self._tls, self._make_endpoint = tls, endpoint or self._hostname_endpoint
         self._channel: _Channel | None = None
         self._dial: Deferred[Any] | None = None
         self._timer: Any = None
@@ -424,12 +439,15 @@ class Session(Front):
 
     # -- the channel ------------------------------------------------------------------------------------------------
 
-    def connect(self, effect: Connect) -> None:
-        """Open a channel."""
-        address, channel = effect.address, _Channel(self, effect.attempt)
+    def _hostname_endpoint(self, address: Address) -> Endpoint:
         endpoint: Any = HostnameEndpoint(self.reactor, address.host, address.port, self.options.attempt_timeout_s)
         if address.tls:
             endpoint = wrapClientTLS(self._tls or optionsForClientTLS(address.host), endpoint)
+        return endpoint
+
+    def connect(self, effect: Connect) -> None:
+        """Open a channel."""
+        channel = _Channel(self, effect.attempt)
 
         def up(_: object) -> None:
             self._dial = None
@@ -445,8 +463,11 @@ class Session(Front):
             if not reason.check(CancelledError):
                 self.core.failed(effect.attempt, reason.getErrorMessage(), self.reactor.seconds())
                 self.turn()
-        self._dial = dial = endpoint.connect(_ChannelFactory(channel))
-        dial.addCallbacks(up, down)
+
+        def dial() -> Deferred[Any]:
+            return cast(Endpoint, self._make_endpoint(effect.address)).connect(_ChannelFactory(channel))
+        self._dial = dialled = maybeDeferred(dial)
+        dialled.addCallbacks(up, down)
 
     def disconnect(self) -> None:
         """Close the channel, or give up opening it."""
