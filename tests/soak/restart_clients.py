@@ -1,0 +1,290 @@
+"""The client processes of a restart run: one producer or consumer on one of the fronts of our client library.
+
+    python -m soak.restart_clients '{"front": "aio", "role": "produce", ...}'
+
+It works until its standard input ends, finishes what is outstanding, and writes down everything it saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from bmqtwist.sdk import EventKind, Message, SdkError, SessionEvent, aio, blazingmq, simple, tx
+
+FRONTS = ("aio", "tx", "blazingmq", "simple")
+WINDOW = 300  # posts of one producer to one queue without acknowledgement
+OPTIONS: dict[str, Any] = {"backoff_first_s": 0.05, "backoff_max_s": 0.4}
+_LETTERS = {EventKind.CONNECTED: "C", EventKind.CONNECTION_LOST: "L", EventKind.RECONNECTED: "R",
+            EventKind.QUEUE_REOPEN_RESULT: "O", EventKind.STATE_RESTORED: "S", EventKind.DISCONNECTED: "D"}
+_OFFICIAL = {"Connected": "C", "ConnectionLost": "L", "Reconnected": "R", "QueueReopened": "O", "StateRestored": "S",
+             "Disconnected": "D"}
+_FILL = bytes(range(256)) * 8
+
+
+def payload(producer: str, number: int) -> bytes:
+    """What is posted under a number: it says itself, and is checked."""
+    text = b"%s %d " % (producer.encode(), number) + _FILL[:number * 7919 % 1500]
+    return b"%08x " % crc32(text) + text
+
+
+def parse(data: bytes) -> tuple[str, int]:
+    """Producer and number of a payload."""
+    checksum, text = data[:8], data[9:]
+    if checksum != b"%08x" % crc32(text):
+        return "damaged", -1
+    producer, number, _ = text.split(b" ", 2)
+    return producer.decode(), int(number)
+
+
+class Client:
+    """What every client does: it works until it is told to stop, and remembers."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.broker, self.name, self.queues, self.role = spec["broker"], spec["name"], spec["queues"], spec["role"]
+        self.pause = spec.get("pause", 0.005)
+        self.random = Random(spec["seed"])
+        self.letters: list[str] = []
+        self.connection = 0
+        self.stopping = threading.Event()
+        self.posts: dict[str, int] = dict.fromkeys(self.queues, 0)
+        self.acks: dict[str, list[tuple[int, str, str]]] = {uri: [] for uri in self.queues}
+        self.deliveries: dict[str, list[tuple[int, str, str, int, bool]]] = {uri: [] for uri in self.queues}
+        self.held: list[Callable[[], object]] = []
+
+    def watch(self) -> None:
+        """Wait for the end of the standard input."""
+        sys.stdin.read()
+        self.stopping.set()
+
+    def event(self, letter: str) -> None:
+        """A session event."""
+        self.letters.append(letter)
+        self.connection += letter == "L"
+
+    def acknowledged(self, uri: str, number: int, guid: bytes, status: str) -> None:
+        """An acknowledgement."""
+        self.acks[uri].append((number, guid.hex(), status))
+
+    def room(self, uri: str) -> int:
+        """How many posts to make now; 0 while too many are unanswered."""
+        return self.random.randrange(1, 30) if self.posts[uri] - len(self.acks[uri]) < WINDOW else 0
+
+    def next(self, uri: str, count: int) -> range:
+        """The numbers of the next posts."""
+        numbers = range(self.posts[uri], self.posts[uri] + count)
+        self.posts[uri] += count
+        return numbers
+
+    def delivered(self, uri: str, guid: bytes, data: bytes, redelivered: bool, confirm: Callable[[], object]) -> None:
+        """A message: most are confirmed at once, some are held back a little."""
+        self.deliveries[uri].append((self.connection, guid.hex(), *parse(data), redelivered))
+        if self.random.random() < 0.1:
+            self.held.append(confirm)
+        else:
+            self.confirm(confirm)
+
+    def confirm(self, confirm: Callable[[], object]) -> None:
+        """Confirm; without a connection the message will come again."""
+        try:
+            confirm()
+        except (SdkError, blazingmq.Error):
+            pass
+
+    def release(self) -> None:
+        """Confirm what was held back."""
+        held, self.held = self.held, []
+        for confirm in held:
+            self.confirm(confirm)
+
+    def record(self) -> dict[str, Any]:
+        """Everything seen."""
+        return {"name": self.name, "letters": "".join(self.letters), "queues": len(self.queues), "posts": self.posts,
+                "acks": self.acks, "deliveries": self.deliveries}
+
+
+def _values(producer: str, number: int) -> dict[str, object] | None:
+    return {"producer": producer, "number": number, "even": number % 2 == 0} if number % 5 == 0 else None
+
+
+class Asyncio(Client):
+    """Futures, callbacks and groups, in turns."""
+
+    def _on_event(self, event: SessionEvent) -> None:
+        self.event(_LETTERS.get(event.kind, event.kind.name))
+
+    def _on_message(self, message: Message) -> None:
+        self.delivered(message.uri, message.guid, message.payload, message.redelivered, message.confirm)
+
+    def _told(self, uri: str, number: int, ack: Any) -> None:
+        self.acknowledged(uri, number, ack.guid, ack.status.value)
+
+    async def _post(self, queue: Any) -> None:
+        uri, style = queue.uri, self.random.random()
+        numbers = self.next(uri, self.room(uri))
+        if style < 0.8:
+            for number in numbers:
+                queue.post_nowait(payload(self.name, number), _values(self.name, number),
+                                  on_ack=partial(self._told, uri, number), compress=number % 7 == 0)
+        elif style < 0.9:
+            pairs = [(payload(self.name, number), _values(self.name, number)) for number in numbers]
+            for number, ack in zip(numbers, await queue.post_many(pairs), strict=True):
+                self._told(uri, number, ack)
+        else:
+            for number in numbers[:2]:
+                self._told(uri, number, await queue.post(payload(self.name, number)))
+            for number in numbers[2:]:
+                queue.post_nowait(payload(self.name, number), on_ack=partial(self._told, uri, number))
+
+    async def _work(self) -> None:
+        reading = self.role == "consume"
+        async with aio.Session(self.broker, on_event=self._on_event, compression_threshold_bytes=1024, **OPTIONS) as session:
+            queues = [await session.open(uri, read=reading, write=not reading,
+                                         on_message=self._on_message if reading else None) for uri in self.queues]
+            while not self.stopping.is_set():
+                if reading:
+                    await asyncio.sleep(0.1)
+                    self.release()
+                else:
+                    for queue in queues:
+                        await self._post(queue)
+                    await asyncio.sleep(self.pause)
+            if not reading:
+                for queue in queues:
+                    await queue.flush()
+
+    def run(self) -> None:
+        """To the end."""
+        asyncio.run(self._work())
+
+
+class Twisted(Asyncio):
+    """The same on a reactor."""
+
+    async def _turns(self, reactor: Any) -> None:
+        from twisted.internet.task import deferLater
+
+        reading = self.role == "consume"
+        session = tx.Session(reactor, self.broker, on_event=self._on_event, compression_threshold_bytes=1024, **OPTIONS)
+        await session.start()
+        queues = [await session.open(uri, read=reading, write=not reading,
+                                     on_message=self._on_message if reading else None) for uri in self.queues]
+        while not self.stopping.is_set():
+            if reading:
+                await deferLater(reactor, 0.1)
+                self.release()
+            else:
+                for queue in queues:
+                    await self._post(queue)
+                await deferLater(reactor, self.pause)
+        if not reading:
+            for queue in queues:
+                await queue.flush()
+        await session.stop()
+
+    def run(self) -> None:
+        """To the end."""
+        from twisted.internet import reactor
+        from twisted.internet.defer import Deferred
+
+        failures: list[Any] = []
+        running: Any = reactor
+
+        def begin() -> None:
+            done = Deferred.fromCoroutine(self._turns(running))
+            done.addErrback(failures.append).addBoth(lambda _: running.stop())
+        running.callWhenRunning(begin)
+        running.run(installSignalHandlers=False)
+        for failure in failures:
+            failure.raiseException()
+
+
+class Official(Client):
+    """The interface of the official library."""
+
+    def _on_event(self, event: Any) -> None:
+        self.event(_OFFICIAL.get(type(event).__name__, repr(event)))
+
+    def _on_message(self, message: Any, handle: Any) -> None:
+        self.delivered(message.queue_uri, message.guid, message.data, False, handle.confirm)
+
+    def _told(self, uri: str, number: int, ack: Any) -> None:
+        self.acknowledged(uri, number, ack.guid, ack.status.name)
+
+    def run(self) -> None:
+        """To the end."""
+        reading = self.role == "consume"
+        session = blazingmq.Session(self._on_event, self._on_message, broker=self.broker)
+        for uri in self.queues:
+            session.open_queue(uri, read=reading, write=not reading)
+        while not self.stopping.is_set():
+            if reading:
+                time.sleep(0.1)
+                self.release()
+                continue
+            for uri in self.queues:
+                for number in self.next(uri, self.room(uri)):
+                    session.post(uri, payload(self.name, number), _values(self.name, number),
+                                 on_ack=partial(self._told, uri, number))
+            time.sleep(self.pause)
+        while any(self.posts[uri] > len(self.acks[uri]) for uri in self.queues) and not reading:
+            time.sleep(0.01)
+        session.stop()
+
+
+class Simple(Client):
+    """Blocking calls without threads."""
+
+    def _on_event(self, event: SessionEvent) -> None:
+        self.event(_LETTERS.get(event.kind, event.kind.name))
+
+    def _deliver(self, message: Message) -> None:
+        self.delivered(message.uri, message.guid, message.payload, message.redelivered, message.confirm)
+
+    def run(self) -> None:
+        """To the end."""
+        reading = self.role == "consume"
+        with simple.Session(self.broker, on_event=self._on_event, **OPTIONS) as session:
+            queues: list[Any] = []
+            for uri in self.queues:
+                queue = simple.Queue(session, uri, None)
+                queue.deliver = self._deliver  # type: ignore[method-assign]  # as it arrives, not as it is polled
+                session.request(lambda token, now, queue=queue: session._open(  # type: ignore[misc]
+                    queue, token, now, reading, not reading, None, None))
+                queues.append(queue)
+            while not self.stopping.is_set():
+                if reading:
+                    session.wait(self.stopping.is_set, 0.1, quiet=True)
+                    self.release()
+                    continue
+                for queue in queues:
+                    numbers = self.next(queue.uri, self.room(queue.uri))
+                    pairs = [(payload(self.name, number), _values(self.name, number)) for number in numbers]
+                    for number, ack in zip(numbers, queue.post_many(pairs), strict=True):
+                        self.acknowledged(queue.uri, number, ack.guid, ack.status.value)
+                session.step(self.pause)
+
+
+_CLIENTS: dict[str, type[Any]] = {"aio": Asyncio, "tx": Twisted, "blazingmq": Official, "simple": Simple}
+
+
+def main(text: str) -> None:
+    """One client."""
+    spec = json.loads(text)
+    client = _CLIENTS[spec["front"]](spec)
+    threading.Thread(target=client.watch, daemon=True).start()
+    client.run()
+    Path(spec["out"]).write_text(json.dumps(client.record()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

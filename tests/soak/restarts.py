@@ -1,0 +1,200 @@
+"""A broker killed or stopped and started again and again under producers and consumers of our client library.
+
+    python -m tests.soak restarts [--count 50] [--front aio,tx,blazingmq,simple] [--durability none,group] [--seed N]
+                                  [--away SECONDS]
+
+Three producer processes post numbered messages to three queues; one is read all the time, one by two applications
+(fanout), one not before the last restart. About half of the restarts are kill -9, the others SIGTERM; now and then the
+broker is killed already while it starts, or stays away for a second. In the end every post is flushed, everything is
+consumed, and `restart_judge` says whether each post was acknowledged exactly once, is in its queue exactly once, and in
+the order of its producer. `--away`: instead, one single restart with a broker that is away that long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kit.process import ProcessWorld
+
+from soak.restart_clients import FRONTS
+from soak.restart_judge import Consumed, Produced, Verdict, judge
+
+LIVE, FAN, LATE = "bmq://p/live", "bmq://f/fan", "bmq://p/late"
+APPS = ("foo", "bar")
+PRODUCERS = 3
+PATIENCE_SECONDS = 180
+_TESTS = Path(__file__).resolve().parent.parent
+
+
+class Run:
+    """One broker and its clients."""
+
+    def __init__(self, root: Path, front: str, durability: str, seed: int) -> None:
+        self.root, self.front, self.random = root, front, Random(seed)
+        self.world = ProcessWorld(root, app={"bmqtwist": {"durability": durability}}, start=False,
+                                  cluster={"partition": {"maxJournalFileSize": 8 << 20}})
+        self.world.domain("p")
+        self.world.domain("f", "fanout", apps=APPS)
+        self.clients: dict[str, subprocess.Popen[bytes]] = {}
+        self.numbers: dict[str, Any] = {"killed": 0, "stopped": 0, "killed while starting": 0, "slowest start s": 0.0}
+
+    # -- the broker -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the broker, now and then killing it on the way."""
+        while self.random.random() < 0.1:
+            self.world.broker.launch()
+            time.sleep(self.random.uniform(0.1, 1.0))
+            self.world.crash()
+            self.numbers["killed while starting"] += 1
+        began = time.monotonic()
+        self.world.broker.start(PATIENCE_SECONDS)
+        self.numbers["slowest start s"] = max(self.numbers["slowest start s"], round(time.monotonic() - began, 2))
+
+    def restart(self, away: float = 0.0) -> None:
+        """End the broker's life one way or another, and give it another one."""
+        self.world._admin = None
+        if self.random.random() < 0.5:
+            self.world.crash()
+            self.numbers["killed"] += 1
+        else:
+            self.world.stop()
+            self.numbers["stopped"] += 1
+        time.sleep(away)
+        self.start()
+
+    # -- the clients ------------------------------------------------------------------------------------------------
+
+    def client(self, name: str, role: str, queues: list[str], **more: Any) -> None:
+        """Start a client process."""
+        spec = {"front": self.front, "role": role, "broker": self.world.broker.uri, "name": name, "queues": queues,
+                "seed": self.random.randrange(1 << 30), "out": str(self.root / f"{name}.json"), **more}
+        with (self.root / f"{name}.log").open("wb") as log:
+            self.clients[name] = subprocess.Popen([sys.executable, "-m", "soak.restart_clients", json.dumps(spec)],
+                                                  cwd=_TESTS, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def finish(self, *names: str) -> None:
+        """Let clients come to their end."""
+        for name in names:
+            pipe = self.clients[name].stdin
+            assert pipe is not None
+            pipe.close()
+        for name in names:
+            if self.clients[name].wait(PATIENCE_SECONDS):
+                raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
+
+    def until(self, done: Callable[[], bool], what: str) -> None:
+        """Wait; RuntimeError if it takes too long or a client dies."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not done():
+            for name, process in self.clients.items():
+                if process.poll():
+                    raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
+            if time.monotonic() > end:
+                raise RuntimeError(f"waited for {what} in vain")
+            time.sleep(0.05)
+
+    def record(self, name: str) -> dict[str, Any]:
+        """What a client saw."""
+        return json.loads((self.root / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+    # -- the whole --------------------------------------------------------------------------------------------------
+
+    def run(self, count: int, life_seconds: float, away: float, pause: float) -> Verdict:
+        """Restart that often; the verdict."""
+        self.start()
+        producers = [f"producer{number}" for number in range(PRODUCERS)]
+        for name in producers:
+            self.client(name, "produce", [LIVE, FAN, LATE], pause=pause)
+        self.client("live", "consume", [LIVE])
+        self.client("fan", "consume", [f"{FAN}?id={app}" for app in APPS])
+        self.until(lambda: all(self.world.stored(uri) for uri in (FAN, LATE)), "the first messages")
+        for number in range(count):
+            time.sleep(self.random.choice((0.1, 0.4, 1.0)) * self.random.uniform(0.2, 1.8) * life_seconds)
+            self.restart(away or (self.random.random() if self.random.random() < 0.1 else 0.0))
+            if number % 10 == 9:
+                print(f"{number + 1} restarts, {self.numbers}", file=sys.stderr, flush=True)
+        self.finish(*producers)
+        records = [self.record(name) for name in producers]
+        self.until(lambda: not self.world.stored(LIVE) and not self.world.stored(FAN), "the consumers")
+        self.finish("live", "fan")
+        kept = self.world.stored(LATE)
+        self.client("late", "consume", [LATE])
+        self.until(lambda: not self.world.stored(LATE), "the late consumer")
+        self.finish("late")
+        verdict = self._judge(records)
+        if kept != (posted := sum(each["posts"][LATE] for each in records)):
+            verdict.accuse("doubled" if kept > posted else "lost", f"{LATE} holds {kept} messages of {posted} posts")
+        for line in self.world.log():
+            if "Traceback" in line:
+                verdict.accuse("unexpected", line)
+        return verdict
+
+    def _judge(self, records: list[dict[str, Any]]) -> Verdict:
+        produced = [Produced(each["name"], uri, each["posts"][uri], [tuple(ack) for ack in acks])
+                    for each in records for uri, acks in each["acks"].items()]
+        consumers = [self.record(name) for name in ("live", "fan", "late")]
+        consumed = [Consumed(*_split(uri), [tuple(delivery) for delivery in deliveries])
+                    for each in consumers for uri, deliveries in each["deliveries"].items()]
+        return judge(produced, consumed, [(each["name"], each["letters"], each["queues"]) for each in
+                                          (*records, *consumers)])
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        for process in self.clients.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        self.world.cleanup()
+
+
+def _split(uri: str) -> tuple[str, str]:
+    base, _, app = uri.partition("?id=")
+    return base, app
+
+
+def run(count: int, front: str, durability: str, seed: int, *, life_seconds: float = 1.0, away: float = 0.0,
+        pause: float = 0.005) -> dict[str, Any]:
+    """`count` restarts; what was counted, and under "wrong" what must not be."""
+    with tempfile.TemporaryDirectory(prefix="bmq-restarts-") as name, ExitStack() as stack:
+        began = time.monotonic()
+        whole = Run(Path(name), front, durability, seed)
+        stack.callback(whole.close)
+        verdict = whole.run(count, life_seconds, away, pause)
+        return {"run": "restarts", "front": front, "durability": durability, "seed": seed,
+                "seconds": round(time.monotonic() - began), **whole.numbers, **verdict.numbers,
+                "wrong": dict(verdict.wrong), "examples": verdict.examples}
+
+
+def main(arguments: list[str]) -> int:
+    """Command line; the exit code says whether anything was wrong."""
+    parser = argparse.ArgumentParser(prog="tests.soak restarts", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--front", default="aio")
+    parser.add_argument("--durability", default="none,group")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--away", type=float, default=0.0)
+    options = parser.parse_args(arguments)
+    fronts = options.front.split(",")
+    if unknown := set(fronts) - set(FRONTS):
+        parser.error(f"no such front: {', '.join(sorted(unknown))}; there are {', '.join(FRONTS)}")
+    wrong = 0
+    for front in fronts:
+        for durability in options.durability.split(","):
+            result = run(1 if options.away else options.count, front, durability, options.seed, away=options.away)
+            print(json.dumps(result), flush=True)
+            wrong += bool(result["wrong"])
+    return 1 if wrong else 0
