@@ -21,7 +21,7 @@ _PRIORITY_MAX = (1 << 30) - 1  # half the range of an int: the rest is reserved
 class Address:
     """One broker: host, port, and whether it wants TLS."""
 
-    host: str
+    host: str  # name, IPv4 or IPv6 address
     port: int = DEFAULT_PORT
     tls: bool = False
 
@@ -53,8 +53,8 @@ def parse_brokers(text: str | list[str] | tuple[str, ...]) -> tuple[Address, ...
 class Credential:
     """What is shown to the broker before anything else."""
 
-    mechanism: str
-    data: bytes | None = None
+    mechanism: str  # BASIC, or what an authenticator of the broker is called
+    data: bytes | None = None  # in the form of the mechanism
 
     @classmethod
     def basic(cls, user: str, password: str) -> Credential:
@@ -70,9 +70,9 @@ class Subscription:
     """
 
     expression: str = ""
-    max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES
-    max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES
-    consumer_priority: int = 0
+    max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES  # delivered and not confirmed yet
+    max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES  # of payload and properties
+    consumer_priority: int = 0  # only consumers of the highest one that is present get messages
     context: object = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,9 +91,9 @@ class QueueOptions:
     `suspends_on_bad_host_health`: no delivery and no posts while the health monitor says the host is unhealthy.
     """
 
-    max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES
-    max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES
-    consumer_priority: int = 0
+    max_unconfirmed_messages: int = MAX_UNCONFIRMED_MESSAGES  # delivered and not confirmed yet
+    max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES  # of payload and properties
+    consumer_priority: int = 0  # only consumers of the highest one that is present get messages
     suspends_on_bad_host_health: bool = False
     subscriptions: tuple[Subscription, ...] = ()
 
@@ -112,15 +112,15 @@ class QueueOptions:
 class SessionOptions:
     """Everything about a session but its callbacks. `_s` seconds, `_bytes` bytes."""
 
-    brokers: tuple[Address, ...] = (Address("localhost"),)
+    brokers: tuple[Address, ...] = (Address("localhost"),)  # tried in turn
     connect_timeout_s: float = 60.0  # until the first connection is up; later ones are tried for ever
     attempt_timeout_s: float = 15.0  # one attempt: TCP, TLS, authentication, negotiation
-    disconnect_timeout_s: float = 30.0
-    open_timeout_s: float = 300.0
-    configure_timeout_s: float = 300.0
-    close_timeout_s: float = 300.0
-    backoff_first_s: float = 0.5
-    backoff_max_s: float = 30.0
+    disconnect_timeout_s: float = 30.0  # for the farewell; the connection is closed after that
+    open_timeout_s: float = 300.0  # time without a connection counts
+    configure_timeout_s: float = 300.0  # the same
+    close_timeout_s: float = 300.0  # the same
+    backoff_first_s: float = 0.5  # pause before the next attempt; it doubles, and half of it is random
+    backoff_max_s: float = 30.0  # the longest pause
     drain_s: float = 5.0  # stop waits that long for acknowledgements
     post_wait_s: float = 5.0  # a post that waits for room gives up after that
     unacked_bytes_max: int = 256 << 20  # posts without acknowledgement that are kept
@@ -129,11 +129,11 @@ class SessionOptions:
     batch_bytes_max: int = 1 << 20  # one PUT event
     batch_delay_s: float = 0.0  # 0 = posts leave at the end of the turn they were made in
     slow_consumer_high: int = 100_000  # messages delivered and not taken by the application
-    slow_consumer_low: int = 50_000
-    compression: bool = False
-    compression_threshold_bytes: int = COMPRESS_BYTES_MIN
-    credential: Credential | Callable[[], Credential] | None = None
-    encoding: Encoding = Encoding.BER
+    slow_consumer_low: int = 50_000  # messages left when that is over
+    compression: bool = False  # zlib, where it makes a message smaller
+    compression_threshold_bytes: int = COMPRESS_BYTES_MIN  # smaller messages are left as they are
+    credential: Credential | Callable[[], Credential] | None = None  # called for each connection and each renewal
+    encoding: Encoding = Encoding.BER  # of control messages
 
     def __post_init__(self) -> None:
         if not self.brokers:

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 class Result(str, Enum):
     """Outcome of a request, a post or a connection."""
 
-    SUCCESS = "SUCCESS"
-    UNKNOWN = "UNKNOWN"
-    TIMEOUT = "TIMEOUT"
-    NOT_CONNECTED = "NOT_CONNECTED"
-    CANCELED = "CANCELED"
-    NOT_SUPPORTED = "NOT_SUPPORTED"
-    REFUSED = "REFUSED"
-    INVALID_ARGUMENT = "INVALID_ARGUMENT"
-    NOT_READY = "NOT_READY"
-    LIMIT_MESSAGES = "LIMIT_MESSAGES"
-    LIMIT_BYTES = "LIMIT_BYTES"
-    STORAGE_FAILURE = "STORAGE_FAILURE"
+    SUCCESS = "SUCCESS"  # done; of a post: the broker has it
+    UNKNOWN = "UNKNOWN"  # nobody can say, or the broker gave no reason
+    TIMEOUT = "TIMEOUT"  # no answer in time
+    NOT_CONNECTED = "NOT_CONNECTED"  # no connection, or the session is stopped
+    CANCELED = "CANCELED"  # the session was stopped before the answer came
+    NOT_SUPPORTED = "NOT_SUPPORTED"  # the broker is too old for that
+    REFUSED = "REFUSED"  # the broker does not want it: no such domain, no right, a wrong password
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"  # the broker, or this library, can make no sense of it
+    NOT_READY = "NOT_READY"  # the broker cannot do it now
+    LIMIT_MESSAGES = "LIMIT_MESSAGES"  # the queue or the domain holds as many messages as it may
+    LIMIT_BYTES = "LIMIT_BYTES"  # or as many bytes
+    STORAGE_FAILURE = "STORAGE_FAILURE"  # the broker could not write
     BW_LIMIT = "BW_LIMIT"  # no room for a post, and none came in time
-    ALREADY_OPENED = "ALREADY_OPENED"
-    ALREADY_IN_PROGRESS = "ALREADY_IN_PROGRESS"
+    ALREADY_OPENED = "ALREADY_OPENED"  # this session has the queue open
+    ALREADY_IN_PROGRESS = "ALREADY_IN_PROGRESS"  # a request like this is under way, or the session was started before
     INVALID_QUEUE = "INVALID_QUEUE"  # not open, or not open for that
-    QUEUE_SUSPENDED = "QUEUE_SUSPENDED"
-    PAYLOAD_EMPTY = "PAYLOAD_EMPTY"
-    PAYLOAD_TOO_BIG = "PAYLOAD_TOO_BIG"
+    QUEUE_SUSPENDED = "QUEUE_SUSPENDED"  # no posts while the host is unhealthy
+    PAYLOAD_EMPTY = "PAYLOAD_EMPTY"  # a message has at least one byte
+    PAYLOAD_TOO_BIG = "PAYLOAD_TOO_BIG"  # more than 64 MiB with its properties
 
     def __str__(self) -> str:
         return self.value
@@ -66,7 +66,8 @@ class SdkError(BmqError):
 
 
 class Ack:
-    """What became of one post. `correlation` is what was given with it."""
+    """What became of one post: `status`, a Result; `guid`, the 16 bytes that name the message; `queue`, where it was
+    posted; `correlation`, what was given with it."""
 
     __slots__ = ("correlation", "guid", "queue", "status", "token")
 
@@ -91,26 +92,26 @@ class Ack:
 class EventKind(Enum):
     """What a session has to say on its own; values are those of the other SDKs."""
 
-    CONNECTED = 1
-    DISCONNECTED = 2
-    CONNECTION_LOST = 3
-    RECONNECTED = 4
-    STATE_RESTORED = 5
-    CONNECTION_TIMEOUT = 6
-    QUEUE_REOPEN_RESULT = 8
-    SLOWCONSUMER_NORMAL = 10
-    SLOWCONSUMER_HIGHWATERMARK = 11
-    HOST_UNHEALTHY = 13
-    HOST_HEALTH_RESTORED = 14
-    QUEUE_SUSPENDED = 15
-    QUEUE_RESUMED = 16
-    CHANNEL_LOW_WATERMARK = 17
-    CHANNEL_HIGH_WATERMARK = 18
-    ERROR = -1
+    CONNECTED = 1  # the first connection is up
+    DISCONNECTED = 2  # the session has ended; nothing comes after this
+    CONNECTION_LOST = 3  # another connection is being tried for
+    RECONNECTED = 4  # there is one; queues are being reopened
+    STATE_RESTORED = 5  # all queues are reopened, posts that were kept are sent again
+    CONNECTION_TIMEOUT = 6  # no first connection in time: the session has ended
+    QUEUE_REOPEN_RESULT = 8  # with `queue`; a `result` other than SUCCESS means that it is closed now
+    SLOWCONSUMER_NORMAL = 10  # the application has caught up
+    SLOWCONSUMER_HIGHWATERMARK = 11  # many messages wait for the application
+    HOST_UNHEALTHY = 13  # the health monitor says so
+    HOST_HEALTH_RESTORED = 14  # healthy, and all suspended queues are resumed
+    QUEUE_SUSPENDED = 15  # with `queue`; neither deliveries nor posts
+    QUEUE_RESUMED = 16  # with `queue`
+    CHANNEL_LOW_WATERMARK = 17  # posts go on
+    CHANNEL_HIGH_WATERMARK = 18  # too much waits for the socket: posts wait
+    ERROR = -1  # what `message` says; the session goes on
 
 
 class SessionEvent:
-    """One thing that happened; `queue` only where it concerns one."""
+    """One thing that happened: `kind`; `result` and `message`, for requests; `queue`, None unless it concerns one."""
 
     __slots__ = ("kind", "message", "queue", "result")
 

@@ -1,53 +1,111 @@
-"""The examples of the client library and those in its documentation, run as they stand against a broker process."""
+"""The examples of the client library and every one in its documentation, run as they stand against a broker process.
+
+The broker runs from the sample configuration in etc/, so the examples work after `make run`, too. Besides what the
+sample has there is a TLS listener whose certificate lies beside the programs as ca.pem, an account, and the domains
+that the documentation shows.
+"""
 
 from __future__ import annotations
 
-import re
+import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.process import STARTED, ProcessWorld
+from kit.markdown import BROKER, Block, blocks
+from kit.process import STARTED, BrokerProcess, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BROKER = "tcp://localhost:30114"
+DOCS = [ROOT / name for name in ("README.md", "docs/guide.md", "docs/migration.md", "docs/sdk.md")]
+TLS_BROKER = "tls://localhost:30115"
 DEADLINE = 120.0
 
 pytestmark = pytest.mark.process
 
+BLOCKS = [block for path in DOCS for block in blocks(path)]
+
+
+class Node:
+    """A broker process with the sample configuration, and a directory to run programs in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.broker = root, BrokerProcess(root)
+        self.tls_port = free_port()
+        etc = self.broker.config.etc
+        shutil.rmtree(etc)
+        shutil.copytree(ROOT / "etc", etc)
+        for directory in ("storage", "archive", "logs"):
+            (root / "data" / directory).mkdir(parents=True)
+        self._edit(etc / "bmqbrkrcfg.json")
+        clusters = etc / "clusters.json"
+        clusters.write_text(clusters.read_text(encoding="utf-8").replace(":30114", f":{self.broker.port}"),
+                            encoding="utf-8")
+        for block in BLOCKS:
+            if block.domain:
+                (etc / "domains" / f"{block.domain}.json").write_text(block.text, encoding="utf-8")
+
+    def _edit(self, path: Path) -> None:
+        """Free ports, and what the examples with TLS need."""
+        from integration.test_our_sdk_secure import certificate
+        cert, key = certificate(self.root)
+        shutil.copy(cert, self.root / "ca.pem")
+        config = json.loads(path.read_text(encoding="utf-8"))
+        app = config["appConfig"]
+        app["tlsConfig"] = {"certificateAuthority": str(cert), "certificate": str(cert), "key": str(key),
+                            "versions": "TLSv1.3"}
+        listeners = app["networkInterfaces"]["tcpInterface"]["listeners"]
+        listeners[0]["port"] = self.broker.port
+        listeners.append({"name": "tls", "address": "127.0.0.1", "port": self.tls_port, "tls": True})
+        app["authentication"] = {"authenticators": [
+            {"name": "BasicAuthenticator", "settings": [{"key": "alice", "value": {"stringVal": "secret"}}]}]}
+        app["plugins"] = {"libraries": [], "enabled": ["BasicAuthenticator"]}
+        path.write_text(json.dumps(config), encoding="utf-8")
+
+    def here(self, text: str) -> str:
+        """A program with the addresses of this broker."""
+        return text.replace(BROKER, self.broker.uri).replace(TLS_BROKER, f"tls://localhost:{self.tls_port}")
+
+    def run(self, *arguments: str) -> str:
+        """Run Python; its output."""
+        environment = {name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"}
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=DEADLINE,
+                              check=False, cwd=self.root, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker process."""
-    world = ProcessWorld(tmp_path_factory.mktemp("node"), start=False)
+    node = Node(tmp_path_factory.mktemp("node"))
     try:
-        world.broker.launch()
-        world.broker.expect(STARTED, deadline=180.0)
-        world.domain("bmq.test.persistent.priority")
-        yield world
+        node.broker.launch()
+        node.broker.expect(STARTED, deadline=180.0)
+        yield node
     finally:
-        world.cleanup()
+        node.broker.cleanup()
 
 
-def run(*arguments: str) -> str:
-    """Run Python; its output."""
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_runs(node: Node, path: Path) -> None:
+    assert node.run(str(path), node.broker.uri)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("sdk_*.py")), ids=lambda path: path.stem)
-def test_an_example_runs(node: ProcessWorld, path: Path) -> None:
-    assert run(str(path), node.broker.uri)
-    assert node.stored(f"bmq://bmq.test.persistent.priority/{path.stem.replace('_', '-')}") == 0
-
-
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8"), re.DOTALL)
-
-
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_an_example_of_the_documentation_runs(node: ProcessWorld, number: int) -> None:
-    assert BROKER in BLOCKS[number]
-    run("-c", BLOCKS[number].replace(BROKER, node.broker.uri))
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.info == "python"], ids=str)
+def test_an_example_of_the_documentation_runs_and_prints_what_it_says(
+        node: Node, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(node.root)
+    if block.awaits:
+        block.text = node.here(block.text)
+        printed = block.run_inside(node.broker.uri, DEADLINE)
+    else:
+        assert BROKER in block.text or TLS_BROKER in block.text
+        program = node.root / "program.py"
+        program.write_text(node.here(block.text), encoding="utf-8")
+        printed = node.run(str(program))
+    if block.output is not None:
+        assert printed == block.output
