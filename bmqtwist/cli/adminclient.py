@@ -6,9 +6,10 @@ import os
 import socket
 import ssl
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.cli.exits import NotAllowed, Unreachable
+from bmqtwist.errors import PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
 from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encoding_of
@@ -17,14 +18,6 @@ from bmqtwist.wire.frames import FrameBuffer
 from bmqtwist.wire.schema import AdminCommand, AuthenticationRequest, ClientIdentity, ClientType
 
 READ_BYTES = 1 << 16
-
-
-class Unreachable(LocalError):
-    """There is no broker, or it went away."""
-
-
-class NotAllowed(LocalError):
-    """The broker is there and does not want us."""
 
 
 class AdminClient:
@@ -39,19 +32,23 @@ class AdminClient:
         try:
             plain = socket.create_connection((host, port), timeout)
         except OSError as error:
-            raise Unreachable(f"No broker at {self._where}: {error.strerror or error}. Is it running, and is this its "
+            raise Unreachable(f"no broker at {self._where}: {error.strerror or error}. Is it running, and is this its "
                               "host and port?") from None
         try:
             self._socket = context.wrap_socket(plain, server_hostname=host) if context is not None else plain
         except (OSError, ssl.SSLError) as error:
             plain.close()
-            raise Unreachable(f"No TLS with {self._where}: {error}") from None
+            raise Unreachable(f"no TLS with {self._where}: {error}") from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
         self._socket.close()
 
     def authenticate(self, mechanism: str, data: bytes) -> None:
@@ -63,9 +60,10 @@ class AdminClient:
         if status.category:
             raise NotAllowed(f"{self._where} refused the credential: {status.message}")
 
-    def negotiate(self) -> str:
-        """Introduce ourselves; what the broker calls itself."""
-        identity = ClientIdentity(protocol_version=1, client_type=ClientType.E_TCPADMIN, process_name="bmq",
+    def negotiate(self, as_client: bool = False) -> str:
+        """Introduce ourselves, as an application if `as_client`; what the broker calls itself."""
+        kind = ClientType.E_TCPCLIENT if as_client else ClientType.E_TCPADMIN
+        identity = ClientIdentity(protocol_version=1, client_type=kind, process_name="bmq",
                                   pid=os.getpid(), features="PROTOCOL_ENCODING:BER,JSON", user_agent="bmqtwist")
         self._send(control.encode_event(NegotiationMessage("clientIdentity", identity)))
         specific, body = self._next(EventType.CONTROL, "the answer to our introduction")
@@ -116,14 +114,3 @@ class AdminClient:
             raise Unreachable(f"{self._where} does not speak our protocol: {error}") from None
         self._events += [(kind, specific, buffer[start:end]) for kind, specific, start, end in spans]
 
-
-def client_context(authority: str | None, insecure: bool) -> Any:
-    """TLS towards a broker: checked against the system's authorities, those of a file, or (insecure) not at all."""
-    try:
-        context = ssl.create_default_context(cafile=authority)
-    except (OSError, ssl.SSLError) as error:
-        raise LocalError(f"'{authority}' holds no certificates: {error}") from None
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -1,24 +1,44 @@
-"""Look at a configuration directory with all its domains and say what is wrong with it."""
+"""`bmq check`: look at a configuration directory with all its domains and say what is wrong with it."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TextIO
 
-from bmqtwist.node.load import check
+import click
+
+from bmqtwist.cli.exits import EXIT_GOOD, EXIT_USAGE
+from bmqtwist.node.load import check as check_directory
 from bmqtwist.node.startup import NO_OVERRIDES, Overrides
 
-EXIT_GOOD, EXIT_BAD = 0, 2
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.option("--strict", is_flag=True, help="Warnings are errors.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+def check(directory: str, strict: bool, as_json: bool) -> None:
+    """Look at the configuration in DIRECTORY with all its domains.
+
+    Exit code 2 if a broker would not start with it.
+    """
+    raise SystemExit(run_check(directory, strict=strict, as_json=as_json))
 
 
 def run_check(directory: str, overrides: Overrides = NO_OVERRIDES, strict: bool = False,
-              out: TextIO | None = None) -> int:
+              out: TextIO | None = None, as_json: bool = False) -> int:
     """Print every problem and warning, then one sentence; the exit code. With `strict` warnings are problems."""
     out = out or sys.stdout
-    problems, warnings = check(directory, overrides, strict=strict)
+    problems, warnings = check_directory(directory, overrides, strict=strict)
+    code = EXIT_USAGE if problems else EXIT_GOOD
+    if as_json:
+        findings = [{"severity": severity, "file": each.file, "line": each.line, "path": each.path, "text": each.text}
+                    for severity, group in (("error", problems), ("warning", warnings)) for each in group]
+        print(json.dumps({"good": not problems, "findings": findings}), file=out)
+        return code
     for finding in problems:
         print(f"error: {finding}", file=out)
     for finding in warnings:
         print(f"warning: {finding}", file=out)
     print("The configuration cannot be used." if problems else "The configuration is good.", file=out)
-    return EXIT_BAD if problems else EXIT_GOOD
+    return code

@@ -1,0 +1,54 @@
+"""`bmq admin`: commands for a running broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from bmqtwist.cli.connection import Connection, connection_options
+from bmqtwist.cli.exits import EXIT_NOT_ALL, Unreachable
+from bmqtwist.errors import PeerError
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@connection_options
+@click.option("--json", "as_json", is_flag=True, help="Answer as JSON on one line.")
+@click.option("--pretty", is_flag=True, help="Answer as indented JSON.")
+@click.argument("command", nargs=-1)
+def admin(connection: Connection, as_json: bool, pretty: bool, command: tuple[str, ...]) -> None:
+    """Run an admin COMMAND, for instance: bmq admin CLUSTERS LIST.
+
+    Without a COMMAND every line of standard input is one. HELP lists what there is.
+    """
+    failed = False
+    try:
+        with connection.admin() as client:
+            lines = [" ".join(command)] if command else (line.strip() for line in sys.stdin)
+            for line in lines:
+                if line:
+                    answer = client.run(_encoded(line, as_json, pretty))
+                    click.echo(answer)
+                    failed = failed or is_error(answer)
+    except PeerError as error:
+        raise Unreachable(f"{connection.where} answered with something we do not understand: {error}") from None
+    if failed:
+        raise SystemExit(EXIT_NOT_ALL)
+
+
+def is_error(answer: str) -> bool:
+    """Whether an answer tells of a failure: the text form says it first, the JSON form has the member `error`."""
+    if answer.startswith(("Error", "Unable to decode command", "Command not authorized")):
+        return True
+    try:
+        tree = json.loads(answer)
+    except ValueError:
+        return False
+    return isinstance(tree, dict) and "error" in tree
+
+
+def _encoded(line: str, as_json: bool, pretty: bool) -> str:
+    if pretty:
+        return f"ENCODING JSON_PRETTY {line}"
+    return f"ENCODING JSON_COMPACT {line}" if as_json else line

@@ -1,0 +1,169 @@
+"""How a command finds a broker: the options that all of them share, and what becomes of them.
+
+    @click.command()
+    @connection_options
+    def command(connection: Connection) -> None:
+        with connection.admin() as client: ...          # an admin session
+        options = connection.session_options()          # for a session of the client library, with connection.context()
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from bmqtwist.cli.exits import Unreachable
+from bmqtwist.errors import LocalError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from bmqtwist.cli.adminclient import AdminClient
+    from bmqtwist.sdk.options import Address, SessionOptions
+
+Command = Callable[..., Any]
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Which brokers, as whom, how. `timeout` in seconds: patience for a connection and for each answer."""
+
+    brokers: tuple[Address, ...]
+    user: str | None
+    password: str
+    tls: bool
+    authority: str | None
+    insecure: bool
+    timeout: float
+    wait: bool
+
+    @property
+    def where(self) -> str:
+        """The brokers in words."""
+        return ", ".join(map(str, self.brokers))
+
+    def context(self) -> ssl.SSLContext | None:
+        """TLS, where some broker is spoken to with TLS."""
+        return client_context(self.authority, self.insecure) if any(each.tls for each in self.brokers) else None
+
+    def session_options(self, **changes: Any) -> SessionOptions:
+        """Options of a session with these brokers."""
+        from bmqtwist.sdk.options import Credential, SessionOptions
+
+        credential = Credential.basic(self.user, self.password) if self.user is not None else None
+        return replace(SessionOptions(
+            brokers=self.brokers, credential=credential, connect_timeout_s=self.timeout,
+            attempt_timeout_s=min(self.timeout, 15.0), open_timeout_s=self.timeout, configure_timeout_s=self.timeout,
+            close_timeout_s=self.timeout, disconnect_timeout_s=min(self.timeout, 5.0)), **changes)
+
+    def admin(self, as_client: bool = False) -> AdminClient:
+        """A session with the first broker that lets us in. `as_client`: introduced as an application, not as an admin.
+
+        Raises Unreachable or NotAllowed, whatever the last of them said.
+        """
+        from bmqtwist.cli.adminclient import AdminClient
+
+        context = self.context()
+        last: LocalError = Unreachable("there is no broker to ask")
+        for broker in self.brokers:
+            try:
+                client = AdminClient(broker.host, broker.port, self.timeout, context if broker.tls else None)
+            except LocalError as error:
+                last = error
+                continue
+            try:
+                if self.user is not None:
+                    client.authenticate("BASIC", f"{self.user}:{self.password}".encode())
+                client.negotiate(as_client)
+                return client
+            except LocalError as error:
+                client.close()
+                last = error
+        raise last
+
+
+def connection_options(command: Command) -> Command:
+    """The options; the command gets `connection`."""
+    @functools.wraps(command)
+    def wrapped(*args: Any, broker: tuple[str, ...], host: str | None, port: int | None, user: str | None,
+                password_file: str | None, tls: bool, ca: str | None, insecure: bool, timeout: float, wait: bool,
+                **more: Any) -> Any:
+        connection = Connection(_addresses(broker, host, port, tls or ca is not None or insecure), user,
+                                _password(user, password_file), tls, ca, insecure, timeout, wait)
+        return command(*args, connection=connection, **more)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+_OPTIONS = (
+    click.option("-b", "--broker", multiple=True, metavar="ADDRESS", envvar="BMQ_BROKER",
+                 help="tcp://host:port or tls://host:port, several with commas or by repetition; the first that "
+                      "answers is used.  [env: BMQ_BROKER; default: tcp://localhost:30114]"),
+    click.option("--host", envvar="BMQ_HOST", hidden=True, help="Host of the broker, instead of --broker."),
+    click.option("--port", envvar="BMQ_PORT", hidden=True, type=click.IntRange(1, 65535), help="Port of the broker."),
+    click.option("--user", envvar="BMQ_USER", help="Authenticate as this user (BASIC).  [env: BMQ_USER]"),
+    click.option("--password-file", type=click.Path(exists=True, dir_okay=False),
+                 help="File with the password; else BMQ_PASSWORD, else it is asked for."),
+    click.option("--tls", is_flag=True, help="Connect with TLS, as tls:// does."),
+    click.option("--ca", type=click.Path(exists=True, dir_okay=False),
+                 help="Certificates to check the broker's against; implies --tls."),
+    click.option("--insecure", is_flag=True, help="TLS without checking the broker's certificate."),
+    click.option("--timeout", default=_TIMEOUT_S, show_default=True, type=click.FloatRange(0, min_open=True),
+                 help="Seconds to wait for a connection, for each answer, and for a lost connection to come back."),
+    click.option("--wait", is_flag=True, help="If no broker is there keep trying until --timeout."),
+)
+
+
+def _addresses(brokers: tuple[str, ...], host: str | None, port: int | None, tls: bool) -> tuple[Address, ...]:
+    from bmqtwist.sdk.options import DEFAULT_PORT, Address, parse_brokers
+
+    source = click.get_current_context().get_parameter_source
+    said = any(source(name) is ParameterSource.COMMANDLINE for name in ("host", "port"))
+    if brokers and not (said and source("broker") is ParameterSource.ENVIRONMENT):
+        try:
+            found = parse_brokers(list(",".join(brokers).split(",")))
+        except LocalError as error:
+            plain = [text.strip() for text in ",".join(brokers).split(",")]
+            hint = "" if any("://" in text for text in plain) else f" (did you mean tcp://{plain[0]}?)"
+            raise click.UsageError(f"{error}{hint}") from None
+    else:
+        found = (Address(host or "localhost", port or DEFAULT_PORT),)
+    return tuple(replace(each, tls=each.tls or tls) for each in found)
+
+
+def _password(user: str | None, password_file: str | None) -> str:
+    if user is None:
+        return ""
+    if password_file is not None:
+        return (Path(password_file).read_text(encoding="utf-8").splitlines() or [""])[0]
+    known = os.environ.get("BMQ_PASSWORD")
+    if known is not None:
+        return known
+    if not sys.stdin.isatty():
+        raise click.UsageError("--user needs a password: name a --password-file or set BMQ_PASSWORD.")
+    return str(click.prompt("Password", hide_input=True, err=True))
+
+
+def client_context(authority: str | None, insecure: bool) -> ssl.SSLContext:
+    """TLS towards a broker: checked against the system's authorities, those of a file, or (insecure) not at all."""
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        raise LocalError(f"'{authority}' holds no certificates: {error}") from None
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

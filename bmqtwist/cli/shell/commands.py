@@ -1,0 +1,417 @@
+"""What each command takes: names, types and defaults of the original's bmqtool. Values only; nothing is done here.
+
+Names of members are also understood with dashes (`max-unconfirmed-messages`). A member that is null counts as not given.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar
+
+from bmqtwist.cli.shell.grammar import CommandError, Undecodable, split
+from bmqtwist.errors import BmqError
+from bmqtwist.ids import parse_uri
+from bmqtwist.wire.properties import PropertyType
+
+MAX_UNCONFIRMED_MESSAGES, MAX_UNCONFIRMED_BYTES = 1024, 32 << 20
+_INT32, _INT64 = (1 << 31) - 1, (1 << 63) - 1
+_STORAGE_VERBS = ("openStorage", "closeStorage", "metadata", "listQueues", "dumpQueue", "data", "qlist", "journal",
+                  "d", "j")
+
+
+# -- readers of values: raise Undecodable ------------------------------------------------------------------------------
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Undecodable(f"text in quotes is expected, not {_shown(value)}")
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Undecodable("half a surrogate pair is no text") from None
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Undecodable(f"true or false is expected, not {_shown(value)}")
+    return value
+
+
+def _whole(value: Any, low: int, high: int) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Undecodable(f"a whole number is expected, not {_shown(value)}")
+    if not low <= value <= high:
+        raise Undecodable(f"a number from {low} to {high} is expected, not {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:40]
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists within lists
+        return "that"
+
+
+def _int(value: Any) -> int:
+    return _whole(value, -_INT32 - 1, _INT32)
+
+
+def _count(value: Any) -> int:
+    return _whole(value, 0, _INT32)
+
+
+def _long_count(value: Any) -> int:
+    return _whole(value, 0, _INT64)
+
+
+def _unsigned(value: Any) -> int:
+    return _whole(value, 0, (1 << 32) - 1)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e6:
+        raise Undecodable(f"a number of seconds is expected, not {_shown(value)}")
+    return float(value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(each) for each in (value if isinstance(value, list) else [value]))
+
+
+def _each(kind: Callable[[dict[str, Any]], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise Undecodable(f"a list of objects is expected, not {_shown(value)}")
+        return tuple(kind(each) for each in value)
+    return read
+
+
+# -- structures --------------------------------------------------------------------------------------------------------
+
+_TYPES = {"E_STRING": PropertyType.STRING, "E_INT": PropertyType.INT32,
+          **{f"E_{kind.name}": kind for kind in PropertyType}}
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property to post: `value` in the Python type of its `kind`."""
+
+    name: str
+    value: int | str | bool | bytes
+    kind: PropertyType
+
+    @property
+    def type_name(self) -> str:
+        """The name of its type in commands."""
+        return "E_INT" if self.kind is PropertyType.INT32 else f"E_{self.kind.name}"
+
+
+def read_property(tree: dict[str, Any]) -> Property:
+    """A property from `{"name": ..., "value": ..., "type": "E_STRING"}`; values of numbers may be quoted."""
+    _known(tree, ("name", "value", "type"))
+    name = _named(tree, "name", _text, "")
+    kind = _TYPES.get(_named(tree, "type", _text, "E_STRING"))
+    if not name:
+        raise Undecodable("a property needs a name")
+    if kind is None:
+        raise Undecodable(f"property {name[:40]!r}: the types are {', '.join(_TYPES)}")
+    if "value" not in tree:
+        raise Undecodable(f"property {name[:40]!r} needs a value")
+    try:
+        return Property(name, _property_value(tree["value"], kind), kind)
+    except Undecodable as error:
+        raise Undecodable(f"property {name[:40]!r}: {error}") from None
+
+
+_BITS = {PropertyType.CHAR: 7, PropertyType.SHORT: 15, PropertyType.INT32: 31, PropertyType.INT64: 63}
+
+
+def _property_value(value: Any, kind: PropertyType) -> int | str | bool | bytes:
+    if kind is PropertyType.STRING:
+        return _text(str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+    if kind is PropertyType.BINARY:
+        return _text(value).encode("utf-8", "surrogateescape")
+    if kind is PropertyType.BOOL:
+        return _flag({"true": True, "false": False}.get(value, value) if isinstance(value, str) else value)
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", value):
+        value = int(value)
+    bound = 1 << _BITS[kind]
+    return _whole(value, -bound, bound - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionArg:
+    """A subscription as commands have it: None = as the command says for all."""
+
+    correlation_id: int | None = field(default=None, metadata={"read": _unsigned})
+    expression: str | None = field(default=None, metadata={"read": _text})
+    max_unconfirmed_messages: int | None = field(default=None, metadata={"read": _count})
+    max_unconfirmed_bytes: int | None = field(default=None, metadata={"read": _count})
+    consumer_priority: int | None = field(default=None, metadata={"read": _int})
+
+
+def read_subscription(tree: dict[str, Any]) -> SubscriptionArg:
+    """A subscription from its JSON object."""
+    return _fill(SubscriptionArg, tree)
+
+
+def _member(read: Callable[[Any], Any], default: Any = "") -> Any:
+    return field(default=default, metadata={"read": read})
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Connect."""
+
+    verb: ClassVar[str] = "start"
+    async_: bool = _member(_flag, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Disconnect."""
+
+    verb: ClassVar[str] = "stop"
+    async_: bool = _member(_flag, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open a queue."""
+
+    verb: ClassVar[str] = "open"
+    uri: str = _member(_text)
+    flags: str = _member(_text)
+    async_: bool = _member(_flag, False)
+    max_unconfirmed_messages: int = _member(_count, MAX_UNCONFIRMED_MESSAGES)
+    max_unconfirmed_bytes: int = _member(_count, MAX_UNCONFIRMED_BYTES)
+    consumer_priority: int = _member(_int, 0)
+    subscriptions: tuple[SubscriptionArg, ...] = _member(_each(read_subscription), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Change how a queue is read."""
+
+    verb: ClassVar[str] = "configure"
+    uri: str = _member(_text)
+    async_: bool = _member(_flag, False)
+    max_unconfirmed_messages: int = _member(_count, MAX_UNCONFIRMED_MESSAGES)
+    max_unconfirmed_bytes: int = _member(_count, MAX_UNCONFIRMED_BYTES)
+    consumer_priority: int = _member(_int, 0)
+    subscriptions: tuple[SubscriptionArg, ...] = _member(_each(read_subscription), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a queue."""
+
+    verb: ClassVar[str] = "close"
+    uri: str = _member(_text)
+    async_: bool = _member(_flag, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Post messages. `message_properties` None = none are sent."""
+
+    verb: ClassVar[str] = "post"
+    uri: str = _member(_text)
+    payload: tuple[str, ...] = _member(_texts, ())
+    async_: bool = _member(_flag, False)
+    compression_algorithm_type: str = _member(_text, "none")
+    message_properties: tuple[Property, ...] = _member(_each(read_property), ())
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPost:
+    """Post many: `post_rate` events every `post_interval` ms, `event_size` messages each, `events_count` 0 = for ever."""
+
+    verb: ClassVar[str] = "batch-post"
+    uri: str = _member(_text)
+    payload: tuple[str, ...] = _member(_texts, ())
+    msg_size: int = _member(_count, 1024)
+    event_size: int = _member(_long_count, 1)
+    events_count: int = _member(_long_count, 0)
+    post_interval: int = _member(_count, 1000)
+    post_rate: int = _member(_count, 1)
+    auto_incremented: str = _member(_text)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPost:
+    """Post the message of a dump file."""
+
+    verb: ClassVar[str] = "load-post"
+    uri: str = _member(_text)
+    file: str = _member(_text)
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """Show messages that are not confirmed."""
+
+    verb: ClassVar[str] = "list"
+    uri: str | None = _member(_text, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Confirm messages: `*`, `+n` the oldest, `-n` the latest, or a GUID."""
+
+    verb: ClassVar[str] = "confirm"
+    uri: str = _member(_text)
+    guid: str = _member(_text)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until so many messages are there unconfirmed, of one queue or of all."""
+
+    verb: ClassVar[str] = "wait"
+    uri: str | None = _member(_text, None)
+    messages: int = _member(_count, 1)
+    timeout: float = _member(_seconds, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """Show the commands."""
+
+    verb: ClassVar[str] = "help"
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """Leave."""
+
+    verb: ClassVar[str] = "bye"
+
+
+Command = (Start | Stop | Open | Configure | Close | Post | BatchPost | LoadPost | List | Confirm | Wait | Help | Bye)
+_COMMANDS: dict[str, type] = {kind.verb: kind for kind in (
+    Start, Stop, Open, Configure, Close, Post, BatchPost, LoadPost, List, Confirm, Wait, Help, Bye)}
+_COMMANDS.update(quit=Bye, q=Bye, exit=Bye)
+VERBS = tuple(sorted(_COMMANDS))
+
+
+def parse(line: str) -> Command | None:
+    """The command of a line; None for a blank one or a comment (`#`). CommandError for anything else."""
+    text = line.strip()
+    if not text or text.startswith("#"):
+        return None
+    verb, members = split(text)
+    kind = _COMMANDS.get(verb)
+    if kind is None:
+        raise CommandError(_unknown(verb))
+    command: Command = _fill(kind, members)
+    _check(command)
+    return command
+
+
+def _unknown(verb: str) -> str:
+    if verb in _STORAGE_VERBS:
+        return f"{verb}: the shell does not open storage files, `bmq storage` does"
+    close = difflib.get_close_matches(verb[:40], VERBS, 1)
+    hint = f", did you mean '{close[0]}'?" if close else ", see 'help'"
+    return f"Unknown command: {verb[:200]}{hint}"
+
+
+def member_name(name: str) -> str:
+    """The member's name in commands: `max_unconfirmed_bytes` -> `maxUnconfirmedBytes`, `async_` -> `async`."""
+    return re.sub(r"_([a-z])", lambda found: found.group(1).upper(), name).rstrip("_")
+
+
+def _fill(kind: Callable[..., Any], tree: dict[str, Any]) -> Any:
+    readers = {member_name(each.name): (each.name, each.metadata["read"])
+               for each in fields(kind) if each.default is not MISSING}  # type: ignore[arg-type]
+    tree = {(re.sub(r"-([a-z])", lambda found: found.group(1).upper(), name) if name not in readers else name): value
+            for name, value in tree.items()}
+    _known(tree, tuple(readers))
+    return kind(**{readers[name][0]: _named(tree, name, readers[name][1], None)
+                   for name, value in tree.items() if value is not None})
+
+
+def _known(tree: dict[str, Any], names: tuple[str, ...]) -> None:
+    for name in tree:
+        if name not in names:
+            takes = f"there are {', '.join(names)}" if names else "the command takes nothing"
+            raise Undecodable(f"unknown name {name[:40]!r}: {takes}")
+
+
+def _named(tree: dict[str, Any], name: str, read: Callable[[Any], Any], default: Any) -> Any:
+    if name not in tree:
+        return default
+    try:
+        return read(tree[name])
+    except Undecodable as error:
+        raise Undecodable(f"{name}: {error}") from None
+
+
+_NEEDED: dict[type, tuple[str, ...]] = {Open: ("uri",), Configure: ("uri",), Close: ("uri",), Post: ("uri",),
+                                        BatchPost: ("uri",), LoadPost: ("uri", "file"), Confirm: ("guid", "uri")}
+
+
+def _check(command: Command) -> None:
+    for name in _NEEDED.get(type(command), ()):
+        if not getattr(command, name):
+            raise CommandError(f"'{name}' is mandatory")
+    if isinstance(command, (Open, Configure, Confirm)):
+        try:
+            parse_uri(command.uri)
+        except BmqError as error:
+            raise CommandError(f"The uri ('{command.uri[:300]}') is not valid: {error}") from None
+    if isinstance(command, Open):
+        parse_flags(command.flags)
+    if isinstance(command, Post) and not command.payload:
+        raise CommandError("'payload' is mandatory")
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """How a queue is opened; `ack`: posts ask for acknowledgements."""
+
+    read: bool = False
+    write: bool = False
+    ack: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Is it opened for something?"""
+        return self.read or self.write
+
+    def __str__(self) -> str:
+        return ",".join(name.upper() for name in ("read", "write", "ack") if getattr(self, name))
+
+
+def parse_flags(text: str) -> Flags:
+    """Flags from `read,write,ack`, in any case; CommandError names those that do not exist."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    wrong = [name for name in names if name.lower() not in ("read", "write", "ack")]
+    if wrong:
+        raise CommandError("Invalid flag(s) " + ",".join(f"'{name[:40]}'" for name in wrong) + ": use read, write, ack")
+    return Flags(**{name.lower(): True for name in names})
+
+
+def select(guid: str, known: list[bytes]) -> list[bytes]:
+    """The GUIDs, of those known in order of arrival, that a confirm command means; CommandError if none can be."""
+    if guid == "*":
+        return known
+    if guid[0] in "+-":
+        if not re.fullmatch(r"[+-][0-9]{1,18}", guid):
+            raise CommandError(f"'{guid[:80]}' is not a valid GUID")
+        count = int(guid)
+        return known[:count] if count > 0 else known[len(known) + count:] if -count <= len(known) else known
+    if not re.fullmatch(r"[0-9A-Fa-f]{32}", guid):
+        raise CommandError(f"'{guid[:80]}' is not a valid GUID")
+    wanted = bytes.fromhex(guid)
+    if wanted not in known:
+        raise CommandError(f"'{guid.upper()}' NOT found")
+    return [wanted]

@@ -1,0 +1,84 @@
+"""Latencies with three significant digits, and what is reported of them. All in nanoseconds.
+
+The report's members are those of the original's tool; `dataPoints` says how often each latency occurred.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PERCENTILES = (95, 96, 97, 98, 99)
+_DIGITS = 1000
+_UNITS = (("ns", 1000), ("us", 1000), ("ms", 1000), ("s", 60), ("m", 60), ("h", 24), ("d", 7))
+
+
+class Latencies:
+    """How often each latency occurred. `origin`: `end2end` (post to delivery) or `ack` (post to acknowledgement)."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self.count = 0
+        self._times: dict[int, int] = {}
+
+    def add(self, latency_ns: int) -> None:
+        """One more; a negative one (clocks of two machines) counts for nothing."""
+        if latency_ns < 0:
+            return
+        step = 1
+        while step * _DIGITS < latency_ns:
+            step *= 10
+        rounded = latency_ns // step * step
+        self._times[rounded] = self._times.get(rounded, 0) + 1
+        self.count += 1
+
+    def percentile(self, percent: int) -> int:
+        """The smallest latency that so many percent do not exceed; 0 if there are none."""
+        wanted = -(-percent * self.count // 100)
+        seen = 0
+        for latency in sorted(self._times):
+            seen += self._times[latency]
+            if seen >= wanted:
+                return latency
+        return 0
+
+    @property
+    def minimum(self) -> int:
+        """The smallest."""
+        return min(self._times, default=0)
+
+    @property
+    def maximum(self) -> int:
+        """The largest."""
+        return max(self._times, default=0)
+
+    @property
+    def average(self) -> int:
+        """The mean."""
+        return sum(latency * times for latency, times in self._times.items()) // self.count if self.count else 0
+
+    def report(self) -> dict[str, Any]:
+        """The report as it is written to a file."""
+        return {"origin": self.origin, "min": self.minimum, "max": self.maximum, "avg": self.average,
+                "median": self.percentile(50), **{f"{each}percentile": self.percentile(each) for each in PERCENTILES},
+                "dataPoints": {str(latency): self._times[latency] for latency in sorted(self._times)}}
+
+    def summary(self) -> str:
+        """The report for people."""
+        rows = [("min", self.minimum), ("avg", self.average), ("max", self.maximum), ("median", self.percentile(50)),
+                *((f"{each}Percentile", self.percentile(each)) for each in PERCENTILES)]
+        lines = [f"    {'totalCount':.<16}: {self.count}", *(f"    {name:.<16}: {pretty_time(ns)}" for name, ns in rows)]
+        return "\n".join(lines)
+
+
+def pretty_time(time_ns: int) -> str:
+    """A duration in the unit that fits.
+
+    >>> pretty_time(999), pretty_time(1500), pretty_time(61_000_000_000)
+    ('999 ns', '1.50 us', '1.02 m')
+    """
+    size = 1
+    for unit, factor in _UNITS:
+        if time_ns < size * factor:
+            return f"{time_ns} ns" if size == 1 else f"{time_ns / size:.2f} {unit}"
+        size *= factor
+    return f"{time_ns / size:.2f} w"

@@ -1,0 +1,158 @@
+"""How commands, results, events and messages are written: the forms that programs reading a bmqtool's output look for.
+
+>>> queue_text("bmq://d/q", 1)
+'[ uri = bmq://d/q correlationId = [ autoValue = 1 ] ]'
+>>> status_text("bmq://d/q", 1, "open", Result.SUCCESS)
+'[ queueId = [ uri = bmq://d/q correlationId = [ autoValue = 1 ] ] result = "SUCCESS (0)" ]'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.cli.shell.commands import Property, SubscriptionArg, member_name
+from bmqtwist.errors import PeerError
+from bmqtwist.queue.poison import readable_properties
+from bmqtwist.queue.textformat import hexdump
+from bmqtwist.sdk.results import Ack, EventKind, Result, SessionEvent
+
+if TYPE_CHECKING:
+    from bmqtwist.sdk.message import Message
+
+DUMPED_BYTES_MAX = 256
+LISTED_BYTES_MAX = 32
+UNSET = "[ * unset * ]"
+
+_CODES = {
+    Result.SUCCESS: 0, Result.UNKNOWN: -1, Result.TIMEOUT: -2, Result.NOT_CONNECTED: -3, Result.CANCELED: -4,
+    Result.NOT_SUPPORTED: -5, Result.REFUSED: -6, Result.INVALID_ARGUMENT: -7, Result.NOT_READY: -8,
+    Result.LIMIT_MESSAGES: -100, Result.LIMIT_BYTES: -101, Result.STORAGE_FAILURE: -104, Result.BW_LIMIT: 100,
+    Result.ALREADY_OPENED: 100, Result.ALREADY_IN_PROGRESS: 101, Result.INVALID_QUEUE: -101,
+    Result.QUEUE_SUSPENDED: -108, Result.PAYLOAD_EMPTY: -105, Result.PAYLOAD_TOO_BIG: -104,
+}
+_CODES_OF = {("open", "INVALID_FLAGS"): -101, ("configure", "ALREADY_IN_PROGRESS"): 100,
+             ("close", "ALREADY_CLOSED"): 100, ("close", "UNKNOWN_QUEUE"): -100, ("pack", "QUEUE_READONLY"): -101}
+_NAMES_OF = {("close", Result.INVALID_QUEUE): "UNKNOWN_QUEUE"}
+
+
+def outcome(result: Result | str, of: str = "") -> tuple[str, int]:
+    """Name and number of a result; `of` is what was asked: open, configure, close, pack, or something else."""
+    name = _NAMES_OF.get((of, result), str(result))  # type: ignore[arg-type]
+    special = _CODES_OF.get((of, name))
+    return name, special if special is not None else _CODES.get(result, -1)  # type: ignore[call-overload]
+
+
+def outcome_text(result: Result | str, of: str = "") -> str:
+    """`SUCCESS (0)`."""
+    name, code = outcome(result, of)
+    return f"{name} ({code})"
+
+
+def correlation_text(correlation: object) -> str:
+    """A correlation id: a number of ours, or none."""
+    return UNSET if correlation is None else f"[ autoValue = {correlation} ]"
+
+
+def queue_text(uri: str, number: int) -> str:
+    """A queue by its URI and our number for it."""
+    return f"[ uri = {uri} correlationId = [ autoValue = {number} ] ]"
+
+
+def status_text(uri: str, number: int, of: str, result: Result | str, message: str = "") -> str:
+    """How a request about a queue ended."""
+    more = f' errorDescription = "{message}"' if message else ""
+    return f'[ queueId = {queue_text(uri, number)} result = "{outcome_text(result, of)}"{more} ]'
+
+
+def session_event_text(event: SessionEvent) -> str:
+    """A session event; the name says what happened, the code how."""
+    result = event.result
+    if result is Result.SUCCESS and event.kind is EventKind.CONNECTION_TIMEOUT:
+        result = Result.TIMEOUT
+    name, code = outcome(result)
+    described = f' errorDescription = "{event.message}"' if event.message else ""
+    queue = f" queue = {event.uri}" if event.uri else ""
+    return (f'[ type = "SESSION" sessionEventType = {event.kind.name} statusCode = {code} result = {name} '
+            f"correlationId = {UNSET}{described}{queue} ]")
+
+
+def message_event_text(raw_type: str, uris: Iterable[str]) -> str:
+    """Messages (PUSH) or acknowledgements (ACK) that came together, by the queues they are for."""
+    queues = "".join(f" queue = {uri}" for uri in dict.fromkeys(uris))
+    return f'[ type = "MESSAGE" rawEventType = {raw_type}{queues} ]'
+
+
+def ack_text(ack: Ack, number: int) -> str:
+    """An acknowledgement."""
+    return (f"[ type = ACK status = {outcome(ack.status)[0]} correlationId = {correlation_text(ack.correlation)} "
+            f"GUID = {ack.guid.hex().upper()} queue = {queue_text(ack.uri, number)} ]")
+
+
+def push_text(message: Message, number: int) -> str:
+    """A message with the first bytes of its payload, its properties behind it."""
+    context = getattr(message.subscription, "context", None)
+    handle = UNSET if context is None else f"[ numeric = {context} ]"
+    try:
+        payload, properties = message.payload, with_properties(message, " with properties: ")
+    except PeerError as error:
+        payload, properties = b"", f" which cannot be read: {error}"
+    dump = hexdump(payload[:DUMPED_BYTES_MAX])
+    if len(payload) > DUMPED_BYTES_MAX:
+        dump += f"\t+ {len(payload) - DUMPED_BYTES_MAX} more bytes. ({len(payload)} total)"
+    return (f"[ type = PUSH queue = {queue_text(message.uri, number)} correlationId = {handle} "
+            f"subscriptionHandle = [ CorrelationId = {handle} ] GUID = {message.guid.hex().upper()}\n{dump} ]{properties}")
+
+
+def with_properties(message: Message, before: str) -> str:
+    """The properties of a message, nothing if it has none."""
+    properties = {name: (kind, message.properties[name]) for name, kind in message.property_types.items()}
+    return before + readable_properties(properties) if properties else ""
+
+
+def listing(entries: list[tuple[Message, int]]) -> str:
+    """Unconfirmed messages, each with the number of its queue."""
+    lines = [f"Unconfirmed message listing: {len(entries)} messages"]
+    for index, (message, number) in enumerate(entries, 1):
+        try:
+            shown, properties = excerpt(message.payload), with_properties(message, ", with properties: ")
+        except PeerError as error:
+            shown, properties = "", f", cannot be read: {error}"
+        lines.append(f"  #{index:3d}  [{message.guid.hex().upper()}] Queue: '{queue_text(message.uri, number)}' = "
+                     f"'{shown}'{properties}")
+    return "\n".join(lines)
+
+
+def excerpt(payload: bytes) -> str:
+    """The first characters of a payload; what cannot be printed as a dot."""
+    text = payload[:LISTED_BYTES_MAX].decode("utf-8", "replace")
+    return "".join(each if each.isprintable() else "." for each in text)
+
+
+def command_text(command: Any) -> str:
+    """A command with all its members, as it was understood."""
+    parts = [f"{member_name(each.name)} = {_value(getattr(command, each.name))}" for each in fields(command)]
+    return f"[ {' '.join(parts)} ]"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if value is None:
+        return "NULL"
+    if isinstance(value, Property):
+        return f'[ name = "{value.name}" value = "{_plain(value.value)}" type = {value.type_name} ]'
+    if isinstance(value, SubscriptionArg):
+        return command_text(value)
+    if isinstance(value, tuple):
+        return "".join(("[ ", *(f"{_value(each)} " for each in value), "]"))
+    return str(value)
+
+
+def _plain(value: int | str | bool | bytes) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,106 @@
+"""Messages and bytes over time, as the automatic mode prints them: a line for each interval, one for everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bmqtwist.cli.shell.latency import pretty_time
+from bmqtwist.queue.textformat import grouped, pretty_bytes
+
+_COLUMNS = (" Msg/s         |", " Delta         |", " Bytes/s       ||", " Evt/s         |", " Delta         |",
+            " Bytes/s       ")
+
+
+def header(with_latency: bool) -> str:
+    """The two lines above the table."""
+    titles = "Mode     |" + "".join(_COLUMNS)
+    rule = "".join("+" if each == "|" else "-" for each in titles)
+    if not with_latency:
+        return f"{titles}\n{rule}"
+    return f"{titles}||Latency\n{rule}++{'-' * 48}"
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What was counted: `message_bytes` of payloads, `event_bytes` on the wire."""
+
+    messages: int = 0
+    message_bytes: int = 0
+    events: int = 0
+    event_bytes: int = 0
+
+    def minus(self, other: _Counts) -> _Counts:
+        return _Counts(self.messages - other.messages, self.message_bytes - other.message_bytes,
+                       self.events - other.events, self.event_bytes - other.event_bytes)
+
+    def copy(self) -> _Counts:
+        return self.minus(_Counts())
+
+
+class Throughput:
+    """One direction: `verb` is produced or consumed."""
+
+    def __init__(self, verb: str, with_latency: bool = False) -> None:
+        self.verb, self._with_latency = verb, with_latency
+        self._total, self._before = _Counts(), _Counts()
+        self._interval = _Range()
+        self._latency = _Range()
+
+    @property
+    def messages(self) -> int:
+        """Messages so far."""
+        return self._total.messages
+
+    def message(self, size: int) -> None:
+        """A message with so many bytes of payload."""
+        self._total.messages += 1
+        self._total.message_bytes += size
+
+    def event(self, size: int) -> None:
+        """Messages that went or came together, so many bytes on the wire."""
+        self._total.events += 1
+        self._total.event_bytes += size
+
+    def latency(self, latency_ns: int) -> None:
+        """How long a message took."""
+        self._interval.add(latency_ns)
+        self._latency.add(latency_ns)
+
+    def row(self, seconds: float) -> str:
+        """The line for the interval that ends now, `seconds` long."""
+        delta = self._total.minus(self._before)
+        self._before = self._total.copy()
+        line = f"{self.verb} |" + " ||".join(
+            f"{grouped(int(count / seconds)):>14} |{grouped(count):>14} |{pretty_bytes(int(size / seconds)):>14}"
+            for count, size in ((delta.messages, delta.message_bytes), (delta.events, delta.event_bytes)))
+        if self._with_latency:
+            known, self._interval = self._interval, _Range()
+            line += (f" ||{pretty_time(known.minimum):>14} < {pretty_time(known.average):>14} < "
+                     f"{pretty_time(known.maximum):>14}")
+        return line
+
+    def final(self) -> str:
+        """Everything in one sentence."""
+        total = self._total
+        text = (f"Final stats: {self.verb} {grouped(total.messages)} messages [{pretty_bytes(total.message_bytes)}] in "
+                f"{grouped(total.events)} events [{pretty_bytes(total.event_bytes)}]")
+        if total.message_bytes and total.event_bytes:
+            text += f" (Protocol: {(total.event_bytes - total.message_bytes) * 100 / total.event_bytes:.4g}%)"
+        if self._latency.count:
+            text += f" ~ latency {{ {pretty_time(self._latency.minimum)} < {pretty_time(self._latency.maximum)} }}"
+        return text
+
+
+class _Range:
+    def __init__(self) -> None:
+        self.count = self.minimum = self.maximum = self._sum = 0
+
+    def add(self, value: int) -> None:
+        self.minimum = value if not self.count else min(self.minimum, value)
+        self.maximum = max(self.maximum, value)
+        self.count += 1
+        self._sum += value
+
+    @property
+    def average(self) -> int:
+        return self._sum // self.count if self.count else 0
