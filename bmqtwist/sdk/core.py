@@ -17,6 +17,7 @@ from typing import cast
 
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import parse_uri
+from bmqtwist.sdk.counters import Counters
 from bmqtwist.sdk.life import Life
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
 from bmqtwist.sdk.queues import FLAG_READ, FLAG_WRITE, Job, Queue, QueueMachine
@@ -53,6 +54,19 @@ class SessionCore(Life):
                 self.machine.job_timed_out(queue, what)
             else:
                 self.machine.feed(queue, QueueInput.TIMED_OUT, Result.TIMEOUT, "no answer in time")
+
+    def counters(self) -> Counters:
+        """What was done so far, and how things stand."""
+        tally, puts = self.tally, self.puts
+        unacked = len(puts.kept)
+        return Counters(
+            state=self.state.value, posts=tally.acked + tally.failures + tally.unasked + unacked, acked=tally.acked,
+            nacked=tally.failures, nacked_by_status=dict(tally.failed), unasked=tally.unasked, unacked_now=unacked,
+            unacked_bytes_now=puts.held_bytes, retransmitted=tally.retransmitted, messages=tally.messages,
+            redelivered=tally.redelivered, inbox_now=self.untaken, confirms=tally.confirms, attempts=tally.attempts,
+            losses=tally.losses, reconnects=tally.reconnects, bytes_in=tally.bytes_in, bytes_out=tally.bytes_out,
+            dropped=self.dropped, queues_now=sum(queue.is_open for queue in list(self.queues.values())),
+            events=dict(tally.events))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 

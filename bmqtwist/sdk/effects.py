@@ -10,6 +10,7 @@
 | `Message` | give it to the application |
 | `Ack` | tell whoever posted with `token` |
 | `SessionEvent` | tell the application |
+| `Note` | log it |
 """
 
 from __future__ import annotations
@@ -49,6 +50,14 @@ class Completed:
 @dataclass(frozen=True, slots=True)
 class Room:
     """There is room for posts again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line for the log; `level` as in `logging`."""
+
+    level: int
+    text: str
 
 
 class Group:

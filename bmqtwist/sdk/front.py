@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bmqtwist.sdk.core import SessionCore
-from bmqtwist.sdk.effects import Close, Completed, Connect, Room, Settled
+from bmqtwist.sdk.counters import Counters
+from bmqtwist.sdk.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk.log import emit
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
 from bmqtwist.sdk.states import State
@@ -31,7 +33,11 @@ class Front(ABC):
         self._actions: dict[type, Callable[[Any], None]] = {
             Message: self._on_message, Ack: self._on_ack, Completed: self._on_completed, Settled: self._on_settled,
             SessionEvent: self._on_session_event, Room: self._on_room, Connect: self._on_connect,
-            Close: self._on_close}
+            Close: self._on_close, Note: emit}
+
+    def counters(self) -> Counters:
+        """What this session has done so far, and how things stand."""
+        return self.core.counters()
 
     # -- a front has these of its own -------------------------------------------------------------------------------
 

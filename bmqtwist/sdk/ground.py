@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from logging import WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
 from bmqtwist.sdk.backoff import Backoff
+from bmqtwist.sdk.counters import Tally
 from bmqtwist.sdk.deadlines import Deadlines
+from bmqtwist.sdk.effects import Note
 from bmqtwist.sdk.options import SessionOptions, Subscription
 from bmqtwist.sdk.puts import Put, Puts
 from bmqtwist.sdk.queues import Job, Queue
@@ -39,8 +42,10 @@ class Ground:
         self.blocked = False  # the channel is above its high watermark
         self.room_wanted = False  # somebody waits for a Room effect
         self.untaken = 0  # messages given to the front and not reported as consumed
+        self.tally = Tally()
         self.dropped = 0  # events and messages from the broker that made no sense
         self._slow = False
+        self._told: set[Result] = set()  # kinds of failed posts that the log has heard of since the last connection
         self._backoff = Backoff(session_options.brokers, session_options.backoff_first_s,
                                 session_options.backoff_max_s, random)
         self._effects: list[object] = []
@@ -48,6 +53,7 @@ class Ground:
         self._confirms: list[bytes] = []
         self._woken = False
         self.attempt = 0
+        self.address = session_options.brokers[0]  # of the last attempt
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._requests: dict[int, tuple[Queue | None, str | Job, str]] = {}
         self._next_r_id = 1
@@ -101,6 +107,7 @@ class Ground:
     def event(self, kind: EventKind, result: Result = Result.SUCCESS, message: str = "",
               queue: Queue | None = None) -> None:
         """Tell the application."""
+        self.tally.event(kind)
         self.effect(SessionEvent(kind, result, message, queue))
 
     def take_effects(self) -> list[object]:
@@ -120,8 +127,10 @@ class Ground:
         if not self._out:
             return []
         out, self._out = self._out, []
+        self.tally.bytes_out += sum(map(len, out))
         taken = self.puts.taken()
         if taken:
+            self.tally.unasked += len(taken)
             for put in taken:
                 self._settle(put, Result.SUCCESS, True)
             self._answered()
@@ -143,7 +152,12 @@ class Ground:
 
     def _cut_confirms(self) -> None:
         confirms, self._confirms = self._confirms, []
+        self.tally.confirms += len(confirms)
         self._out.append(items_event(EventType.CONFIRM, confirms))
+
+    def note(self, level: int, text: str) -> None:
+        """Something for the log; `level` as in `logging`."""
+        self.effect(Note(level, text))
 
     def _send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage) -> None:
         self._cut()
@@ -152,6 +166,7 @@ class Ground:
 
     def _nonsense(self, error: PeerError) -> None:
         self.dropped += 1
+        self.note(WARNING, f"from the broker: {error}")
         self.event(EventKind.ERROR, message=str(error))
 
     def _settle(self, put: Put, result: Result, only_group: bool = False) -> None:

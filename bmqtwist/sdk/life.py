@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logging import INFO, WARNING
 from typing import Any
 
 from bmqtwist.errors import Category, PeerError
@@ -48,6 +49,7 @@ class Life(Traffic):
 
     def _give_up(self, result: Result, message: str) -> None:
         """The first connection did not come up: the session is over."""
+        self.note(WARNING, f"the session did not start: {message or result}")
         if result is Result.TIMEOUT:
             self.event(EventKind.CONNECTION_TIMEOUT, result, message)
         token, self._start_token = self._start_token, None
@@ -126,6 +128,7 @@ class Life(Traffic):
             self.effect(Completed(self._start_token, Result.CANCELED, "the session was stopped"))
             self._start_token = None
         if was_up:
+            self.note(INFO, f"the session with {self.address} has ended")
             self.event(EventKind.DISCONNECTED, message=reason)
         tokens, self._stop_tokens = self._stop_tokens, []
         for each in tokens:
@@ -137,9 +140,11 @@ class Life(Traffic):
 
     def _connect(self) -> None:
         self.attempt += 1
+        self.tally.attempts += 1
         self._enter(State.CONNECTING)
         self.deadlines.set("attempt", self.now + self.options.attempt_timeout_s)
-        self.effect(Connect(self.attempt, self._backoff.address()))
+        self.address = self._backoff.address()
+        self.effect(Connect(self.attempt, self.address))
 
     def connected(self, attempt: int, now: float) -> None:
         """The channel of an attempt is up."""
@@ -178,6 +183,7 @@ class Life(Traffic):
         """Bytes from the broker."""
         self.now = now
         self._received = True
+        self.tally.bytes_in += len(chunk)
         attempt = self.attempt
         try:
             buffer, spans = self._frames.receive(chunk)
@@ -191,13 +197,13 @@ class Life(Traffic):
         if self._frames.error is not None:
             self.reset(str(self._frames.error))
 
-    def _drop_channel(self) -> None:
-        """Forget everything that belongs to the channel, and have it closed."""
+    def _drop_channel(self, sent: bool = False) -> None:
+        """Forget everything that belongs to the channel, and have it closed. `sent`: were posts sent on it?"""
         self.effect(Close(self.attempt))
         self.attempt += 1
         self._out.clear()
         self._confirms.clear()
-        self.puts.drop_batch()
+        self.puts.lost(sent)
         self._requests.clear()
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self.blocked = False
@@ -210,6 +216,8 @@ class Life(Traffic):
         """The attempt failed: another one, later."""
         self._drop_channel()
         pause = self._backoff.pause()
+        self.note(INFO, f"no session with {self.address}: {reason or 'no reason given'}; "
+                        f"the next attempt {f'in {pause:.1f} s' if pause else 'at once'}")
         if pause:
             self._enter(State.WAITING)
             self.deadlines.set("pause", self.now + pause)
@@ -224,9 +232,13 @@ class Life(Traffic):
 
     def _reconnect(self, reason: str = "") -> None:
         """The session was up and is not any more: keep everything, come back."""
+        sent = self.state is State.READY
         self._enter(State.WAITING)
-        self._drop_channel()
+        self._drop_channel(sent)
         self._restoring.clear()
+        self.tally.losses += 1
+        self.note(INFO, f"connection to {self.address} lost: {reason or 'no reason given'}; {len(self.queues)} queues "
+                        f"and {len(self.puts.kept)} posts are kept")
         self.event(EventKind.CONNECTION_LOST, message=reason)
         for queue in list(self.queues.values()):
             self.machine.feed(queue, QueueInput.LOST)
@@ -240,6 +252,10 @@ class Life(Traffic):
         credential = self.options.credential
         return credential() if callable(credential) else credential
 
+    def _no_credential(self, error: Exception) -> None:
+        self.note(WARNING, f"no credential: {error}")
+        self.event(EventKind.ERROR, Result.UNKNOWN, f"no credential: {error}")
+
     def _authenticate(self, credential: Credential) -> None:
         self._send(AuthenticationMessage("authenticationRequest",
                                          schema.AuthenticationRequest(credential.mechanism, credential.data)))
@@ -250,7 +266,7 @@ class Life(Traffic):
         try:
             credential = self._credential()
         except Exception as error:  # noqa: BLE001 - the application's own code: without a credential there is no session
-            self.event(EventKind.ERROR, Result.UNKNOWN, f"no credential: {error}")
+            self._no_credential(error)
             self._retry(str(error))
             return
         if credential is not None:
@@ -290,7 +306,7 @@ class Life(Traffic):
         try:
             credential = self._credential()
         except Exception as error:  # noqa: BLE001 - the application's own code: the broker ends the session if it stays so
-            self.event(EventKind.ERROR, Result.UNKNOWN, f"no credential: {error}")
+            self._no_credential(error)
             return
         if credential is not None:
             self._authenticate(credential)
@@ -304,12 +320,14 @@ class Life(Traffic):
         if response.status.category == Category.E_SUCCESS:
             self._renew_later(response.lifetime_ms)
         else:
+            self.note(WARNING, f"{self.address} refuses the new credential: {response.status.message}")
             self.event(EventKind.ERROR, result_of(response.status.category), response.status.message)
 
     def _refused(self, status: schema.Status) -> None:
         """The broker does not want us: final only if no broker ever did."""
         self._refusals += 1
         result = result_of(status.category)
+        self.note(WARNING, f"{self.address} refuses this session: {result} {status.message}".rstrip())
         if not self._was_connected and self._refusals >= len(self.options.brokers):
             self._give_up(result, status.message)
             return
@@ -346,7 +364,10 @@ class Life(Traffic):
         if self._missed_max > 0 and self._heartbeat_s > 0:
             self.deadlines.set("heartbeat", self.now + self._heartbeat_s)
         again, self._was_connected = self._was_connected, True
+        self._told.clear()
+        self.note(INFO, f"{'reconnected' if again else 'connected'} to {self.address}")
         if again:
+            self.tally.reconnects += 1
             self.event(EventKind.RECONNECTED)
             self._expiry_due()
         else:
@@ -371,9 +392,10 @@ class Life(Traffic):
         """All queues are back: send what waited, in the order it was posted."""
         self._enter(State.READY)
         if self.puts.kept:
-            self.puts.again()
+            self.tally.retransmitted += self.puts.again()
             self._has_output()
         if again:
+            self.note(INFO, f"all queues are back, {len(self.puts.kept)} posts are sent")
             self.event(EventKind.STATE_RESTORED)
 
     def _on_unexpected(self, *_: object) -> None:

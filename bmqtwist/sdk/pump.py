@@ -22,8 +22,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from bmqtwist.sdk.effects import Close, Connect
+from bmqtwist.sdk.effects import Close, Connect, Note
 from bmqtwist.sdk.identity import make_core
+from bmqtwist.sdk.log import emit
 from bmqtwist.sdk.options import SessionOptions
 
 Dispatch = Callable[[object], None]
@@ -79,6 +80,8 @@ class Pump(ABC):
                         self.dial(effect)
                     elif isinstance(effect, Close):
                         self.hang_up()
+                    elif isinstance(effect, Note):
+                        emit(effect)
                     else:
                         self.dispatch(effect)
         finally:

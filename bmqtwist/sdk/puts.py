@@ -22,6 +22,8 @@ from bmqtwist.wire.restyle import close_data, open_data
 if TYPE_CHECKING:
     from bmqtwist.sdk.queues import Queue
 
+_GUID = slice(12, 28)  # of a packed message
+
 
 class Put:
     """One post: the packed message and who waits for its outcome."""
@@ -37,7 +39,7 @@ class Put:
 class Puts:
     """The posts of a session. `held_bytes`: packed bytes of all that are kept."""
 
-    __slots__ = ("_batch", "_forget", "_limit_bytes", "batch_bytes", "held_bytes", "kept")
+    __slots__ = ("_batch", "_forget", "_limit_bytes", "_sent", "batch_bytes", "held_bytes", "kept")
 
     def __init__(self, batch_bytes_max: int) -> None:
         self.kept: dict[bytes, Put] = {}  # by GUID, in order of posting
@@ -45,6 +47,7 @@ class Puts:
         self.batch_bytes = 0
         self._batch: list[bytes] = []
         self._forget: list[bytes] = []  # GUIDs in the batch that want no acknowledgement
+        self._sent: set[bytes] = set()  # GUIDs that were sent on a connection that is gone
         self._limit_bytes = batch_bytes_max
 
     def keep(self, put: Put) -> None:
@@ -60,14 +63,20 @@ class Puts:
         if not put.wants_ack:
             self._forget.append(put.guid)
 
-    def again(self) -> None:
-        """Put everything that is kept into the batch."""
-        self.drop_batch()
-        for put in self.kept.values():
+    def again(self) -> int:
+        """Put everything that is kept into the batch; how many of these were sent before."""
+        kept = self.kept
+        repeated = len(kept.keys() & self._sent)
+        self._sent = set()
+        for put in kept.values():
             self.send(put)
+        return repeated
 
-    def drop_batch(self) -> None:
-        """The connection is gone: what is kept stays, the batch is void."""
+    def lost(self, sent: bool) -> None:
+        """The connection is gone: what is kept stays, the batch is void. `sent`: were posts sent on it?"""
+        if sent:
+            self._sent = set(self.kept)
+            self._sent.difference_update(packed[_GUID] for packed in self._batch)
         self._batch, self._forget, self.batch_bytes = [], [], 0
 
     def cut(self) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
@@ -207,6 +208,9 @@ class QueueMachine:
         self._release(queue)
         return schema.CloseQueue(self._parameters(queue), not queue.handle.users)
 
+    def _warn(self, queue: Queue, what: str, result: Result, message: str) -> None:
+        self._core.note(WARNING, f"{queue.uri} {what}: {result} {message}".rstrip())
+
     def _complete(self, token: object, result: Result = Result.SUCCESS, message: str = "") -> None:
         if token is not None:
             self._core.effect(Completed(token, result, message))
@@ -288,6 +292,8 @@ class QueueMachine:
 
     def fail_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         """The open ends with an error."""
+        if result is not Result.CANCELED:
+            self._warn(queue, "was not opened", result, message)
         token, queue.token = queue.token, None
         self._end(queue)
         self._complete(token, result, message)
@@ -357,6 +363,7 @@ class QueueMachine:
 
     def fail_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         """The broker does not want it any more."""
+        self._warn(queue, "was not reopened and is closed now", result, message)
         self._core.event(EventKind.QUEUE_REOPEN_RESULT, result, message, queue)
         self._end(queue)
 
@@ -401,10 +408,12 @@ class QueueMachine:
 
     def close_refused(self, queue: Queue, result: Result, message: str, *_: object) -> None:
         """The broker says no; the queue is closed all the same."""
+        self._warn(queue, "is closed, but the broker refused that", result, message)
         self._end(queue, result, message)
 
     def fail_close_and_reset(self, queue: Queue, result: Result, message: str, *_: object) -> None:
         """No answer to a close."""
+        self._warn(queue, "is closed, without the broker", result, message)
         self._end(queue, result, message)
         self._core.reset(f"no answer to closeQueue for {queue.uri}")
 
@@ -478,6 +487,7 @@ class QueueMachine:
     def _job_failed(self, queue: Queue, job: Job, result: Result, message: str) -> None:
         core = self._core
         core.deadlines.clear((queue, job))
+        self._warn(queue, f"could not be made to {job.kind}", result, message)
         self._complete(job.token, result, message)
         if job.kind == "suspend":
             core.event(EventKind.QUEUE_SUSPENDED, result, message, queue)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bmqtwist.sdk import queues
+from bmqtwist.sdk.counters import Counters
 from bmqtwist.sdk.effects import Completed, Group
 from bmqtwist.sdk.identity import session_options
 from bmqtwist.sdk.message import Message
@@ -186,6 +187,10 @@ class Session:
                 effect.queue.owner.error = SdkError(effect.result, effect.message)
             if self._on_event is not None:
                 self._on_event(effect)
+
+    def counters(self) -> Counters:
+        """What this session has done so far, and how things stand."""
+        return self.core.counters()
 
     def step(self, timeout_s: float = 0.0) -> None:
         """Do what is due; wait that long if nothing is."""

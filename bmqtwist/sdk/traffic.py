@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from logging import WARNING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
@@ -30,6 +31,7 @@ from bmqtwist.wire.fast import (
 from bmqtwist.wire.restyle import SCHEMA_ANONYMOUS, close_data
 
 _PUSH_BYTES_MIN = PUSH_HEADER_BYTES - 4  # a header without the schema word is accepted
+_REDELIVERED = 4  # flag of PUSH
 _EXPIRY_STEP_S = 0.1  # posts that grow too old are looked for at most that often
 
 
@@ -118,12 +120,15 @@ class Traffic(Ground):
             self._nonsense(PeerError("bad sizes", "ACK", start))
             return
         unpack, answer = ACK_MESSAGE.unpack_from, self.puts.answer
+        kept, tally = self.puts.kept, self.tally
+        settled = len(kept) + tally.failures
         while position + step <= end:
             word, guid, _ = unpack(buffer, position)
             position += step
             put = answer(guid)
             if put is not None:
                 self._settle(put, ACK_RESULTS[word >> 24 & 15])
+        tally.acked += settled - len(kept) - tally.failures
         if self.room_wanted:
             self._give_room()
         self._answered()
@@ -132,6 +137,8 @@ class Traffic(Ground):
         """Tell whoever waits for a post what became of it; failures that nobody waits for become acks all the same."""
         group = put.group
         failed = result is not Result.SUCCESS
+        if failed:
+            self._failed(put, result)
         if group is not None and (failed or group.acks is not None):
             group.settle(Ack(put.queue, put.guid, result, put.correlation, put.token))
         if not only_group and (put.token is not None or failed and group is None):
@@ -140,6 +147,12 @@ class Traffic(Ground):
             group.outstanding -= 1
             if group.sealed and not group.outstanding:
                 self.effect(Settled(group))
+
+    def _failed(self, put: Put, result: Result) -> None:
+        self.tally.fail(result)
+        if result not in self._told:
+            self._told.add(result)
+            self.note(WARNING, f"a post to {put.queue.uri} failed: {result} (more of this kind are only counted)")
 
     def fail_puts(self, queue: Queue) -> None:
         """The queue is closed: nobody will acknowledge these any more."""
@@ -157,6 +170,8 @@ class Traffic(Ground):
     def _expiry_due(self) -> None:
         """Without a connection: posts too old to be sent again safely fail."""
         old, due = self.puts.expired(self.now)
+        if old:
+            self.note(WARNING, f"{len(old)} posts failed: without acknowledgement for longer than the deduplication time")
         for put in old:
             self.puts.answer(put.guid)
             self._settle(put, Result.UNKNOWN)
@@ -174,7 +189,8 @@ class Traffic(Ground):
 
     def _on_push(self, buffer: bytes, specific: int, position: int, end: int) -> None:
         unpack, routes, effects = PUSH_HEADER.unpack_from, self.routes, self._effects
-        count = 0
+        before = len(effects)
+        count = seen = 0
         while position < end:
             if end - position < PUSH_HEADER_BYTES:
                 self._nonsense(PeerError("message cut short", "PUSH", position))
@@ -183,6 +199,7 @@ class Traffic(Ground):
             header = (second & 31) << 2
             start = position + header + (second >> 8 << 2)
             stop = position + ((first & WORDS_MASK) << 2)
+            seen |= first
             if stop > end or start >= stop or header < _PUSH_BYTES_MIN or not 1 <= buffer[stop - 1] <= 4:
                 self._nonsense(PeerError("bad sizes", "PUSH", position))
                 break
@@ -205,6 +222,9 @@ class Traffic(Ground):
                                         schema_id << 3 | second >> 5 & 7)
         if count:
             self.untaken += count
+            self.tally.messages += count
+            if seen >> 28 & _REDELIVERED:
+                self.tally.redelivered += sum(isinstance(each, Message) and each.redelivered for each in effects[before:])
             if self.untaken >= self.options.slow_consumer_high and not self._slow:
                 self._slow = True
                 self.event(EventKind.SLOWCONSUMER_HIGHWATERMARK)

@@ -42,7 +42,7 @@ class Run:
     def __init__(self, root: Path, front: str, durability: str, seed: int) -> None:
         self.root, self.front, self.random = root, front, Random(seed)
         self.world = ProcessWorld(root, app={"bmqtwist": {"durability": durability}}, start=False,
-                                  cluster={"partition": {"maxJournalFileSize": 8 << 20}})
+                                  cluster={"partition": {"maxJournalFileSize": 16 << 20}})
         self.world.domain("p")
         self.world.domain("f", "fanout", apps=APPS)
         self.clients: dict[str, subprocess.Popen[bytes]] = {}
@@ -166,7 +166,7 @@ def _split(uri: str) -> tuple[str, str]:
 
 
 def run(count: int, front: str, durability: str, seed: int, *, life_seconds: float = 1.0, away: float = 0.0,
-        pause: float = 0.005) -> dict[str, Any]:
+        pause: float = 0.02) -> dict[str, Any]:
     """`count` restarts; what was counted, and under "wrong" what must not be."""
     with tempfile.TemporaryDirectory(prefix="bmq-restarts-") as name, ExitStack() as stack:
         began = time.monotonic()

@@ -10,7 +10,7 @@ from bmqtwist.errors import Category
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOptions
 from bmqtwist.sdk.core import SessionCore
-from bmqtwist.sdk.effects import Close, Completed, Connect, Room, Settled
+from bmqtwist.sdk.effects import Close, Completed, Connect, Note, Room, Settled
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.queues import Queue
 from bmqtwist.wire import control, events, schema
@@ -55,6 +55,7 @@ class Bench:
         self.done: dict[object, Completed] = {}
         self.settled: list[Settled] = []
         self.rooms = 0
+        self.notes: list[Note] = []
         self.log: list[str] = []  # everything told to the application, in order
         self.requests: list[ControlMessage] = []
         self._guids = GuidGenerator(self.client_id, 0)
@@ -102,6 +103,8 @@ class Bench:
         elif isinstance(effect, Settled):
             self.settled.append(effect)
             self.log.append("settled")
+        elif isinstance(effect, Note):
+            self.notes.append(effect)
         elif isinstance(effect, Room):
             self.rooms += 1
         elif isinstance(effect, Message):

@@ -32,6 +32,7 @@ from bmqtwist.sdk.blazingmq.values import (
     Timeouts,
     to_wire,
 )
+from bmqtwist.sdk.counters import Counters
 from bmqtwist.sdk.effects import Completed, Room
 from bmqtwist.sdk.pump import PumpFactory
 from bmqtwist.sdk.queues import Queue
@@ -239,6 +240,11 @@ class Session:
         """Done with a message."""
         with _translated(), self._lock:
             self._core.confirm(message._message)
+
+    def counters(self) -> Counters:
+        """What this session has done so far, and how things stand (the official library has no such call)."""
+        with self._lock:
+            return self._core.counters()
 
     def stop(self) -> None:
         """Wait for acknowledgements a little, disconnect; no callback is running after this, but the one it is called

@@ -1,0 +1,19 @@
+"""The log of all sessions: the standard logger `bmqtwist.sdk`, silent until the application configures logging.
+
+INFO: connections that come and go. WARNING: what a broker or a deadline refused. The texts are those of the core's `Note`
+effects; nothing is logged per message.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from bmqtwist.sdk.effects import Note
+
+LOG = logging.getLogger("bmqtwist.sdk")
+LOG.addHandler(logging.NullHandler())
+
+
+def emit(note: Note) -> None:
+    """Log a line."""
+    LOG.log(note.level, "%s", note.text)
