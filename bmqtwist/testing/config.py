@@ -1,0 +1,138 @@
+"""Configuration of brokers for tests: one single-node cluster `c3`, node `n1`, domains as asked; in files or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+CLUSTER = "c3"
+NODE = "n1"
+APPS = ("foo", "bar", "baz")
+
+# Parameters of `domain()` that live below `storage`, and where.
+_LIMITS = {"queue_messages": ("queueLimits", "messages"), "queue_bytes": ("queueLimits", "bytes"),
+           "queue_messages_ratio": ("queueLimits", "messagesWatermarkRatio"),
+           "queue_bytes_ratio": ("queueLimits", "bytesWatermarkRatio"),
+           "domain_messages": ("domainLimits", "messages"), "domain_bytes": ("domainLimits", "bytes"),
+           "domain_messages_ratio": ("domainLimits", "messagesWatermarkRatio"),
+           "domain_bytes_ratio": ("domainLimits", "bytesWatermarkRatio")}
+
+
+def broker_config(storage: Path, port: int, **app: Any) -> dict[str, Any]:
+    """`bmqbrkrcfg.json`; `app` replaces members of appConfig, those of networkInterfaces.tcpInterface by `tcp`."""
+    tcp = {"name": "TCPInterface", "port": port, "ioThreads": 4, "maxConnections": 10000,
+           "lowWatermark": 4194304, "highWatermark": 8388608, "nodeLowWatermark": 5242880,
+           "nodeHighWatermark": 10485760, "heartbeatIntervalMs": 3000,
+           "listeners": [{"name": "TCPInterface", "address": "127.0.0.1", "port": port, "tls": False}]}
+    tcp.update(app.pop("tcp", {}))
+    heartbeats = app.pop("heartbeats", {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0})
+    config: dict[str, Any] = {
+        "brokerInstanceName": "test", "brokerVersion": 999999, "configVersion": 999999,
+        "etcDir": "etc", "hostName": NODE, "hostTags": "", "hostDataCenter": "dc1",
+        "logsObserverMaxSize": 1000, "latencyMonitorDomain": "bmq.sys.latemon.latency",
+        "dispatcherConfig": {kind: {"numProcessors": 1, "processorConfig": {
+            "queueSize": 1000, "queueSizeLowWatermark": 100, "queueSizeHighWatermark": 500}}
+            for kind in ("sessions", "queues", "clusters")},
+        "stats": {"snapshotInterval": 1, "plugins": [], "printer": {
+            "printInterval": 60, "file": str(storage.parent / "logs" / "stat.log"), "maxAgeDays": 10,
+            "rotateBytes": 268435456, "rotateDays": 1}},
+        "networkInterfaces": {"heartbeats": heartbeats, "tcpInterface": tcp},
+        "bmqconfConfig": {"cacheTTLSeconds": 30},
+        "plugins": {"libraries": [], "enabled": []},
+        "messagePropertiesV2": {"advertiseV2Support": True, "minCppSdkVersion": 11207, "minJavaSdkVersion": 10},
+        "configureStream": True, "advertiseSubscriptions": True,
+    }
+    config.update(app)
+    task = {"allocatorType": "COUNTING", "allocationLimit": 34359738368, "logController": {
+        "fileName": str(storage.parent / "logs" / "bmqbrkr.log"), "fileMaxAgeDays": 10, "rotationBytes": 268435456,
+        "logfileFormat": "%d (%t) %s %F:%l %m\n\n", "consoleFormat": "%d (%t) %s %F:%l %m\n",
+        "loggingVerbosity": "INFO", "bslsLogSeverityThreshold": "ERROR", "consoleSeverityThreshold": "INFO",
+        "categories": [], "syslog": {"enabled": False, "appName": "", "logFormat": "", "verbosity": ""}}}
+    return {"taskConfig": task, "appConfig": config}
+
+
+def clusters_config(storage: Path, port: int, partitions: int = 2, **cluster: Any) -> dict[str, Any]:
+    """`clusters.json`; `cluster` replaces members of the definition, those of its sub-objects by `partition`,
+    `queue_operations`, `throttle`."""
+    partition = {"numPartitions": partitions, "location": str(storage), "archiveLocation": str(storage.parent
+                 / "archive"), "maxDataFileSize": 268435456, "maxJournalFileSize": 67108864,
+                 "maxQlistFileSize": 8388608, "maxCSLFileSize": 67108864, "preallocate": False,
+                 "prefaultPages": False, "flushAtShutdown": True, "maxArchivedFileSets": 2, "syncConfig": {}}
+    partition.update(cluster.pop("partition", {}))
+    operations = {"openTimeoutMs": 10000, "configureTimeoutMs": 10000, "closeTimeoutMs": 10000,
+                  "shutdownTimeoutMs": 4000, "stopTimeoutMs": 2000}
+    operations.update(cluster.pop("queue_operations", {}))
+    throttle = {"lowThreshold": 2, "highThreshold": 4, "lowInterval": 1000, "highInterval": 3000}
+    throttle.update(cluster.pop("throttle", {}))
+    definition = {
+        "name": CLUSTER,
+        "nodes": [{"id": 1, "name": NODE, "dataCenter": "dc1",
+                   "transport": {"tcp": {"endpoint": f"tcp://localhost:{port}"}}}],
+        "partitionConfig": partition, "masterAssignment": "E_LEADER_IS_MASTER_ALL",
+        "elector": {"quorum": 0}, "queueOperations": operations,
+        "clusterAttributes": {"isCSLModeEnabled": True, "isFSMWorkflow": True},
+        "clusterMonitorConfig": {}, "messageThrottleConfig": throttle}
+    definition.update(cluster)
+    return {"myClusters": [definition], "myReverseClusters": [], "myVirtualClusters": [{"name": CLUSTER,
+            "selfNodeId": 1}], "clusterConnections": [], "proxyClusters": []}
+
+
+def domain_config(name: str, mode: str = "priority", *, apps: tuple[str, ...] | list[str] = APPS,
+                  cluster: str = CLUSTER, in_memory: bool = False, subscriptions: list[dict[str, Any]] | None = None,
+                  strong: bool = False, **parameters: Any) -> dict[str, Any]:
+    """`domains/<name>.json`. Limits by the names of `_LIMITS`, every other parameter by its own name."""
+    storage: dict[str, Any] = {
+        "config": {"inMemory": {}} if in_memory else {"fileBacked": {}},
+        "domainLimits": {"messages": 1000000, "messagesWatermarkRatio": 0.8,
+                         "bytes": 1 << 40, "bytesWatermarkRatio": 0.8},
+        "queueLimits": {"messages": 1000000, "messagesWatermarkRatio": 0.8,
+                        "bytes": 1 << 40, "bytesWatermarkRatio": 0.8}}
+    for key, (group, member) in _LIMITS.items():
+        if key in parameters:
+            storage[group][member] = parameters.pop(key)
+    modes: dict[str, dict[str, Any]] = {"priority": {"priority": {}}, "broadcast": {"broadcast": {}},
+                                        "fanout": {"fanout": {"appIDs": list(apps)}}}
+    definition: dict[str, Any] = {
+        "name": name, "mode": modes[mode], "storage": storage, "maxConsumers": 0, "maxProducers": 0, "maxQueues": 0,
+        "maxIdleTime": 0, "messageTtl": 3600, "maxDeliveryAttempts": 0,
+        "deduplicationTimeMs": 300000, "consistency": {"strong": {}} if strong else {"eventual": {}},
+        "subscriptions": subscriptions or []}
+    definition.update(parameters)
+    return {"definition": {"location": cluster, "parameters": definition}}
+
+
+def app_subscription(app_id: str, text: str) -> dict[str, Any]:
+    """One application subscription of a domain file."""
+    return {"appId": app_id, "expression": {"version": "E_VERSION_1", "text": text}}
+
+
+class ConfigDirectory:
+    """The files of one broker under a directory: `etc/`, `storage/`, `archive/`, `logs/`."""
+
+    def __init__(self, root: Path, port: int, *, app: dict[str, Any] | None = None,
+                 cluster: dict[str, Any] | None = None) -> None:
+        self.root, self.port = root, port
+        self.etc, self.storage = root / "etc", root / "storage"
+        for directory in (self.etc / "domains", self.storage, root / "archive", root / "logs"):
+            directory.mkdir(parents=True, exist_ok=True)
+        self.broker = broker_config(self.storage, port, **dict(app or {}))
+        self.clusters = clusters_config(self.storage, port, **dict(cluster or {}))
+        self.write()
+
+    def write(self) -> None:
+        """Write the broker's and the clusters' file."""
+        (self.etc / "bmqbrkrcfg.json").write_text(json.dumps(self.broker, indent=2), encoding="utf-8")
+        (self.etc / "clusters.json").write_text(json.dumps(self.clusters, indent=2), encoding="utf-8")
+
+    def domain(self, name: str, *args: Any, **parameters: Any) -> None:
+        """Write one domain's file."""
+        self.domain_text(name, json.dumps(domain_config(name, *args, **parameters), indent=2))
+
+    def domain_text(self, name: str, text: str) -> None:
+        """Write one domain's file as it stands."""
+        (self.etc / "domains" / f"{name}.json").write_text(text, encoding="utf-8")
+
+    def remove_domain(self, name: str) -> None:
+        """Delete one domain's file."""
+        (self.etc / "domains" / f"{name}.json").unlink()

@@ -1,0 +1,233 @@
+"""One broker after another over a disk in memory: no sockets, files, threads or clock of its own.
+
+The composition is that of `node/service.py`, with a shell that performs at once. `run` lets the broker work until
+nothing moves any more; what has not been said by then will not be said by waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.link.authentication import Authenticate, attempt
+from bmqtwist.link.session import Session
+from bmqtwist.node import observe
+from bmqtwist.node.admin import AdminExecutor
+from bmqtwist.node.broker import Broker, Identity
+from bmqtwist.node.clusterconfig import ClusterDefinition
+from bmqtwist.node.config import Configuration
+from bmqtwist.node.domains import DomainProvider, DomainSource
+from bmqtwist.node.load import find_class
+from bmqtwist.node.localcluster import LocalCluster
+from bmqtwist.node.security import build_security
+from bmqtwist.node.stats import Statistics
+from bmqtwist.node.watch import Watch
+from bmqtwist.report import ListReport
+from bmqtwist.storage.filesets import FileSets
+from bmqtwist.storage.ledgerdisk import DiskLedgerFile
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.store import File, FileSizes
+
+WALL = 1_790_000_000.0  # seconds since the epoch at the moment 0 of a node's clock
+ROUNDS_MAX = 100_000  # turns without an end are a bug
+STOP_SECONDS_MAX = 600.0  # a graceful stop that takes longer is a bug
+
+
+class Wire(Protocol):
+    """The broker's view of a connection: `session.transport` of every session of a node."""
+
+    def arrive(self, data: bytes) -> int:
+        """The broker wrote; how many bytes the connection has not taken yet."""
+
+    def end(self) -> None:
+        """The broker closed the connection."""
+
+    def read(self, wanted: bool) -> None:
+        """The broker goes on reading, or stops."""
+
+
+class NodeShell:
+    """node.broker.Shell that performs at once, or as soon as the node lets it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def turn_due(self) -> None:
+        """Another turn."""
+        self._node.due = True
+
+    def sync(self, partition: Partition, token: int) -> None:
+        """A sync that comes through in the next round, unless the disk is stalled."""
+        def complete() -> None:
+            partition.sync()
+            self._node.broker.synced(partition, token, self._node.now)
+        self._node.syncs.append(complete)
+
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """A judgement that comes in the next round."""
+        def judged() -> None:
+            outcome = attempt(effect.authenticator, effect.data, effect.peer)
+            session.authenticated(effect.token, outcome, self._node.now, self._node.broker.wall(self._node.now))
+        self._node.later.append(judged)
+
+    def write(self, session: Session, parts: list[bytes]) -> int:
+        """Hand it to the connection."""
+        data = b"".join(parts)
+        wire: Wire | None = session.transport  # type: ignore[assignment]
+        return wire.arrive(data) if wire is not None and data else 0
+
+    def finish(self, session: Session) -> None:
+        """Close after the turn."""
+        wire: Wire | None = session.transport  # type: ignore[assignment]
+        if wire is not None:
+            self._node.later.append(wire.end)
+
+    def read(self, session: Session, wanted: bool) -> None:
+        """Let the client feel that it is too fast, or no longer."""
+        wire: Wire | None = session.transport  # type: ignore[assignment]
+        if wire is not None:
+            wire.read(wanted)
+
+    def dump(self, text: str) -> str:
+        """Keep it."""
+        self._node.dumps.append(text)
+        return f"/tmp/dump{len(self._node.dumps)}"
+
+
+class Node:
+    """A broker that can be stopped, crashed and started again. `now` (seconds) is whoever runs it to set."""
+
+    broker: Broker
+
+    def __init__(self, configure: Callable[[], Configuration], domains: Callable[[Configuration], DomainSource]) -> None:
+        self._configure, self._domains = configure, domains
+        self.disk, self.report = MemoryDisk(), ListReport()
+        self.now = 1000.0
+        self.dumps: list[str] = []  # what the broker kept for a person to look at
+        self.due = False  # a turn
+        self.syncs: list[Callable[[], None]] = []
+        self.later: list[Callable[[], None]] = []
+        self._stalled = False
+        self._locks: list[File] = []
+        self._timer = 0
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Build a broker over the files as they are and let it recover."""
+        self.due = self._stalled = False
+        self.syncs, self.later, self._locks = [], [], []
+        configuration = self._configure()
+        identity = Identity("bmqbrkr", 1, "n1", b"broker", self.now, WALL + self.now)
+        security = build_security(configuration.app, self.report, lambda seconds: None, find_class)
+        provider = DomainProvider(self._domains(configuration), configuration.app.bmqconf_config.cache_ttl_seconds,
+                                  self.report)
+        self.broker = Broker(configuration, identity, self.report, security, provider, NodeShell(self))
+        stats = configuration.app.stats
+        self._statistics = Statistics(self.now, stats.snapshot_interval, stats.printer.print_interval)
+        self.broker.admin = AdminExecutor(self.broker, self._statistics, self._turn_due).execute
+        for definition in configuration.clusters.my_clusters:
+            self._open_cluster(definition, configuration.self_nodes[definition.name])
+        self.broker.start(self.now)
+        Watch(self.broker).start(self.now)
+        if self._statistics.enabled:
+            self.broker.timers.every(self.now, max(stats.snapshot_interval, self._statistics.step_seconds),
+                                     lambda now: self._statistics.sample(now, observe.sources(self.broker)))
+        self.run()
+
+    def _turn_due(self) -> None:
+        self.due = True
+
+    def _timer_ns(self) -> int:
+        self._timer += 1  # a real timer never shows the same twice
+        return int(self.now * 1e9) + self._timer
+
+    def _open_cluster(self, definition: ClusterDefinition, node_id: int) -> None:
+        wall = int(WALL + self.now)
+        config, extension = definition.partition_config, self.broker.configuration.extension
+        self._locks.append(self.disk.lock(config.location))
+        ledger_file = DiskLedgerFile(self.disk, config.location)
+        ledger_file.open()
+        sizes = FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
+        files = []
+        for index in range(config.num_partitions):
+            each = FileSets(self.disk, config.location, config.archive_location, index, sizes,
+                            config.max_archived_file_sets, config.preallocate)
+            each.open(wall)
+            files.append(each)
+        cluster = LocalCluster(definition, node_id, self.broker, self.report, self._timer_ns)
+        ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=self.report)
+        cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, wall)
+        self.broker.add_cluster(cluster)
+
+    def stop(self) -> None:
+        """The graceful stop, as long as it takes on the node's clock."""
+        self.broker.stop(self.now)
+        self.run()
+        end = self.now + STOP_SECONDS_MAX
+        while self.broker.shutdown is None or not self.broker.shutdown.done:
+            if self.now >= end:
+                raise AssertionError("the graceful stop does not end")
+            self.advance(0.5)
+        for session in list(self.broker.sessions):
+            session.now, session.wall = self.now, self.broker.wall(self.now)
+            session.leave()
+        self.run()
+        self.broker.close(self.now)
+        for lock in self._locks:
+            lock.close()
+
+    def crash(self) -> None:
+        """kill -9: what was written is there, nothing else happens any more."""
+        self.disk.kill()
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let the broker work until nothing moves any more."""
+        for _ in range(ROUNDS_MAX):
+            later, self.later = self.later, []
+            for action in later:
+                action()
+            syncs: list[Callable[[], None]] = []
+            if not self._stalled:
+                syncs, self.syncs = self.syncs, []
+                for complete in syncs:
+                    complete()
+            if not (self.due or later or syncs):
+                return
+            self.due = False
+            self.broker.turn(self.now)
+        raise AssertionError("the broker does not come to rest")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, timer by timer."""
+        self.run()
+        target = self.now + seconds
+        while (deadline := self.broker.next_deadline()) is not None and deadline <= target:
+            self.now = max(self.now, deadline)
+            self.broker.tick(self.now)
+            self.due = True
+            self.run()
+        self.now = target
+        self.due = True
+        self.run()
+
+    @contextmanager
+    def storage_stalled(self) -> Iterator[None]:
+        """Syncs do not come through meanwhile."""
+        self._stalled = True
+        try:
+            yield
+        finally:
+            self._stalled = False
+            self.run()
+
+    # -- what it shows ----------------------------------------------------------------------------------------------
+
+    def log(self) -> list[str]:
+        """The report of all lives, severity before the text, without debugging."""
+        return [f"{severity} {text}" for severity, text in self.report.lines if severity != "DEBUG"]
