@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.expression import compile_expression
+from bmqtwist.sdk.tracing import TraceContext
 from bmqtwist.wire.compression import COMPRESS_BYTES_MIN
 from bmqtwist.wire.control import Encoding
 
@@ -134,6 +135,7 @@ class SessionOptions:
     compression_threshold_bytes: int = COMPRESS_BYTES_MIN  # smaller messages are left as they are
     credential: Credential | Callable[[], Credential] | None = None  # called for each connection and each renewal
     encoding: Encoding = Encoding.BER  # of control messages
+    trace: Callable[[], TraceContext | None] | None = None  # asked for each post: see `tracing`
 
     def __post_init__(self) -> None:
         if not self.brokers:

@@ -15,6 +15,7 @@ from bmqtwist.sdk.puts import Put
 from bmqtwist.sdk.queues import Queue
 from bmqtwist.sdk.results import ACK_RESULTS, Ack, EventKind, Result, SdkError
 from bmqtwist.sdk.states import QueueState, State
+from bmqtwist.sdk.tracing import inject
 from bmqtwist.wire import options, properties
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import (
@@ -64,6 +65,8 @@ class Traffic(Ground):
             self.room_wanted = True
             raise SdkError(Result.BW_LIMIT, "too much is waiting to be sent or acknowledged")
         self.now = now
+        if session_options.trace is not None:
+            values = inject(values, session_options.trace())
         area, schema_id, cat = b"", 0, 0
         data = payload
         if values or types:

@@ -1,0 +1,89 @@
+"""The counters of sessions for Prometheus: a custom collector that asks them when it is scraped. Extra: `prometheus`.
+
+    from prometheus_client import REGISTRY
+    collector = Collector("session", "team")
+    collector.add(session, session="orders", team="shop")
+    REGISTRY.register(collector)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, Protocol
+
+from bmqtwist.errors import LocalError
+from bmqtwist.sdk.counters import Counters
+
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+except ImportError as error:
+    raise ImportError("bmqtwist.sdk.prometheus needs prometheus-client: pip install 'bmqtwist[prometheus]'") from error
+
+_HELP = {
+    "posts": "Posts accepted by the session.", "acked": "Posts acknowledged with success.",
+    "nacked": "Posts that failed, by status.", "unasked": "Posts sent that wanted no acknowledgement.",
+    "unacked_now": "Posts without an outcome yet.", "unacked_bytes_now": "Bytes of posts without an outcome yet.",
+    "retransmitted": "Posts sent again after a reconnect.", "messages": "Messages delivered.",
+    "redelivered": "Messages marked as delivered before.", "inbox_now": "Messages the application has not taken yet.",
+    "confirms": "Confirmations sent.", "attempts": "Attempts to connect.", "losses": "Connections lost.",
+    "reconnects": "Sessions that came back.", "bytes_in": "Bytes received.", "bytes_out": "Bytes sent.",
+    "dropped": "Events and messages from the broker that made no sense or were for nobody.",
+    "queues_now": "Queues that are open.", "events": "Session events, by kind.",
+}
+_BY = {"nacked": ("nacked_by_status", "status"), "events": ("events", "kind")}
+_NAMES = [each.name for each in fields(Counters) if each.name in _HELP]
+
+
+class HasCounters(Protocol):
+    """A session of any front."""
+
+    def counters(self) -> Counters:
+        """A snapshot."""
+
+
+class Collector:
+    """Metrics `bmqtwist_sdk_...` of the sessions that were added; each has a value for each of the label names."""
+
+    def __init__(self, *labels: str) -> None:
+        self._labels = labels
+        self._sessions: dict[tuple[str, ...], HasCounters] = {}
+
+    def add(self, session: HasCounters, /, **labels: str) -> None:
+        """Have a session collected, under labels that no other one has."""
+        if labels.keys() != set(self._labels):
+            raise LocalError(f"labels {', '.join(sorted(labels))}: give {', '.join(self._labels)}")
+        key = tuple(labels[name] for name in self._labels)
+        if key in self._sessions:
+            raise LocalError(f"another session has the labels {labels}")
+        self._sessions[key] = session
+
+    def remove(self, session: HasCounters) -> None:
+        """Forget a session."""
+        self._sessions = {key: each for key, each in self._sessions.items() if each is not session}
+
+    def describe(self) -> list[Any]:
+        """From a registry, which would collect to learn the names otherwise."""
+        return list(self._families([]))
+
+    def collect(self) -> Iterator[Any]:
+        """From a registry: it is scraped."""
+        yield from self._families([(key, session.counters()) for key, session in list(self._sessions.items())])
+
+    def _families(self, found: list[tuple[tuple[str, ...], Counters]]) -> Iterator[Any]:
+        for name in _NAMES:
+            now = name.removesuffix("_now")
+            detail, label = _BY.get(name, ("", ""))
+            make = GaugeMetricFamily if now != name else CounterMetricFamily
+            family = make(f"bmqtwist_sdk_{now}", _HELP[name], labels=(*self._labels, *([label] if label else [])))
+            for key, counters in found:
+                if detail:
+                    for kind, count in getattr(counters, detail).items():
+                        family.add_metric((*key, kind.name.lower()), count)
+                else:
+                    family.add_metric(key, getattr(counters, name))
+            yield family
+        up = GaugeMetricFamily("bmqtwist_sdk_up", "Is there a session with a broker now?", labels=self._labels)
+        for key, counters in found:
+            up.add_metric(key, float(counters.state in ("restoring", "ready", "draining")))
+        yield up

@@ -1,0 +1,164 @@
+"""Traces that go through queues: the W3C `traceparent` and `tracestate` as message properties. Off unless asked for.
+
+    session = Session(broker, trace=tracing.ambient)        # every post carries the context it is made in
+
+    with tracing.use(tracing.start(os.urandom)):            # a context: of OpenTelemetry if there is one, or this one
+        await queue.post(b"...")
+
+    parent = tracing.traceparent(message)                   # on the other side; None if it carries none
+    with tracing.use(parent and parent.child(os.urandom)):
+        await other.post(b"...")                            # the same trace, caused by this span
+
+`trace` of a session is any function that gives a TraceContext or None; `ambient` asks OpenTelemetry (if it is installed
+and a span is recording or remote), then the context variable that `use` sets. Texts are read and written as "Trace
+Context" of the W3C says: what is malformed is as good as absent, a later version is read as far as it is like this one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.errors import LocalError, PeerError
+
+if TYPE_CHECKING:
+    from bmqtwist.sdk.message import Message
+
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+SAMPLED, RANDOM_ID = 1, 2  # flags
+_FLAGS_KNOWN = SAMPLED | RANDOM_ID
+_STATE_MEMBERS_MAX = 32
+_STATE_CHARS_MAX = 512  # of what is passed on; the specification asks for at least that
+_MEMBER_CHARS_LONG = 128  # members longer than that are the first to go
+_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
+_KEY = r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
+_MEMBER = re.compile(_KEY + r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]")
+RandomBytes = Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """Where in which trace something happens: ids as bytes (16 and 8), flags, and what other systems added, as text."""
+
+    trace_id: bytes
+    span_id: bytes
+    flags: int = SAMPLED
+    state: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.trace_id) != 16 or not any(self.trace_id):
+            raise LocalError("trace_id: 16 bytes that are not all zero")
+        if len(self.span_id) != 8 or not any(self.span_id):
+            raise LocalError("span_id: 8 bytes that are not all zero")
+
+    @property
+    def sampled(self) -> bool:
+        """May others record this trace?"""
+        return bool(self.flags & SAMPLED)
+
+    def child(self, random: RandomBytes) -> TraceContext:
+        """A span caused by this one; `random(n)` gives n random bytes, as os.urandom does."""
+        return replace(self, span_id=_id(random, 8))
+
+    @property
+    def traceparent(self) -> str:
+        """The text of the property."""
+        return f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{self.flags & _FLAGS_KNOWN:02x}"
+
+
+def _id(random: RandomBytes, size: int) -> bytes:
+    while not any(made := random(size)):
+        pass
+    return made
+
+
+def start(random: RandomBytes, sampled: bool = True) -> TraceContext:
+    """The first span of a new trace."""
+    return TraceContext(_id(random, 16), _id(random, 8), RANDOM_ID | (SAMPLED if sampled else 0))
+
+
+def parse(parent: str, state: str = "") -> TraceContext | None:
+    """A context from the texts of both properties; None if `parent` is malformed. A malformed `state` is left out."""
+    found = _PARENT.fullmatch(parent)
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, more = found.groups()
+    if version == "ff" or more is not None and version == "00" or not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    return TraceContext(bytes.fromhex(trace_id), bytes.fromhex(span_id), int(flags, 16) & _FLAGS_KNOWN, parse_state(state))
+
+
+def parse_state(text: str) -> str:
+    """A tracestate in its plain form, or nothing if it is malformed; the longest members go if it is very long."""
+    members = [member for part in text.split(",") if (member := part.strip(" \t"))]
+    keys = [member.partition("=")[0] for member in members]
+    if len(members) > _STATE_MEMBERS_MAX or len(set(keys)) < len(keys) or not all(map(_MEMBER.fullmatch, members)):
+        return ""
+    while sum(map(len, members)) + len(members) - 1 > _STATE_CHARS_MAX:
+        long = [member for member in members if len(member) > _MEMBER_CHARS_LONG]
+        members.remove(long[-1] if long else members[-1])
+    return ",".join(members)
+
+
+# -- properties -----------------------------------------------------------------------------------------------------
+
+
+def inject(values: Mapping[str, object] | None, context: TraceContext | None) -> Mapping[str, object] | None:
+    """Properties with a context in them; as they are without one, or if they have a traceparent already."""
+    if context is None or values and TRACEPARENT in values:
+        return values
+    found = {**(values or {}), TRACEPARENT: context.traceparent}
+    if context.state:
+        found[TRACESTATE] = context.state
+    return found
+
+
+def traceparent(message: Message) -> TraceContext | None:
+    """The context a message was posted in; None if it says none, or nothing that can be read."""
+    try:
+        values = message.properties
+    except PeerError:
+        return None
+    parent, state = values.get(TRACEPARENT), values.get(TRACESTATE, "")
+    return parse(parent, state if isinstance(state, str) else "") if isinstance(parent, str) else None
+
+
+# -- the context of the caller ----------------------------------------------------------------------------------------
+
+_current: ContextVar[TraceContext | None] = ContextVar("bmqtwist_trace", default=None)
+
+
+def current() -> TraceContext | None:
+    """What `use` has set in this task or thread."""
+    return _current.get()
+
+
+@contextmanager
+def use(context: TraceContext | None) -> Iterator[TraceContext | None]:
+    """Make a context the current one of this task or thread, for a while."""
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)
+
+
+def _of_span(span: Any) -> TraceContext | None:
+    """An OpenTelemetry span context in our form."""
+    if not span.is_valid:
+        return None
+    return TraceContext(span.trace_id.to_bytes(16, "big"), span.span_id.to_bytes(8, "big"),
+                        int(span.trace_flags) & _FLAGS_KNOWN, parse_state(span.trace_state.to_header()))
+
+
+def ambient() -> TraceContext | None:
+    """The context of the current OpenTelemetry span, if there is one; else that of `use`."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return _current.get()
+    return _of_span(trace.get_current_span().get_span_context()) or _current.get()
