@@ -11,7 +11,10 @@ from bmqtwist.cli.lazygroup import LazyGroup
 COMMANDS = {
     "admin": ("bmqtwist.cli.admin:admin", "Run admin commands in a broker."),
     "check": ("bmqtwist.cli.check:check", "Look at a configuration and say what is wrong with it."),
+    "consume": ("bmqtwist.cli.consume:consume", "Print the messages of a queue, and confirm them."),
     "password": ("bmqtwist.cli.password:password", "Make the hash of a password for a configuration."),
+    "produce": ("bmqtwist.cli.produce:produce", "Post messages to a queue."),
+    "shell": ("bmqtwist.cli.shell.command:shell", "The commands of bmqtool: type them, or run a script."),
     "storage": ("bmqtwist.cli.storage:storage", "Look at storage files: search, check and compare them."),
 }
 _EPILOG = "\b\nExit codes:\n" + "\n".join(

@@ -66,7 +66,8 @@ class Latencies:
         """The report for people."""
         rows = [("min", self.minimum), ("avg", self.average), ("max", self.maximum), ("median", self.percentile(50)),
                 *((f"{each}Percentile", self.percentile(each)) for each in PERCENTILES)]
-        lines = [f"    {'totalCount':.<16}: {self.count}", *(f"    {name:.<16}: {pretty_time(ns)}" for name, ns in rows)]
+        lines = [f"    {'origin':.<16}: {self.origin}", f"    {'totalCount':.<16}: {self.count}",
+                 *(f"    {name:.<16}: {pretty_time(ns)}" for name, ns in rows)]
         return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DUMPED_BYTES_MAX = 256
 LISTED_BYTES_MAX = 32
+STAMP_BYTES = 8  # a time in nanoseconds at the beginning of a payload
 UNSET = "[ * unset * ]"
 
 _CODES = {
@@ -34,6 +35,7 @@ _CODES = {
 }
 _CODES_OF = {("open", "INVALID_FLAGS"): -101, ("configure", "ALREADY_IN_PROGRESS"): 100,
              ("close", "ALREADY_CLOSED"): 100, ("close", "UNKNOWN_QUEUE"): -100, ("pack", "QUEUE_READONLY"): -101}
+_RESULTS = frozenset(Result)
 _NAMES_OF = {("close", Result.INVALID_QUEUE): "UNKNOWN_QUEUE"}
 
 
@@ -41,7 +43,7 @@ def outcome(result: Result | str, of: str = "") -> tuple[str, int]:
     """Name and number of a result; `of` is what was asked: open, configure, close, pack, or something else."""
     name = _NAMES_OF.get((of, result), str(result))  # type: ignore[arg-type]
     special = _CODES_OF.get((of, name))
-    return name, special if special is not None else _CODES.get(result, -1)  # type: ignore[call-overload]
+    return name, special if special is not None else _CODES.get(Result(result), -1) if result in _RESULTS else -1
 
 
 def outcome_text(result: Result | str, of: str = "") -> str:

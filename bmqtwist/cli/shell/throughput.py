@@ -41,7 +41,7 @@ class Throughput:
     """One direction: `verb` is produced or consumed."""
 
     def __init__(self, verb: str, with_latency: bool = False) -> None:
-        self.verb, self._with_latency = verb, with_latency
+        self.verb, self.with_latency = verb, with_latency
         self._total, self._before = _Counts(), _Counts()
         self._interval = _Range()
         self._latency = _Range()
@@ -73,7 +73,7 @@ class Throughput:
         line = f"{self.verb} |" + " ||".join(
             f"{grouped(int(count / seconds)):>14} |{grouped(count):>14} |{pretty_bytes(int(size / seconds)):>14}"
             for count, size in ((delta.messages, delta.message_bytes), (delta.events, delta.event_bytes)))
-        if self._with_latency:
+        if self.with_latency:
             known, self._interval = self._interval, _Range()
             line += (f" ||{pretty_time(known.minimum):>14} < {pretty_time(known.average):>14} < "
                      f"{pretty_time(known.maximum):>14}")

@@ -1,0 +1,260 @@
+"""`--mode auto`: a producer, a consumer, or both, with figures every second; and `--mode syschk`: is there a broker?
+
+A producer ends when everything is posted, and acknowledged if the queue was opened with ack; a consumer `shutdown_grace`
+seconds after its last message; without a bound a signal ends them. The fifth signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
+from bmqtwist.cli.shell.connection import session_options, tls_context
+from bmqtwist.cli.shell.console import Console, FileLog
+from bmqtwist.cli.shell.latency import Latencies
+from bmqtwist.cli.shell.posting import Plan, Poster, clock, next_number
+from bmqtwist.cli.shell.printing import STAMP_BYTES, ack_text, outcome, push_text, session_event_text
+from bmqtwist.cli.shell.settings import Settings
+from bmqtwist.cli.shell.throughput import Throughput, header
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.sdk import aio
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
+
+T = TypeVar("T")
+STATISTICS_S = 1.0
+_SIGNALS_TO_DIE = 5
+
+
+class Auto:
+    """One run."""
+
+    def __init__(self, settings: Settings, log: logging.Logger, console: Console, file_log: FileLog) -> None:
+        self._settings, self._log, self._console, self._file_log = settings, log, console, file_log
+        self._flags = settings.flags
+        self._timed = settings.latency != "none"
+        self._clock = clock(settings.latency)
+        self._silent = settings.verbosity.lower() == "silent"
+        self._number = next_number()
+        self._consumed = Throughput("consumed", self._timed)
+        self._produced = Throughput("produced", self._timed and self._flags.ack)
+        self._directions = [each for each, wanted in ((self._consumed, self._flags.read),
+                                                      (self._produced, self._flags.write)) if wanted]
+        self._delivery, self._acknowledgement = Latencies("end2end"), Latencies("ack")
+        self._refused: dict[Result, int] = {}
+        self._poster: Poster | None = None
+        self._all_posted = False
+        self._answered = 0
+        self._last_message: float | None = None
+        self._bytes_in = 0
+        self._arrived: list[Message] = []
+        self._error: SdkError | None = None
+        self._stop, self._signalled = asyncio.Event(), asyncio.Event()
+        self._signals = 0
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Run to the end; the exit code. SdkError if there is no session or no queue to be had, or it is lost."""
+        self._listen()
+        settings = self._settings
+        session = aio.Session(options=session_options(settings), tls=tls_context(settings), on_event=self._on_event)
+        try:
+            queue = await self._unless(self._signalled, self._opened(session))
+            if queue is not None:
+                self._bytes_in = session.core.tally.bytes_in
+                work = [self._tick(session), self._produce(session, queue)] if self._flags.write else [self._tick(session)]
+                await self._unless(self._stop, asyncio.gather(*work))
+                if settings.shutdown_grace:
+                    await self._unless(self._signalled, asyncio.sleep(settings.shutdown_grace))
+                if self._error is not None:
+                    raise self._error
+                if queue.core.is_open and not session.core.puts.kept:
+                    await queue.close()
+        finally:
+            await session.stop()
+        return self._conclude()
+
+    async def _opened(self, session: aio.Session) -> aio.Queue:
+        await session.start()
+        self._log.info("Session started.")
+        return await session.open(self._settings.queue_uri, read=self._flags.read, write=self._flags.write,
+                                  options=self._settings.queue_options(), on_message=self._on_message)
+
+    @staticmethod
+    async def _unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+        """What the work gives; None if it is given up because `stop` is set first."""
+        task, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            task.cancel()
+            stopping.cancel()
+
+    async def _produce(self, session: aio.Session, queue: aio.Queue) -> None:
+        settings, (events, seconds) = self._settings, self._settings.count
+        plan = Plan(events, seconds, settings.event_size, settings.msg_size, settings.post_rate, settings.post_interval,
+                    pattern=settings.sequential_message_pattern, latency=settings.latency,
+                    properties=settings.message_properties, pub_sub_modulo=settings.auto_pub_sub_modulo)
+        self._poster = Poster(plan, queue, self._on_ack if self._flags.ack else None, self._file_log, self._produced)
+        await self._poster.run(lambda: session.core.online, lambda: not self._stop.is_set())
+        self._all_posted = True
+        if not self._flags.ack:
+            self._stop.set()
+        self._check_answered()
+
+    def _check_answered(self) -> None:
+        if self._all_posted and self._flags.ack and self._poster is not None and self._answered == self._poster.posted:
+            self._log.info("All posted messages have been acknowledged")
+            self._stop.set()
+
+    async def _tick(self, session: aio.Session) -> None:
+        """Figures every second, and the end of a consumer that gets nothing any more."""
+        loop, before = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        shown = False
+        while True:
+            await asyncio.sleep(STATISTICS_S)
+            now = loop.time()
+            if self._console.failed is not None:
+                raise self._console.failed
+            if session.core.online and not self._silent:
+                if not shown:
+                    self._console.say(header(any(each.with_latency for each in self._directions)) + "\n")
+                shown = True
+                for each in self._directions:
+                    self._console.say(each.row(now - before) + "\n")
+            before = now
+            grace = self._settings.shutdown_grace
+            if grace and self._flags.read and self._last_message is not None and now - self._last_message >= grace:
+                self._stop.set()
+
+    # -- what comes ---------------------------------------------------------------------------------------------------
+
+    def _on_event(self, event: SessionEvent) -> None:
+        if not self._silent:
+            self._log.info("==> EVENT received: %s", session_event_text(event))
+        self._file_log.event(event)
+        if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
+            self._error = SdkError(event.result, f"{event.uri} could not be opened again: {event.message}")
+            self._stop.set()
+
+    def _on_ack(self, ack: Ack) -> None:
+        self._answered += 1
+        if self._settings.dump_msg:
+            self._log.info("ACK #%d: %s", self._answered - 1, ack_text(ack, self._number))
+        if self._file_log.enabled and self._poster is not None:
+            self._file_log.ack(ack.uri, self._poster.correlation(ack.correlation), ack.guid, outcome(ack.status)[1])
+        if not ack.ok:
+            self._refused[ack.status] = self._refused.get(ack.status, 0) + 1
+        elif self._timed and isinstance(ack.correlation, int):
+            latency = self._clock() - ack.correlation
+            if latency >= 0:
+                self._acknowledgement.add(latency)
+                self._produced.latency(latency)
+        self._check_answered()
+
+    def _on_message(self, message: Message) -> None:
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._take)
+        self._arrived.append(message)
+
+    def _take(self) -> None:
+        """Messages that came together."""
+        arrived, self._arrived = self._arrived, []
+        now_ns = self._clock()
+        self._last_message = asyncio.get_running_loop().time()
+        for index, message in enumerate(arrived):
+            try:
+                payload = message.payload
+            except PeerError as error:
+                self._log.error("%s cannot be read: %s", message.guid.hex().upper(), error)
+                continue
+            self._consumed.message(len(payload))
+            if self._timed:
+                self._time(payload, now_ns)
+            if self._file_log.enabled:
+                self._file_log.push(message, payload)
+            if self._settings.dump_msg:
+                self._log.info("PUSH #%d: %s", index, push_text(message, self._number))
+            if self._settings.confirm_msg:
+                self._confirm(message)
+        total = arrived[0].queue.owner.session.core.tally.bytes_in
+        self._consumed.event(total - self._bytes_in)
+        self._bytes_in = total
+
+    def _time(self, payload: bytes, now_ns: int) -> None:
+        posted_ns = int.from_bytes(payload[:STAMP_BYTES], "big", signed=True) if len(payload) >= STAMP_BYTES else 0
+        if posted_ns and now_ns >= posted_ns:
+            self._delivery.add(now_ns - posted_ns)
+            self._consumed.latency(now_ns - posted_ns)
+
+    def _confirm(self, message: Message) -> None:
+        try:
+            message.confirm()
+        except SdkError as error:
+            self._log.warning("%s was not confirmed and will come again: %s", message.guid.hex().upper(), error)
+            return
+        self._file_log.confirm(message)
+
+    # -- signals ------------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._signals += 1
+        self._signalled.set()
+        if self._signals >= _SIGNALS_TO_DIE:
+            os._exit(128 + number)
+        print(f"bmq: {number.name}, shutting down; {_SIGNALS_TO_DIE - self._signals} more end it at once", file=sys.stderr)
+        self._stop.set()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _conclude(self) -> int:
+        """Final figures and the latency report; the exit code."""
+        if not self._silent:
+            self._console.say("\n" + "".join(f"{each.final()}\n" for each in self._directions))
+        latencies = self._delivery if self._delivery.count else self._acknowledgement
+        if latencies.count:
+            self._report(latencies)
+        for status, count in self._refused.items():
+            self._log.error("%d posts were refused: %s", count, status)
+        self._log.info("Goodbye.")
+        return EXIT_NOT_ALL if self._refused else EXIT_GOOD
+
+    def _report(self, latencies: Latencies) -> None:
+        path = self._settings.latency_report
+        if not self._silent:
+            title = f"Latency Report: {path}" if path else "Latency Report"
+            self._console.say(f"====================\n{title}\n====================\n"
+                              f"{latencies.summary()}\n\n")
+        if path:
+            Path(path).write_text(json.dumps(latencies.report(), indent=2) + "\n", encoding="utf-8")
+
+
+async def check_system(settings: Settings) -> int:
+    """Connect, open and close the queue if there is one; the exit code. SdkError says what does not work."""
+    async with aio.Session(options=session_options(settings), tls=tls_context(settings)) as session:
+        if settings.queue_uri:
+            queue = await session.open(settings.queue_uri, write=True)
+            await queue.close()
+    return EXIT_GOOD
+
+
+def check_report(path: str) -> None:
+    """LocalError if the report could not be written in the end."""
+    parent = Path(path).resolve().parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise LocalError(f"latency report '{path}': {parent} is no directory to write to")

@@ -1,0 +1,169 @@
+"""Records: on standard output, with a format as the original's logger has it, and in the file of `--log`.
+
+| in a format | |
+|---|---|
+| `%d` `%D` | time, `21NOV2026_09:36:37.123`, with microseconds |
+| `%i` `%I` `%O` | time in ISO 8601, with milliseconds, with microseconds |
+| `%p` `%t` `%T` | process, thread, thread in hexadecimal |
+| `%s` `%c` | severity, category |
+| `%f` `%F` `%l` | file with its path, file, line |
+| `%m` | the message |
+| `%u` | nothing |
+| `%%` `\\n` `\\t` | themselves |
+
+Times are UTC. A record comes between what is being typed and its prompt, which are shown again behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.results import EventKind, SessionEvent
+
+TRACE = 5
+_LEVELS = {"trace": TRACE, "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING,
+           "error": logging.ERROR, "fatal": logging.CRITICAL, "silent": logging.CRITICAL + 10}
+_NAMES = {TRACE: "TRACE", logging.DEBUG: "DEBUG", logging.INFO: "INFO", logging.WARNING: "WARN",
+          logging.ERROR: "ERROR", logging.CRITICAL: "FATAL"}
+_SPECIFIER = re.compile(r"%([dDiIOptTscfFlmu%])|\\([nt\\])")
+_ESCAPED = {"n": "\n", "t": "\t", "\\": "\\"}
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_FILE_FORMAT = "%I %p:%t %s %c %m \\n"
+_ERASE_LINE = "\r\x1b[K"
+
+
+class RecordFormat(logging.Formatter):
+    """A format of the original's logger."""
+
+    def __init__(self, template: str) -> None:
+        super().__init__()
+        self._template = template
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text, its end of line included if the format has one."""
+        return _SPECIFIER.sub(lambda found: _ESCAPED[found[2]] if found[2] else _part(found[1], record), self._template)
+
+
+def _part(letter: str, record: logging.LogRecord) -> str:
+    parts: dict[str, Callable[[], str]] = {
+        "d": lambda: _old_time(record.created, 3), "D": lambda: _old_time(record.created, 6),
+        "i": lambda: _iso_time(record.created, 0), "I": lambda: _iso_time(record.created, 3),
+        "O": lambda: _iso_time(record.created, 6), "p": lambda: str(record.process),
+        "t": lambda: str(record.thread), "T": lambda: f"{record.thread or 0:X}",
+        "s": lambda: _NAMES.get(record.levelno, record.levelname), "c": lambda: record.name,
+        "f": lambda: record.pathname, "F": lambda: record.filename, "l": lambda: str(record.lineno),
+        "m": lambda: _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", record.getMessage()),
+        "u": lambda: "", "%": lambda: "%"}
+    return parts[letter]()
+
+
+def _fraction(seconds: float, digits: int) -> tuple[time.struct_time, str]:
+    micros = int(seconds * 1e6)
+    return time.gmtime(micros // 1_000_000), f"{micros % 1_000_000:06d}"[:digits]
+
+
+def _old_time(seconds: float, digits: int) -> str:
+    whole, fraction = _fraction(seconds, digits)
+    return f"{time.strftime('%d%b%Y_%H:%M:%S', whole).upper()}.{fraction}"
+
+
+def _iso_time(seconds: float, digits: int) -> str:
+    whole, fraction = _fraction(seconds, digits)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", whole) + (f".{fraction}" if digits else "") + "+00:00"
+
+
+class Console(logging.Handler):
+    """Standard output. `typed` gives the prompt and what stands behind it while a line is being typed, else None."""
+
+    def __init__(self, template: str, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self.setFormatter(RecordFormat(template))
+        self._stream = stream or sys.stdout
+        self.typed: Callable[[], str | None] = lambda: None
+        self.failed: OSError | None = None  # why nothing can be written any more
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        self.say(self.format(record))
+
+    def say(self, text: str) -> None:
+        """Write text as it is."""
+        self.acquire()
+        try:
+            typed = self.typed()
+            if typed is not None:
+                text = f"{_ERASE_LINE}{text if text.endswith(chr(10)) else text + chr(10)}{typed}"
+            if self.failed is None:
+                self._stream.write(text)
+                self._stream.flush()
+        except OSError as error:
+            self.failed = error
+        finally:
+            self.release()
+
+
+def make_log(console: Console, verbosity: str) -> logging.Logger:
+    """The logger whose records the console writes, from that severity on; the client library's are shown if it is low."""
+    level = _LEVELS[verbosity.lower()]
+    log = logging.Logger("BMQ.SHELL", level)
+    log.addHandler(console)
+    if level < logging.INFO:
+        library = logging.getLogger("bmqtwist.sdk")
+        library.setLevel(level)
+        library.addHandler(console)
+    return log
+
+
+class FileLog:
+    """The file of `--log`: one line for each post, acknowledgement, delivery, confirmation and session event."""
+
+    def __init__(self, path: str) -> None:
+        self._handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace") if path else None
+        if self._handler is not None:
+            self._handler.terminator = ""
+            self._handler.setFormatter(RecordFormat(_FILE_FORMAT))
+
+    def _write(self, category: str, text: str) -> None:
+        if self._handler is not None:
+            self._handler.handle(logging.LogRecord(category, logging.INFO, __file__, 0, "%s", (text,), None))
+
+    @property
+    def enabled(self) -> bool:
+        """Is anything written?"""
+        return self._handler is not None
+
+    def put(self, uri: str, correlation: str, guid: bytes, payload: bytes) -> None:
+        """A post."""
+        self._write("PUT", f"{uri}|{correlation}|{guid.hex().upper()}|{_text(payload)}")
+
+    def ack(self, uri: str, correlation: str, guid: bytes, code: int) -> None:
+        """An acknowledgement."""
+        self._write("ACK", f"{uri}|{correlation}|{guid.hex().upper()}|{code}|")
+
+    def push(self, message: Message, payload: bytes) -> None:
+        """A delivery."""
+        self._write("PUSH", f"{message.uri}|{message.guid.hex().upper()}|{_text(payload)}")
+
+    def confirm(self, message: Message) -> None:
+        """A confirmation."""
+        self._write("CONFIRM", f"{message.uri}|{message.guid.hex().upper()}|")
+
+    def event(self, event: SessionEvent) -> None:
+        """A session event."""
+        queue = event.uri if event.kind is EventKind.QUEUE_REOPEN_RESULT else ""
+        self._write("SESSION", f"{event.kind.name}|{queue}")
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        if self._handler is not None:
+            self._handler.close()
+
+
+def _text(payload: bytes) -> str:
+    return payload.decode("utf-8", "backslashreplace").replace("\n", "\\n")

@@ -1,0 +1,457 @@
+"""The commands at work, and what a session has to say meanwhile. Everything here runs in one asyncio loop.
+
+What goes wrong is a record of severity ERROR and counts in `failures`; nothing a user types, and nothing a broker says,
+raises out of `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bmqtwist.cli.shell import commands
+from bmqtwist.cli.shell.commands import Flags, parse_flags, select
+from bmqtwist.cli.shell.connection import session_options, tls_context
+from bmqtwist.cli.shell.console import FileLog
+from bmqtwist.cli.shell.dumpfile import parse_dump
+from bmqtwist.cli.shell.grammar import CommandError, Undecodable
+from bmqtwist.cli.shell.helptext import HELP
+from bmqtwist.cli.shell.posting import Plan, Poster, next_number
+from bmqtwist.cli.shell.printing import (
+    ack_text,
+    command_text,
+    correlation_text,
+    listing,
+    message_event_text,
+    outcome,
+    outcome_text,
+    push_text,
+    session_event_text,
+    status_text,
+)
+from bmqtwist.cli.shell.settings import Settings, queue_options
+from bmqtwist.errors import BmqError, PeerError
+from bmqtwist.sdk import aio
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
+from bmqtwist.wire.properties import PropertyType
+
+START_TIMEOUT_S = 5.0
+LISTED_MAX = 100_000  # messages kept of one queue; a broadcast queue has no window that bounds them
+_ROOM_WAIT_S = 5.0
+
+
+class _Entry:
+    """A queue of this shell."""
+
+    def __init__(self, uri: str, flags: Flags) -> None:
+        self.uri, self.flags, self.number = uri, flags, next_number()
+        self.queue: aio.Queue | None = None  # None while it is being opened
+        self.messages: dict[bytes, Message] = {}  # not confirmed, in order of arrival
+        self.overflowed = False
+
+    @property
+    def opened(self) -> aio.Queue:
+        """The queue; CommandError while it is not open."""
+        if self.queue is None:
+            raise CommandError(f"'{self.uri}' is not open yet")
+        return self.queue
+
+
+class Shell:
+    """A session, or none, and its queues."""
+
+    def __init__(self, settings: Settings, log: logging.Logger, file_log: FileLog) -> None:
+        self._settings, self._log, self._file_log = settings, log, file_log
+        self.failures = 0
+        self._session: aio.Session | None = None
+        self._entries: dict[str, _Entry] = {}
+        self._arrived: list[Message] = []
+        self._acked: list[Ack] = []
+        self._reporting = False
+        self._news = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._actions: dict[type, Callable[[Any], Awaitable[None]]] = {
+            commands.Start: self._start, commands.Stop: self._stop, commands.Open: self._open,
+            commands.Configure: self._configure, commands.Close: self._close, commands.Post: self._post,
+            commands.BatchPost: self._batch_post, commands.LoadPost: self._load_post, commands.List: self._list,
+            commands.Confirm: self._confirm, commands.Wait: self._wait, commands.Help: self._help}
+
+    # -- lines --------------------------------------------------------------------------------------------------------
+
+    def uris(self) -> list[str]:
+        """URIs of the queues that are open."""
+        return sorted(self._entries)
+
+    async def run(self, line: str) -> bool:
+        """Carry out a line; False if it was the last one."""
+        try:
+            command = commands.parse(line)
+            if isinstance(command, commands.Bye):
+                return False
+            if command is not None:
+                await self._actions[type(command)](command)
+        except Undecodable as error:
+            self._error(f"Unable to decode: {line.strip()[:300]}\n{error}")
+        except BmqError as error:
+            self._error(str(error))
+        except OSError as error:
+            self._error(f"{error.filename or 'file'}: {error.strerror or error}")
+        return True
+
+    async def finish(self) -> None:
+        """Disconnect, if connected."""
+        if self._session is not None:
+            await self._end_session()
+        for task in self._tasks:
+            task.cancel()
+        self._log.info("Goodbye.")
+
+    def _error(self, text: str) -> None:
+        self.failures += 1
+        self._log.error("%s", text, stacklevel=2)
+
+    def _ended(self, text: str, result: Result | str) -> None:
+        """How something that was asked for ended."""
+        if result is not Result.SUCCESS:
+            self.failures += 1
+        self._log.log(logging.INFO if result is Result.SUCCESS else logging.ERROR, "<-- session.%s", text, stacklevel=2)
+
+    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it beside the commands that follow."""
+        async def guarded() -> None:
+            try:
+                await work()
+            except BmqError as error:
+                self._error(str(error))
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- the session --------------------------------------------------------------------------------------------------
+
+    async def _start(self, command: commands.Start) -> None:
+        self._log.info("--> Starting session: %s", command_text(command))
+        if self._session is not None:
+            self._ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
+            return
+        self._session = session = aio.Session(
+            options=session_options(self._settings, START_TIMEOUT_S), tls=tls_context(self._settings),
+            on_event=self._on_event)
+        if command.async_:
+            self._later(lambda: self._connect(session))
+            self._ended(f"start({START_TIMEOUT_S}) => {outcome_text(Result.SUCCESS)}", Result.SUCCESS)
+            return
+        result = Result.SUCCESS
+        try:
+            await self._connect(session)
+        except SdkError as error:
+            result = error.result
+        self._ended(f"start({START_TIMEOUT_S}) => {outcome_text(result)}", result)
+
+    async def _connect(self, session: aio.Session) -> None:
+        connected = False
+        try:
+            await session.start()
+            connected = True
+        finally:
+            if not connected and self._session is session:
+                self._session = None
+
+    async def _stop(self, command: commands.Stop) -> None:
+        self._log.info("--> Stopping session: %s", command_text(command))
+        if command.async_:
+            self._later(self._end_session)
+        else:
+            await self._end_session()
+        self._ended("stop()", Result.SUCCESS)
+
+    async def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.stop()
+            self._report()
+        self._entries.clear()
+
+    def _on_event(self, event: SessionEvent) -> None:
+        self._report()
+        self._log.info("==> EVENT received: %s", session_event_text(event))
+        self._file_log.event(event)
+        if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
+            self._entries.pop(event.uri, None)
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    def _entry(self, uri: str) -> _Entry:
+        entry = self._entries.get(uri)
+        if entry is None:
+            raise CommandError(f"unknown queue '{uri}'")
+        return entry
+
+    async def _request(self, what: str, entry: _Entry, ask: Callable[[], Awaitable[Any]], asynchronous: bool,
+                       then: Callable[[Any], None], otherwise: Callable[[], None] = lambda: None) -> None:
+        """Ask for something about a queue, and say how that ended, now or later."""
+        kind = what.removesuffix("Queue")
+
+        async def work() -> None:
+            result, message, value = Result.UNKNOWN, "", None
+            try:
+                value = await ask()
+                result = Result.SUCCESS
+            except SdkError as error:
+                result, message = error.result, error.message
+            finally:
+                if result is not Result.SUCCESS:
+                    otherwise()
+            if result is Result.SUCCESS:
+                then(value)
+            status = status_text(entry.uri, entry.number, kind, result, message)
+            if asynchronous:
+                self._log.info("==> %s_QUEUE_RESULT received: %s", kind.upper(), status)
+            self._ended(f"{what}{'Async' if asynchronous else 'Sync'}() => {outcome(result, kind)[0]} ({status})", result)
+
+        if asynchronous:
+            self._later(work)
+        else:
+            await work()
+
+    async def _open(self, command: commands.Open) -> None:
+        flags = parse_flags(command.flags)
+        options = queue_options(command.max_unconfirmed_messages, command.max_unconfirmed_bytes,
+                                command.consumer_priority, command.subscriptions)
+        self._log.info("--> Opening queue: %s", command_text(command))
+        uri, session, known = command.uri, self._session, self._entries.get(command.uri)
+        entry = known or _Entry(uri, flags)
+        refusal: Result | str = ""
+        if session is None:
+            refusal = Result.NOT_CONNECTED
+        elif known is not None:
+            refusal = Result.ALREADY_IN_PROGRESS if known.queue is None else Result.ALREADY_OPENED
+        elif not flags.any:
+            refusal = "INVALID_FLAGS"
+        if refusal or session is None:
+            status = status_text(uri, entry.number, "open", refusal)
+            form = "Async" if command.async_ else "Sync"
+            self._ended(f"openQueue{form}() => {outcome(refusal, 'open')[0]} ({status})", refusal)
+            return
+        self._entries[uri] = entry
+
+        def ask() -> Awaitable[Any]:
+            return _awaited(session.open(uri, read=flags.read, write=flags.write, options=options,
+                                         on_message=self._on_message))
+
+        def then(queue: aio.Queue) -> None:
+            entry.queue = queue
+
+        await self._request("openQueue", entry, ask, command.async_, then, lambda: self._drop(entry))
+
+    def _drop(self, entry: _Entry) -> None:
+        if self._entries.get(entry.uri) is entry:
+            del self._entries[entry.uri]
+
+    async def _configure(self, command: commands.Configure) -> None:
+        entry = self._entry(command.uri)
+        options = queue_options(command.max_unconfirmed_messages, command.max_unconfirmed_bytes,
+                                command.consumer_priority, command.subscriptions)
+        queue = entry.opened
+        self._log.info("--> Configuring queue: %s", command_text(command))
+        await self._request("configureQueue", entry, lambda: queue.configure(options), command.async_, lambda _: None)
+
+    async def _close(self, command: commands.Close) -> None:
+        entry = self._entry(command.uri)
+        queue = entry.opened
+        self._log.info("--> Closing queue: %s", command_text(command))
+        await self._request("closeQueue", entry, queue.close, command.async_, lambda _: self._drop(entry))
+
+    # -- posting ------------------------------------------------------------------------------------------------------
+
+    async def _post(self, command: commands.Post) -> None:
+        entry = self._entry(command.uri)
+        entry.opened  # noqa: B018 - it says so if it is not
+        compression = command.compression_algorithm_type.lower()
+        if compression not in ("none", "zlib", ""):
+            self._log.warning("'%s' is not a valid compression type, message will be sent uncompressed.",
+                              command.compression_algorithm_type)
+        self._log.info("--> Posting message: %s", command_text(command))
+        await self._send(entry, [each.encode("utf-8", "surrogateescape") for each in command.payload],
+                         {each.name: each.value for each in command.message_properties},
+                         {each.name: each.kind for each in command.message_properties}, compression == "zlib")
+
+    async def _load_post(self, command: commands.LoadPost) -> None:
+        entry = self._entry(command.uri)
+        entry.opened  # noqa: B018
+        self._log.info("--> Loading and posting message: %s", command_text(command))
+        payload, properties = parse_dump(Path(command.file).read_text(encoding="utf-8", errors="replace"))
+        await self._send(entry, [payload], {name: value for name, (_, value) in properties.items()},
+                         {name: kind for name, (kind, _) in properties.items()}, False)
+
+    async def _send(self, entry: _Entry, payloads: list[bytes], values: dict[str, Any], types: dict[str, PropertyType],
+                    compress: bool) -> None:
+        """Post messages that leave together."""
+        session = entry.opened.session
+        refusal: Result | str = ""
+        if not entry.flags.write:
+            refusal = "QUEUE_READONLY"
+        elif not all(payloads):
+            refusal = Result.PAYLOAD_EMPTY
+        if refusal:
+            raise CommandError(f"Failed to pack message. rc: {outcome_text(refusal, 'pack')}")
+        result = Result.SUCCESS
+        try:
+            for payload in payloads:
+                await self._post_one(entry, payload, values, types, compress)
+        except SdkError as error:
+            result = error.result
+        session.turn(flush=True)
+        self._ended(f"post() => {outcome_text(result)}", result)
+
+    async def _post_one(self, entry: _Entry, payload: bytes, values: dict[str, Any], types: dict[str, PropertyType],
+                        compress: bool) -> None:
+        """Post a message, once there is room for it."""
+        queue, loop, number = entry.opened, asyncio.get_running_loop(), next_number()
+        end = loop.time() + _ROOM_WAIT_S
+        while True:
+            try:
+                guid = queue.post_nowait(payload, values, types, ack=entry.flags.ack, compress=compress,
+                                         on_ack=self._on_ack if entry.flags.ack else None, correlation=number)
+                break
+            except SdkError as error:
+                if error.result is not Result.BW_LIMIT or loop.time() >= end:
+                    raise
+            await queue.session.room(end)
+        self._file_log.put(entry.uri, correlation_text(number), guid, payload)
+
+    async def _batch_post(self, command: commands.BatchPost) -> None:
+        entry = self._entry(command.uri)
+        plan = Plan(command.events_count, 0.0, command.event_size, command.msg_size, command.post_rate,
+                    command.post_interval, tuple(each.encode("utf-8", "surrogateescape") for each in command.payload),
+                    auto_incremented=command.auto_incremented)
+        if not entry.flags.write:
+            raise CommandError(f"Failed to pack message. rc: {outcome_text('QUEUE_READONLY', 'pack')}")
+        poster = Poster(plan, entry.opened, self._on_ack if entry.flags.ack else None, self._file_log)
+        session = entry.opened.session
+        await poster.run(lambda: session.core.online, lambda: True)
+        self._log.info("All messages have been posted")
+
+    def _on_ack(self, ack: Ack) -> None:
+        self._acked.append(ack)
+        self._report_soon()
+
+    # -- consuming ----------------------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message) -> None:
+        self._arrived.append(message)
+        self._report_soon()
+
+    def _report_soon(self) -> None:
+        if not self._reporting:
+            self._reporting = True
+            asyncio.get_running_loop().call_soon(self._report)
+
+    def _report(self) -> None:
+        """Say what came since the last time, and keep the messages."""
+        self._reporting = False
+        acked, self._acked = self._acked, []
+        if acked:
+            self._report_acks(acked)
+        arrived, self._arrived = self._arrived, []
+        if arrived:
+            self._report_messages(arrived)
+            self._news.set()
+
+    def _report_acks(self, acked: list[Ack]) -> None:
+        self._log.info("==> EVENT received: %s", message_event_text("ACK", (ack.uri for ack in acked)))
+        for index, ack in enumerate(acked):
+            entry = self._entries.get(ack.uri)
+            number = entry.number if entry else 0
+            self._file_log.ack(ack.uri, correlation_text(ack.correlation), ack.guid, outcome(ack.status)[1])
+            if not ack.ok:
+                self._error(f"ACK #{index}: {ack_text(ack, number)}")
+            elif self._settings.dump_msg:
+                self._log.info("ACK #%d: %s", index, ack_text(ack, number))
+
+    def _report_messages(self, arrived: list[Message]) -> None:
+        self._log.info("==> EVENT received: %s", message_event_text("PUSH", (message.uri for message in arrived)))
+        for index, message in enumerate(arrived):
+            entry = self._entries.get(message.uri)
+            if entry is None:
+                continue  # closed meanwhile: it will come again
+            if self._file_log.enabled:
+                self._file_log.push(message, _payload(message))
+            if self._settings.dump_msg:
+                self._log.info("PUSH #%d: %s", index, push_text(message, entry.number))
+            if self._settings.confirm_msg:
+                self._confirm_one(message)
+            else:
+                self._keep(entry, message)
+
+    def _keep(self, entry: _Entry, message: Message) -> None:
+        entry.messages[message.guid] = message
+        if len(entry.messages) > LISTED_MAX:
+            del entry.messages[next(iter(entry.messages))]
+            if not entry.overflowed:
+                entry.overflowed = True
+                self._log.warning("more than %d messages of %s: the oldest are not listed any more", LISTED_MAX, entry.uri)
+
+    def _confirm_one(self, message: Message) -> Result:
+        try:
+            message.confirm()
+        except SdkError as error:
+            self._error(f"Failed to confirm {message.guid.hex().upper()}: {error}")
+            return error.result
+        self._file_log.confirm(message)
+        return Result.SUCCESS
+
+    async def _list(self, command: commands.List) -> None:
+        entries = [self._entry(command.uri)] if command.uri is not None else list(self._entries.values())
+        self._log.info("%s", listing([(message, entry.number) for entry in entries
+                                      for message in entry.messages.values()]))
+
+    async def _confirm(self, command: commands.Confirm) -> None:
+        entry = self._entry(command.uri)
+        guids = select(command.guid, list(entry.messages))
+        if not guids:
+            self._log.info("No messages to confirm")
+        for guid in guids:
+            self._log.info("--> Confirming message with GUID %s", guid.hex().upper())
+            message, result = entry.messages[guid], Result.SUCCESS
+            try:
+                message.confirm()
+            except SdkError as error:
+                result = error.result
+            else:
+                self._file_log.confirm(message)
+                del entry.messages[guid]
+            self._ended(f"confirmMessage() => {outcome_text(result)}", result)
+
+    async def _wait(self, command: commands.Wait) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + command.timeout
+        while (count := self._unconfirmed(command.uri)) < command.messages:
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), end - loop.time())
+            except TimeoutError:
+                raise CommandError(f"{count} of {command.messages} messages within {command.timeout:g} s") from None
+        self._log.info("%d messages are there", count)
+
+    def _unconfirmed(self, uri: str | None) -> int:
+        entries = [self._entry(uri)] if uri is not None else list(self._entries.values())
+        return sum(len(entry.messages) for entry in entries)
+
+    async def _help(self, _: commands.Help) -> None:
+        self._log.info("\n%s", HELP)
+
+
+async def _awaited(opening: Awaitable[aio.Queue]) -> aio.Queue:
+    return await opening
+
+
+def _payload(message: Message) -> bytes:
+    try:
+        return message.payload
+    except PeerError:
+        return b""

@@ -1,0 +1,156 @@
+"""What is posted in series, and when: `post_rate` events every `post_interval` ms, `event_size` messages each."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bmqtwist.cli.shell.commands import Property
+from bmqtwist.cli.shell.console import FileLog
+from bmqtwist.cli.shell.printing import STAMP_BYTES, correlation_text
+from bmqtwist.cli.shell.settings import PUBSUB_PROPERTY
+from bmqtwist.cli.shell.throughput import Throughput
+from bmqtwist.errors import LocalError
+from bmqtwist.sdk import aio
+from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.wire.properties import PropertyType
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_EVENT_HEADER_BYTES = 8
+_numbers = itertools.count(1)
+
+
+def next_number() -> int:
+    """A number for a queue or a post, unique in this process."""
+    return next(_numbers)
+
+
+def clock(latency: str) -> Callable[[], int]:
+    """Nanoseconds: `epoch` since 1970, `hires` of the machine's monotonic clock, which all its processes share."""
+    return time.time_ns if latency == "epoch" else time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A series. `events` and `seconds` 0 = no bound; `payloads`, `pattern`: instead of `msg_size` bytes of alphabet."""
+
+    events: int = 0
+    seconds: float = 0.0
+    event_size: int = 1
+    msg_size: int = 1024
+    post_rate: int = 1
+    post_interval_ms: int = 1000
+    payloads: tuple[bytes, ...] = ()
+    pattern: str = ""
+    latency: str = "none"
+    properties: tuple[Property, ...] = ()
+    auto_incremented: str = ""
+    pub_sub_modulo: int = 0
+
+    def check(self) -> None:
+        """LocalError if this posts nothing, or what cannot be posted."""
+        if not self.post_rate or not self.event_size:
+            raise LocalError("nothing is posted with a postRate or an eventSize of 0")
+        if not all(self.payloads) or not self.payloads and not self.pattern and not self.msg_size:
+            raise LocalError("a message needs at least one byte of payload")
+
+
+class Content:
+    """Payload and properties of each message of a series."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._stamped = plan.latency != "none"
+        size = plan.msg_size - (STAMP_BYTES if self._stamped else 0)
+        self._filling = (_ALPHABET * (size // len(_ALPHABET) + 1))[:max(size, 0)]
+        self._values = {each.name: each.value for each in plan.properties}
+        self._types = {each.name: each.kind for each in plan.properties}
+        if plan.auto_incremented:
+            self._types[plan.auto_incremented] = PropertyType.INT64
+        if plan.pub_sub_modulo:
+            self._types[PUBSUB_PROPERTY] = PropertyType.INT64
+
+    def payload(self, number: int, now_ns: int) -> bytes:
+        """Of message `number`, from 0."""
+        plan = self._plan
+        if plan.payloads:
+            return plan.payloads[number % len(plan.payloads)]
+        if plan.pattern:
+            return f"{plan.pattern}{number:09d}".encode("utf-8", "surrogateescape")
+        return now_ns.to_bytes(STAMP_BYTES, "big") + self._filling if self._stamped else self._filling
+
+    def properties(self, number: int) -> tuple[dict[str, object], dict[str, PropertyType]]:
+        """Values and types."""
+        values: dict[str, object] = dict(self._values)
+        if self._plan.auto_incremented:
+            values[self._plan.auto_incremented] = number
+        if self._plan.pub_sub_modulo:
+            values[PUBSUB_PROPERTY] = number % self._plan.pub_sub_modulo
+        return values, self._types
+
+
+class Poster:
+    """Posts a series to a queue. `on_ack` None = no acknowledgements are asked for."""
+
+    def __init__(self, plan: Plan, queue: aio.Queue, on_ack: Callable[[Ack], None] | None, file_log: FileLog,
+                 produced: Throughput | None = None) -> None:
+        plan.check()
+        self._plan, self._queue, self._on_ack, self._file_log = plan, queue, on_ack, file_log
+        self._produced = produced
+        self._content = Content(plan)
+        self._clock = clock(plan.latency)
+        self.posted = 0
+
+    async def run(self, ready: Callable[[], bool], going: Callable[[], bool]) -> None:
+        """Post until everything is posted or `going` says no; rounds that `ready` says no to post nothing."""
+        plan, loop = self._plan, self._queue.session.loop
+        left, due = plan.events, loop.time()
+        end = due + plan.seconds if plan.seconds else None
+        while going() and (left or not plan.events) and (end is None or loop.time() < end):
+            if ready():
+                count = min(plan.post_rate, left) if plan.events else plan.post_rate
+                for _ in range(count):
+                    await self._event()
+                left -= count if plan.events else 0
+            if plan.post_interval_ms and (left or not plan.events):
+                due += plan.post_interval_ms / 1000
+                await asyncio.sleep(max(due - loop.time(), 0.0))
+            else:
+                await asyncio.sleep(0 if ready() else 0.01)
+
+    async def _event(self) -> None:
+        """Messages that leave together."""
+        session = self._queue.session
+        for _ in range(self._plan.event_size):
+            await self._message()
+        size = session.core.puts.batch_bytes
+        session.turn(flush=True)
+        if self._produced is not None:
+            self._produced.event(size + _EVENT_HEADER_BYTES)
+
+    async def _message(self) -> None:
+        number, self.posted = self.posted, self.posted + 1
+        values, types = self._content.properties(number)
+        while True:
+            now_ns = self._clock()
+            payload = self._content.payload(number, now_ns)
+            correlation = now_ns if self._plan.latency != "none" else next_number()
+            try:
+                guid = self._queue.post_nowait(payload, values, types, ack=self._on_ack is not None,
+                                               on_ack=self._on_ack, correlation=correlation)
+                break
+            except SdkError as error:
+                if error.result is not Result.BW_LIMIT:
+                    raise
+            await self._queue.session.room(self._queue.session.loop.time() + 1.0)
+        if self._file_log.enabled:
+            self._file_log.put(self._queue.uri, self.correlation(correlation), guid, payload)
+        if self._produced is not None:
+            self._produced.message(len(payload))
+
+    def correlation(self, value: object) -> str:
+        """How a correlation id of this series is written."""
+        return f"[ numeric = {value} ]" if self._plan.latency != "none" else correlation_text(value)
