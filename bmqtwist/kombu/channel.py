@@ -1,0 +1,340 @@
+"""What kombu does with queues and messages, done with a link.
+
+Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. What must reach
+processes that know nothing of each other's queues (fanout, events, remote control and its replies) goes through a
+broadcast queue named like the exchange; each reader picks what its bindings match.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Mapping
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+from kombu.utils.json import dumps, loads
+
+from bmqtwist.errors import BmqError
+from bmqtwist.kombu.errors import LinkLost, Refused
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import QueueOptions, Subscription
+
+if TYPE_CHECKING:
+    from bmqtwist.kombu.link import Reader
+    from bmqtwist.kombu.transport import Transport
+
+_MARK = "kombu"  # property of messages that this transport made
+_IDLE = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))  # keeps what it holds, wants nothing more
+_tags = itertools.count(1)
+
+Raw = dict[str, Any]
+
+
+class QoS(virtual.QoS):  # type: ignore[misc]
+    """Confirms what is acknowledged; the prefetch count is also the window that the broker keeps."""
+
+    restore_at_shutdown = False  # the broker gives what was not confirmed to others
+
+    def ack(self, delivery_tag: str) -> None:
+        """Confirm a message."""
+        self.channel.settle(delivery_tag)
+        super().ack(delivery_tag)
+        self.channel.nudge()
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Post a message again, with `requeue`; confirm it."""
+        if requeue:
+            self.channel.requeue(delivery_tag)
+        self.ack(delivery_tag)
+
+
+class Channel(virtual.Channel):  # type: ignore[misc]
+    """A channel of a connection."""
+
+    QoS = QoS
+    do_restore = False
+    connection: Transport
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self.supports_fanout = bool(connection.settings.broadcast_domain)
+        self._held: dict[str, Message] = {}  # taken and neither acknowledged nor rejected, by delivery tag
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def basic_publish(self, message: Raw, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        """Post to every queue that is bound to the exchange here, and to those who listen to it elsewhere."""
+        self._inplace_augment_message(message, exchange, routing_key)
+        queues, casting = [routing_key], False
+        if exchange:
+            queues, casting = self._route(exchange, routing_key)
+        self._post(queues, message, kwargs.get("timeout"))
+        if casting:
+            transport = self.connection
+            transport.link.cast(transport.exchange_uri(exchange), *_packed(message))
+
+    def _route(self, exchange: str, routing_key: str) -> tuple[list[str], bool]:
+        """(shared queues, is it to be broadcast as well). Refused where nobody could ever get it."""
+        entry = self.state.exchanges.get(exchange, {"durable": True, "table": []})
+        kind = self.typeof(exchange)
+        mailboxes = self.connection.mailboxes
+        queues = sorted(name for name in kind.lookup(entry["table"], exchange, routing_key, None) if name not in mailboxes)
+        casting = self.supports_fanout and (kind.type != "direct" or not entry["durable"])
+        if not queues and not casting and kind.type == "direct":
+            raise Refused(f"no queue known to this connection is bound to exchange {exchange!r} with routing key "
+                          f"{routing_key!r}: declare the queue before publishing (declare=[queue])")
+        return queues, casting
+
+    def _post(self, queues: list[str], message: Raw, timeout_s: float | None = None) -> None:
+        transport, settings = self.connection, self.connection.settings
+        if queues:
+            transport.link.post([transport.queue_uri(name) for name in queues], *_packed(message),
+                                confirm=settings.confirm_publish, timeout_s=timeout_s or settings.post_timeout_s)
+
+    def _put(self, queue: str, message: Raw, **kwargs: Any) -> None:
+        self._post([queue], message)
+
+    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+        """Text as it is, bytes in base64."""
+        return super().encode_body(body, "base64" if isinstance(body, bytes) else None)  # type: ignore[no-any-return]
+
+    # -- declaring --------------------------------------------------------------------------------------------------
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Remember what a queue is like; the broker makes it when it is opened."""
+        declared = super().queue_declare(queue=queue, passive=passive, **kwargs)
+        if not passive:
+            self.connection.declared[declared.queue] = (
+                bool(kwargs.get("durable")), bool(kwargs.get("exclusive") or kwargs.get("auto_delete")))
+        return declared
+
+    def queue_bind(self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None,
+                   **kwargs: Any) -> None:
+        """Bind a queue; one that becomes private by that listens from now on."""
+        super().queue_bind(queue, exchange, routing_key, arguments, **kwargs)
+        exchange = exchange or "amq.direct"
+        if self.supports_fanout:
+            self.connection.listen(queue, exchange, self.typeof(exchange).type)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
+        """The table has it already."""
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        """Forget a queue and its bindings. A shared one is emptied unless a condition is given; the broker removes queues
+        that nobody uses."""
+        private = queue in self.connection.mailboxes
+        if not private and not if_unused and not if_empty:
+            self._purge(queue)
+        for exchange in self.state.exchanges.values():
+            exchange["table"][:] = [row for row in exchange["table"] if row[2] != queue]
+        self.state.queue_bindings_delete(queue)
+        self.connection.declared.pop(queue, None)
+        if private:
+            self.connection.hush(queue)
+
+    def _size(self, queue: str) -> int:
+        """What is here already: the broker does not tell clients how long a queue is."""
+        transport = self.connection
+        if queue in transport.mailboxes:
+            self._sort_mail()
+            return len(transport.mailboxes[queue])
+        reader = transport.readers.get(queue)
+        return len(reader.inbox) if reader else 0
+
+    def _purge(self, queue: str) -> int:
+        """Confirm what the queue has for us, until nothing came for a moment; how much that was."""
+        transport, count = self.connection, self._size(queue)
+        if queue in transport.mailboxes:
+            transport.mailboxes[queue].clear()
+            return count
+        link, settings, count = transport.link, transport.settings, 0
+        reader = transport.read(queue, self._options(queue, True))
+        while link.wait(lambda: reader.inbox, max(settings.get_wait_s, 0.5)):
+            while reader.inbox:
+                link.confirm(link.take(reader))
+                count += 1
+        self._relax(queue)
+        return count
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    def _options(self, queue: str, no_ack: bool = False) -> QueueOptions:
+        """How a queue is read by its consumer."""
+        settings = self.connection.settings
+        window = settings.max_unconfirmed if no_ack else self.qos.prefetch_count or settings.max_unconfirmed
+        arguments = self.connection.consumed.get(queue, (no_ack, {}))[1]
+        return QueueOptions(subscriptions=(Subscription(
+            str(arguments.get("x-expression", "")), window, settings.max_unconfirmed_bytes,
+            int(arguments.get("x-priority", 0))),))
+
+    def basic_consume(self, queue: str, no_ack: bool, callback: Callable[[Any], object], consumer_tag: str,
+                      **kwargs: Any) -> None:
+        """Begin to consume. `arguments`: x-priority, x-expression."""
+        if queue not in self.connection.mailboxes:
+            self.connection.consumed[queue] = bool(no_ack), kwargs.get("arguments") or {}
+            self.connection.read(queue, self._options(queue, bool(no_ack)))
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        self.nudge()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Consume no longer; what is held may still be acknowledged."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is None or queue in self._active_queues:
+            return
+        self.connection.consumed.pop(queue, None)
+        if queue in self.connection.mailboxes:
+            self.queue_delete(queue)
+        else:
+            self._relax(queue)
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Set how many messages may be held; 0 = as many as `max_unconfirmed`. It may change at any time."""
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        transport = self.connection
+        for queue in self._active_queues:
+            if not transport.consumed.get(queue, (True,))[0]:
+                transport.link.tune(transport.readers[queue], self._options(queue))
+        self.nudge()
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """One message, if there is one within a moment."""
+        transport = self.connection
+        if queue in transport.mailboxes or queue in transport.consumed:
+            return super().basic_get(queue, no_ack, **kwargs)
+        held = transport.readers[queue].unconfirmed if queue in transport.readers else 0
+        options = QueueOptions(held + 1, transport.settings.max_unconfirmed_bytes)
+        reader = transport.read(queue, options)
+        try:
+            transport.link.wait(lambda: reader.inbox, transport.settings.get_wait_s)
+            return super().basic_get(queue, no_ack, **kwargs)
+        finally:
+            self._relax(queue)
+
+    def _relax(self, queue: str) -> None:
+        """A queue without consumer: close it, unless something of it is held; then it gets nothing more."""
+        transport = self.connection
+        reader = transport.readers.get(queue)
+        if reader is None or queue in transport.consumed:
+            return
+        if reader.unconfirmed:
+            transport.link.tune(reader, _IDLE)
+        else:
+            transport.unread(queue)
+
+    def _get(self, queue: str, timeout: float | None = None) -> Raw:
+        transport = self.connection
+        mailbox = transport.mailboxes.get(queue)
+        if mailbox is not None:
+            self._sort_mail()
+            if not mailbox:
+                raise Empty
+            raw = mailbox.popleft()
+            return _tagged(raw, False)
+        reader = transport.readers.get(queue)
+        if reader is None or not reader.inbox:
+            raise Empty
+        message = transport.link.take(reader)
+        raw = _tagged(_unpacked(message, queue), message.redelivered)
+        if transport.consumed.get(queue, (False,))[0]:
+            transport.link.confirm(message)
+        else:
+            self._held[raw["properties"]["delivery_tag"]] = message
+        return raw
+
+    def _sort_mail(self) -> None:
+        """From what was broadcast to the private queues that are bound accordingly."""
+        transport = self.connection
+        for exchange, (reader, _) in transport.heard.items():
+            while reader.inbox:
+                raw = _unpacked(transport.link.take(reader), "")
+                reader.unconfirmed -= 1  # nothing to confirm: at most once
+                key = raw["properties"]["delivery_info"].get("routing_key") or ""
+                for name in self.typeof(exchange).lookup(self.get_table(exchange), exchange, key, None):
+                    if name in transport.mailboxes:
+                        transport.mailboxes[name].append(raw)
+
+    def nudge(self) -> None:
+        """There is room again, or a new consumer: look whether something waits for that."""
+        if any(self._size(queue) for queue in self._active_queues):
+            self.connection.link.alarm()
+
+    # -- ends of messages -------------------------------------------------------------------------------------------
+
+    def settle(self, delivery_tag: str) -> None:
+        """Confirm what is held under a tag."""
+        if self.closed:
+            raise LinkLost("the channel is closed: the message goes to others")
+        message = self._held.pop(delivery_tag, None)
+        if message is not None:
+            self.connection.link.confirm(message)
+            reader: Reader = message.queue.owner
+            if not reader.unconfirmed:
+                self._relax(self.connection.names[reader.uri])
+
+    def requeue(self, delivery_tag: str) -> None:
+        """Post what is held under a tag again, at the end of its queue and marked as redelivered."""
+        message = self._held.get(delivery_tag)
+        if message is not None:
+            transport = self.connection
+            transport.link.post([message.uri], message.payload, {**message.properties, "redelivered": True},
+                                confirm=True, timeout_s=transport.settings.post_timeout_s)
+
+    def _restore(self, message: Any) -> None:
+        """For basic_recover."""
+        self.requeue(message.delivery_tag)
+        self.settle(message.delivery_tag)
+
+    def close(self) -> None:
+        """Cancel all consumers; the broker gives what was not confirmed to others."""
+        if self.closed:
+            return
+        readers: list[Reader] = [message.queue.owner for message in self._held.values()]
+        self._held.clear()
+        for reader in readers:
+            reader.unconfirmed -= 1
+        with contextlib.suppress(LinkLost, Refused):
+            for tag in list(self._consumers):
+                self.basic_cancel(tag)
+            for reader in readers:
+                self._relax(self.connection.names[reader.uri])
+        super().close()
+
+
+def _packed(message: Raw) -> tuple[bytes, dict[str, object]]:
+    """(payload, properties): the whole message as JSON, and what subscriptions may ask for."""
+    properties: dict[str, object] = {_MARK: True}
+    task = message["headers"].get("task")
+    key = message["properties"]["delivery_info"].get("routing_key")
+    for name, value in (("task", task), ("routing_key", key)):
+        if value and isinstance(value, str):
+            properties[name] = value
+    return dumps(message).encode(), properties
+
+
+def _unpacked(message: Message, queue: str) -> Raw:
+    """A message as kombu knows it. One of another producer: its payload as bytes, its properties as headers."""
+    properties: dict[str, Any] = {}
+    payload = b""
+    with contextlib.suppress(BmqError):
+        properties = message.properties
+        payload = message.payload
+    if properties.get(_MARK) is True:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            raw: Raw = loads(payload)
+            info = raw["properties"]["delivery_info"]
+            info["redelivered"] = bool(properties.get("redelivered"))
+            return raw
+    body = virtual.Base64().encode(payload)
+    return {"body": body, "content-type": "application/data", "content-encoding": "binary", "headers": properties,
+            "properties": {"body_encoding": "base64", "delivery_info": {"exchange": "", "routing_key": queue}}}
+
+
+def _tagged(raw: Raw, redelivered: bool) -> Raw:
+    """The same message with a delivery tag that nobody else has."""
+    properties = raw["properties"]
+    info = {**properties["delivery_info"]}
+    info["redelivered"] = redelivered or info.get("redelivered", False)
+    return {**raw, "properties": {**properties, "delivery_tag": str(next(_tags)), "delivery_info": info}}
