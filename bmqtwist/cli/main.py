@@ -10,12 +10,14 @@ from bmqtwist.cli.lazygroup import LazyGroup
 
 COMMANDS = {
     "admin": ("bmqtwist.cli.admin:admin", "Run admin commands in a broker."),
+    "bench": ("bmqtwist.cli.bench:bench", "Measure throughput and latency through a queue."),
     "check": ("bmqtwist.cli.check:check", "Look at a configuration and say what is wrong with it."),
     "consume": ("bmqtwist.cli.consume:consume", "Print the messages of a queue, and confirm them."),
     "password": ("bmqtwist.cli.password:password", "Make the hash of a password for a configuration."),
     "produce": ("bmqtwist.cli.produce:produce", "Post messages to a queue."),
     "shell": ("bmqtwist.cli.shell.command:shell", "The commands of bmqtool: type them, or run a script."),
     "storage": ("bmqtwist.cli.storage:storage", "Look at storage files: search, check and compare them."),
+    "tail": ("bmqtwist.cli.tail:tail", "Follow a queue without consuming."),
 }
 _EPILOG = "\b\nExit codes:\n" + "\n".join(
     f"  {code:<4} {click.wrap_text(text, 72, '', ' ' * 7).strip()}" for code, text in EXIT_CODES.items())

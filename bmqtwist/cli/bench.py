@@ -1,0 +1,255 @@
+"""`bmq bench`: throughput and latency through one queue, as a client sees them.
+
+Every message carries the run's id and the time it was due: with --rate the latency counts from when a message should
+have been posted, so that a stall is not hidden. Messages of others are neither counted nor confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import time
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import click
+
+from bmqtwist.cli.connection import Connection, connection_options
+from bmqtwist.cli.exits import EXIT_GOOD, EXIT_NOT_ALL
+from bmqtwist.cli.histogram import Histogram
+from bmqtwist.cli.output import Watch, progress
+from bmqtwist.cli.running import Life, checked_uri, open_queue, run
+from bmqtwist.ids import parse_uri
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
+from bmqtwist.sdk.aio import Queue
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import QueueOptions
+from bmqtwist.sdk.results import Ack, SdkError
+
+STAMP = struct.Struct(">8sQ")  # id of the run, nanoseconds of the monotonic clock
+_DURATION_S = 5.0
+_STEP_S = 0.1  # progress of a run that lasts a given time
+_BUSY_PERCENT = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is done. `count` and `rate` are of all producers together, `in_flight` of each."""
+
+    producers: int
+    consumers: int
+    size: int
+    count: int | None
+    duration: float | None
+    batch: int
+    rate: float | None
+    in_flight: int
+    compress: bool
+
+
+@click.command()
+@connection_options
+@click.argument("uri")
+@click.option("-P", "--producers", default=1, show_default=True, type=click.IntRange(0, 1000), help="Sessions that post.")
+@click.option("-C", "--consumers", default=1, show_default=True, type=click.IntRange(0, 1000),
+              help="Sessions that read and confirm.")
+@click.option("--size", default=1024, show_default=True, type=click.IntRange(STAMP.size, APPLICATION_DATA_BYTES_MAX),
+              help="Bytes of a payload.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Messages in all.")
+@click.option("--duration", type=click.FloatRange(0, min_open=True),
+              help=f"Seconds to post for.  [default: {_DURATION_S:g}, without --count]")
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages posted in one go.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages per second of all producers together.")
+@click.option("--in-flight", default=1000, show_default=True, type=click.IntRange(1),
+              help="Messages of a producer without acknowledgement at a time.")
+@click.option("--max-unconfirmed", default=10_000, show_default=True, type=click.IntRange(1),
+              help="Window of each consumer.")
+@click.option("--compress", is_flag=True, help="Compress payloads of 1 KiB and more.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
+def bench(connection: Connection, uri: str, max_unconfirmed: int, as_json: bool, quiet: bool, **plan: Any) -> None:
+    """Post to the queue URI and read from it, and say how fast that was.
+
+    \b
+    bmq bench bmq://bmq.test.persistent.priority/bench
+    bmq bench bmq://bmq.test.mem.fanout/bench?id=foo --rate 1000 --duration 30 --json
+    bmq bench bmq://bmq.test.mem.priority/bench -P 2 -C 0 --size 65536 -n 10000
+
+    All runs in one process, on one core: with a client CPU near 100 % it is this client that is measured. Exit code 1
+    if messages were refused or did not arrive.
+    """
+    if plan["duration"] is None and plan["count"] is None:
+        plan["duration"] = _DURATION_S
+    wanted = Plan(**plan)
+    if not wanted.producers:
+        raise click.UsageError("At least one producer is needed: there is nothing to measure otherwise.")
+    checked_uri(uri)
+    options = QueueOptions(max_unconfirmed, max(32 << 20, max_unconfirmed * wanted.size))
+
+    async def work(life: Life) -> int:
+        async with AsyncExitStack() as stack:
+            async def opened(to: str, read: bool) -> Queue:
+                session = await stack.enter_async_context(life.session(connection, compression=wanted.compress))
+                return await open_queue(life, session, to, read=read, write=not read, options=options)
+            readers = [await opened(uri, True) for _ in range(wanted.consumers)]
+            writers = [await opened(parse_uri(uri).canonical, False) for _ in range(wanted.producers)]
+            result = await Bench(life, wanted, readers, writers, connection.timeout).run(not quiet)
+        click.echo(json.dumps(result) if as_json else as_text(uri, result))
+        good = not result["refused"] and not result["missing"]
+        return EXIT_GOOD if good else EXIT_NOT_ALL
+    raise SystemExit(run(work))
+
+
+class Bench:
+    """One run."""
+
+    def __init__(self, life: Life, plan: Plan, readers: list[Queue], writers: list[Queue], patience_s: float) -> None:
+        self._life, self._plan, self._patience_s = life, plan, patience_s
+        self._readers, self._writers = readers, writers
+        self._run_id = os.urandom(8)
+        self._filler = b"x" * (plan.size - STAMP.size)
+        self._acks, self._deliveries = Histogram(), Histogram()
+        self._posted = self._answered = self._refused = self._foreign = 0
+        self._last_ack = self._last_delivery = 0
+        self._news = asyncio.Event()
+        self._watch: Watch = lambda count: None
+
+    async def run(self, shown: bool) -> dict[str, Any]:
+        """Post, wait for what is under way, and give the figures."""
+        plan = self._plan
+        readers = [asyncio.ensure_future(self._read(queue)) for queue in self._readers]
+        total = plan.count or int((plan.duration or 0) / _STEP_S)
+        with progress("bench", total, shown) as watch:
+            self._watch = watch if plan.count else self._watch
+            ticking = None if plan.count else asyncio.ensure_future(_tick(total, watch))
+            cpu, begun = time.process_time(), time.monotonic_ns()
+            await asyncio.gather(*(self._post(index, queue, begun) for index, queue in enumerate(self._writers)))
+            await self._until(lambda: self._answered == self._posted)
+            expected = self._expected()
+            await self._until(lambda: self._deliveries.count >= expected)
+            cpu = time.process_time() - cpu
+            wall = (time.monotonic_ns() - begun) / 1e9
+            if ticking is not None:
+                ticking.cancel()
+        for reader in readers:
+            reader.cancel()
+        return self._result(begun, cpu, wall, expected)
+
+    def _expected(self) -> int:
+        """Deliveries that must come: one for each consumer of a broadcast queue, else one in all."""
+        if not self._readers:
+            return 0
+        times = len(self._readers) if self._readers[0].core.at_most_once else 1
+        return self._acks.count * times
+
+    async def _post(self, index: int, queue: Queue, begun: int) -> None:
+        plan, clock, life = self._plan, time.monotonic_ns, self._life
+        share = None if plan.count is None else plan.count // plan.producers + (index < plan.count % plan.producers)
+        end = None if plan.duration is None else begun + int(plan.duration * 1e9)
+        interval = plan.producers * 1e9 / plan.rate if plan.rate else 0.0
+        done, flight = 0, _Flight()
+        while (share is None or done < share) and (end is None or clock() < end) and not life.stopping.is_set():
+            due = begun + int((done + index / plan.producers) * interval) if interval else clock()
+            if due > clock():
+                await life.sleep((due - clock()) / 1e9)
+            while flight.count + plan.batch > max(plan.in_flight, plan.batch) and not life.stopping.is_set():
+                self._news.clear()
+                await life.wait_for(self._news.wait())
+            for _ in range(plan.batch if share is None else min(plan.batch, share - done)):
+                stamp = begun + int((done + index / plan.producers) * interval) if interval else clock()
+                queue.post_nowait(STAMP.pack(self._run_id, stamp) + self._filler, on_ack=self._on_ack,
+                                  correlation=(flight, stamp))
+                done += 1
+                flight.count += 1
+                self._posted += 1
+            await asyncio.sleep(0)
+
+    def _on_ack(self, ack: Ack) -> None:
+        flight, stamp = cast("tuple[_Flight, int]", ack.correlation)
+        flight.count -= 1
+        self._answered += 1
+        if ack.ok:
+            self._last_ack = now = time.monotonic_ns()
+            self._acks.add(now - stamp)
+        else:
+            self._refused += 1
+        self._watch(1)
+        self._news.set()
+
+    async def _read(self, queue: Queue) -> None:
+        while True:
+            message = await queue.get()
+            self._on_message(message)
+            try:
+                while True:
+                    self._on_message(queue.get_nowait())
+            except IndexError:
+                await asyncio.sleep(0)
+
+    def _on_message(self, message: Message) -> None:
+        payload = message.payload
+        if len(payload) < STAMP.size or not payload.startswith(self._run_id):
+            self._foreign += 1
+            return
+        self._last_delivery = now = time.monotonic_ns()
+        self._deliveries.add(now - STAMP.unpack_from(payload)[1])
+        try:
+            message.confirm()
+        except SdkError:
+            pass  # the connection is lost: the message comes again
+        self._news.set()
+
+    async def _until(self, done: Any) -> None:
+        """Wait for something, as long as there is news now and then."""
+        while not done() and not self._life.stopping.is_set():
+            self._news.clear()
+            if await self._life.wait_for(self._news.wait(), min(self._patience_s, 10.0)) is None:
+                return
+
+    def _result(self, begun: int, cpu: float, wall: float, expected: int) -> dict[str, Any]:
+        plan = self._plan
+        posting, reading = (self._last_ack - begun) / 1e9, (self._last_delivery - begun) / 1e9
+        consumed = self._deliveries.count
+        return {
+            "plan": asdict(plan), "posted": self._posted, "acknowledged": self._acks.count, "refused": self._refused,
+            "consumed": consumed, "missing": max(expected - consumed, 0) + self._posted - self._answered,
+            "ofOthers": self._foreign, "seconds": round(wall, 3),
+            "postedPerSecond": round(self._acks.count / posting) if posting > 0 else 0,
+            "consumedPerSecond": round(consumed / reading) if reading > 0 else 0,
+            "ackMs": self._acks.tree(), "deliveryMs": self._deliveries.tree(),
+            "clientCpuPercent": round(100 * cpu / wall) if wall else 0}
+
+
+class _Flight:
+    """Posts of one producer without acknowledgement."""
+
+    count = 0
+
+
+async def _tick(total: int, watch: Watch) -> None:
+    for _ in range(total):
+        await asyncio.sleep(_STEP_S)
+        watch(1)
+
+
+def as_text(uri: str, result: dict[str, Any]) -> str:
+    """The figures for people."""
+    plan = result["plan"]
+    lines = [f"{uri}: {plan['producers']} producer(s), {plan['consumers']} consumer(s), {plan['size']} B, "
+             f"{result['seconds']:g} s"]
+    for what, count, rate, times in (("posted", result["acknowledged"], result["postedPerSecond"], result["ackMs"]),
+                                     ("consumed", result["consumed"], result["consumedPerSecond"],
+                                      result["deliveryMs"])):
+        if what == "consumed" and not plan["consumers"]:
+            continue
+        figures = "   ".join(f"{name} {value:g}" for name, value in times.items())
+        lines += [f"  {what:<9} {count} messages   {rate} msg/s   {rate * plan['size'] / (1 << 20):.1f} MiB/s",
+                  f"  {'to ack' if what == 'posted' else 'to reader':<9} {figures}   (ms)"]
+    lines.append(f"  client    {result['clientCpuPercent']} % of a core"
+                 + ("; the client is the limit here" if result["clientCpuPercent"] >= _BUSY_PERCENT else ""))
+    lines += [f"  {count} {text}" for count, text in ((result["refused"], "refused"), (result["missing"], "did not arrive"),
+                                                     (result["ofOthers"], "messages of others were left alone")) if count]
+    return "\n".join(lines)

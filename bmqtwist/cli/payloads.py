@@ -1,0 +1,224 @@
+"""What `bmq produce` posts: properties of the command line, lines of JSON, standard input piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import os
+import select
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bmqtwist.errors import LocalError
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
+from bmqtwist.sdk.message import typed
+from bmqtwist.wire.properties import PropertyType, encode
+
+_READ_BYTES = 1 << 16
+_STDIN = 0
+_ALIASES = {"int": PropertyType.INT64, "str": PropertyType.STRING, "bytes": PropertyType.BINARY}
+TYPE_NAMES = [each.name.lower() for each in PropertyType]
+
+
+class BadInput(LocalError):
+    """The input cannot be posted; the text says which line or file and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One message to post. `where`: what a complaint calls it."""
+
+    payload: bytes
+    properties: dict[str, object] = field(default_factory=dict)
+    types: dict[str, PropertyType] = field(default_factory=dict)
+    where: str = ""
+
+
+@dataclass(slots=True)
+class Properties:
+    """Values and types by name."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    types: dict[str, PropertyType] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """LocalError if they cannot be sent: a name or a number out of range."""
+        if self.values:
+            encode(typed(self.values, self.types), True)
+
+    def over(self, base: Properties) -> Properties:
+        """These, and those of `base` that are not among them."""
+        types = {name: kind for name, kind in base.types.items() if name not in self.values}
+        return Properties({**base.values, **self.values}, {**types, **self.types})
+
+
+def type_of(name: str) -> PropertyType:
+    """The type that a name means, in any case."""
+    lower = name.lower()
+    if lower in _ALIASES:
+        return _ALIASES[lower]
+    if lower not in TYPE_NAMES:
+        raise LocalError(f"'{name}' is no property type, use one of {', '.join(TYPE_NAMES)}")
+    return PropertyType[name.upper()]
+
+
+def parse_properties(texts: tuple[str, ...]) -> Properties:
+    """`name=value` (a string) or `name:type=value`; binary values are hexadecimal digits."""
+    found = Properties()
+    for text in texts:
+        key, equals, value = text.partition("=")
+        name, colon, kind_name = key.partition(":")
+        if not equals or not name:
+            raise LocalError(f"'{text}': a property is name=value or name:type=value")
+        try:
+            kind = type_of(kind_name) if colon else PropertyType.STRING
+            found.values[name], found.types[name] = _from_text(value, kind), kind
+        except LocalError as error:
+            raise LocalError(f"property '{text}': {error}") from None
+    found.check()
+    return found
+
+
+def _from_text(text: str, kind: PropertyType) -> object:
+    if kind is PropertyType.STRING:
+        return text
+    if kind is PropertyType.BINARY:
+        try:
+            return bytes.fromhex(text)
+        except ValueError:
+            raise LocalError("a binary value is written as hexadecimal digits") from None
+    if kind is PropertyType.BOOL:
+        if text.lower() not in ("true", "false", "1", "0"):
+            raise LocalError("a bool is true or false")
+        return text.lower() in ("true", "1")
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise LocalError(f"'{text[:40]}' is no integer") from None
+
+
+def parse_json_line(line: bytes, base: Properties, where: str) -> Post:
+    """An object with `payload` (text, or any JSON, which is posted as JSON) or `payloadBase64`, and `properties`.
+
+    What `bmq consume --json` prints is such a line; its other members are passed over. BadInput names the line.
+    """
+    try:
+        tree = json.loads(line)
+    except ValueError as error:
+        raise BadInput(f"{where}: not JSON: {error}") from None
+    if not isinstance(tree, dict):
+        raise BadInput(f"{where}: an object is expected, for instance {{\"payload\": \"text\"}}")
+    try:
+        own = _json_properties(tree.get("properties"))
+        own.check()
+        merged = own.over(base)
+        return Post(_json_payload(tree), merged.values, merged.types, where)
+    except LocalError as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def _json_payload(tree: dict[str, Any]) -> bytes:
+    if ("payload" in tree) == ("payloadBase64" in tree):
+        raise LocalError("exactly one of \"payload\" and \"payloadBase64\" is expected")
+    if "payloadBase64" in tree:
+        return _base64(tree["payloadBase64"], "payloadBase64")
+    payload = tree["payload"]
+    text = payload if isinstance(payload, str) else json.dumps(payload, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _base64(text: object, name: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)  # type: ignore[arg-type]
+    except (TypeError, ValueError, binascii.Error):
+        raise LocalError(f"\"{name}\" is not base64") from None
+
+
+def _json_properties(tree: object) -> Properties:
+    """Values, or objects with `type` and `value` (`valueBase64` for binary ones)."""
+    found = Properties()
+    if tree is None:
+        return found
+    if not isinstance(tree, dict):
+        raise LocalError("\"properties\" is no object")
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            kind = type_of(str(value.get("type", "")))
+            found.types[name] = kind
+            if "valueBase64" in value:
+                raw = _base64(value["valueBase64"], f"properties.{name}.valueBase64")
+                value = raw if kind is PropertyType.BINARY else raw.decode("utf-8", "surrogateescape")
+            else:
+                value = value.get("value")
+        if not isinstance(value, (bool, int, str, bytes)):
+            raise LocalError(f"property \"{name}\": a value is a string, an integer, true or false, or an object with "
+                             "\"type\" and \"value\"")
+        _check_kind(name, value, found.types.get(name))
+        found.values[name] = value
+    return found
+
+
+def _check_kind(name: str, value: object, kind: PropertyType | None) -> None:
+    wanted: type = {None: object, PropertyType.BOOL: bool, PropertyType.STRING: str,
+                    PropertyType.BINARY: bytes}.get(kind, int)
+    if not isinstance(value, wanted) or wanted is int and isinstance(value, bool):
+        raise LocalError(f"property \"{name}\": {json.dumps(value, default=repr)[:40]} is no "
+                         f"{kind.name if kind else 'value'}")
+
+
+# -- standard input -----------------------------------------------------------------------------------------------------
+
+async def stdin_chunks(stopping: asyncio.Event, watch: Callable[[int], None]) -> AsyncIterator[bytes]:
+    """Standard input as it comes, until its end or until `stopping` is set. `watch` is told the bytes."""
+    poll = select.poll()
+    poll.register(_STDIN, select.POLLIN)
+    while not stopping.is_set():
+        if not poll.poll(0):
+            await _readable(stopping)
+            continue
+        data = os.read(_STDIN, _READ_BYTES)
+        if not data:
+            return
+        watch(len(data))
+        yield data
+
+
+async def _readable(stopping: asyncio.Event) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(_STDIN, ready.set)
+    waiting = [asyncio.ensure_future(each.wait()) for each in (ready, stopping)]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loop.remove_reader(_STDIN)
+        for each in waiting:
+            each.cancel()
+
+
+async def split(chunks: AsyncIterator[bytes], delimiter: bytes) -> AsyncIterator[tuple[int, bytes]]:
+    """(number from 1, piece) of what lies between delimiters; a last piece without delimiter counts, too."""
+    rest, number = b"", 0
+    async for chunk in chunks:
+        pieces = (rest + chunk).split(delimiter)
+        rest = pieces.pop()
+        for piece in pieces:
+            number += 1
+            yield number, piece
+        if len(rest) > APPLICATION_DATA_BYTES_MAX:
+            raise BadInput(f"line {number + 1}: more than {APPLICATION_DATA_BYTES_MAX} bytes without a delimiter")
+    if rest:
+        yield number + 1, rest
+
+
+def read_whole(path: str) -> bytes:
+    """A file as one payload."""
+    with open(path, "rb") as file:
+        data = file.read(APPLICATION_DATA_BYTES_MAX + 1)
+    if not data:
+        raise BadInput(f"{path} is empty: a message needs at least one byte")
+    if len(data) > APPLICATION_DATA_BYTES_MAX:
+        raise BadInput(f"{path} has more than the {APPLICATION_DATA_BYTES_MAX} bytes that a message may have")
+    return data

@@ -1,0 +1,151 @@
+"""Messages as text: raw, hexadecimal, a line of JSON, or a template. Pure; the output is bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import string
+from collections.abc import Callable
+from typing import Any
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.ids import parse_uri
+from bmqtwist.sdk.message import Message
+from bmqtwist.wire.properties import PropertyType
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+Form = Callable[[Message], bytes]
+SafeForm = Callable[[Message], bytes | None]
+
+
+def unescape(text: str) -> bytes:
+    r"""The bytes of a text in which `\n`, `\t`, `\r`, `\0`, `\\` and `\xHH` are understood; LocalError for others."""
+    out, at = bytearray(), 0
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char != "\\":
+            out += char.encode("utf-8", "surrogateescape")
+            continue
+        after = text[at:at + 1]
+        at += 1
+        if after in _ESCAPES and after:
+            out += _ESCAPES[after].encode()
+            continue
+        digits = text[at:at + 2]
+        try:
+            out.append(int(digits, 16) if after == "x" and len(digits) == 2 else int("no"))
+        except ValueError:
+            raise LocalError(f"'\\{after}' is not understood: use \\n, \\t, \\r, \\0, \\\\ or \\xHH") from None
+        at += 2
+    return bytes(out)
+
+
+def delimiter_of(text: str) -> bytes:
+    """What ends a message; not empty."""
+    found = unescape(text)
+    if not found:
+        raise LocalError("a delimiter needs at least one byte")
+    return found
+
+
+def raw_form(delimiter: bytes) -> Form:
+    """The payload and a delimiter."""
+    return lambda message: message.payload + delimiter
+
+
+def hex_form() -> Form:
+    """The payload as hexadecimal digits on a line."""
+    return lambda message: message.payload.hex().encode() + b"\n"
+
+
+def json_form() -> Form:
+    """One JSON object on a line; see `as_tree`."""
+    return lambda message: json.dumps(as_tree(message), ensure_ascii=False).encode() + b"\n"
+
+
+def as_tree(message: Message) -> dict[str, Any]:
+    """A message as plain data. What is not UTF-8 is base64 under a name that says so."""
+    tree: dict[str, Any] = {"guid": message.guid.hex().upper(), "uri": message.uri}
+    if message.redelivered:
+        tree["redelivered"] = True
+    if message.subscription is not None and message.subscription.expression:
+        tree["subscription"] = message.subscription.expression
+    values, types = message.properties, message.property_types
+    if values:
+        tree["properties"] = {name: _property(types[name], value) for name, value in values.items()}
+    try:
+        tree["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        tree["payloadBase64"] = base64.b64encode(message.payload).decode()
+    return tree
+
+
+def _property(kind: PropertyType, value: object) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            value = value.encode("utf-8", "surrogateescape")
+    if isinstance(value, bytes):
+        return {"type": kind.name, "valueBase64": base64.b64encode(value).decode()}
+    return {"type": kind.name, "value": value}
+
+
+_FIELDS: dict[str, Callable[[Message], bytes]] = {
+    "payload": lambda message: message.payload,
+    "hex": lambda message: message.payload.hex().encode(),
+    "base64": lambda message: base64.b64encode(message.payload),
+    "json": lambda message: json.dumps(as_tree(message), ensure_ascii=False).encode(),
+    "guid": lambda message: message.guid.hex().upper().encode(),
+    "size": lambda message: b"%d" % len(message.payload),
+    "uri": lambda message: message.uri.encode(),
+    "domain": lambda message: parse_uri(message.uri).qualified_domain.encode(),
+    "queue": lambda message: parse_uri(message.uri).queue.encode(),
+    "app": lambda message: parse_uri(message.uri).app_id.encode(),
+    "redelivered": lambda message: b"true" if message.redelivered else b"false",
+    "properties": lambda message: json.dumps({name: _property(message.property_types[name], value) for name, value
+                                              in message.properties.items()}, ensure_ascii=False).encode(),
+}
+FIELD_NAMES = tuple(_FIELDS)
+
+
+def template_form(template: str) -> Form:
+    r"""A template: `{payload}`, `{guid}` and the other fields, `{p.NAME}` for a property, `{{` for a brace; escapes as in
+    `unescape`. LocalError for a field that does not exist."""
+    parts: list[bytes | Callable[[Message], bytes]] = []
+    try:
+        pieces = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise LocalError(f"template '{template}': {error}; a brace itself is written {{{{ or }}}}") from None
+    for literal, name, spec, conversion in pieces:
+        parts.append(unescape(literal))
+        if name is None:
+            continue
+        if spec or conversion or not (name in _FIELDS or name.startswith("p.") and name[2:]):
+            raise LocalError(f"template '{template}': '{{{name}}}' is no field; there are {', '.join(FIELD_NAMES)} and "
+                             "p.NAME for a property")
+        parts.append(_FIELDS[name] if name in _FIELDS else _value_of(name[2:]))
+    return lambda message: b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
+
+
+def _value_of(name: str) -> Callable[[Message], bytes]:
+    def value(message: Message) -> bytes:
+        found = message.properties.get(name, "")
+        if isinstance(found, bytes):
+            return found
+        if isinstance(found, bool):
+            return b"true" if found else b"false"
+        return str(found).encode("utf-8", "surrogateescape")
+    return value
+
+
+def safe(form: Form, complain: Callable[[str], None]) -> SafeForm:
+    """The form, but None for a message that cannot be read, after `complain` has heard of it."""
+    def rendered(message: Message) -> bytes | None:
+        try:
+            return form(message)
+        except PeerError as error:
+            complain(f"message {message.guid.hex().upper()} cannot be read: {error}")
+            return None
+    return rendered
