@@ -251,6 +251,7 @@ class Simple(Client):
         self.event(_LETTERS.get(event.kind, event.kind.name))
 
     def _deliver(self, message: Message) -> None:
+        message.queue.owner.session.core.consumed(1)
         self.delivered(message.uri, message.guid, message.payload, message.redelivered, message.confirm)
 
     def run(self) -> None:
@@ -259,11 +260,8 @@ class Simple(Client):
         with simple.Session(self.broker, on_event=self._on_event, **OPTIONS) as session:
             queues: list[Any] = []
             for uri in self.queues:
-                queue = simple.Queue(session, uri, None)
-                queue.deliver = self._deliver  # type: ignore[method-assign]  # as it arrives, not as it is polled
-                session.request(lambda token, now, queue=queue: session._open(  # type: ignore[misc]
-                    queue, token, now, reading, not reading, None, None))
-                queues.append(queue)
+                queues.append(session.open(uri, read=reading, write=not reading,
+                                           on_message=self._deliver if reading else None))
             while not self.stopping.is_set():
                 if reading:
                     session.wait(self.stopping.is_set, 0.1, quiet=True)

@@ -1,0 +1,56 @@
+"""The judge of the restart run must see what it is there for."""
+
+from __future__ import annotations
+
+import pytest
+
+from soak.restart_clients import parse, payload
+from soak.restart_judge import Consumed, Produced, judge
+
+URI = "bmq://d/q"
+GUIDS = ["a", "b", "c", "d"]
+ACKS = [(number, guid, "SUCCESS") for number, guid in enumerate(GUIDS)]
+ALL = [(0, guid, "p", number, False) for number, guid in enumerate(GUIDS)]
+EVENTS = ("p", "CLROLRLROSD", 1)
+
+
+def wrong(acks: object = ACKS, deliveries: object = ALL, events: tuple[str, str, int] = EVENTS) -> set[str]:
+    """What is found."""
+    verdict = judge([Produced("p", URI, 4, acks)], [Consumed(URI, "", deliveries)], [events])  # type: ignore[arg-type]
+    return set(verdict.wrong)
+
+
+def test_what_is_as_it_should_be_is_not_accused() -> None:
+    assert not wrong()
+    again = [*ALL[:3], *((1, guid, "p", number, True) for number, guid in enumerate(GUIDS) if number)]
+    assert not wrong(deliveries=again)  # on another connection, from the first unconfirmed one
+
+
+@pytest.mark.parametrize(("acks", "what"), [
+    (ACKS[:3], "unanswered"), ([*ACKS, ACKS[0]], "answered twice"), ([*ACKS[:3], (3, "d", "UNKNOWN")], "refused"),
+    ([*ACKS[:3], (3, "c", "SUCCESS")], "doubled")])
+def test_acknowledgements_that_should_not_be(acks: object, what: str) -> None:
+    assert what in wrong(acks=acks)
+
+
+@pytest.mark.parametrize(("deliveries", "what"), [
+    (ALL[:3], "lost"), ([*ALL, (0, "x", "p", 4, False)], "unexpected"), ([*ALL, (0, "x", "p", 3, False)], "unexpected"),
+    ([*ALL, ALL[3]], "again"), ([ALL[1], ALL[0], *ALL[2:]], "out of order"),
+    ([*ALL, (1, "c", "p", 2, True), (1, "b", "p", 1, True)], "out of order")])
+def test_deliveries_that_should_not_be(deliveries: object, what: str) -> None:
+    assert what in wrong(deliveries=deliveries)
+
+
+@pytest.mark.parametrize("letters", ["CD", "CLROSD", "CLRLRLROSLROSD"])
+def test_orders_of_events_that_may_be(letters: str) -> None:
+    assert not wrong(events=("p", letters, 1))
+
+
+@pytest.mark.parametrize("letters", ["", "CLD", "CLRSOD", "CLRSD", "CLROOSD", "CROSD", "CLLROSD", "CLROS", "CLOROSD"])
+def test_orders_of_events_that_may_not_be(letters: str) -> None:
+    assert wrong(events=("p", letters, 1)) == {"events"}
+
+
+def test_a_payload_says_what_it_is_and_damage_is_seen() -> None:
+    made = payload("producer1", 12345)
+    assert parse(made) == ("producer1", 12345) and parse(made[:-1] + b"?") == ("damaged", -1)
