@@ -71,8 +71,7 @@ class Auto:
             queue = await self._unless(self._signalled, self._opened(session))
             if queue is not None:
                 self._bytes_in = session.core.tally.bytes_in
-                work = [self._tick(session), self._produce(session, queue)] if self._flags.write else [self._tick(session)]
-                await self._unless(self._stop, asyncio.gather(*work))
+                await self._unless(self._stop, self._work(session, queue))
                 if settings.shutdown_grace:
                     await self._unless(self._signalled, asyncio.sleep(settings.shutdown_grace))
                 if self._error is not None:
@@ -88,6 +87,9 @@ class Auto:
         self._log.info("Session started.")
         return await session.open(self._settings.queue_uri, read=self._flags.read, write=self._flags.write,
                                   options=self._settings.queue_options(), on_message=self._on_message)
+
+    async def _work(self, session: aio.Session, queue: aio.Queue) -> None:
+        await asyncio.gather(self._tick(session), *([self._produce(session, queue)] if self._flags.write else []))
 
     @staticmethod
     async def _unless(stop: asyncio.Event, work: Awaitable[T]) -> T | None:

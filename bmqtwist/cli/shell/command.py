@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,6 @@ TERMINAL_FORMAT = "%s %m\\n"
 Command = Callable[..., Any]
 
 
-def _number(low: int = 0) -> click.IntRange:
-    return click.IntRange(low, (1 << 63) - 1)
-
-
 _OPTIONS = (
     click.option("--mode", type=click.Choice(MODES, case_sensitive=False),
                  help="cli: commands. auto: produce or consume, with figures. syschk: is there a broker?"),
@@ -49,32 +46,32 @@ _OPTIONS = (
                  help="Show messages and acknowledgements."),
     click.option("-c", "--confirmmsg", "--confirm-msg", "confirm_msg", is_flag=True, default=None,
                  help="Confirm messages as they come."),
-    click.option("-e", "--eventsize", "--event-size", "event_size", type=_number(), metavar="N",
+    click.option("-e", "--eventsize", "--event-size", "event_size", type=int, metavar="N",
                  help="Messages of an event.  [default: 1]"),
-    click.option("-m", "--msgsize", "--msg-size", "msg_size", type=_number(), metavar="BYTES",
+    click.option("-m", "--msgsize", "--msg-size", "msg_size", type=int, metavar="BYTES",
                  help="Size of payloads.  [default: 1024]"),
-    click.option("-r", "--postrate", "--post-rate", "post_rate", type=_number(), metavar="N",
+    click.option("-r", "--postrate", "--post-rate", "post_rate", type=int, metavar="N",
                  help="Events to post each interval.  [default: 1]"),
     click.option("--eventscount", "--events-count", "events_count", metavar="N|Ns",
                  help="Events to post, or for how many seconds.  [default: 0, until a signal comes]"),
     click.option("-u", "--maxunconfirmed", "--max-unconfirmed", "max_unconfirmed", metavar="MESSAGES:BYTES",
                  help="How much may be unconfirmed.  [default: 1024:33554432]"),
-    click.option("-i", "--postinterval", "--post-interval", "post_interval", type=_number(), metavar="MS",
+    click.option("-i", "--postinterval", "--post-interval", "post_interval", type=int, metavar="MS",
                  help="The interval.  [default: 1000]"),
     click.option("-v", "--verbosity", type=click.Choice(VERBOSITIES, case_sensitive=False), help="[default: info]"),
     click.option("--logFormat", "--log-format", "log_format", metavar="FORMAT",
                  help=f"Of records.  [default: {LOG_FORMAT!r}, in a terminal {TERMINAL_FORMAT!r}]"),
     click.option("--log", type=click.Path(dir_okay=False), help="File for a line about each message and event."),
-    click.option("--shutdownGrace", "--shutdown-grace", "shutdown_grace", type=_number(), metavar="SECONDS",
+    click.option("--shutdownGrace", "--shutdown-grace", "shutdown_grace", type=int, metavar="SECONDS",
                  help="End a consumer that gets nothing for so long; wait so long before a queue is closed (auto)."),
     click.option("--messagepattern", "--message-pattern", "sequential_message_pattern", metavar="TEXT",
                  help="Payloads are this text and a number of nine digits (auto)."),
     click.option("--messageProperties", "--message-properties", "message_properties", metavar="JSON",
                  help='Properties to post: [{"name": "x", "value": "1", "type": "E_INT"}] (auto).'),
     click.option("--subscriptions", metavar="JSON", help='Subscriptions: [{"expression": "x > 0"}] (auto).'),
-    click.option("--autoPubSubModulo", "--auto-pub-sub-modulo", "auto_pub_sub_modulo", type=_number(), metavar="N",
+    click.option("--autoPubSubModulo", "--auto-pub-sub-modulo", "auto_pub_sub_modulo", type=int, metavar="N",
                  help="Number messages modulo N in a property, with a subscription for each number (auto)."),
-    click.option("--timeout", "timeout_sec", type=_number(1), metavar="SECONDS",
+    click.option("--timeout", "timeout_sec", type=int, metavar="SECONDS",
                  help="For requests to the broker.  [default: 300]"),
     click.option("--authnMechanism", "--authn-mechanism", "authn_mechanism", metavar="NAME",
                  help="Authenticate, for instance BASIC."),
@@ -82,7 +79,7 @@ _OPTIONS = (
     click.option("--tls-authority", metavar="FILE", help="Certificates to check the broker's against (tls://)."),
     click.option("--tls-versions", metavar="NAMES", help="[default: TLSv1.3]"),
     click.option("-s", "--storage", metavar="PATH", hidden=True),
-    click.option("-t", "--threads", type=_number(), hidden=True),
+    click.option("-t", "--threads", type=int, hidden=True),
     click.option("-D", "--memorydebug", "--memory-debug", "memory_debug", is_flag=True, default=None, hidden=True),
     click.option("--nosessioneventhandler", "--no-session-event-handler", "no_session_event_handler", is_flag=True,
                  default=None, hidden=True),
@@ -194,6 +191,8 @@ async def _made(settings: Settings, log: logging.Logger, file_log: FileLog) -> S
 def _source(script: str | None, shell_: Shell) -> Source:
     if script is not None:
         return Script(open(script, "rb"))
+    if sys.stdin is None:
+        return Script(BytesIO())
     if sys.stdin.isatty() and sys.stdout.isatty():
         return Terminal(shell_.uris)
     return Script(sys.stdin.buffer)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar
 
-from bmqtwist.cli.shell.grammar import CommandError, Undecodable, split
+from bmqtwist.cli.shell.grammar import CommandError, Undecodable, split, verb_of
 from bmqtwist.errors import BmqError
 from bmqtwist.ids import parse_uri
 from bmqtwist.wire.properties import PropertyType
@@ -307,11 +307,10 @@ def parse(line: str) -> Command | None:
     text = line.strip()
     if not text or text.startswith("#"):
         return None
-    verb, members = split(text)
-    kind = _COMMANDS.get(verb)
+    kind = _COMMANDS.get(verb_of(text))
     if kind is None:
-        raise CommandError(_unknown(verb))
-    command: Command = _fill(kind, members)
+        raise CommandError(_unknown(verb_of(text)))
+    command: Command = _fill(kind, split(text)[1])
     _check(command)
     return command
 

@@ -32,22 +32,27 @@ def split(line: str) -> tuple[str, dict[str, Any]]:
     """Verb and members of a line that is not blank; Undecodable says what is wrong and where."""
     if len(line) > LINE_CHARS_MAX:
         raise Undecodable(f"a line of {len(line)} characters, more than {LINE_CHARS_MAX}")
-    start = _past_blanks(line, 0)
-    verb = _VERB.match(line, start)
-    if verb is None:
-        raise Undecodable("a line begins with a command, see 'help'")
+    verb = verb_of(line)
     members: dict[str, Any] = {}
-    at = verb.end()
+    at = _past_blanks(line, 0) + len(verb)
     while True:
         begin = _past_blanks(line, at)
         if begin == len(line):
-            return verb.group(), members
+            return verb, members
         if begin == at:
             raise Undecodable(f"character {at + 1}: put a blank before {_excerpt(line, at)}")
         name, at = _name(line, begin)
         if name in members:
             raise Undecodable(f"{name!r} is given twice")
         members[name], at = _value(line, at, name)
+
+
+def verb_of(line: str) -> str:
+    """The first word."""
+    found = _VERB.match(line, _past_blanks(line, 0))
+    if found is None:
+        raise Undecodable("a line begins with a command, see 'help'")
+    return found.group()
 
 
 def _past_blanks(line: str, at: int) -> int:

@@ -100,6 +100,8 @@ class Shell:
             self._error(str(error))
         except OSError as error:
             self._error(f"{error.filename or 'file'}: {error.strerror or error}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the commands that follow can still be carried out
+            self._error(f"{type(error).__name__}: {error}")
         return True
 
     async def finish(self) -> None:

@@ -145,7 +145,7 @@ class Poster:
             except SdkError as error:
                 if error.result is not Result.BW_LIMIT:
                     raise
-            await self._queue.session.room(self._queue.session.loop.time() + 1.0)
+            await self._queue.session.room(1.0)
         if self._file_log.enabled:
             self._file_log.put(self._queue.uri, self.correlation(correlation), guid, payload)
         if self._produced is not None:

@@ -25,6 +25,7 @@ from bmqtwist.cli.shell.grammar import CommandError
 from bmqtwist.cli.shell.printing import STAMP_BYTES
 from bmqtwist.errors import BmqError, LocalError
 from bmqtwist.ids import parse_uri
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX
 from bmqtwist.sdk.options import QueueOptions, Subscription
 
 MODES = ("cli", "auto", "storage", "syschk")
@@ -33,6 +34,7 @@ VERBOSITIES = ("silent", "trace", "debug", "info", "warning", "error", "fatal")
 LOG_FORMAT = "%d (%t) %s %F:%l %m\\n"
 PUBSUB_PROPERTY = "AUTO_PUBSUB_PROPERTY"
 _INT_MAX = (1 << 31) - 1
+_MOST = {"msg_size": APPLICATION_DATA_BYTES_MAX, "auto_pub_sub_modulo": 1000, "timeout_sec": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,8 @@ class Settings:
                 raise LocalError(f"{name} {value!r}: use one of {', '.join(known)}")
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, int) and not 0 <= value < 1 << 63:
-                raise LocalError(f"{member_name(each.name)} {value}: cannot be negative")
+            if isinstance(value, int) and not 0 <= value <= _MOST.get(each.name, _INT_MAX):
+                raise LocalError(f"{member_name(each.name)} {value}: use 0 to {_MOST.get(each.name, _INT_MAX)}")
         if not self.timeout_sec:
             raise LocalError("timeout 0: wait at least one second")
         if self.mode == "storage" or self.storage:
@@ -126,8 +128,9 @@ class Settings:
             raise LocalError("mode auto needs --queueflags with read, write, or both")
         if self.no_session_event_handler:
             raise LocalError("--nosessioneventhandler is for mode cli")
-        if self.count[1] and not self.post_rate:
-            raise LocalError("--postrate 0 posts nothing")
+        if self.flags.write and not (self.post_rate and self.event_size):
+            raise LocalError("nothing is posted with a postrate or an eventsize of 0")
+        self.count  # noqa: B018 - it says so if it is none
         if self.latency != "none" and self.sequential_message_pattern:
             raise LocalError("--messagepattern leaves no room for the time that --latency puts into messages")
         if self.flags.write and not self.sequential_message_pattern:
@@ -168,12 +171,18 @@ def queue_options(messages: int, size: int, priority: int, subscriptions: tuple[
     """Options for a queue; CommandError if an expression is none, or a priority too large."""
     try:
         return QueueOptions(messages, size, priority, subscriptions=tuple(
-            Subscription(each.expression or "", _given(each.max_unconfirmed_messages, messages),
-                         _given(each.max_unconfirmed_bytes, size), _given(each.consumer_priority, priority),
-                         each.correlation_id)
-            for each in subscriptions))
+            _subscription(each, messages, size, priority) for each in subscriptions))
     except BmqError as error:
         raise CommandError(str(error)) from None
+
+
+def _subscription(each: SubscriptionArg, messages: int, size: int, priority: int) -> Subscription:
+    try:
+        return Subscription(each.expression or "", _given(each.max_unconfirmed_messages, messages),
+                            _given(each.max_unconfirmed_bytes, size), _given(each.consumer_priority, priority),
+                            each.correlation_id)
+    except BmqError as error:
+        raise CommandError(f"Invalid subscription '{each.expression or ''}': {error}") from None
 
 
 def _given(value: int | None, otherwise: int) -> int:

@@ -1,0 +1,422 @@
+"""The pure parts of `bmq shell`: lines, commands, texts, figures, settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmqtwist.cli.shell import commands, printing
+from bmqtwist.cli.shell.commands import Confirm, Flags, Open, Post, Property, SubscriptionArg, parse, parse_flags, select
+from bmqtwist.cli.shell.console import RecordFormat
+from bmqtwist.cli.shell.dumpfile import parse_dump
+from bmqtwist.cli.shell.grammar import LINE_CHARS_MAX, CommandError, Undecodable, split
+from bmqtwist.cli.shell.latency import Latencies, pretty_time
+from bmqtwist.cli.shell.posting import Content, Plan
+from bmqtwist.cli.shell.printing import command_text, excerpt, outcome, outcome_text
+from bmqtwist.cli.shell.settings import Settings, read_list, read_profile
+from bmqtwist.cli.shell.throughput import Throughput, header
+from bmqtwist.errors import LocalError
+from bmqtwist.queue.poison import message_dump
+from bmqtwist.sdk.results import EventKind, Result, SessionEvent
+from bmqtwist.wire import properties
+from bmqtwist.wire.properties import PropertyType
+
+URI = "bmq://d/q"
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("line", "members"), [
+    ("v", {}),
+    ("  v  ", {}),
+    ('v a="x"', {"a": "x"}),
+    ('v a = "x" b= "y" c ="z"', {"a": "x", "b": "y", "c": "z"}),
+    ('v a "x" b [1]', {"a": "x", "b": [1]}),
+    ('v "a"="x"', {"a": "x"}),
+    ('v a="x = y [z] \\" {" b=1', {"a": 'x = y [z] " {', "b": 1}),
+    ('v a=["p=1", "[q]"] b={"c": [{"d": "}"}]}', {"a": ["p=1", "[q]"], "b": {"c": [{"d": "}"}]}}),
+    ("v a=true b=false c=null d=-5 e=1.5", {"a": True, "b": False, "c": None, "d": -5, "e": 1.5}),
+    ("v uri=bmq://d/q?id=foo b=1", {"uri": "bmq://d/q?id=foo", "b": 1}),
+    ('v a="tab\tin"', {"a": "tab\tin"}),
+    ("v a=NaN b=-Infinity", {"a": "NaN", "b": "-Infinity"}),
+])
+def test_a_line_is_a_verb_and_members(line: str, members: dict[str, object]) -> None:
+    assert split(line) == ("v", members)
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("", "begins with a command"), ("=", "begins with a command"),
+    ("v a", "'a' has no value"), ("v a=", "'a' has no value"), ("v a b=1", "'a' has no value"),
+    ('v a="x', "character 5: Unterminated string"), ('v a=["x"', "delimiter"), ("v a={x}", "property name"),
+    ('v a="x"b="y"', "character 8: put a blank"), ('v a="x", b="y"', "put a blank"),
+    ('v a=1 a=2', "'a' is given twice"), ('v ]="x"', "a name is expected"), ("v ,", "a name is expected"),
+    ("v a=" + "[" * 100_000, "character 5"),
+])
+def test_a_line_that_cannot_be_read_says_where(line: str, words: str) -> None:
+    with pytest.raises(Undecodable, match=words.replace("[", "\\[")):
+        split(line)
+
+
+def test_a_line_has_a_bound() -> None:
+    with pytest.raises(Undecodable, match="more than"):
+        split("x" * (LINE_CHARS_MAX + 1))
+
+
+_values = st.recursive(st.text() | st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False),
+                       lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+_names = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,9}", fullmatch=True)
+
+
+@given(st.dictionaries(_names, _values, max_size=5), st.sampled_from(["=", " = ", " =", "= "]))
+def test_what_is_written_as_json_is_read_as_it_was(members: dict[str, object], equals: str) -> None:
+    line = " ".join(["verb", *(f"{name}{equals}{json.dumps(value)}" for name, value in members.items())])
+    assert split(line) == ("verb", members)
+
+
+_MEMBERS = st.sampled_from(["uri", "flags", "payload", "guid", "async", "subscriptions", "messageProperties", "msgSize",
+                            "eventsCount", "postInterval", "file", "messages", "timeout", "max-unconfirmed-bytes"])
+
+
+def _reaction(line: str) -> None:
+    try:
+        command = parse(line)
+    except CommandError as error:
+        assert str(error)
+    else:
+        if command is not None:
+            command_text(command)
+
+
+@given(st.text(max_size=200))
+def test_no_text_raises_anything_but_a_clear_error(line: str) -> None:
+    _reaction(line)
+
+
+@given(st.sampled_from(commands.VERBS), st.text(alphabet='"[]{}=,:\\ abé0-9+*/\ud800', max_size=80))
+def test_no_garbage_behind_a_verb_raises_anything_but_a_clear_error(verb: str, rest: str) -> None:
+    _reaction(f"{verb} {rest}")
+
+
+@given(st.sampled_from(commands.VERBS), st.dictionaries(_MEMBERS, _values | st.just(URI) | st.just("read,ack"), max_size=5))
+def test_no_value_of_a_member_raises_anything_but_a_clear_error(verb: str, members: dict[str, object]) -> None:
+    _reaction(" ".join([verb, *(f"{name}={json.dumps(value)}" for name, value in members.items())]))
+
+
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
+    for number in ("9" * 5000, "[" + "9" * 5000 + "]", "1e999"):
+        with pytest.raises(CommandError):
+            parse(f'open uri="{URI}" flags="read" consumerPriority={number}')
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+def test_commands_have_the_defaults_of_the_original() -> None:
+    assert parse(f'open uri="{URI}" flags="READ,ack"') == Open(URI, "READ,ack", False, 1024, 33554432, 0, ())
+    assert parse(f'batch-post uri="{URI}"') == commands.BatchPost(URI, (), 1024, 1, 0, 1000, 1, "")
+    assert parse("list") == commands.List(None)
+    assert parse("start async=true") == commands.Start(True)
+    assert parse("") is parse("   ") is parse("# open") is None
+    for verb in ("bye", "quit", "q", "exit"):
+        assert parse(verb) == commands.Bye()
+
+
+def test_members_are_read_with_their_types() -> None:
+    command = parse(f'post uri="{URI}" payload=["a","b"] compressionAlgorithmType="ZLIB" '
+                    'messageProperties=[{"name":"x","value":"10","type":"E_INT"},{"name":"s","value":"t"}]')
+    assert command == Post(URI, ("a", "b"), False, "ZLIB", (
+        Property("x", 10, PropertyType.INT32), Property("s", "t", PropertyType.STRING)))
+    command = parse(f'open uri="{URI}" flags="read" max-unconfirmed-messages=5 subscriptions='
+                    '[{"expression": "x > 0", "correlationId": 7, "consumerPriority": 2}]')
+    assert command == Open(URI, "read", False, 5, subscriptions=(SubscriptionArg(7, "x > 0", None, None, 2),))
+    assert parse(f'post uri="{URI}" payload="one"') == Post(URI, ("one",))
+    assert parse(f'batch-post uri="{URI}" postInterval=1.0') == commands.BatchPost(URI, post_interval=1)
+    assert parse(f'confirm uri="{URI}" guid="+2"') == Confirm(URI, "+2")
+
+
+@pytest.mark.parametrize(("value", "kind", "expected"), [
+    ('"true"', "E_BOOL", True), ("false", "E_BOOL", False), ('"-128"', "E_CHAR", -128), ("32767", "E_SHORT", 32767),
+    ('"9223372036854775807"', "E_INT64", 2 ** 63 - 1), ('"é"', "E_BINARY", "é".encode()), ("5", "E_STRING", "5"),
+])
+def test_properties_of_every_type_can_be_posted(value: str, kind: str, expected: object) -> None:
+    command = parse(f'post uri="{URI}" payload="p" messageProperties=[{{"name":"x","value":{value},"type":"{kind}"}}]')
+    assert isinstance(command, Post) and command.message_properties[0].value == expected
+    properties.encode({"x": (command.message_properties[0].kind, command.message_properties[0].value)}, True)
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("opne", "Unknown command: opne, did you mean 'open'"), ("zzz", "Unknown command: zzz, see 'help'"),
+    ("journal n=1", "`bmq storage`"), ("openStorage path=x", "`bmq storage`"), ("d next", "`bmq storage`"),
+    ("open", "'uri' is mandatory"), ("post payload=[]", "'uri' is mandatory"),
+    (f"load-post uri={URI}", "'file' is mandatory"),
+    (f"confirm uri={URI}", "'guid' is mandatory"), (f"post uri={URI}", "'payload' is mandatory"),
+    ('open uri="x" flags="read"', "The uri ('x') is not valid: Invalid scheme"),
+    (f'open uri="{URI}" flags="read,foo,bar"', "Invalid flag(s) 'foo','bar'"),
+    (f"open uri={URI} flags=read nonsense=1", "unknown name 'nonsense': there are uri, flags"),
+    ("help me=1", "the command takes nothing"),
+    (f"close uri={URI} async=1", "async: true or false is expected"),
+    (f"close uri={URI} async=\"true\"", "async: true or false is expected"),
+    (f"batch-post uri={URI} msgSize=-1", "msgSize: a number from 0"),
+    (f"batch-post uri={URI} msgSize=x", "msgSize: a whole number"),
+    (f"batch-post uri={URI} msgSize=1.5", "msgSize: a whole number"),
+    (f"open uri={URI} flags=read consumerPriority=99999999999", "consumerPriority: a number from"),
+    (f"post uri={URI} payload=[1]", "payload: text in quotes"),
+    (f'post uri={URI} payload="\\ud800"', "payload: half a surrogate pair"),
+    (f'post uri={URI} payload="p" messageProperties=[1]', "a list of objects"),
+    (f'post uri={URI} payload="p" messageProperties=[{{"value": "1"}}]', "needs a name"),
+    (f'post uri={URI} payload="p" messageProperties=[{{"name": "x"}}]', "'x' needs a value"),
+    (f'post uri={URI} payload="p" messageProperties=[{{"name":"x","value":"1","type":"INT"}}]', "the types are E_STRING"),
+    (f'post uri={URI} payload="p" messageProperties=[{{"name":"x","value":"y","type":"E_INT"}}]', "a whole number"),
+    (f'post uri={URI} payload="p" messageProperties=[{{"name":"x","value":"2147483648","type":"E_INT"}}]', "a number from"),
+])
+def test_a_command_that_makes_no_sense_says_what_is_wrong(line: str, words: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        parse(line)
+    assert words in str(caught.value)
+
+
+def test_flags_are_read_in_any_case() -> None:
+    assert parse_flags("READ, write,Ack") == Flags(True, True, True)
+    assert not parse_flags("").any and not parse_flags("ack").any
+    assert str(parse_flags("ack,read")) == "READ,ACK"
+
+
+def test_guids_are_selected_as_the_original_does() -> None:
+    known = [bytes([number]) * 16 for number in range(1, 6)]
+    assert select("*", known) == known
+    assert select("+2", known) == known[:2]
+    assert select("-2", known) == known[3:]
+    assert select("+9", known) == select("-9", known) == known
+    assert select("+0", known) == select("-0", known) == []
+    assert select("03" * 16, known) == [known[2]]
+    for guid, words in (("AB" * 16, "NOT found"), ("x", "not a valid GUID"), ("+", "not a valid"), ("-1x", "not a valid")):
+        with pytest.raises(CommandError, match=words):
+            select(guid, known)
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+def test_results_have_the_numbers_of_the_original_for_each_request() -> None:
+    assert outcome_text(Result.SUCCESS) == "SUCCESS (0)"
+    assert outcome(Result.REFUSED, "open") == ("REFUSED", -6)
+    assert outcome(Result.ALREADY_IN_PROGRESS, "open") == ("ALREADY_IN_PROGRESS", 101)
+    assert outcome(Result.ALREADY_IN_PROGRESS, "configure") == ("ALREADY_IN_PROGRESS", 100)
+    assert outcome(Result.INVALID_QUEUE, "close") == ("UNKNOWN_QUEUE", -100)
+    assert outcome("INVALID_FLAGS", "open") == ("INVALID_FLAGS", -101)
+    assert outcome("QUEUE_READONLY", "pack") == ("QUEUE_READONLY", -101)
+    assert all(isinstance(outcome(result)[1], int) for result in Result)
+
+
+def test_commands_and_events_are_written_in_brackets() -> None:
+    command = parse(f'post uri="{URI}" payload=["a"] messageProperties=[{{"name":"x","value":"1","type":"E_INT"}}]')
+    assert command_text(command) == (
+        f'[ uri = "{URI}" payload = [ "a" ] async = false compressionAlgorithmType = "none" messageProperties = '
+        '[ [ name = "x" value = "1" type = E_INT ] ] ]')
+    assert command_text(parse("list")) == "[ uri = NULL ]"
+    assert printing.session_event_text(SessionEvent(EventKind.CONNECTION_LOST, message="gone")) == (
+        '[ type = "SESSION" sessionEventType = CONNECTION_LOST statusCode = 0 result = SUCCESS correlationId = '
+        '[ * unset * ] errorDescription = "gone" ]')
+    assert printing.message_event_text("PUSH", [URI, URI]) == f'[ type = "MESSAGE" rawEventType = PUSH queue = {URI} ]'
+
+
+def test_an_excerpt_of_a_payload_holds_nothing_that_moves_a_cursor() -> None:
+    assert excerpt(b"\x1b[2J\n\xff" + b"x" * 100) == ".[2J.\ufffd" + "x" * 26
+
+
+def _record(message: str) -> logging.LogRecord:
+    record = logging.LogRecord("BMQ.SHELL", logging.WARNING, "/a/file.py", 12, "%s", (message,), None)
+    record.created, record.thread, record.process = 1795254397.1234565, 255, 7
+    return record
+
+
+def test_formats_are_those_of_the_originals_logger() -> None:
+    assert RecordFormat("%d (%t) %s %F:%l %m\\n").format(_record("hello")) == (
+        "21NOV2026_09:46:37.123 (255) WARN file.py:12 hello\n")
+    assert RecordFormat("%D %i %I %O %p %T %c %f %u%%\n\\\\").format(_record("")) == (
+        "21NOV2026_09:46:37.123456 2026-11-21T09:46:37+00:00 2026-11-21T09:46:37.123+00:00 "
+        "2026-11-21T09:46:37.123456+00:00 7 FF BMQ.SHELL /a/file.py %\n\\")
+    assert RecordFormat("%m").format(_record("a\x1b[2J\nb%d")) == "a\\x1b[2J\nb%d"
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+def test_latencies_keep_three_digits_and_know_their_percentiles() -> None:
+    latencies = Latencies("ack")
+    for value in range(1, 101):
+        latencies.add(value * 1_000_000 + 999)
+    latencies.add(-5)
+    assert (latencies.count, latencies.minimum, latencies.maximum) == (100, 1_000_000, 100_000_000)
+    assert (latencies.percentile(50), latencies.percentile(99), latencies.percentile(100)) == (
+        50_000_000, 99_000_000, 100_000_000)
+    assert latencies.average == 50_500_000
+
+
+@given(st.lists(st.integers(0, 10 ** 13), min_size=1))
+def test_a_latency_report_agrees_with_itself(values: list[int]) -> None:
+    latencies = Latencies("end2end")
+    for value in values:
+        latencies.add(value)
+    report = json.loads(json.dumps(latencies.report()))
+    assert list(report) == ["origin", "min", "max", "avg", "median", "95percentile", "96percentile", "97percentile",
+                            "98percentile", "99percentile", "dataPoints"]
+    points = {int(latency): times for latency, times in report["dataPoints"].items()}
+    assert sum(points.values()) == len(values)
+    assert report["min"] == min(points) <= report["median"] <= report["95percentile"] <= report["99percentile"]
+    assert report["99percentile"] <= report["max"] == max(points)
+    assert report["min"] <= report["avg"] <= report["max"]
+    assert max(values) * 0.99 - 1 <= report["max"] <= max(values)
+
+
+def test_no_latencies_are_reported_as_zero() -> None:
+    report = Latencies("ack").report()
+    assert (report["min"], report["max"], report["avg"], report["median"], report["dataPoints"]) == (0, 0, 0, 0, {})
+
+
+def test_durations_are_written_in_the_unit_that_fits() -> None:
+    assert [pretty_time(10 ** power) for power in (0, 3, 6, 9, 12, 15, 18)] == [
+        "1 ns", "1.00 us", "1.00 ms", "1.00 s", "16.67 m", "1.65 w", "1653.44 w"]
+
+
+def test_figures_of_an_interval_count_what_came_in_it() -> None:
+    figures = Throughput("consumed", True)
+    assert len({line.index("||Latency") for line in header(True).splitlines()[:1]}) == 1
+    for _ in range(2000):
+        figures.message(512)
+    figures.event(1_100_000)
+    figures.latency(1_000)
+    figures.latency(3_000)
+    row = figures.row(2.0)
+    assert [part.strip() for part in row.replace("||", "|").split("|")] == [
+        "consumed", "1,000", "2,000", "500.00 KB", "0", "1", "537.11 KB", "1.00 us <        2.00 us <        3.00 us"]
+    assert "|             0 |             0 |" in figures.row(1.0)
+    assert figures.final() == ("Final stats: consumed 2,000 messages [1000.00 KB] in 1 events [1.05 MB] "
+                               "(Protocol: 6.909%) ~ latency { 1.00 us < 3.00 us }")
+
+
+# -- what is posted ----------------------------------------------------------------------------------------------------
+
+def test_payloads_of_a_series() -> None:
+    assert Content(Plan(msg_size=30)).payload(0, 0) == b"ABCDEFGHIJKLMNOPQRSTUVWXYZABCD"
+    assert Content(Plan(msg_size=10, latency="epoch")).payload(0, 258) == b"\0\0\0\0\0\0\1\2AB"
+    assert Content(Plan(pattern="msg")).payload(41, 0) == b"msg000000041"
+    content = Content(Plan(payloads=(b"a", b"b")))
+    assert [content.payload(number, 0) for number in range(3)] == [b"a", b"b", b"a"]
+
+
+def test_properties_of_a_series_count_up() -> None:
+    content = Content(Plan(properties=(Property("x", 1, PropertyType.INT32),), auto_incremented="n", pub_sub_modulo=3))
+    values, types = content.properties(7)
+    assert values == {"x": 1, "n": 7, "AUTO_PUBSUB_PROPERTY": 1}
+    assert types == {"x": PropertyType.INT32, "n": PropertyType.INT64, "AUTO_PUBSUB_PROPERTY": PropertyType.INT64}
+    for plan in (Plan(post_rate=0), Plan(event_size=0), Plan(msg_size=0), Plan(payloads=(b"a", b""))):
+        with pytest.raises(LocalError):
+            plan.check()
+
+
+def test_a_dump_file_gives_back_its_message() -> None:
+    area = properties.encode({"x": (PropertyType.INT32, 10), "b": (PropertyType.BINARY, bytes(range(50)))}, True)
+    payload = bytes(range(256))
+    found, values = parse_dump(message_dump(area + payload, True, 0, 1))
+    assert found == payload
+    assert values == {"x": (PropertyType.INT32, 10), "b": (PropertyType.BINARY, bytes(range(50)))}
+    assert parse_dump(message_dump(b"hello world!", False, 0, 0)) == (b"hello world!", {})
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "it begins with"), ("hello", "it begins with"), ("Message Properties:\n\n[ ]\n", "hexdump:' is missing"),
+    ("Application Data:\n\nfoo\n", "line 3: no line of a hexdump"),
+    ("Application Data:\n\n     0:   6865G C6   |x|\n", "no line"),
+    ("Application Data:\n\n  0: 68656C6C6F |h|\n", "no line"),
+    ("Application Data:\n\n     0:   68   |h|\n(5 more bytes)\n", "left out"),
+    ("Message Properties:\n\n[ ]\n\n\nMessage Properties hexdump:\n\n  0: 1B00 |..|\n\nMessage Payload:\n\n",
+     "cannot be read"),
+])
+def test_a_file_that_is_no_dump_is_refused(text: str, words: str) -> None:
+    with pytest.raises(CommandError, match=words):
+        parse_dump(text)
+
+
+@given(st.text() | st.text().map("Application Data:\n\n".__add__))
+def test_no_file_raises_anything_but_a_clear_error(text: str) -> None:
+    try:
+        parse_dump(text)
+    except CommandError:
+        pass
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+AUTO = Settings(mode="auto", queue_uri=URI, queue_flags="read,write")
+
+
+def _but(**changes: object) -> Settings:
+    from dataclasses import replace
+
+    return replace(AUTO, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"mode": "x"}, "use one of cli, auto"), ({"latency": "x"}, "latency 'x'"), ({"verbosity": "x"}, "verbosity 'x'"),
+    ({"mode": "storage"}, "`bmq storage`"), ({"storage": "x"}, "`bmq storage`"),
+    ({"queue_uri": ""}, "--queueuri"), ({"queue_uri": "x"}, "queueuri 'x'"), ({"queue_flags": "ack"}, "--queueflags"),
+    ({"queue_flags": "x"}, "Invalid flag"), ({"msg_size": -1}, "msgSize -1"), ({"msg_size": 0}, "at least 1"),
+    ({"msg_size": 7, "latency": "epoch"}, "at least 8 with --latency"), ({"latency_report": "x"}, "needs --latency"),
+    ({"latency": "epoch", "sequential_message_pattern": "m"}, "leaves no room"), ({"timeout_sec": 0}, "at least one second"),
+    ({"max_unconfirmed": "5"}, "messages:bytes"), ({"events_count": "5m"}, "as in 30s"),
+    ({"post_rate": 0}, "posts nothing"), ({"event_size": 0}, "posts nothing"),
+    ({"no_session_event_handler": True}, "for mode cli"), ({"subscriptions": (SubscriptionArg(expression="x >"),)}, "x >"),
+    ({"msg_size": 1 << 40}, "use 0 to"), ({"auto_pub_sub_modulo": 5000}, "use 0 to"),
+])
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], words: str) -> None:
+    _but().check()
+    with pytest.raises(LocalError) as caught:
+        _but(**changes).check()
+    assert words in str(caught.value)
+
+
+def test_a_duration_is_a_number_of_events() -> None:
+    assert _but(events_count="30").count == (30, 0.0)
+    assert _but(events_count="3s", post_interval=10, post_rate=2).count == (600, 0.0)
+    assert _but(events_count="3S", post_interval=0).count == (0, 3.0)
+    assert _but(max_unconfirmed=" 5 : 10 ").unconfirmed == (5, 10)
+
+
+def test_a_profile_is_read_and_written() -> None:
+    text = json.dumps({"mode": "auto", "queueUri": URI, "eventsCount": 5, "dumpMsg": True, "unknown": 1, "log": None,
+                       "messageProperties": [{"name": "x", "value": "1", "type": "E_INT"}],
+                       "subscriptions": [{"expression": "x > 0", "correlationId": 4}]})
+    settings = read_profile(text, Settings())
+    assert (settings.mode, settings.queue_uri, settings.events_count, settings.dump_msg) == ("auto", URI, "5", True)
+    assert settings.message_properties == (Property("x", 1, PropertyType.INT32),)
+    assert settings.subscriptions == (SubscriptionArg(4, "x > 0"),)
+    assert read_profile(json.dumps(settings.profile()), Settings()) == settings
+    for wrong in ("x", "[]", '{"mode": 5.5}', '{"dumpMsg": "yes"}', '{"messageProperties": 5}', '{"msgSize": true}'):
+        with pytest.raises(LocalError):
+            read_profile(wrong, Settings())
+
+
+@given(st.text(max_size=50) | _values.map(json.dumps))
+def test_no_profile_raises_anything_but_a_clear_error(text: str) -> None:
+    for read in (lambda: read_profile(text, Settings()).check(), lambda: read_list("messageProperties", text),
+                 lambda: read_list("subscriptions", text)):
+        try:
+            read()
+        except LocalError:
+            pass
+
+
+@given(st.dictionaries(st.sampled_from(sorted(Settings().profile())), _values))
+def test_no_member_of_a_profile_raises_anything_but_a_clear_error(tree: dict[str, object]) -> None:
+    try:
+        read_profile(json.dumps(tree), Settings()).check()
+    except LocalError:
+        pass
+
+
+def test_automatic_subscriptions_take_a_number_each() -> None:
+    options = _but(auto_pub_sub_modulo=3, max_unconfirmed="5:1000").queue_options()
+    assert [(each.expression, each.max_unconfirmed_messages) for each in options.subscriptions] == [
+        (f"AUTO_PUBSUB_PROPERTY == {number}", 5) for number in range(3)]
