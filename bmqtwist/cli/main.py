@@ -12,6 +12,8 @@ COMMANDS = {
     "admin": ("bmqtwist.cli.admin:admin", "Run admin commands in a broker."),
     "bench": ("bmqtwist.cli.bench:bench", "Measure throughput and latency through a queue."),
     "check": ("bmqtwist.cli.check:check", "Look at a configuration and say what is wrong with it."),
+    "completion": ("bmqtwist.cli.completion:completion", "Print the completion script of a shell."),
+    "config": ("bmqtwist.cli.configcmd:config", "Show the effective configuration, or compare two."),
     "consume": ("bmqtwist.cli.consume:consume", "Print the messages of a queue, and confirm them."),
     "password": ("bmqtwist.cli.password:password", "Make the hash of a password for a configuration."),
     "produce": ("bmqtwist.cli.produce:produce", "Post messages to a queue."),

@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from bmqtwist.cli.exits import EXIT_NOT_ALL, EXIT_USAGE
+from bmqtwist.cli.jsonoption import STYLES, JsonCommand
 from bmqtwist.cli.storageverify import Target, directory_target, print_findings
 from bmqtwist.cli.storageverify import compare as compare_directories
 from bmqtwist.cli.storageverify import verify as verify_target
@@ -52,7 +54,6 @@ from bmqtwist.storagetool.selection import RECORD_TYPES, Range, Selection
 from bmqtwist.storagetool.show import Show
 from bmqtwist.storagetool.summary import Summary, SummaryPrinter
 
-EXIT_FOUND_SOMETHING, EXIT_USAGE = 1, 2
 _PROGRESS_BYTES_MIN = 32 << 20  # below this nobody has to wait
 
 Command = Callable[..., Any]
@@ -105,7 +106,8 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 _json = _options(
-    click.option("--json", "json_mode", type=click.Choice(["pretty", "line"]), help="JSON instead of text."),
+    click.option("--json", "json_mode", type=click.Choice(STYLES),
+                 help="JSON instead of text; --json alone is --json line."),
     click.option("--print-mode", type=click.Choice(["human", "json-pretty", "json-line"]),
                  help="The same by the name of the original's option."),
 )
@@ -136,7 +138,7 @@ def storage() -> None:
     """Look at storage files: search, check and compare them. Nothing is ever written to them."""
 
 
-@storage.command()
+@storage.command(cls=JsonCommand)
 @click.argument("path", nargs=-1)
 @click.option("--journal-path", help="'prefix*' that one journal and at most one DATA file match.")
 @click.option("--journal-file", help="A journal.")
@@ -183,10 +185,10 @@ def show(path: tuple[str, ...], journal_path: str | None, journal_file: str | No
             found = _show_ledger(paths.csl, options)
         else:
             raise click.UsageError("Name a .bmq_journal, a .bmq_csl, a directory with them, or 'prefix*'.")
-    raise SystemExit(0 if found else EXIT_FOUND_SOMETHING)
+    raise SystemExit(0 if found else EXIT_NOT_ALL)
 
 
-@storage.command()
+@storage.command(cls=JsonCommand)
 @click.argument("path")
 @_filters
 @_ledger_options
@@ -198,7 +200,7 @@ def ledger(path: str, **options: Any) -> None:
     with _errors():
         paths = resolve([path], None) if path.endswith(".bmq_csl") else Paths(csl=_newest_ledger(path))
         found = _show_ledger(paths.csl, options)
-    raise SystemExit(0 if found else EXIT_FOUND_SOMETHING)
+    raise SystemExit(0 if found else EXIT_NOT_ALL)
 
 
 def _newest_ledger(directory: str) -> str:
@@ -208,7 +210,7 @@ def _newest_ledger(directory: str) -> str:
     return found[-1]
 
 
-@storage.command()
+@storage.command(cls=JsonCommand)
 @click.argument("path")
 @click.option("--partition", type=click.IntRange(0), help="Which partition of a directory.")
 @_json
@@ -222,10 +224,10 @@ def qlist(path: str, partition: int | None, **options: Any) -> None:
             problem = show_qlist(file, _write, _json_mode(options))
         if problem:
             click.echo(f"bmq: {found.qlist}: {problem}", err=True)
-    raise SystemExit(EXIT_FOUND_SOMETHING if problem else 0)
+    raise SystemExit(EXIT_NOT_ALL if problem else 0)
 
 
-@storage.command()
+@storage.command(cls=JsonCommand)
 @click.argument("path", nargs=-1, required=True)
 @click.option("--csl-file", help="The ledger to compare with, if it lies elsewhere.")
 @click.option("--no-ledger", is_flag=True, help="Do not compare with a ledger: an archive has none.")
@@ -237,10 +239,10 @@ def verify(path: tuple[str, ...], csl_file: str | None, no_ledger: bool, **optio
         with _progress(list(target.paths())) as watch:
             told = verify_target(target, not no_ledger, watch)
         good = print_findings(told, _json_mode(options), click.echo, "Everything is in order.")
-    raise SystemExit(0 if good else EXIT_FOUND_SOMETHING)
+    raise SystemExit(0 if good else EXIT_NOT_ALL)
 
 
-@storage.command()
+@storage.command(cls=JsonCommand)
 @click.argument("left", type=click.Path(exists=True, file_okay=False))
 @click.argument("right", type=click.Path(exists=True, file_okay=False))
 @_json
@@ -251,7 +253,7 @@ def compare(left: str, right: str, **options: Any) -> None:
         with _progress(paths) as watch:
             told = compare_directories(left, right, watch)
         good = print_findings(told, _json_mode(options), click.echo, "As far as both reach, they are the same.")
-    raise SystemExit(0 if good else EXIT_FOUND_SOMETHING)
+    raise SystemExit(0 if good else EXIT_NOT_ALL)
 
 
 def _target(paths: tuple[str, ...], csl_file: str | None) -> Target:
