@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bmqtwist.node.config import BrokerConfig, Clusters, Configuration
+from bmqtwist.node.domains import DomainFile
+from bmqtwist.node.schemacheck import Finding, decode_text
+from bmqtwist.node.startup import NO_OVERRIDES, compose
+
 CLUSTER = "c3"
 NODE = "n1"
 APPS = ("foo", "bar", "baz")
@@ -136,3 +141,31 @@ class ConfigDirectory:
     def remove_domain(self, name: str) -> None:
         """Delete one domain's file."""
         (self.etc / "domains" / f"{name}.json").unlink()
+
+
+class DomainTable:
+    """Domains of a broker without files: `node.domains.DomainSource` over a table of texts by name."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def read(self, name: str) -> DomainFile:
+        """A domain's text."""
+        text = self.texts.get(name)
+        return DomainFile(f"domains/{name}.json", text, missing=text is None)
+
+    def read_proxy_cluster(self, name: str) -> DomainFile:
+        """There are none."""
+        return DomainFile(f"proxyclusters/{name}.json", None, missing=True)
+
+    def stamp(self) -> int:
+        """Never changes: what changes is reconfigured."""
+        return 0
+
+
+def configuration(broker: dict[str, Any], clusters: dict[str, Any]) -> Configuration:
+    """What a broker would read from files with this content; ConfigError if they are not right."""
+    notices: list[Finding] = []
+    return compose("", decode_text(BrokerConfig, json.dumps(broker), "bmqbrkrcfg.json", notices),
+                   decode_text(Clusters, json.dumps(clusters), "clusters.json", notices), NO_OVERRIDES,
+                   frozenset({NODE, "localhost"}), notices)

@@ -1,0 +1,167 @@
+"""asyncio's end of a connection to an in-process broker, and what wakes the broker on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.testing.link import Link
+
+if TYPE_CHECKING:
+    from bmqtwist.testing.broker import Broker
+
+_HIGH_BYTES = 64 << 10  # as of asyncio's own transports
+
+
+class LoopDriver:
+    """Runs the broker on an event loop."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker, self.loop = broker, loop
+        self._thread = threading.get_ident()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def over(self) -> bool:
+        """Is the loop closed?"""
+        return self.loop.is_closed()
+
+    def soon(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Call it from the loop."""
+        if not self.loop.is_closed():
+            if threading.get_ident() == self._thread:
+                self.loop.call_soon(action, *arguments)
+            else:
+                self.loop.call_soon_threadsafe(action, *arguments)
+
+    def arm(self, seconds: float | None) -> None:
+        """Run the broker after so many seconds; None = there is nothing to do."""
+        if threading.get_ident() != self._thread:
+            self.soon(self.arm, seconds)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None and not self.loop.is_closed():
+            self._timer = self.loop.call_later(max(0.0, seconds), self._broker.run)
+
+
+class MemoryTransport(asyncio.Transport):
+    """A transport whose other end is a broker in this process."""
+
+    def __init__(self, broker: Broker, driver: LoopDriver, protocol: asyncio.BaseProtocol) -> None:
+        super().__init__({"peername": ("127.0.0.1", 0), "sockname": ("127.0.0.1", 0)})
+        self._broker, self._driver = broker, driver
+        self._protocol: Any = protocol
+        self._link: Link | None = None
+        self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
+        self._full = self._closing = self._lost = False
+        self._paused: list[bytes] | None = None
+
+    def open(self, name: str) -> None:
+        """Connect; ConnectionRefusedError if nobody is there."""
+        self._link = self._broker.connect(name, self)
+        self._protocol.connection_made(self)
+
+    # -- sink -------------------------------------------------------------------------------------------------------
+
+    def data(self, data: bytes) -> None:
+        """From the link: bytes."""
+        self._driver.soon(self._data, data)
+
+    def _data(self, data: bytes) -> None:
+        if self._paused is not None:
+            self._paused.append(data)
+        elif not self._lost and not self._closing:
+            self._protocol.data_received(data)
+
+    def lost(self, reason: str) -> None:
+        """From the link: it is gone."""
+        self._closing = self._closing or not reason
+        self._driver.soon(self._connection_lost, ConnectionResetError(reason) if reason else None)
+
+    def _connection_lost(self, error: Exception | None) -> None:
+        if not self._lost:
+            self._lost = self._closing = True
+            self._protocol.connection_lost(error)
+
+    def room(self) -> None:
+        """From the link: something is through."""
+        self._driver.soon(self._check_room)
+
+    def _check_room(self) -> None:
+        waiting = self.get_write_buffer_size()
+        if waiting > self._high and not self._full:
+            self._full = True
+            self._protocol.pause_writing()
+        elif self._full and waiting <= self._low:
+            self._full = False
+            self._protocol.resume_writing()
+
+    # -- asyncio.Transport ------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """To the broker."""
+        if self._link is not None and not self._closing:
+            with self._broker.lock:
+                self._link.send(bytes(data))
+            self._check_room()
+
+    def get_write_buffer_size(self) -> int:
+        """What a fault holds back, bytes."""
+        return self._link.waiting_bytes if self._link is not None else 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """As of asyncio."""
+        self._high = (_HIGH_BYTES if low is None else 4 * low) if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """(low, high), bytes."""
+        return self._low, self._high
+
+    def close(self) -> None:
+        """Close; `connection_lost` follows."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Close; `connection_lost` follows."""
+        if not self._closing:
+            self._closing = True
+            if self._link is not None:
+                with self._broker.lock:
+                    self._link.close()
+            self._driver.soon(self._connection_lost, None)
+
+    def is_closing(self) -> bool:
+        """Is it closed, or about to be?"""
+        return self._closing
+
+    def can_write_eof(self) -> bool:
+        """No half-closed connections."""
+        return False
+
+    def pause_reading(self) -> None:
+        """Keep what comes."""
+        if self._paused is None:
+            self._paused = []
+
+    def resume_reading(self) -> None:
+        """Hand on what was kept."""
+        kept, self._paused = self._paused or [], None
+        for data in kept:
+            self._driver.soon(self._data, data)
+
+    def is_reading(self) -> bool:
+        """Is it not paused?"""
+        return self._paused is None and not self._closing
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Let another protocol have it."""
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Whose transport it is."""
+        return self._protocol  # type: ignore[no-any-return]

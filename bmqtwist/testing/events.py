@@ -1,0 +1,255 @@
+"""What a recorder keeps: one object for each thing that a client, the broker or the test did.
+
+`time` counts seconds since the broker was made, on its clock. `client` is the name of the connection (`bmqtwist.testing`
+explains names). URIs are canonical; `app` is the appId of a fanout queue's reader, else "". `fate` tells what a fault did
+to it: "" = nothing, else "dropped", "delayed 2 s", "refused", "killed", ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from bmqtwist.errors import PeerError
+from bmqtwist.sdk import Result
+from bmqtwist.wire import properties as wire_properties
+from bmqtwist.wire.properties import PropertyType, Value
+from bmqtwist.wire.restyle import open_data
+
+_SHOWN_BYTES = 40  # of a payload, in a transcript
+
+
+@dataclass(kw_only=True)
+class Event:
+    """Anything that happened."""
+
+    time: float
+    client: str = ""
+    fate: str = ""
+
+    @property
+    def text(self) -> str:
+        """What happened, without when and to whom."""
+        return type(self).__name__.lower()
+
+    def __str__(self) -> str:
+        fate = f"   [{self.fate}]" if self.fate else ""
+        return f"{self.time:9.3f}  {self.client or '-':<12} {self.text}{fate}"
+
+
+@dataclass(kw_only=True)
+class Note(Event):
+    """Something the test did, a connection's begin or end, a life of the broker."""
+
+    what: str = ""
+
+    @property
+    def text(self) -> str:
+        """As it was noted."""
+        return self.what
+
+
+@dataclass(kw_only=True)
+class OfQueue(Event):
+    """Something about a queue."""
+
+    uri: str = ""
+    app: str = ""
+
+    @property
+    def full_uri(self) -> str:
+        """The URI with the appId in it, as a reader of a fanout queue opens it."""
+        return f"{self.uri}?id={self.app}" if self.app else self.uri
+
+
+@dataclass(kw_only=True)
+class OfMessage(OfQueue):
+    """Something about a message: `guid` is 16 bytes."""
+
+    guid: bytes = b""
+
+    @property
+    def _name(self) -> str:
+        return self.guid.hex().upper()
+
+
+@dataclass(kw_only=True)
+class Content(OfMessage):
+    """A message with what is in it."""
+
+    data: bytes = field(default=b"", repr=False)  # application data as it stands on the wire
+    has_properties: bool = False
+    compression: int = 0
+    schema_id: int = 0
+
+    @cached_property
+    def _opened(self) -> tuple[bytes, bytes]:
+        return open_data(self.data, self.has_properties, self.compression, self.schema_id)
+
+    @cached_property
+    def payload(self) -> bytes:
+        """What the application posted, inflated; PeerError if it cannot be read."""
+        return self._opened[1]
+
+    @cached_property
+    def properties(self) -> dict[str, Value]:
+        """Values of the properties by name; PeerError if they cannot be read."""
+        return {name: value for name, (_, value) in self._typed.items()}
+
+    @cached_property
+    def property_types(self) -> dict[str, PropertyType]:
+        """Types of the properties by name; PeerError if they cannot be read."""
+        return {name: kind for name, (kind, _) in self._typed.items()}
+
+    @cached_property
+    def _typed(self) -> wire_properties.Properties:
+        return wire_properties.decode(self._opened[0], self.schema_id != 0) if self.has_properties else {}
+
+    @property
+    def content(self) -> str:
+        """The beginning of the payload, and the properties, for people."""
+        try:
+            payload, properties = self.payload, self.properties
+        except PeerError as error:
+            return f"unreadable: {error}"
+        shown = repr(payload[:_SHOWN_BYTES])[1:] + ("..." if len(payload) > _SHOWN_BYTES else "")
+        return f"{len(payload)} B {shown}" + (f" {properties}" if properties else "")
+
+    def matches(self, payload: bytes | None, properties: Mapping[str, object] | None) -> bool:
+        """Has it this payload, and at least these properties? None = any."""
+        return (payload is None or self.payload == payload) and (
+            properties is None or all(self.properties.get(name) == value for name, value in properties.items()))
+
+
+@dataclass(kw_only=True)
+class Post(Content):
+    """A client posted. `status` is what the acknowledgement said, None while there is none."""
+
+    status: Result | None = None
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        return f"post      {self.uri} {self._name} {self.content}"
+
+
+@dataclass(kw_only=True)
+class Delivery(Content):
+    """The broker sent a message to a consumer."""
+
+    redelivered: bool = False
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        again = " redelivered" if self.redelivered else ""
+        return f"  push    {self.full_uri} {self._name} {self.content}{again}"
+
+
+@dataclass(kw_only=True)
+class Ack(OfMessage):
+    """The broker acknowledged a post, or refused it."""
+
+    status: Result = Result.SUCCESS
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        return f"  ack     {self.uri} {self._name} {self.status}"
+
+
+@dataclass(kw_only=True)
+class Confirm(OfMessage):
+    """A consumer confirmed a message."""
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        return f"confirm   {self.full_uri} {self._name}"
+
+
+@dataclass(kw_only=True)
+class Request(OfQueue):
+    """Something a client asked for. `status` and `reason` are the broker's answer, None while there is none."""
+
+    status: Result | None = None
+    reason: str = ""
+
+    @property
+    def _answer(self) -> str:
+        if self.status is None:
+            return "-> no answer yet"
+        return "" if self.status is Result.SUCCESS else f"-> {self.status}: {self.reason}"
+
+
+@dataclass(kw_only=True)
+class Open(Request):
+    """A client opened a queue."""
+
+    read: bool = False
+    write: bool = False
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        how = " and ".join(name for name, wanted in (("read", self.read), ("write", self.write)) if wanted)
+        return f"open      {self.full_uri} for {how or 'nothing'} {self._answer}".rstrip()
+
+
+class Wanted(NamedTuple):
+    """One subscription of a reader."""
+
+    expression: str  # "" = everything
+    max_unconfirmed_messages: int
+    max_unconfirmed_bytes: int
+    consumer_priority: int
+
+
+@dataclass(kw_only=True)
+class Configure(Request):
+    """A client said how it reads a queue; no subscriptions = not at all."""
+
+    subscriptions: tuple[Wanted, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        each = ", ".join(f"{one.expression or 'everything'} (priority {one.consumer_priority}, "
+                         f"{one.max_unconfirmed_messages} messages)" for one in self.subscriptions)
+        return f"configure {self.full_uri}: {each or 'nothing'} {self._answer}".rstrip()
+
+
+@dataclass(kw_only=True)
+class Close(Request):
+    """A client closed a queue."""
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        return f"close     {self.full_uri} {self._answer}".rstrip()
+
+
+@dataclass(kw_only=True)
+class Negotiation(Request):
+    """A client introduced itself."""
+
+    process: str = ""
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        return f"hello     from {self.process} {self._answer}".rstrip()
+
+
+@dataclass(kw_only=True)
+class Other(Event):
+    """A signal without content: heartbeats, disconnects, answers, credentials."""
+
+    what: str = ""
+
+    @property
+    def text(self) -> str:
+        """For the transcript."""
+        return self.what

@@ -1,0 +1,165 @@
+"""The blocking fronts' end of a connection to an in-process broker.
+
+While the broker's clock is virtual a step that would wait lets the clock jump instead; once it runs with the machine's
+(threads, ports, real event loops) a step waits.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from bmqtwist.sdk.effects import Connect
+from bmqtwist.sdk.options import SessionOptions
+from bmqtwist.sdk.pump import Dispatch, Pump
+from bmqtwist.testing.loop import SECONDS_MAX, Stuck
+
+if TYPE_CHECKING:
+    from bmqtwist.testing.broker import Broker
+    from bmqtwist.testing.link import Link
+
+_WAIT_S = 1.0  # a step that waits looks at the broker's timers at least that often
+
+
+class _End:
+    """One connection's inbox: what the broker sent, then why it is gone."""
+
+    def __init__(self, pump: MemoryPump, attempt: int) -> None:
+        self._pump, self.attempt = pump, attempt
+        self.arrived: deque[bytes] = deque()
+        self.reason: str | None = None
+
+    def data(self, data: bytes) -> None:
+        """From the link: bytes."""
+        self.arrived.append(data)
+        self._pump.poke()
+
+    def lost(self, reason: str) -> None:
+        """From the link: it is gone."""
+        self.reason = reason or "closed by the broker"
+        self._pump.poke()
+
+    def room(self) -> None:
+        """From the link: something is through."""
+        self._pump.poke()
+
+
+class MemoryPump(Pump):
+    """Moves bytes between a core and a broker in this process."""
+
+    def __init__(self, broker: Broker, name: str, options: SessionOptions, dispatch: Dispatch,
+                 tls: ssl.SSLContext | None = None) -> None:
+        self._broker, self._name = broker, name
+        self._news = threading.Condition()
+        self._poked = False
+        self._dial: Connect | None = None
+        self._end: _End | None = None
+        self._link: Link | None = None
+        self._idle_s = 0.0
+        super().__init__(options, dispatch, tls)
+
+    def clock(self) -> float:
+        """The broker's clock."""
+        return self._broker.clock()
+
+    def poke(self) -> None:
+        """End a waiting step."""
+        with self._news:
+            self._poked = True
+            self._news.notify_all()
+
+    def dial(self, effect: Connect) -> None:
+        """Have the next step connect."""
+        self._dial = effect
+        self.poke()
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        link, self._link, self._end, self._dial = self._link, None, None, None
+        if link is not None:
+            with self._broker.lock:
+                link.close()
+
+    def dispose(self) -> None:
+        """Let go of everything."""
+        with self.lock:
+            self.hang_up()
+
+    def write(self, chunks: list[bytes]) -> None:
+        """To the broker."""
+        link = self._link
+        if link is None:
+            return
+        data = b"".join(chunks)
+        with self._broker.lock:
+            if data:
+                link.send(data)
+            waiting = link.waiting_bytes
+        if waiting > self.options.channel_high_bytes:
+            self.core.pause(self.clock())
+        elif self.core.blocked and waiting <= self.options.channel_low_bytes:
+            self.core.resume(self.clock())
+
+    def step(self, timeout_s: float | None = None) -> None:
+        """Do what there is to do; with nothing to do wait, or let the clock jump, at most that long."""
+        if self._work():
+            self._idle_s = 0.0
+            return
+        due, now = self.core.deadline(), self.clock()
+        wait = [each for each in (timeout_s, None if due is None else due - now) if each is not None]
+        if self._broker.clock.real:
+            self._wait(max(0.0, min([*wait, _WAIT_S])))
+        else:
+            passed = self._broker.jump(min(wait) if wait else None)
+            self._idle_s = self._idle_s + passed if timeout_s is None else 0.0
+            if self._idle_s > SECONDS_MAX:
+                raise Stuck(f"nothing has come in {SECONDS_MAX:g} s of virtual time; a timeout would end this wait\n"
+                            + self._broker.recorder.transcript())
+        self._work()
+
+    def _wait(self, seconds: float) -> None:
+        deadline = self._broker.next_deadline()
+        if deadline is not None:
+            seconds = max(0.0, min(seconds, deadline - self.clock()))
+        with self._news:
+            if not self._poked:
+                self._news.wait(seconds)
+        self._broker.run()
+
+    def _work(self) -> bool:
+        """Dial, take what has come, tick; was there anything?"""
+        with self._news:
+            poked, self._poked = self._poked, False
+        with self.lock:
+            dial, self._dial = self._dial, None
+            if dial is not None and dial.attempt == self.core.attempt:
+                self._connect(dial)
+            self._take()
+            self.tick_and_perform()
+            self.write([])
+        return poked
+
+    def _connect(self, dial: Connect) -> None:
+        end = _End(self, dial.attempt)
+        try:
+            self._link = self._broker.connect(self._name, end)
+        except ConnectionError as error:
+            self.core.failed(dial.attempt, str(error), self.clock())
+        else:
+            self._end = end
+            self.core.connected(dial.attempt, self.clock())
+        self.perform()
+
+    def _take(self) -> None:
+        end = self._end
+        while end is not None and end is self._end:
+            if end.arrived:
+                self.core.received(end.arrived.popleft(), self.clock())
+            elif end.reason is not None:
+                self._link = self._end = None
+                self.core.lost(end.attempt, end.reason, self.clock())
+            else:
+                return
+            self.perform()

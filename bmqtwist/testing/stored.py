@@ -1,0 +1,121 @@
+"""Messages of an in-process broker's queues, put there and looked at without a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bmqtwist.errors import AckStatus, LocalError, Refused
+from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
+from bmqtwist.queue.app import App
+from bmqtwist.queue.queue import Queue
+from bmqtwist.sdk.message import typed
+from bmqtwist.storage.message import Message
+from bmqtwist.testing.events import Content
+from bmqtwist.testing.node import Node
+from bmqtwist.wire import properties as wire_properties
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.properties import PropertyType
+from bmqtwist.wire.restyle import SCHEMA_ANONYMOUS, close_data
+
+
+@dataclass(kw_only=True)
+class Stored(Content):
+    """A message that is not confirmed by everybody yet. `time` is when it arrived.
+
+    `apps`: the appIds that have not confirmed it ("" for the only one of a queue that is no fanout). `held_by`: the
+    clients to which it is delivered at present. `attempts_left`: deliveries that remain, None = no limit; of a fanout
+    queue the smallest of its apps.
+    """
+
+    apps: tuple[str, ...] = ()
+    held_by: tuple[str, ...] = ()
+    attempts_left: int | None = None
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"stored    {self.uri} {self._name} {self.content}"
+
+
+def find_queue(node: Node, uri: str, create: bool) -> tuple[QueueUri, Queue | None]:
+    """A queue by its URI; LocalError if its domain does not exist, None if it does not (unless `create`)."""
+    parsed, broker = parse_uri(uri), node.broker
+    broker.now = node.now
+    try:
+        domain = broker.domain(parsed.qualified_domain)
+        queue = domain.queues.get(parsed.queue)
+        if queue is None and create:
+            queue = broker.clusters[domain.cluster].create_queue(domain, parsed.canonical, broker.wall(node.now))
+    except Refused as refused:
+        raise LocalError(f"{uri}: {refused.message}") from None
+    return parsed, queue
+
+
+def put(node: Node, uri: str, payload: bytes, values: Mapping[str, object] | None,
+        types: Mapping[str, PropertyType] | None, compress: bool) -> Content:
+    """Post a message in nobody's name; LocalError if it is not taken."""
+    parsed, queue = find_queue(node, uri, True)
+    if not payload:
+        raise LocalError("a message has a payload of at least one byte")
+    if parsed.app_id or queue is None:
+        raise LocalError(f"{uri}: a message is put into a queue, not into one of its apps")
+    area = wire_properties.encode(typed(values, types), True) if values else b""
+    data, compression = close_data(area, payload, True, compress)
+    schema_id = SCHEMA_ANONYMOUS if area else 0
+    guid = node.broker.make_guid()
+    now = node.now
+    refused = queue.post(None, guid, 0, False, data, bool(area), compression, schema_id,  # type: ignore[arg-type]
+                         crc32c(data), b"", now, node.broker.wall(now))
+    if refused:
+        raise LocalError(f"{uri} does not take the message: {AckStatus(refused).name}")
+    node.due = True
+    return Content(time=now, uri=parsed.canonical, guid=guid, data=data, has_properties=bool(area),
+                   compression=compression, schema_id=schema_id)
+
+
+def messages(node: Node, uri: str, began: float) -> list[Stored]:
+    """What is outstanding in a queue, or for the app that the URI names, oldest first."""
+    parsed, queue = find_queue(node, uri, False)
+    if queue is None:
+        return []
+    app = _app(queue, parsed)
+    holders: dict[bytes, list[str]] = {}
+    for handle in queue.handles:
+        name = getattr(getattr(handle.client, "transport", None), "name", "?")
+        for substream in handle.substreams.values():
+            if app is None or substream.app is app:
+                for guid in substream.unconfirmed:
+                    holders.setdefault(guid, []).append(name)
+    return [_stored(queue, message, began, tuple(holders.get(message.guid, ())))
+            for message in list(queue.messages.values()) if app is None or message.pending & app.bit]
+
+
+def drain(node: Node, uri: str, began: float) -> list[Stored]:
+    """Take what `messages` shows out of the queue; LocalError for a broadcast queue, which keeps nothing."""
+    found = messages(node, uri, began)
+    parsed, queue = find_queue(node, uri, False)
+    if queue is not None and queue.mode == "broadcast":
+        raise LocalError(f"{uri}: a broadcast queue keeps nothing; see recorder.posts")
+    if queue is not None and found:
+        queue.purge(_app(queue, parsed), node.broker.wall(node.now))
+        node.due = True
+    return found
+
+
+def _app(queue: Queue, uri: QueueUri) -> App | None:
+    if not uri.app_id:
+        return None
+    app = queue.apps.get(uri.app_id)
+    if app is None or not app.registered:
+        raise LocalError(f"{queue.uri} has no app '{uri.app_id}': {', '.join(each.app_id for each in queue.active)}")
+    return app
+
+
+def _stored(queue: Queue, message: Message, began: float, held_by: tuple[str, ...]) -> Stored:
+    pending = [app for app in queue.active if message.pending & app.bit]
+    left = [each for app in pending if (each := queue.attempts_left(app, message)) is not None]
+    return Stored(time=message.arrived - began, uri=queue.uri, guid=message.guid, data=queue.payload(message),
+                  has_properties=message.has_properties, compression=message.compression, schema_id=message.schema_id,
+                  apps=tuple("" if app.app_id == DEFAULT_APP_ID else app.app_id for app in pending), held_by=held_by,
+                  attempts_left=min(left) if left else None)

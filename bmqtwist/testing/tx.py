@@ -1,0 +1,188 @@
+"""Twisted's end of a connection to an in-process broker: an endpoint, a transport, and a clock to move."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
+from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError
+from twisted.internet.interfaces import IStreamClientEndpoint, ITransport
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from zope.interface import classImplements  # type: ignore[import-untyped]
+
+from bmqtwist.sdk.options import Address
+from bmqtwist.testing.loop import SECONDS_MAX, Stuck
+
+if TYPE_CHECKING:
+    from bmqtwist.testing.broker import Broker
+    from bmqtwist.testing.link import Link
+
+T = TypeVar("T")
+
+
+class ReactorDriver:
+    """Runs the broker on a reactor, or on a `twisted.internet.task.Clock`."""
+
+    over = False
+
+    def __init__(self, broker: Broker, reactor: Any) -> None:
+        self._broker, self.reactor = broker, reactor
+        self._thread = threading.get_ident()
+        self._timer: Any = None
+
+    def soon(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Call it from the reactor."""
+        if threading.get_ident() == self._thread:
+            self.reactor.callLater(0, action, *arguments)
+        else:
+            self.reactor.callFromThread(action, *arguments)
+
+    def arm(self, seconds: float | None) -> None:
+        """Run the broker after so many seconds; None = there is nothing to do."""
+        if threading.get_ident() != self._thread:
+            self.soon(self.arm, seconds)
+            return
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.reactor.callLater(max(0.0, seconds), self._broker.run)
+
+
+class MemoryTransport:
+    """A transport whose other end is a broker in this process; a consumer for push producers."""
+
+    disconnecting = False
+
+    def __init__(self, broker: Broker, driver: ReactorDriver) -> None:
+        self._broker, self._driver = broker, driver
+        self._protocol: Any = None
+        self._link: Link | None = None
+        self._producer: Any = None
+        self._paused = False
+        self.bufferSize = 1 << 16
+
+    def open(self, name: str, protocol: Any) -> None:
+        """Connect; Python's ConnectionRefusedError if nobody is there."""
+        self._protocol = protocol
+        self._link = self._broker.connect(name, self)
+        protocol.makeConnection(self)
+
+    def data(self, data: bytes) -> None:
+        """From the link: bytes."""
+        self._driver.soon(self._data, data)
+
+    def _data(self, data: bytes) -> None:
+        if self._protocol is not None and not self.disconnecting:
+            self._protocol.dataReceived(data)
+
+    def lost(self, reason: str) -> None:
+        """From the link: it is gone."""
+        self._driver.soon(self._connection_lost, ConnectionLost(reason) if reason else ConnectionDone())
+
+    def _connection_lost(self, error: Exception) -> None:
+        protocol, self._protocol, self._link = self._protocol, None, None
+        if protocol is not None:
+            protocol.connectionLost(Failure(error))
+
+    def room(self) -> None:
+        """From the link: something is through."""
+        self._driver.soon(self._check_room)
+
+    def _check_room(self) -> None:
+        waiting = self._link.waiting_bytes if self._link is not None else 0
+        if self._producer is None or self._paused == (waiting > self.bufferSize):
+            return
+        self._paused = not self._paused
+        if self._paused:
+            self._producer.pauseProducing()
+        else:
+            self._producer.resumeProducing()
+
+    def write(self, data: bytes) -> None:
+        """To the broker."""
+        if self._link is not None and not self.disconnecting:
+            with self._broker.lock:
+                self._link.send(data)
+            self._check_room()
+
+    def writeSequence(self, data: list[bytes]) -> None:
+        """To the broker."""
+        self.write(b"".join(data))
+
+    def loseConnection(self) -> None:
+        """Close; `connectionLost` follows."""
+        self.abortConnection()
+
+    def abortConnection(self) -> None:
+        """Close; `connectionLost` follows."""
+        if not self.disconnecting:
+            self.disconnecting = True
+            if self._link is not None:
+                with self._broker.lock:
+                    self._link.close()
+            self._driver.soon(self._connection_lost, ConnectionDone())
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """As of IConsumer; push producers only."""
+        self._producer = producer
+
+    def unregisterProducer(self) -> None:
+        """As of IConsumer."""
+        self._producer = None
+
+    def getPeer(self) -> IPv4Address:
+        """Where the broker would be."""
+        return IPv4Address("TCP", "127.0.0.1", 0)
+
+    def getHost(self) -> IPv4Address:
+        """Where the client would be."""
+        return IPv4Address("TCP", "127.0.0.1", 0)
+
+
+class MemoryEndpoint:
+    """An IStreamClientEndpoint that leads to a broker in this process."""
+
+    def __init__(self, broker: Broker, name: str, driver: ReactorDriver) -> None:
+        self._broker, self._name, self._driver = broker, name, driver
+
+    def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
+        """Connect; fails with Twisted's ConnectionRefusedError if nobody is there."""
+        transport = MemoryTransport(self._broker, self._driver)
+        protocol = protocolFactory.buildProtocol(transport.getPeer())
+        try:
+            transport.open(self._name, protocol)
+        except OSError as error:
+            return fail(ConnectionRefusedError(str(error)))
+        return succeed(protocol)
+
+
+classImplements(MemoryTransport, ITransport)
+classImplements(MemoryEndpoint, IStreamClientEndpoint)
+
+
+def endpoints(broker: Broker, name: str, reactor: Any) -> Callable[[Address], MemoryEndpoint]:
+    """What `sdk.tx.Session(endpoint=...)` wants: an endpoint for each address, all of them to this broker."""
+    driver = broker.reactor_driver(reactor)
+    return lambda address: MemoryEndpoint(broker, name, driver)
+
+
+def outcome(waiting: Deferred[T] | Coroutine[Any, Any, T], clock: Clock, seconds_max: float = SECONDS_MAX) -> T:
+    """Move a clock from call to call until a Deferred (or coroutine) has its outcome; that. Stuck after `seconds_max`
+    seconds."""
+    deferred: Deferred[T] = waiting if isinstance(waiting, Deferred) else ensureDeferred(waiting)
+    results: list[Any] = []
+    deferred.addBoth(results.append)
+    end = clock.seconds() + seconds_max
+    while not results:
+        calls = clock.getDelayedCalls()
+        if not calls:
+            raise Stuck("no call is due: the Deferred would never fire")
+        if clock.seconds() > end:
+            raise Stuck(f"the Deferred has not fired in {seconds_max:g} s")
+        clock.advance(max(0.0, min(call.getTime() for call in calls) - clock.seconds()))
+    if isinstance(results[0], Failure):
+        results[0].raiseException()
+    return results[0]  # type: ignore[no-any-return]

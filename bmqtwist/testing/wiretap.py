@@ -1,0 +1,239 @@
+"""Reads along on one connection: events of the protocol in, units that faults and the recorder understand out.
+
+A unit is one message of a data event, or one whole event of another kind. Queue ids and subscription ids are turned
+into URIs and appIds with what was opened and configured on the connection so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bmqtwist.errors import PeerError
+from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
+from bmqtwist.sdk.results import ACK_RESULTS, result_of
+from bmqtwist.testing import events
+from bmqtwist.wire import control, schema
+from bmqtwist.wire import events as wire
+from bmqtwist.wire.control import encoding_of
+from bmqtwist.wire.fast import ACK_REQUESTED, MESSAGE_PROPERTIES, OUT_OF_ORDER, EventType, event_header
+from bmqtwist.wire.frames import Span
+
+_READ, _WRITE = 2, 4
+_WORDS_MASK = (1 << 28) - 1
+
+
+@dataclass(slots=True)
+class Unit:
+    """One thing on its way. `data` is an event of its own; `queue_id`, `request_id`, `wants_ack` are what an answer
+    needs."""
+
+    kind: str
+    data: bytes
+    event: events.Event
+    queue_id: int = 0
+    request_id: int = 0
+    wants_ack: bool = False
+
+
+class Wiretap:
+    """Both directions of one connection. `now` is set before each call, seconds as of `events.Event.time`."""
+
+    def __init__(self, client: str) -> None:
+        self.client, self.now = client, 0.0
+        self.encoding = 0
+        self.process = ""
+        self._said_hello = self._welcomed = False
+        self._uris: dict[int, str] = {}
+        self._apps: dict[tuple[int, int], str] = {}  # (queue id, id in a PUSH or CONFIRM)
+        self._asked: dict[int, events.Request] = {}
+        self._posts: dict[bytes, events.Post] = {}
+        self._hello: events.Negotiation | None = None
+
+    def units(self, buffer: bytes, begin: int, span: Span, to_broker: bool) -> list[Unit]:
+        """The units of the event at `begin`; what cannot be read is one unit of kind "other"."""
+        kind, specific, start, end = span
+        whole = buffer[begin:end]
+        try:
+            if kind == EventType.PUT:
+                found = list(self._puts(buffer, start, end))
+            elif kind == EventType.PUSH:
+                found = list(self._pushes(buffer, start, end))
+            elif kind == EventType.ACK:
+                found = list(self._acks(buffer, start, end))
+            elif kind == EventType.CONFIRM:
+                found = list(self._confirms(buffer, start, end))
+            elif kind == EventType.CONTROL:
+                found = [self._control(buffer[start:end], specific, whole, to_broker)]
+            elif kind in (EventType.HEARTBEAT_REQ, EventType.HEARTBEAT_RSP):
+                found = [self._other("heartbeat", whole)]
+            else:
+                found = [self._other("authentication" if kind == EventType.AUTHENTICATION else "other", whole)]
+        except PeerError as error:
+            return [self._other("other", whole, f"unreadable: {error}")]
+        if len(found) == 1:
+            found[0].data = whole
+        return found
+
+    def _other(self, kind: str, whole: bytes, what: str = "") -> Unit:
+        return Unit(kind, whole, events.Other(time=self.now, client=self.client, what=what or kind))
+
+    def _uri(self, queue_id: int) -> str:
+        return self._uris.get(queue_id, f"(queue id {queue_id})")
+
+    # -- data events ------------------------------------------------------------------------------------------------
+
+    def _puts(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:
+        messages, error = wire.decode_put(buffer, start, end)
+        for message, data in zip(messages, _long_messages(buffer, start, end, EventType.PUT), strict=False):
+            wants_ack = bool(message.flags & ACK_REQUESTED) or not message.guid[0] and bool(message.correlation_id)
+            post = events.Post(
+                time=self.now, client=self.client, uri=self._uri(message.queue_id), guid=message.guid,
+                data=message.data, has_properties=bool(message.flags & MESSAGE_PROPERTIES),
+                compression=message.compression, schema_id=message.schema_id)
+            if wants_ack:
+                self._posts[message.guid] = post
+            yield Unit("post", data, post, message.queue_id, wants_ack=wants_ack)
+        if error is not None:
+            raise error
+
+    def _pushes(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:
+        messages, error = wire.decode_push(buffer, start, end)
+        for message, data in zip(messages, _long_messages(buffer, start, end, EventType.PUSH), strict=False):
+            ids = [int.from_bytes(message.options[at:at + 4], "big") for at in range(4, len(message.options), 4)]
+            apps = [self._apps.get((message.queue_id, each), "") for each in ids] or [""]
+            yield Unit("delivery", data, events.Delivery(
+                time=self.now, client=self.client, uri=self._uri(message.queue_id), app=",".join(filter(None, apps)),
+                guid=message.guid, data=message.data, has_properties=bool(message.flags & MESSAGE_PROPERTIES),
+                compression=message.compression, schema_id=message.schema_id,
+                redelivered=bool(message.flags & OUT_OF_ORDER)), message.queue_id)
+        if error is not None:
+            raise error
+
+    def _acks(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:
+        messages, error = wire.decode_ack(buffer, start, end)
+        for message, data in zip(messages, _items(buffer, start, end, EventType.ACK), strict=False):
+            status = ACK_RESULTS[message.status]
+            key = message.guid if not message.correlation_id else b"\0" + message.correlation_id.to_bytes(3, "big") + bytes(12)
+            post = self._posts.pop(key, None)
+            if post is not None:
+                post.status, post.guid = status, message.guid
+            yield Unit("ack", data, events.Ack(time=self.now, client=self.client, uri=self._uri(message.queue_id),
+                                               guid=message.guid, status=status), message.queue_id)
+        if error is not None:
+            raise error
+
+    def _confirms(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:
+        messages, error = wire.decode_confirm(buffer, start, end)
+        for message, data in zip(messages, _items(buffer, start, end, EventType.CONFIRM), strict=False):
+            app = self._apps.get((message.queue_id, message.sub_queue_id | 1 << 32), "")
+            yield Unit("confirm", data, events.Confirm(time=self.now, client=self.client, app=app,
+                                                       uri=self._uri(message.queue_id), guid=message.guid),
+                       message.queue_id)
+        if error is not None:
+            raise error
+
+    # -- control events ---------------------------------------------------------------------------------------------
+
+    def _control(self, body: bytes, specific: int, whole: bytes, to_broker: bool) -> Unit:
+        self.encoding = encoding_of(specific)
+        if to_broker and not self._said_hello:
+            self._said_hello = True
+            return self._negotiation(control.decode_negotiation(body, self.encoding).value, whole)
+        if not to_broker and not self._welcomed:
+            self._welcomed = True
+            response = control.decode_negotiation(body, self.encoding).value
+            if self._hello is not None and isinstance(response, schema.BrokerResponse):
+                self._hello.status, self._hello.reason = result_of(response.result.category), response.result.message
+            return self._other("answer", whole)
+        message = control.decode_control(body, self.encoding)
+        if not to_broker:
+            return self._answer(message, whole)
+        return self._request(message, whole)
+
+    def _negotiation(self, identity: object, whole: bytes) -> Unit:
+        if isinstance(identity, schema.ClientIdentity):
+            self.process = f"{identity.process_name or '?'}:{identity.pid}.{identity.session_id}"
+        self._hello = events.Negotiation(time=self.now, client=self.client, process=self.process)
+        return Unit("negotiation", whole, self._hello)
+
+    def _request(self, message: control.ControlMessage, whole: bytes) -> Unit:
+        value, request_id = message.value, message.r_id or 0
+        unit = self._other(message.choice or "other", whole)
+        if isinstance(value, schema.OpenQueue):
+            unit = self._open(value.handle_parameters, whole)
+        elif isinstance(value, schema.CloseQueue):
+            q_id, sub = value.handle_parameters.q_id, value.handle_parameters.sub_id_info
+            unit = Unit("close", whole, events.Close(time=self.now, client=self.client, uri=self._uri(q_id),
+                                                     app=_app(sub.app_id) if sub else ""), q_id)
+        elif isinstance(value, schema.ConfigureStream):
+            unit = self._configure(value.q_id, value.stream_parameters.app_id, value.stream_parameters.subscriptions,
+                                   whole)
+        elif isinstance(value, schema.ConfigureQueueStream):
+            unit = self._configure_old(value, whole)
+        unit.request_id = request_id
+        if isinstance(unit.event, events.Request):
+            self._asked[request_id] = unit.event
+        return unit
+
+    def _open(self, parameters: schema.QueueHandleParameters, whole: bytes) -> Unit:
+        try:
+            uri = parse_uri(parameters.uri).canonical
+        except InvalidUri:
+            uri = parameters.uri
+        self._uris[parameters.q_id] = uri
+        sub = parameters.sub_id_info
+        app = _app(sub.app_id) if sub else ""
+        self._apps[parameters.q_id, (sub.sub_id if sub else 0) | 1 << 32] = app
+        return Unit("open", whole, events.Open(
+            time=self.now, client=self.client, uri=uri, app=app, read=bool(parameters.flags & _READ),
+            write=bool(parameters.flags & _WRITE)), parameters.q_id)
+
+    def _configure(self, q_id: int, app_id: str, subscriptions: list[schema.Subscription], whole: bytes) -> Unit:
+        app, found = _app(app_id), []
+        for one in subscriptions:
+            self._apps[q_id, one.s_id] = app
+            found += [_wanted(one.expression.text, each) for each in one.consumers]
+        return Unit("configure", whole, events.Configure(time=self.now, client=self.client, uri=self._uri(q_id), app=app,
+                                                         subscriptions=tuple(found)), q_id)
+
+    def _configure_old(self, value: schema.ConfigureQueueStream, whole: bytes) -> Unit:
+        parameters = value.stream_parameters
+        sub = parameters.sub_id_info
+        app = _app(sub.app_id) if sub else ""
+        self._apps[value.q_id, sub.sub_id if sub else 0] = app
+        found = () if parameters.consumer_priority == schema.INVALID_PRIORITY else (_wanted("", parameters),)
+        return Unit("configure", whole, events.Configure(time=self.now, client=self.client, uri=self._uri(value.q_id),
+                                                         app=app, subscriptions=found), value.q_id)
+
+    def _answer(self, message: control.ControlMessage, whole: bytes) -> Unit:
+        asked = self._asked.pop(message.r_id or 0, None)
+        if asked is not None:
+            status = message.value if isinstance(message.value, schema.Status) else schema.Status()
+            asked.status, asked.reason = result_of(status.category), status.message
+        return self._other("answer", whole, message.choice)
+
+
+def _app(app_id: str) -> str:
+    return "" if app_id == DEFAULT_APP_ID else app_id
+
+
+def _wanted(expression: str, info: schema.ConsumerInfo | schema.QueueStreamParameters) -> events.Wanted:
+    return events.Wanted(expression, info.max_unconfirmed_messages, info.max_unconfirmed_bytes, info.consumer_priority)
+
+
+def _long_messages(buffer: bytes, position: int, end: int, kind: EventType) -> Iterator[bytes]:
+    """Events of one message each, of the messages of a PUT or PUSH event."""
+    while position < end:
+        size = (int.from_bytes(buffer[position:position + 4], "big") & _WORDS_MASK) * 4
+        if not size:
+            return
+        yield event_header(kind, size) + buffer[position:position + size]
+        position += size
+
+
+def _items(buffer: bytes, start: int, end: int, kind: EventType) -> Iterator[bytes]:
+    """Events of one message each, of the messages of an ACK or CONFIRM event."""
+    head, step = (buffer[start] >> 4) * 4, (buffer[start] & 15) * 4
+    for position in range(start + head, end, step):
+        yield event_header(kind, head + step) + buffer[start:start + head] + buffer[position:position + step]
