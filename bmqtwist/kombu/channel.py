@@ -134,6 +134,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         if private:
             self.connection.hush(queue)
 
+    def after_reply_message_received(self, queue: str) -> None:
+        """A private queue went with its consumer already."""
+        if queue in self.connection.mailboxes:
+            self.queue_delete(queue)
+
     def _size(self, queue: str) -> int:
         """What is here already: the broker does not tell clients how long a queue is."""
         transport = self.connection
