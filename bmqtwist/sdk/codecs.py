@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import json
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import Any, Generic, Literal, Protocol
+
+from typing_extensions import TypeVar
+
+from bmqtwist.errors import LocalError
+
+ValueT = TypeVar("ValueT", default=bytes)
+
+
+class Codec(Protocol[ValueT]):
+    """Between payloads and an application's own values."""
+
+    def encode(self, value: ValueT, /) -> bytes:
+        """A payload of at least one byte."""
+        ...
+
+    def decode(self, payload: bytes, /) -> ValueT:
+        """What a payload stands for; what it raises comes out of `message.value`."""
+        ...
 
 
 class BytesCodec:
     """Payloads as they are."""
 
-    def encode(self, value: bytes) -> bytes:
+    def encode(self, value: bytes, /) -> bytes:
         """The same bytes."""
         return bytes(value)
 
-    def decode(self, payload: bytes) -> bytes:
+    def decode(self, payload: bytes, /) -> bytes:
         """The same bytes."""
         return payload
 
@@ -22,35 +41,56 @@ class BytesCodec:
 class JsonCodec:
     """Plain JSON, compact."""
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, /) -> bytes:
         """TypeError or ValueError if JSON cannot say it."""
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
-    def decode(self, payload: bytes) -> Any:
+    def decode(self, payload: bytes, /) -> Any:
         """ValueError if it is not JSON."""
         return json.loads(payload)
 
 
-class MsgspecCodec:
-    """JSON, or MessagePack, of a msgspec type. Needs the package msgspec."""
+class MsgspecCodec(Generic[ValueT]):
+    """JSON, or MessagePack, of a msgspec type: a Struct, a dataclass, anything that msgspec takes.
 
-    def __init__(self, kind: Any, form: str = "json") -> None:
-        msgspec = import_module("msgspec")
-        module = {"json": msgspec.json, "msgpack": msgspec.msgpack}[form]
-        self.encode = module.Encoder().encode
-        self.decode = module.Decoder(kind).decode
+    Needs the extra `msgspec`. Both directions raise msgspec's errors.
+    """
+
+    def __init__(self, kind: type[ValueT], form: Literal["json", "msgpack"] = "json") -> None:
+        if form not in ("json", "msgpack"):
+            raise LocalError(f"form {form!r}: use 'json' or 'msgpack'")
+        module = getattr(_optional("msgspec", type(self)), form)
+        self._encode, self._decode = module.Encoder().encode, module.Decoder(kind).decode
+
+    def encode(self, value: ValueT, /) -> bytes:
+        """TypeError if msgspec cannot say it."""
+        payload: bytes = self._encode(value)
+        return payload
+
+    def decode(self, payload: bytes, /) -> ValueT:
+        """msgspec.DecodeError if it cannot be read, msgspec.ValidationError if it does not fit."""
+        value: ValueT = self._decode(payload)
+        return value
 
 
-class PydanticCodec:
-    """JSON of a pydantic model or of any type that pydantic can validate. Needs the package pydantic, version 2."""
+class PydanticCodec(Generic[ValueT]):
+    """JSON of a pydantic model or of any type that pydantic can validate. Needs the extra `pydantic` (version 2)."""
 
-    def __init__(self, kind: Any) -> None:
-        self._adapter = import_module("pydantic").TypeAdapter(kind)
+    def __init__(self, kind: type[ValueT]) -> None:
+        self._adapter = _optional("pydantic", type(self)).TypeAdapter(kind)
 
-    def encode(self, value: Any) -> bytes:
-        """JSON."""
+    def encode(self, value: ValueT, /) -> bytes:
+        """JSON. pydantic warns if the value is not of the type."""
         return bytes(self._adapter.dump_json(value))
 
-    def decode(self, payload: bytes) -> Any:
+    def decode(self, payload: bytes, /) -> ValueT:
         """pydantic.ValidationError if it does not fit."""
-        return self._adapter.validate_json(payload)
+        value: ValueT = self._adapter.validate_json(payload)
+        return value
+
+
+def _optional(name: str, wanted_by: type) -> ModuleType:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise LocalError(f"{wanted_by.__name__} needs the package {name}: pip install 'bmqtwist[{name}]'") from error

@@ -1,39 +1,58 @@
-"""What the fronts with an event loop have in common: one turn performs what the core wants, writes, sets the timer.
+"""What all fronts that wait have in common: effects go to whom they concern, requests are made and waited for.
 
-A front says how to wake a promise (`fire`), to write, to connect, to close, and to be called later.
+A front waits with promises: something to be awaited in a coroutine, made by `promise` and given its value by `fire`. So
+what takes more than one step is written once, as a coroutine, here and in `frontqueue`; a front runs it in its own way.
 """
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bmqtwist.sdk.core import SessionCore
 from bmqtwist.sdk.counters import Counters
-from bmqtwist.sdk.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk.effects import Close, Completed, Note, Room, Settled
+from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.log import emit
 from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import QueueOptions, SessionOptions
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
 from bmqtwist.sdk.states import State
 
+if TYPE_CHECKING:
+    from bmqtwist.sdk.frontqueue import FrontQueue
+
+QueueT = TypeVar("QueueT", bound="FrontQueue[Any]")
+OnEvent = Callable[[SessionEvent], object]
+OnAck = Callable[[Ack], object]
+Request = Callable[[object, float], object]  # makes a request of the core, given a token and the time
+
+
+class Timer(Protocol):
+    """One delayed call."""
+
+    def cancel(self) -> object:
+        """It is not to happen; nothing if it has."""
+
 
 class Front(ABC):
-    """Effects to actions. Promises are whatever the front waits with; callables among them are called."""
+    """Effects to actions, requests to the core."""
 
     core: SessionCore
+    options: SessionOptions
+    clock: Callable[[], float]  # seconds, those that the core lives by
 
-    def __init__(self, on_event: Callable[[SessionEvent], object] | None,
-                 on_nack: Callable[[Ack], object] | None) -> None:
+    def __init__(self, on_event: OnEvent | None, on_nack: OnAck | None) -> None:
         self._on_event, self._on_nack = on_event, on_nack
-        self._scheduled = self._performing = self._flush = False
-        self._rooms: list[Any] = []
-        self.open_queues: set[Any] = set()
+        self._rooms: deque[Any] = deque()
+        self.open_queues: set[FrontQueue[Any]] = set()
         self._deaf: Callable[[], None] | None = None
         self._actions: dict[type, Callable[[Any], None]] = {
             Message: self._on_message, Ack: self._on_ack, Completed: self._on_completed, Settled: self._on_settled,
-            SessionEvent: self._on_session_event, Room: self._on_room, Connect: self._on_connect,
-            Close: self._on_close, Note: emit}
+            SessionEvent: self._on_session_event, Room: self._on_room, Close: self._on_close, Note: emit}
 
     def counters(self) -> Counters:
         """What this session has done so far, and how things stand."""
@@ -42,68 +61,48 @@ class Front(ABC):
     # -- a front has these of its own -------------------------------------------------------------------------------
 
     @abstractmethod
-    def fire(self, promise: Any, value: object) -> None:
-        """Give a promise its value, unless nobody waits any more."""
+    def promise(self) -> Any:
+        """Something to be awaited."""
+
+    @abstractmethod
+    def fire(self, promise: Any, value: object) -> bool:
+        """Give a promise its value; False if nobody waits any more."""
 
     @abstractmethod
     def call(self, callback: Callable[[Any], object], argument: object) -> None:
         """Call the application back; its mistakes are reported and cost nothing else."""
 
     @abstractmethod
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the channel, if there is one."""
+    def call_at(self, due: float, action: Callable[[], object]) -> Timer:
+        """Call back at that time of the clock."""
 
     @abstractmethod
-    def set_timer(self, due: float | None) -> None:
-        """Call `core.tick` and `turn` at that time."""
+    async def breathe(self) -> None:
+        """Let what waits go out and come in."""
 
     @abstractmethod
-    def connect(self, effect: Connect) -> None:
-        """Open a channel."""
-
-    @abstractmethod
-    def disconnect(self) -> None:
-        """Close the channel, or give up opening it."""
-
-    # -- turns ------------------------------------------------------------------------------------------------------
-
     def turn(self, flush: bool = False) -> None:
-        """Perform what the core wants, write, and set the timer."""
-        self._scheduled = False
-        self._flush |= flush
-        if self._performing:  # called back by an effect: the turn under way goes on with what was added
-            return
-        core, actions = self.core, self._actions
-        self._performing = True
-        try:
-            while effects := core.take_effects():
-                for effect in effects:
-                    actions[type(effect)](effect)
-        finally:
-            self._performing = False
-        chunks = core.take_output(self._flush)
-        self._flush = False
-        if chunks:
-            self.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
-        self.set_timer(core.deadline())
+        """Do what the core wants. `flush`: batches that could still wait leave, too."""
 
-    def _on_message(self, message: Message) -> None:
+    # -- effects ----------------------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message[Any]) -> None:
         message.queue.owner.deliver(message)
 
     def _on_ack(self, ack: Ack) -> None:
-        if callable(ack.token):
-            self.call(ack.token, ack)
-        elif ack.token is not None:
-            self.fire(ack.token, ack)
-        elif self._on_nack is not None:
+        token = ack.token
+        if callable(token):
+            self.call(token, ack)
+        elif (token is None or not self.fire(token, ack)) and not ack.ok and self._on_nack is not None:
             self.call(self._on_nack, ack)
 
     def _on_completed(self, completed: Completed) -> None:
-        self.fire(completed.token, completed)
+        if completed.token is not None:
+            self.fire(completed.token, completed)
 
     def _on_settled(self, settled: Settled) -> None:
-        if settled.group.token is not None:
-            self.fire(settled.group.token, None)
+        if callable(settled.group.token):
+            settled.group.token()
 
     def _on_session_event(self, event: SessionEvent) -> None:
         if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS and event.queue:
@@ -112,18 +111,99 @@ class Front(ABC):
             self.call(self._on_event, event)
 
     def _on_room(self, _: Room) -> None:
-        rooms, self._rooms = self._rooms, []
-        for promise in rooms:
-            self.fire(promise, None)
-
-    def _on_connect(self, effect: Connect) -> None:
-        self.connect(effect)
+        self.fire_all(self._rooms)
 
     def _on_close(self, _: Close) -> None:
-        self.disconnect()
         if self.core.state is State.STOPPED:
             if self._deaf is not None:
                 self._deaf()
                 self._deaf = None
             for queue in list(self.open_queues):
                 queue.end()
+
+    # -- what the application asks for ------------------------------------------------------------------------------
+
+    def _listen(self, health: HealthMonitor | None, listener: Callable[[bool], object]) -> None:
+        """Begin with what a health monitor says, and have `listener` hear its changes until the session is over."""
+        if health is not None:
+            self._set_health(health.healthy)
+            self._deaf = health.listen(listener)
+
+    def _set_health(self, healthy: bool) -> None:
+        self.core.set_health(healthy, self.clock())
+
+    async def stand_in(self, line: deque[Any], end: float | None = None) -> None:
+        """Wait until a promise put into that line is fired, not longer than to that time; leave nothing behind."""
+        promise = self.promise()
+        line.append(promise)
+        timer = None if end is None else self.call_at(end, lambda: self.fire(promise, None))
+        try:
+            await promise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if promise in line:
+                line.remove(promise)
+
+    def fire_all(self, line: deque[Any]) -> None:
+        """Fire the promises that stand in a line now; those that come meanwhile wait for the next time."""
+        for _ in range(len(line)):
+            if line:
+                self.fire(line.popleft(), None)
+
+    async def _request(self, make: Request) -> None:
+        """Make a request of the core and wait for its end; SdkError if it fails."""
+        promise = self.promise()
+        make(promise, self.clock())
+        completed: Completed = await promise
+        if completed.result is not Result.SUCCESS:
+            raise SdkError(completed.result, completed.message)
+
+    async def _start(self) -> None:
+        promise = self.promise()
+        self.core.start(promise, self.clock())
+        try:
+            completed: Completed = await promise
+        except GeneratorExit:
+            raise
+        except BaseException:  # nobody waits any more: nothing may go on behind the application's back
+            self.core.stop(None, self.clock(), False)
+            raise
+        if completed.result is not Result.SUCCESS:
+            raise SdkError(completed.result, completed.message)
+
+    async def _stop(self, drain: bool) -> None:
+        await self._request(lambda token, now: self.core.stop(token, now, drain))
+
+    async def _open(self, queue: QueueT, read: bool, write: bool, options: QueueOptions | None,
+                    timeout_s: float | None) -> QueueT:
+        core = self.core
+
+        def make(token: object, now: float) -> None:
+            queue.core = core.open(queue.uri, token, now, read=read, write=write, queue_options=options, owner=queue,
+                                   timeout_s=timeout_s)
+            queue.core.codec = queue.codec
+            self.open_queues.add(queue)
+        try:
+            await self._request(make)
+        except (SdkError, GeneratorExit):
+            queue.end()
+            raise
+        except BaseException:  # given up: the queue must not stay open, or come up later
+            queue.end()
+            known = core.queues.get(queue.uri)
+            if known is not None and known.owner is queue:
+                with contextlib.suppress(SdkError):  # it is being closed
+                    core.close(known, None, self.clock())
+            raise
+        return queue
+
+    async def _wait_for_room(self, timeout_s: float | None) -> None:
+        await self._room(None if timeout_s is None else self.clock() + timeout_s)
+
+    async def _room(self, end: float | None, size: int = 1) -> None:
+        """Wait until a post of so many bytes may be tried again, not longer than to that time."""
+        self.turn(flush=True)
+        while not self.core.has_room(size) and (end is None or self.clock() < end):
+            self.core.room_wanted = True
+            await self.stand_in(self._rooms, end)

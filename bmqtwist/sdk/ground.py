@@ -133,6 +133,7 @@ class Ground:
             self.tally.unasked += len(taken)
             for put in taken:
                 self._settle(put, Result.SUCCESS, True)
+            self._give_room()
             self._answered()
         return out
 

@@ -10,7 +10,7 @@ class HealthMonitor:
 
     def __init__(self, healthy: bool = True) -> None:
         self.healthy = healthy
-        self._listeners: list[Callable[[bool], None]] = []
+        self._listeners: list[Callable[[bool], object]] = []
 
     def set_healthy(self) -> None:
         """The host is well: suspended queues are resumed."""
@@ -26,7 +26,7 @@ class HealthMonitor:
             for listener in list(self._listeners):
                 listener(healthy)
 
-    def listen(self, listener: Callable[[bool], None]) -> Callable[[], None]:
+    def listen(self, listener: Callable[[bool], object]) -> Callable[[], None]:
         """Call `listener` at each change; gives what ends that."""
         self._listeners.append(listener)
 

@@ -9,7 +9,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> 
     return SessionCore(options, identity, lambda: make(clock()), now, wake=wake, random=random.random)
 
 
-def session_options(broker: str | list[str] | tuple[str, ...] | None, options: SessionOptions | None,
+def session_options(broker: str | Iterable[str] | None, options: SessionOptions | None,
                     changes: dict[str, Any]) -> SessionOptions:
     """Options from what a front was given: whole ones, a broker's address, single members."""
     if broker is not None:

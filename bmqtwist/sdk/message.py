@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Generic, Self, cast
 
 from bmqtwist.errors import LocalError
+from bmqtwist.sdk.codecs import ValueT
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.properties import PropertyType, Value
 from bmqtwist.wire.restyle import open_data
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from bmqtwist.sdk.queues import Queue
 
 
-class Message:
-    """A message as a consumer sees it.
+class Message(Generic[ValueT]):
+    """A message as a consumer sees it; `Message[T]` if the queue's codec makes values of type T, else `Message[bytes]`.
 
     `guid` 16 bytes; `queue` where it came from; `subscription` which of the queue's subscriptions it is for;
     `redelivered`: it was delivered before, here or elsewhere. `payload` and `properties` raise PeerError if what the
@@ -47,10 +48,10 @@ class Message:
     data = payload
 
     @property
-    def value(self) -> Any:
+    def value(self) -> ValueT:
         """The payload through the queue's codec; without one, the payload."""
         codec = self.queue.codec
-        return self.payload if codec is None else codec.decode(self.payload)
+        return cast(ValueT, self.payload if codec is None else codec.decode(self.payload))
 
     @property
     def _typed(self) -> wire_properties.Properties:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from bmqtwist.errors import LocalError
@@ -30,7 +30,7 @@ class Address:
         return f"{'tls' if self.tls else 'tcp'}://{self.host}:{self.port}"
 
 
-def parse_brokers(text: str | list[str] | tuple[str, ...]) -> tuple[Address, ...]:
+def parse_brokers(text: str | Iterable[str]) -> tuple[Address, ...]:
     """Addresses `tcp://host[:port]` or `tls://host[:port]`, several of them separated by commas or in a list."""
     parts = text.split(",") if isinstance(text, str) else list(text)
     found = []

@@ -31,7 +31,7 @@ Dispatch = Callable[[object], None]
 
 
 class Pump(ABC):
-    """Moves bytes between `core` and a broker; every effect that is not about the channel goes to `dispatch`."""
+    """Moves bytes between `core` and a broker; every effect but `Connect` goes to `dispatch`, and notes to the log."""
 
     def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
         self.options, self.dispatch, self.tls = options, dispatch, tls
@@ -68,8 +68,9 @@ class Pump(ABC):
     def dispose(self) -> None:
         """Let go of everything: there is no step after this."""
 
-    def perform(self) -> None:
-        """Perform effects and write; call it with the lock held, after calling the core."""
+    def perform(self, flush: bool = False) -> None:
+        """Perform effects and write; call it with the lock held, after calling the core. `flush`: batches that could
+        still wait leave, too."""
         if self._performing:  # called back by an effect: the loop below goes on with what was added
             return
         self._performing = True
@@ -80,13 +81,14 @@ class Pump(ABC):
                         self.dial(effect)
                     elif isinstance(effect, Close):
                         self.hang_up()
+                        self.dispatch(effect)
                     elif isinstance(effect, Note):
                         emit(effect)
                     else:
                         self.dispatch(effect)
         finally:
             self._performing = False
-        chunks = self.core.take_output()
+        chunks = self.core.take_output(flush)
         if chunks:
             self.write(chunks)
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
+from bmqtwist.sdk.codecs import Codec
 from bmqtwist.sdk.effects import Completed
 from bmqtwist.sdk.options import QueueOptions, Subscription
 from bmqtwist.sdk.results import EventKind, Result, SdkError
@@ -27,16 +28,6 @@ if TYPE_CHECKING:
 FLAG_READ, FLAG_WRITE = 2, 4
 ROUTING_AT_MOST_ONCE = 1
 _DEDUPLICATION_S = 300.0
-
-
-class Codec(Protocol):
-    """Between payloads and an application's own values."""
-
-    def encode(self, value: Any) -> bytes:
-        """A payload."""
-
-    def decode(self, payload: bytes) -> Any:
-        """What a payload stands for."""
 
 
 @dataclass(eq=False, slots=True)
@@ -69,7 +60,7 @@ class Queue:
         self.uri, self.target, self.flags, self.options, self.handle = uri, target, flags, options, handle
         self.q_id, self.sub_id = handle.q_id, sub_id
         self.owner, self.token = owner, token
-        self.codec: Codec | None = None
+        self.codec: Codec[Any] | None = None
         self.state = QueueState.OPEN_HELD
         self.close_tokens: list[object] = []
         self.at_most_once = False

@@ -1,246 +1,349 @@
 """A session for tools and workers: no reactor, no threads. Calls block, and nothing happens between them.
 
-While no call is made heartbeats go unanswered: a program that works on messages for long calls `session.step(0)` now
-and then, or sets the broker's patience accordingly.
+    with Session("tcp://localhost:30114") as session, session.open("bmq://domain/queue", read=True, write=True) as queue:
+        ack = queue.post(b"hello")
+        for message in queue:
+            with message:                   # confirmed unless the block raises
+                print(message.payload)
+
+While no call is made heartbeats go unanswered: a program that works on messages for long calls `session.step()` now
+and then, or sets the broker's patience accordingly. Callbacks are called from within calls, and may make any.
+One thread at a time may use a session.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
-from bmqtwist.sdk import queues
-from bmqtwist.sdk.counters import Counters
-from bmqtwist.sdk.effects import Completed, Group
+from bmqtwist.sdk.codecs import Codec, ValueT
+from bmqtwist.sdk.deadlines import Deadlines
+from bmqtwist.sdk.front import Front, OnAck, OnEvent, Timer
+from bmqtwist.sdk.frontqueue import FrontQueue
+from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import session_options
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
 from bmqtwist.sdk.pump import PumpFactory
-from bmqtwist.sdk.queues import Codec
-from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, SessionEvent
+from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.sdk.sockets import SocketPump
 from bmqtwist.wire.properties import PropertyType
 
+__all__ = ["Queue", "Session"]
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
 
 class _Waiter:
-    """Where the outcome of one request is put."""
+    """Where the outcome of one request is put; awaiting it hands control to `Session.run`."""
 
-    __slots__ = ("outcome",)
+    __slots__ = ("done", "value")
 
     def __init__(self) -> None:
-        self.outcome: Any = None
+        self.done, self.value = False, cast(Any, None)
+
+    def __await__(self) -> Generator[_Waiter, None, Any]:
+        if not self.done:
+            yield self
+        return self.value
 
 
-class Queue:
-    """One opened queue."""
+class _Call:
+    """A delayed call."""
 
-    core: queues.Queue  # what the session core knows of it
+    __slots__ = ("_key", "_timers")
 
-    def __init__(self, session: Session, uri: str, codec: Codec | None) -> None:
-        self.session, self.uri = session, uri
-        self.error: SdkError | None = None  # why it is closed, if that was not our wish
-        self._codec = codec
-        self._inbox: deque[Message] = deque()
-        self._group = Group()
+    def __init__(self, timers: Deadlines, key: tuple[int, Callable[[], object]]) -> None:
+        self._timers, self._key = timers, key
 
-    def post(self, payload: Any, properties: Mapping[str, object] | None = None,
+    def cancel(self) -> None:
+        """It is not to happen."""
+        self._timers.clear(self._key)
+
+
+class Queue(FrontQueue[ValueT], Generic[ValueT]):
+    """One opened queue; iteration gives its messages until it is closed. With `with` it is closed at the end of the
+    block, after a flush unless the block raises."""
+
+    def __init__(self, session: Session, uri: str, codec: Codec[ValueT] | None,
+                 on_message: Callable[[Message[ValueT]], object] | None) -> None:
+        super().__init__(session, uri, codec, on_message)
+        self.session: Session = session
+
+    def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
              types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
              compress: bool | None = None) -> Ack:
-        """Post and wait for the acknowledgement."""
-        waiter = _Waiter()
-        self._put(payload, properties, types, token=waiter, correlation=correlation, compress=compress)
-        self.session.wait(lambda: waiter.outcome is not None)
-        ack: Ack = waiter.outcome
-        return ack
+        """Post and wait for the acknowledgement, whose status says what became of it.
 
-    def post_nowait(self, payload: Any, properties: Mapping[str, object] | None = None,
-                    types: Mapping[str, PropertyType] | None = None, *, ack: bool = True,
-                    compress: bool | None = None) -> bytes:
-        """Post and go on; the GUID. `flush` waits for the acknowledgements."""
-        guid = self._put(payload, properties, types, ack=ack, group=self._group, compress=compress)
-        if self.session.core.puts.batch_bytes >= self.session.options.batch_bytes_max:
-            self.session.step()
+        Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
+        `types` have the one of their value: bool, int (INT64), str, bytes.
+        """
+        return self.session.run(self._post(payload, properties, types, correlation, compress))
+
+    def post_nowait(self, payload: ValueT, properties: Mapping[str, object] | None = None,
+                    types: Mapping[str, PropertyType] | None = None, *, ack: bool = True, on_ack: OnAck | None = None,
+                    correlation: object = None, compress: bool | None = None) -> bytes:
+        """Post and go on; the GUID. Only if there is no room it waits for that, as `post` does.
+
+        `flush` waits for the acknowledgements and says if there were refusals; besides that `on_ack` is called with the
+        acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
+        """
+        session = self.session
+        more = self._noted(ack, on_ack, correlation, compress)
+        data = self._encoded(payload)
+        try:
+            guid = self._put(data, properties, types, more)
+        except SdkError as error:
+            guid = session.run(self._place(error, data, properties, types, more))
+        if session.core.puts.batch_bytes >= session.options.batch_bytes_max:
+            session.step()
         return guid
 
-    def post_many(self, payloads: Iterable[Any]) -> list[Ack]:
-        """Post payloads, or pairs of payload and properties; their acknowledgements in the same order."""
-        group = Group(keep_acks=True)
-        guids = []
-        for each in payloads:
-            payload, properties = each if isinstance(each, tuple) else (each, None)
-            guids.append(self._put(payload, properties, None, group=group))
-        self._settle(group)
-        assert group.acks is not None
-        return [group.acks[guid] for guid in guids]
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]]) -> list[Ack]:
+        """Post payloads, or pairs of payload and properties; their acknowledgements in the same order.
+
+        If one of them cannot be posted the error is raised at once, and the next `flush` waits for those before it.
+        """
+        return self.session.run(self._post_many(payloads))
 
     def flush(self) -> None:
         """Wait until everything posted without waiting is acknowledged; PostsFailed if some of it is refused."""
-        group, self._group = self._group, Group()
-        self._settle(group)
-        if group.failures:
-            raise PostsFailed(group.failures, group.failed)
+        self.session.run(self._flush())
 
-    def _settle(self, group: Group) -> None:
-        self.session.core.seal(group)
-        self.session.wait(lambda: group.outstanding == 0)
-
-    def _put(self, payload: Any, properties: Mapping[str, object] | None, types: Mapping[str, PropertyType] | None,
-             **more: Any) -> bytes:
-        """Post; wait for room if there is none, not longer than the options say."""
-        if self._codec is not None:
-            payload = self._codec.encode(payload)
+    def get(self, timeout_s: float | None = None) -> Message[ValueT] | None:
+        """The next message; None if none comes in time, or the queue is closed."""
         session = self.session
-        end: float | None = None
-        while True:
-            now = session.clock()
-            try:
-                return session.core.post(self.core, payload, now, properties, types, **more)
-            except SdkError as error:
-                end = now + session.options.post_wait_s if end is None else end
-                if error.result is not Result.BW_LIMIT or now >= end:
-                    raise
-            session.step(min(end - now, 0.5))
+        end = None if timeout_s is None else session.clock() + timeout_s
+        if not self._inbox and session.running:
+            session.step()
+        try:
+            return session.run(self._get(end))
+        except SdkError:
+            if self.ended and self.error is None:
+                return None
+            raise
 
-    def get(self, timeout_s: float | None = None) -> Message | None:
-        """The next message; None if none comes in time."""
-        if not self._inbox:
-            self.session.wait(lambda: bool(self._inbox) or not self.core.is_open, timeout_s, quiet=True)
-        if self._inbox:
-            self.session.core.consumed(1)
-            return self._inbox.popleft()
-        if self.error is not None:
-            raise self.error
-        return None
-
-    def poll(self, count_max: int, timeout_s: float = 0.0) -> list[Message]:
+    def poll(self, count_max: int, timeout_s: float = 0.0) -> list[Message[ValueT]]:
         """Up to so many messages: what is there, or what comes first within the timeout."""
-        if not self._inbox:
-            self.session.wait(lambda: bool(self._inbox) or not self.core.is_open, timeout_s, quiet=True)
-        found = [self._inbox.popleft() for _ in range(min(count_max, len(self._inbox)))]
-        self.session.core.consumed(len(found))
-        if not found and self.error is not None:
-            raise self.error
-        return found
+        first = self.get(timeout_s)
+        if first is None:
+            return []
+        return [first, *(self.get_nowait() for _ in range(min(count_max - 1, len(self._inbox))))]
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[ValueT]]:
         while (message := self.get()) is not None:
             yield message
 
-    def confirm(self, message: Message) -> None:
-        """Confirm a message."""
-        self.session.core.confirm(message)
-
-    def configure(self, options: QueueOptions) -> None:
+    def configure(self, options: QueueOptions, timeout_s: float | None = None) -> None:
         """Change how the queue is read."""
-        self.session.request(lambda token, now: self.session.core.configure(self.core, options, token, now))
+        self.session.run(self._configure(options, timeout_s))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """Close it; what was posted without waiting is flushed first."""
-        self.flush()
-        self.session.request(lambda token, now: self.session.core.close(self.core, token, now))
+        try:
+            self.flush()
+        finally:
+            self.session.run(self._close(timeout_s))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self.core.is_open and self.session.running:
-            self.close()
-
-    def deliver(self, message: Message) -> None:
-        """From the session: a message."""
-        self._inbox.append(message)
+        if self.session.running:
+            self.session.run(self._leave(kind is not None))
 
 
-class Session:
-    """A session that starts when it is made. Options as in SessionOptions; `on_event` hears session events.
+class Session(Front):
+    """A session that starts when it is made. Options: whole ones, or single members of SessionOptions by name.
 
+    `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for; `health` suspends queues.
+    `tls` is for tls:// addresses, by default a context with the system's trust.
     `pump` makes what moves the bytes, by default a SocketPump: see `pump.Pump` for tunnels and in-memory brokers.
     """
 
-    def __init__(self, broker: str | list[str] | None = None, *, options: SessionOptions | None = None,
-                 tls: ssl.SSLContext | None = None, on_event: Callable[[SessionEvent], None] | None = None,
-                 pump: PumpFactory = SocketPump, **changes: Any) -> None:
+    def __init__(self, broker: str | Iterable[str] | None = None, *, options: SessionOptions | None = None,
+                 tls: ssl.SSLContext | None = None, on_event: OnEvent | None = None, on_nack: OnAck | None = None,
+                 health: HealthMonitor | None = None, pump: PumpFactory = SocketPump, **changes: Any) -> None:
+        super().__init__(on_event, on_nack)
         self.options = session_options(broker, options, changes)
-        self.running = True
-        self._on_event = on_event
+        self.running: bool = True
         self._pump = pump(self.options, self._dispatch, tls)
         self.core, self.clock = self._pump.core, self._pump.clock
+        self._timers, self._numbers = Deadlines(), itertools.count()
+        self._calls: deque[tuple[Callable[[Any], object], object]] = deque()
+        self._calling = False
+        self._health: deque[bool] = deque()  # what the monitor has said, from whichever thread
+        self._listen(health, self._hear)
         try:
-            self.request(self.core.start)
+            self.run(self._start())
         except BaseException:
             self.running = False
             self._pump.dispose()
             raise
 
-    def _dispatch(self, effect: object) -> None:
-        if isinstance(effect, Message):
-            effect.queue.owner.deliver(effect)
-        elif isinstance(effect, (Ack, Completed)):
-            if isinstance(effect.token, _Waiter):
-                effect.token.outcome = effect
-        elif isinstance(effect, SessionEvent):
-            if effect.kind is EventKind.QUEUE_REOPEN_RESULT and effect.queue and effect.result is not Result.SUCCESS:
-                effect.queue.owner.error = SdkError(effect.result, effect.message)
-            if self._on_event is not None:
-                self._on_event(effect)
+    # -- the application --------------------------------------------------------------------------------------------
 
-    def counters(self) -> Counters:
-        """What this session has done so far, and how things stand."""
-        return self.core.counters()
+    @overload
+    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
+             codec: None = None, on_message: Callable[[Message[bytes]], object] | None = None,
+             timeout_s: float | None = None) -> Queue[bytes]: ...
+
+    @overload
+    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
+             codec: Codec[ValueT], on_message: Callable[[Message[ValueT]], object] | None = None,
+             timeout_s: float | None = None) -> Queue[ValueT]: ...
+
+    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
+             codec: Codec[Any] | None = None, on_message: Callable[[Message[Any]], object] | None = None,
+             timeout_s: float | None = None) -> Queue[Any]:
+        """Open a queue. Messages go to `on_message`, while some call is made, or to `get`, `poll` and iteration."""
+        return self.run(self._open(Queue(self, uri, codec, on_message), read, write, options, timeout_s))
+
+    def stop(self, drain: bool = True) -> None:
+        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this."""
+        if self.running:
+            self.running = False
+            try:
+                self._work(self._stop(drain))
+            finally:
+                self._pump.dispose()
 
     def step(self, timeout_s: float = 0.0) -> None:
         """Do what is due; wait that long if nothing is."""
+        self._check_running()
         self._pump.perform()
-        self._pump.step(timeout_s)
+        self._step(timeout_s)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None, quiet: bool = False) -> None:
         """Work until something is so; SdkError TIMEOUT if it is not in time (unless `quiet`)."""
         end = None if timeout_s is None else self.clock() + timeout_s
+        self._check_running()
         self._pump.perform()
         while not done():
             left = None if end is None else end - self.clock()
             if left is not None and left < 0:
                 if quiet:
                     return
-                raise SdkError(Result.TIMEOUT, "not in time")
-            self._pump.step(left)
-
-    def request(self, make: Callable[[object, float], object]) -> None:
-        """Make a request of the core and wait for its end; SdkError if it fails."""
-        waiter = _Waiter()
-        make(waiter, self.clock())
-        self.wait(lambda: waiter.outcome is not None)
-        if waiter.outcome.result is not Result.SUCCESS:
-            raise SdkError(waiter.outcome.result, waiter.outcome.message)
-
-    def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
-             codec: Codec | None = None) -> Queue:
-        """Open a queue."""
-        queue = Queue(self, uri, codec)
-        self.request(lambda token, now: self._open(queue, token, now, read, write, options, codec))
-        return queue
-
-    def _open(self, queue: Queue, token: object, now: float, read: bool, write: bool,
-              options: QueueOptions | None, codec: Codec | None) -> None:
-        queue.core = self.core.open(queue.uri, token, now, read=read, write=write, queue_options=options, owner=queue)
-        queue.core.codec = codec
-
-    def stop(self) -> None:
-        """Wait for acknowledgements, disconnect."""
-        if self.running:
-            self.running = False
-            try:
-                self.request(self.core.stop)
-            finally:
-                self._pump.dispose()
+                raise SdkError(Result.TIMEOUT, f"not within {timeout_s:g} s")
+            self._step(left)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self.stop()
+        self.stop(kind is None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
+
+    # -- how coroutines of the common part are run ------------------------------------------------------------------
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Move bytes until a coroutine of the common part has ended; its value."""
+        try:
+            self._check_running()
+        except SdkError:
+            coroutine.close()
+            raise
+        return self._work(coroutine)
+
+    def _check_running(self) -> None:
+        if not self.running:
+            raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
+
+    def _work(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            while True:
+                waiter: _Waiter = coroutine.send(None)
+                try:
+                    self._pump.perform()
+                    while not waiter.done:
+                        self._step(None)
+                except BaseException as error:  # Ctrl-C, say: the coroutine has to leave things in order
+                    coroutine.throw(error)
+                    raise
+        except StopIteration as ended:
+            self._call_back()
+            return cast(_T, ended.value)
+
+    def _step(self, timeout_s: float | None) -> None:
+        """Wait for bytes, deadlines of the core or of this front, at most that long, and do what is due."""
+        timers = self._timers
+        due = timers.next()
+        if self._calls and not self._calling:
+            timeout_s = 0.0
+        if due is not None:
+            left = max(due - self.clock(), 0.0)
+            timeout_s = left if timeout_s is None else min(left, timeout_s)
+        self._pump.step(timeout_s)
+        while self._health:
+            self._set_health(self._health.popleft())
+            self._pump.perform()
+        while (key := timers.expire(self.clock())) is not None:
+            cast("tuple[int, Callable[[], object]]", key)[1]()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Callbacks wait until the core is done, and while one of them runs: so they may make calls, in any number."""
+        if self._calling:
+            return
+        self._calling = True
+        try:
+            while self._calls:
+                callback, argument = self._calls.popleft()
+                try:
+                    callback(argument)
+                except Exception:  # noqa: BLE001 - one callback's mistake must not cost what else is due
+                    _LOG.exception("error in %r", callback)
+                self._pump.perform()
+        finally:
+            self._calling = False
+
+    def _dispatch(self, effect: object) -> None:
+        action = self._actions.get(type(effect))
+        if action is not None:
+            action(effect)
+
+    def _hear(self, healthy: bool) -> None:
+        self._health.append(healthy)
+        self._pump.poke()
+
+    # -- a front's own ----------------------------------------------------------------------------------------------
+
+    def turn(self, flush: bool = False) -> None:
+        """Perform what the core wants."""
+        self._pump.perform(flush)
+
+    def promise(self) -> Any:
+        """Something that `run` waits for."""
+        return _Waiter()
+
+    def fire(self, promise: Any, value: object) -> bool:
+        """Give a waiter its value."""
+        if promise.done:
+            return False
+        promise.done, promise.value = True, value
+        return True
+
+    def call(self, callback: Callable[[Any], object], argument: object) -> None:
+        """Call the application back before the call under way returns; its mistakes are logged."""
+        self._calls.append((callback, argument))
+
+    def call_at(self, due: float, action: Callable[[], object]) -> Timer:
+        """Call back at that time."""
+        key = next(self._numbers), action
+        self._timers.set(key, due)
+        return _Call(self._timers, key)
+
+    async def breathe(self) -> None:
+        """Write, and read what is there."""
+        self._pump.perform()
+        self._pump.step(0.0)

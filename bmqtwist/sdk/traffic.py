@@ -144,7 +144,7 @@ class Traffic(Ground):
             self._failed(put, result)
         if group is not None and (failed or group.acks is not None):
             group.settle(Ack(put.queue, put.guid, result, put.correlation, put.token))
-        if not only_group and (put.token is not None or failed and group is None):
+        if not only_group and (put.token is not None or failed and (group is None or group.acks is None)):
             self.effect(Ack(put.queue, put.guid, result, put.correlation, put.token))
         if group is not None:
             group.outstanding -= 1

@@ -308,7 +308,7 @@ def test_a_post_without_room_waits_its_time_and_then_fails_with_bw_limit(node: P
                 assert caught.value.result is Result.BW_LIMIT and session.loop.time() - before >= 0.3
                 with pytest.raises(SdkError):
                     queue.post_nowait(b"x" * 40_000)
-                room = asyncio.ensure_future(session.room(session.loop.time() + DEADLINE))
+                room = asyncio.ensure_future(session.room(DEADLINE))
             finally:
                 process.send_signal(signal.SIGCONT)
             await room

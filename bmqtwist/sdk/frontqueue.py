@@ -1,0 +1,254 @@
+"""One opened queue as all fronts that wait have it: posts that wait for room, groups of posts, the inbox.
+
+Coroutines here wait with the promises of their front, so each front can run them: as they are (asyncio), as Deferreds
+(Twisted), or by moving bytes until they are done (no loop).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic
+
+from bmqtwist.errors import LocalError
+from bmqtwist.sdk import queues
+from bmqtwist.sdk.codecs import Codec, ValueT
+from bmqtwist.sdk.effects import FAILED_KEPT_MAX, Group
+from bmqtwist.sdk.front import Front, OnAck
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import QueueOptions
+from bmqtwist.sdk.results import Ack, PostsFailed, Result, SdkError
+from bmqtwist.wire.properties import PropertyType
+
+Properties = Mapping[str, object]
+Types = Mapping[str, PropertyType]
+_POSTS_A_TURN = 256  # of `post_many`: then everybody else has a turn
+
+
+class FrontQueue(Generic[ValueT]):
+    """One opened queue. Values are what its codec makes of payloads; without a codec they are bytes."""
+
+    core: queues.Queue  # what the session core knows of it
+
+    def __init__(self, front: Front, uri: str, codec: Codec[ValueT] | None,
+                 on_message: Callable[[Message[ValueT]], object] | None) -> None:
+        self._front = front
+        self.uri: str = uri
+        self.codec: Codec[ValueT] | None = codec
+        self.on_message: Callable[[Message[ValueT]], object] | None = on_message
+        self.error: SdkError | None = None  # why it is closed, if that was not our wish
+        self.ended: bool = False
+        self._inbox: deque[Message[ValueT]] = deque()
+        self._getters: deque[Any] = deque()
+        self._group = Group()  # of posts that nobody waits for
+        self._sealed: list[Group] = []  # of earlier ones, not reported yet
+        self._flushing: deque[Any] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        """Can it be used, connected or not?"""
+        return not self.ended and self.core.is_open
+
+    @property
+    def options(self) -> QueueOptions:
+        """The options in force."""
+        return self.core.options
+
+    def __repr__(self) -> str:
+        core = getattr(self, "core", None)  # not before the request to open it is made
+        return f"<{type(self).__name__} {self.uri} {'closed' if self.ended or core is None else core.state.value}>"
+
+    # -- posting ----------------------------------------------------------------------------------------------------
+
+    def _encoded(self, payload: Any) -> bytes:
+        if self.codec is not None:
+            payload = self.codec.encode(payload)
+        if type(payload) is bytes:
+            return payload
+        if isinstance(payload, (bytes, bytearray, memoryview)):
+            return bytes(payload)
+        whose = "a payload is bytes" if self.codec is None else f"{type(self.codec).__name__}.encode must give bytes"
+        hint = ": encode it, or open the queue with a codec" if self.codec is None else ""
+        raise TypeError(f"{whose}, not {type(payload).__name__}{hint}")
+
+    def _put(self, data: bytes, properties: Properties | None, types: Types | None, more: dict[str, Any]) -> bytes:
+        front = self._front
+        return front.core.post(self.core, data, front.clock(), properties, types, **more)
+
+    async def _place(self, error: SdkError, data: bytes, properties: Properties | None, types: Types | None,
+                     more: dict[str, Any]) -> bytes:
+        """A post did not find room: try again when there is some, within the time that the options give."""
+        if error.result is not Result.BW_LIMIT:
+            raise error
+        front = self._front
+        end = front.clock() + front.options.post_wait_s
+        while True:
+            await front._room(end, len(data))
+            try:
+                return self._put(data, properties, types, more)
+            except SdkError as again:
+                if again.result is not Result.BW_LIMIT or front.clock() >= end:
+                    raise
+
+    async def _post(self, payload: ValueT, properties: Properties | None, types: Types | None, correlation: object,
+                    compress: bool | None) -> Ack:
+        data = self._encoded(payload)
+        promise = self._front.promise()
+        more = {"token": promise, "correlation": correlation, "compress": compress}
+        try:
+            self._put(data, properties, types, more)
+        except SdkError as error:
+            await self._place(error, data, properties, types, more)
+        ack: Ack = await promise
+        return ack
+
+    def _noted(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> dict[str, Any]:
+        """What goes with a post that nobody waits for."""
+        if on_ack is not None and not ack:
+            raise LocalError("on_ack is never called with ack=False: leave one of them out")
+        return {"ack": ack, "group": self._group, "token": on_ack, "correlation": correlation, "compress": compress}
+
+    async def _post_many(self, payloads: Iterable[Any]) -> list[Ack]:
+        front = self._front
+        group = Group(keep_acks=True)
+        more: dict[str, Any] = {"group": group}
+        guids: list[bytes] = []
+        try:
+            for each in payloads:
+                payload, properties = each if isinstance(each, tuple) else (each, None)
+                data = self._encoded(payload)
+                try:
+                    guids.append(self._put(data, properties, None, more))
+                except SdkError as error:
+                    guids.append(await self._place(error, data, properties, None, more))
+                if not len(guids) % _POSTS_A_TURN:
+                    await front.breathe()
+            self._seal(group)
+            await self._settled([group])
+        except BaseException:  # what is posted is posted: the next flush waits for it
+            if not group.sealed:
+                self._seal(group)
+            self._sealed.append(group)
+            raise
+        acks = group.acks or {}
+        return [acks[guid] for guid in guids]
+
+    def _seal(self, group: Group) -> None:
+        group.token = self._on_settled
+        self._front.core.seal(group)
+
+    def _on_settled(self) -> None:
+        self._front.fire_all(self._flushing)
+
+    async def _settled(self, groups: list[Group]) -> None:
+        while any(group.outstanding for group in groups):
+            await self._front.stand_in(self._flushing)
+
+    async def _flush(self) -> None:
+        group = self._group
+        if group.outstanding or group.failures:
+            self._group = Group()
+            self._sealed.append(group)
+            self._seal(group)
+        groups = list(self._sealed)
+        self._front.turn(flush=True)
+        await self._settled(groups)
+        failures, failed = 0, []
+        for group in groups:
+            if group in self._sealed:  # no other flush has reported it
+                self._sealed.remove(group)
+                failures += group.failures
+                failed += group.failed
+        if failures:
+            raise PostsFailed(failures, failed[:FAILED_KEPT_MAX])
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    def _closed(self) -> SdkError:
+        return self.error or SdkError(Result.INVALID_QUEUE, f"{self.uri} is closed")
+
+    def _check_readable(self) -> None:
+        if not self.core.readable:
+            raise SdkError(Result.INVALID_QUEUE, f"{self.uri} is not open for reading: open it with read=True")
+        if self.on_message is not None:
+            raise SdkError(Result.INVALID_ARGUMENT, f"messages of {self.uri} go to its on_message")
+
+    async def _get(self, end: float | None = None) -> Message[ValueT] | None:
+        """The next message; None if none has come by that time."""
+        front, getters = self._front, self._getters
+        while not self._inbox:
+            self._check_readable()
+            if self.ended:
+                raise self._closed()
+            if end is not None and front.clock() >= end:
+                return None
+            try:
+                await front.stand_in(getters, end)
+            except BaseException:
+                if self._inbox:  # the message this was woken for is for somebody else
+                    self._wake_getter()
+                raise
+        return self.get_nowait()
+
+    def get_nowait(self) -> Message[ValueT]:
+        """The next message if it is here already; IndexError if not."""
+        message = self._inbox.popleft()
+        self._front.core.consumed(1)
+        return message
+
+    def _wake_getter(self) -> None:
+        if self._getters:
+            self._front.fire(self._getters.popleft(), None)
+
+    def confirm(self, message: Message[Any]) -> None:
+        """Confirm a message, as `message.confirm()` does."""
+        self._front.core.confirm(message)
+
+    # -- from the session -------------------------------------------------------------------------------------------
+
+    def deliver(self, message: Message[ValueT]) -> None:
+        """From the session: a message."""
+        if self.on_message is not None:
+            self._front.core.consumed(1)
+            self._front.call(self.on_message, message)
+            return
+        self._inbox.append(message)
+        self._wake_getter()
+
+    def end(self, error: SdkError | None = None) -> None:
+        """From the session: no more messages come, and what is here cannot be confirmed."""
+        if not self.ended:
+            self.ended, self.error = True, error
+            self._front.open_queues.discard(self)
+            self._front.core.consumed(len(self._inbox))
+            self._inbox.clear()
+            while self._getters:
+                self._wake_getter()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def _configure(self, options: QueueOptions, timeout_s: float | None) -> None:
+        front = self._front
+        await front._request(lambda token, now: front.core.configure(self.core, options, token, now, timeout_s))
+
+    async def _close(self, timeout_s: float | None) -> None:
+        front = self._front
+        try:
+            await front._request(lambda token, now: front.core.close(self.core, token, now, timeout_s))
+        finally:
+            if not self.core.is_open:
+                self.end()
+
+    async def _leave(self, failed: bool) -> None:
+        """The end of a block: flush, unless it failed, and close. What fails here is not to hide why the block did."""
+        if not self.is_open:
+            return
+        try:
+            if not failed:
+                await self._flush()
+        finally:
+            try:
+                await self._close(None)
+            except SdkError:
+                if not failed:
+                    raise

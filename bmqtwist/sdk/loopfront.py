@@ -1,0 +1,216 @@
+"""What the fronts with an event loop have in common: one turn performs what the core wants, writes, sets the timer.
+
+A front says how to open a channel (`dial`), how to be called later, and what its promises are.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, cast
+
+from bmqtwist.sdk.codecs import ValueT
+from bmqtwist.sdk.effects import Close, Connect
+from bmqtwist.sdk.front import Front, OnAck, OnEvent, Timer
+from bmqtwist.sdk.frontqueue import FrontQueue
+from bmqtwist.sdk.health import HealthMonitor
+from bmqtwist.sdk.identity import make_core
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import Address, SessionOptions
+from bmqtwist.sdk.results import SdkError
+from bmqtwist.wire.properties import PropertyType
+
+
+class Channel(Protocol):
+    """One connection."""
+
+    attempt: int
+
+    def up(self) -> bool:
+        """Does it stand?"""
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+
+    def abort(self) -> None:
+        """Close at once, if it is open."""
+
+
+class LoopFront(Front):
+    """A session on an event loop."""
+
+    def __init__(self, options: SessionOptions, on_event: OnEvent | None, on_nack: OnAck | None,
+                 health: HealthMonitor | None, clock: Callable[[], float]) -> None:
+        super().__init__(on_event, on_nack)
+        self.options, self.clock = options, clock
+        self._scheduled = self._performing = self._flush = False
+        self._channel: Any = None
+        self._dialling: Timer | None = None
+        self._timer: Timer | None = None
+        self._timer_due = 0.0
+        self._actions[Connect] = self._on_connect
+        self.core = make_core(options, clock(), self._wake)
+        self._listen(health, lambda healthy: self.call_from_thread(self._set_health, healthy))
+
+    # -- a front has these of its own -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def call_soon(self, action: Callable[[], object]) -> object:
+        """Call back in the next iteration of the loop."""
+
+    @abstractmethod
+    def call_from_thread(self, action: Callable[[bool], object], argument: bool) -> object:
+        """The same, asked for by any thread."""
+
+    @abstractmethod
+    def run_aside(self, coroutine: Any) -> Timer:
+        """Run a coroutine beside everything else; what it gives can be cancelled."""
+
+    @abstractmethod
+    def make_channel(self, attempt: int) -> Channel:
+        """A channel that is not connected yet."""
+
+    @abstractmethod
+    async def dial(self, address: Address, channel: Any) -> None:
+        """Connect a channel; any Exception is a failed attempt."""
+
+    # -- turns ------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.call_soon(self.turn)
+
+    def turn(self, flush: bool = False) -> None:
+        """Perform what the core wants, write, and set the timer."""
+        self._scheduled = False
+        self._flush |= flush
+        if self._performing:  # called back by an effect: the turn under way goes on with what was added
+            return
+        core, actions = self.core, self._actions
+        self._performing = True
+        try:
+            while effects := core.take_effects():
+                for effect in effects:
+                    actions[type(effect)](effect)
+        finally:
+            self._performing = False
+        chunks = core.take_output(self._flush)
+        self._flush = False
+        if chunks and self._channel is not None:
+            self._channel.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        self._set_timer(core.deadline())
+
+    def _set_timer(self, due: float | None) -> None:
+        """Tick at that time; a timer that comes early sets itself anew."""
+        timer = self._timer
+        if timer is not None:
+            if due is not None and self._timer_due <= due:
+                return
+            timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer, self._timer_due = self.call_at(due, self._tick), due
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.core.tick(self.clock())
+        self.turn()
+
+    # -- the channel ------------------------------------------------------------------------------------------------
+
+    def _on_connect(self, effect: Connect) -> None:
+        self._dialling = self.run_aside(self._connect(effect))
+
+    async def _connect(self, effect: Connect) -> None:
+        core, channel, reason = self.core, self.make_channel(effect.attempt), ""
+        try:
+            await self.dial(effect.address, channel)
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is no connection
+            reason = str(error) or type(error).__name__
+        except BaseException:
+            channel.abort()
+            raise
+        if effect.attempt != core.attempt:
+            channel.abort()
+            return
+        self._dialling = None
+        if reason or not channel.up():
+            core.failed(effect.attempt, reason or "closed by the broker", self.clock())
+        else:
+            self._channel = channel
+            core.connected(effect.attempt, self.clock())
+        self.turn()
+
+    def _on_close(self, effect: Close) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.abort()
+        dialling, self._dialling = self._dialling, None
+        if dialling is not None:
+            dialling.cancel()
+        super()._on_close(effect)
+
+    def received(self, channel: Channel, data: bytes) -> None:
+        """From a channel: bytes."""
+        if channel is self._channel:
+            self.core.received(data, self.clock())
+            self.turn()
+
+    def blocked(self, channel: Channel, blocked: bool) -> None:
+        """From a channel: writing is to pause, or may go on."""
+        if channel is self._channel:
+            (self.core.pause if blocked else self.core.resume)(self.clock())
+
+    def lost(self, channel: Channel, reason: str) -> None:
+        """From a channel: it is gone."""
+        if channel is self._channel:
+            self._channel = None
+            self.core.lost(channel.attempt, reason, self.clock())
+            self.turn()
+
+    # -- the application --------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await self._stop(kind is None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
+
+
+class LoopQueue(FrontQueue[ValueT], Generic[ValueT]):
+    """A queue of a session on an event loop: also an asynchronous iterator of its messages, until it is closed."""
+
+    def post_nowait(self, payload: ValueT, properties: Mapping[str, object] | None = None,
+                    types: Mapping[str, PropertyType] | None = None, *, ack: bool = True, on_ack: OnAck | None = None,
+                    correlation: object = None, compress: bool | None = None) -> bytes:
+        """Post and go on; the GUID. SdkError BW_LIMIT if there is no room: `session.room()` waits for it.
+
+        `flush` waits for the acknowledgements and says if there were refusals; besides that `on_ack` is called with the
+        acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
+        """
+        return self._put(self._encoded(payload), properties, types, self._noted(ack, on_ack, correlation, compress))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message[ValueT]:
+        try:
+            return cast(Message[ValueT], await self._get())
+        except SdkError:
+            if self.ended and self.error is None:
+                raise StopAsyncIteration from None
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await self._leave(kind is not None)
