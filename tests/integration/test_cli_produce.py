@@ -1,0 +1,179 @@
+"""`bmq produce`, run as a user would."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pty
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_kit import DEADLINE, Cli, running_broker
+from kit.process import free_port
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """The command and its broker."""
+    with running_broker(tmp_path_factory.mktemp("broker")) as (_, cli):
+        yield cli
+
+
+def taken(cli: Cli, uri: str) -> list[dict[str, object]]:
+    """Everything in a queue."""
+    return [json.loads(line) for line in cli("consume", uri, "--idle", "0.5", "--json").lines]
+
+
+def test_payloads_of_the_command_line_arrive_in_their_order(cli: Cli) -> None:
+    """The first thing that anybody tries."""
+    done = cli("produce", "bmq://d.priority/arguments", "hello", "wörld")
+    assert (done.code, done.out) == (0, b"") and "2 message(s) posted and acknowledged" in done.err
+    assert [each["payload"] for each in taken(cli, "bmq://d.priority/arguments")] == ["hello", "wörld"]
+
+
+def test_each_line_of_standard_input_is_a_message_with_the_properties_of_the_command_line(cli: Cli) -> None:
+    """Empty lines cannot be messages and are passed over; a last line needs no end."""
+    done = cli("produce", "bmq://d.priority/lines", "-p", "kind=greeting", "-p", "n:int32=0x10", "-p", "on:bool=true",
+               "-p", "raw:binary=00ff", "--json", stdin=b"a\n\nb c\n\xff\x00d")
+    assert done.code == 0 and done.err == ""
+    summary = done.tree
+    assert (summary["posted"], summary["acknowledged"], summary["refused"], summary["skippedEmpty"]) == (3, 3, {}, 1)
+    found = taken(cli, "bmq://d.priority/lines")
+    assert [each.get("payload") for each in found] == ["a", "b c", None]
+    assert base64.b64decode(str(found[2]["payloadBase64"])) == b"\xff\x00d"
+    assert found[0]["properties"] == {
+        "kind": {"type": "STRING", "value": "greeting"}, "n": {"type": "INT32", "value": 16},
+        "on": {"type": "BOOL", "value": True}, "raw": {"type": "BINARY", "valueBase64": "AP8="}}
+
+
+def test_files_and_the_whole_of_standard_input_are_one_message_each(cli: Cli, tmp_path: Path) -> None:
+    """And may be repeated."""
+    (tmp_path / "one").write_bytes(b"1\n2\n" * 1000)
+    done = cli("produce", "bmq://d.priority/files", "-f", str(tmp_path / "one"), "-f", "-", "-n", "4", "--compress", "-q",
+               stdin=b"all\nof it")
+    assert (done.code, done.out, done.err) == (0, b"", "")
+    assert [each["payload"] for each in taken(cli, "bmq://d.priority/files")] == ["1\n2\n" * 1000, "all\nof it"] * 2
+
+
+def test_what_consume_prints_as_json_can_be_posted_again(cli: Cli) -> None:
+    """From one queue into another, payloads, properties and their types unchanged."""
+    cli("produce", "bmq://d.priority/copy-from", "-p", "n:short=7", "-p", "s=ü", "-p", "b:binary=ff", "text")
+    cli("produce", "bmq://d.priority/copy-from", "-d", "\\0", stdin=b"\xfe\xff\0two\nlines")
+    printed = cli("consume", "bmq://d.priority/copy-from", "--idle", "0.5", "--json")
+    assert cli("produce", "bmq://d.priority/copy-to", "--json-lines", stdin=printed.out).code == 0
+    copied = taken(cli, "bmq://d.priority/copy-to")
+    wanted = [json.loads(line) for line in printed.lines]
+    for each in (*copied, *wanted):
+        each.pop("guid")
+        each.pop("uri")
+    assert copied == wanted and len(copied) == 3
+
+
+def test_lines_of_json_say_what_is_wrong_and_where(cli: Cli) -> None:
+    """What stood before is posted; exit code 2."""
+    good = b'{"payload": {"any": [1]}, "properties": {"n": 1, "s": "x", "t": true, "c": {"type": "CHAR", "value": -1}}}\n'
+    done = cli("produce", "bmq://d.priority/json", "--json-lines", "-p", "s=over", "-p", "d=1", stdin=good + b'{"paylod": 1}')
+    assert done.code == 2 and "line 2: exactly one of \"payload\" and \"payloadBase64\"" in done.err
+    assert "1 message(s) were posted before that" in done.err
+    found = taken(cli, "bmq://d.priority/json")[0]
+    assert found["payload"] == '{"any":[1]}'
+    assert found["properties"] == {"c": {"type": "CHAR", "value": -1}, "d": {"type": "STRING", "value": "1"},
+                                   "n": {"type": "INT64", "value": 1}, "s": {"type": "STRING", "value": "x"},
+                                   "t": {"type": "BOOL", "value": True}}
+    for line, text in ((b"nonsense", "not JSON"), (b"[]", "an object is expected"),
+                       (b'{"payloadBase64": "?"}', "not base64"),
+                       (b'{"payload": "x", "properties": {"n": 1.5}}', 'property "n"'),
+                       (b'{"payload": "x", "properties": {"n": {"type": "CHAR", "value": 300}}}', "300")):
+        done = cli("produce", "bmq://d.priority/json", "--json-lines", stdin=line)
+        assert done.code == 2 and "line 1: " in done.err and text in done.err, done
+
+
+def test_refused_messages_are_named_and_counted(cli: Cli) -> None:
+    """Exit code 1; the quota of this queue is two, and one more is admitted."""
+    done = cli("produce", "bmq://d.small/full", "-n", "20", "x", "--json")
+    assert done.code == 1
+    assert (done.tree["acknowledged"], done.tree["refused"]) == (3, {"LIMIT_MESSAGES": 17})
+    assert done.err.count("payload 1 was refused: LIMIT_MESSAGES") == 10 and "only counted" in done.err
+    human = cli("produce", "bmq://d.small/full", "x")
+    assert human.code == 1 and "0 message(s) posted and acknowledged, 1 refused (LIMIT_MESSAGES)" in human.err
+
+
+def test_a_rate_is_kept(cli: Cli) -> None:
+    """Not faster than asked for."""
+    done = cli("produce", "bmq://d.priority/rate", "-n", "5", "--rate", "10", "x", "--json")
+    assert done.code == 0 and 0.4 <= done.tree["seconds"] < 5
+
+
+def test_lines_that_come_late_are_posted_when_they_come(cli: Cli) -> None:
+    """A pipe that stays open, as `tail -f` keeps it; Ctrl-C waits for what is under way and ends with 130."""
+    started = cli.start("produce", "bmq://d.priority/slow", "--json")
+    reader = cli.start("consume", "bmq://d.priority/slow")
+    for line in (b"one", b"two"):
+        started.say(line + b"\n")
+        reader.expect(line)
+    started.signal()
+    done = started.end()
+    assert done.code == 130 and done.tree["acknowledged"] == 2
+    reader.signal()
+    assert reader.end().code == 130
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    (("d.priority/q", "x"), "Did you mean bmq://d.priority/q?"),
+    (("http://d.priority/q", "x"), "Did you mean bmq://d.priority/q?"),
+    (("bmq://d.priority", "x"), "Missing queue"),
+    (("bmq://d.priority/q", ""), "at least one byte"),
+    (("bmq://d.priority/q", "-p", "novalue", "x"), "name=value"),
+    (("bmq://d.priority/q", "-p", "n:int32=99999999999", "x"), "INT32"),
+    (("bmq://d.priority/q", "-p", "n:number=1", "x"), "'number' is no property type"),
+    (("bmq://d.priority/q", "-p", "n:int64=one", "x"), "'one' is no integer"),
+    (("bmq://d.priority/q", "-d", "\\q"), "'\\q' is not understood"),
+    (("bmq://d.priority/q", "-f", "nowhere.bin"), "nowhere.bin"),
+    (("bmq://d.priority/q", "-f", os.devnull), "is empty"),
+    (("bmq://d.priority/q", "-b", "localhost:30114", "x"), "did you mean tcp://localhost:30114?"),
+    (("bmq://d.priority/q", "--jsn", "x"), "--json"),
+])
+def test_a_bad_command_line_is_answered_with_what_is_meant(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
+    """Exit code 2, nothing posted."""
+    done = cli("produce", *arguments)
+    assert done.code == 2 and text in done.err
+
+
+def test_a_domain_that_does_not_exist_is_refused_by_the_broker(cli: Cli) -> None:
+    """Exit code 4, with the broker's words."""
+    done = cli("produce", "bmq://nope/q", "x")
+    assert done.code == 4 and "the broker does not open bmq://nope/q" in done.err and "doesn't exist" in done.err
+
+
+def test_without_a_broker_it_fails_at_once(cli: Cli) -> None:
+    """Exit code 3, the address and the reason; every address is tried."""
+    port = free_port()
+    done = cli("produce", "-b", f"tcp://127.0.0.1:{port}", "bmq://d.priority/q", "x")
+    assert done.code == 3 and f"no broker at 127.0.0.1:{port}: Connection refused" in done.err
+    both = cli("produce", "-b", f"tcp://127.0.0.1:{port},{cli.environment['BMQ_BROKER']}", "bmq://d.priority/second", "x")
+    assert both.code == 0
+    patient = cli("produce", "-b", f"tcp://127.0.0.1:{port}", "--wait", "--timeout", "1", "bmq://d.priority/q", "x")
+    assert patient.code == 3 and "Connection refused" in patient.err
+
+
+def test_a_terminal_shows_progress_and_a_pipe_does_not(cli: Cli) -> None:
+    """The bar goes to standard error, so that output can be piped."""
+    near, far = pty.openpty()
+    started = cli.start("produce", "bmq://d.priority/bar", "-n", "300", "x", stderr=far)
+    os.close(far)
+    seen = b""
+    while started.process.poll() is None or select.select([near], [], [], 0)[0]:
+        if select.select([near], [], [], DEADLINE)[0]:
+            try:
+                seen += os.read(near, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+    os.close(near)
+    assert started.end().code == 0
+    assert b"posting" in seen and b"300/300" in seen and b"300 message(s) posted and acknowledged" in seen
+    assert "posting" not in cli("produce", "bmq://d.priority/bar", "-n", "300", "x").err
