@@ -1,0 +1,225 @@
+"""`bmq consume`, run as a user would."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_kit import BMQ, Cli, running_broker
+from kit.process import BrokerProcess
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
+    """A broker and the command."""
+    with running_broker(tmp_path_factory.mktemp("broker")) as both:
+        yield both
+
+
+@pytest.fixture
+def cli(running: tuple[BrokerProcess, Cli]) -> Cli:
+    """The command."""
+    return running[1]
+
+
+def post(cli: Cli, uri: str, *payloads: str) -> None:
+    """Put something there."""
+    done = cli("produce", "-q", uri, *payloads)
+    assert done.code == 0, done.err
+
+
+def in_pipe(descriptor: int) -> int:
+    """Bytes that wait in a pipe."""
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"1234"))[0])
+
+
+def test_payloads_are_printed_one_a_line_and_are_gone_then(cli: Cli) -> None:
+    """The delimiter can be another one."""
+    uri = "bmq://d.priority/plain"
+    post(cli, uri, "one", "two", "three")
+    first = cli("consume", uri, "-n", "2")
+    assert (first.code, first.out, first.err) == (0, b"one\ntwo\n", "")
+    assert cli.stored(uri) == 1
+    assert cli("consume", uri, "--idle", "0.5", "-d", "\\0").out == b"three\0"
+    assert cli.stored(uri) == 0
+
+
+def test_a_count_takes_nothing_beyond_it(cli: Cli) -> None:
+    """Not even for a moment: the next reader sees no redelivered message. The window is smaller than the count here."""
+    uri = "bmq://d.priority/count"
+    cli("produce", "-q", uri, stdin=b"".join(b"%d\n" % number for number in range(500)))
+    done = cli("consume", uri, "-n", "250", "--max-unconfirmed", "100")
+    assert done.code == 0 and done.lines == [str(number) for number in range(250)]
+    rest = cli("consume", uri, "--idle", "0.5", "-F", "{payload} {redelivered}\n")
+    assert rest.lines == [f"{number} false" for number in range(250, 500)]
+
+
+def test_fewer_messages_than_asked_for_are_told_by_the_exit_code(cli: Cli) -> None:
+    """What came is printed and confirmed."""
+    uri = "bmq://d.priority/fewer"
+    post(cli, uri, "only")
+    done = cli("consume", uri, "-n", "5", "--duration", "0.5")
+    assert (done.code, done.out) == (1, b"only\n")
+    assert cli.stored(uri) == 0
+    assert cli("consume", uri, "--duration", "0.3").code == 0
+
+
+def test_peeking_takes_nothing(cli: Cli) -> None:
+    """And costs the messages nothing: they come in the same order again."""
+    uri = "bmq://d.priority/peek"
+    post(cli, uri, "one", "two", "three")
+    for _ in range(2):
+        assert cli("consume", uri, "--peek", "--idle", "0.5").lines == ["one", "two", "three"]
+    assert cli("consume", uri, "--no-confirm", "-n", "2").lines == ["one", "two"]
+    assert cli.stored(uri) == 3
+
+
+def test_other_forms_of_output(cli: Cli) -> None:
+    """Hexadecimal, templates with properties, JSON."""
+    uri = "bmq://d.fanout/forms"
+    done = cli("produce", "-q", uri, "-p", "kind=a", "-p", "n:int64=5", "-p", "t:bool=true", "x{y}")
+    assert done.code == 0
+    assert cli("consume", f"{uri}?id=foo", "-n", "1", "--hex").out == b"x{y}".hex().encode() + b"\n"
+    shown = cli("consume", f"{uri}?id=bar", "-n", "1", "-F",
+                "{domain} {queue} {app} {size} {p.kind}{p.n}{p.t}{p.none} {{{payload}}} {base64}\\t{properties}\\x21\\n")
+    assert shown.out == (b"d.fanout forms bar 4 a5true {x{y}} eHt5fQ==\t"
+                         b'{"kind": {"type": "STRING", "value": "a"}, "n": {"type": "INT64", "value": 5}, '
+                         b'"t": {"type": "BOOL", "value": true}}!\n')
+    tree = cli("consume", f"{uri}?id=baz", "-n", "1", "--json", "-s", "n == 5").tree
+    assert len(tree.pop("guid")) == 32
+    assert tree == {"uri": f"{uri}?id=baz", "subscription": "n == 5", "payload": "x{y}", "properties": {
+        "kind": {"type": "STRING", "value": "a"}, "n": {"type": "INT64", "value": 5},
+        "t": {"type": "BOOL", "value": True}}}
+
+
+def test_a_subscription_takes_only_what_it_describes(cli: Cli) -> None:
+    """Several of them: what one of them describes."""
+    uri = "bmq://d.priority/subscriptions"
+    for number in range(5):
+        cli("produce", "-q", uri, "-p", f"n:int32={number}", f"message {number}")
+    done = cli("consume", uri, "-s", "n == 1", "-s", "n > 3", "--idle", "0.5", "--max-unconfirmed-bytes", "1000")
+    assert done.lines == ["message 1", "message 4"]
+    assert cli.stored(uri) == 3
+
+
+def test_a_bad_expression_is_shown_with_the_place_marked(cli: Cli) -> None:
+    """Before anything is asked of a broker."""
+    done = cli("consume", "bmq://d.priority/q", "-s", 'kind == "ä" && =+ 3', "-b", "tcp://127.0.0.1:1")
+    assert done.code == 2
+    expression, mark = done.err.splitlines()[-2:]
+    assert expression.endswith('kind == "ä" && =+ 3') and expression[mark.index("^")] == "="
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    (("--json", "--hex"), "Choose one of"),
+    (("-F", "{pay}"), "'{pay}' is no field"),
+    (("-F", "{payload"), "a brace itself"),
+    (("-F", "\\y"), "'\\y' is not understood"),
+    (("--priority", "5000000000"), "consumer_priority"),
+    (("-n", "0"), "-n"),
+    (("?id=",), "no queue URI"),
+])
+def test_a_bad_command_line_is_answered_with_what_is_meant(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
+    """Exit code 2."""
+    uri = "bmq://d.priority/q"
+    done = cli("consume", uri + arguments[0]) if arguments[0].startswith("?") else cli("consume", uri, *arguments)
+    assert done.code == 2 and text in done.err
+
+
+def test_a_refused_queue_is_told_in_the_words_of_the_broker(cli: Cli) -> None:
+    """Exit code 4."""
+    done = cli("consume", "bmq://nope/q")
+    assert done.code == 4 and "doesn't exist" in done.err
+
+
+def test_an_interrupt_confirms_what_was_printed(cli: Cli) -> None:
+    """Exit code 130 for Ctrl-C, 143 for SIGTERM."""
+    uri = "bmq://d.priority/interrupt"
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        post(cli, uri, "one", "two")
+        started = cli.start("consume", uri, "-n", "100")
+        started.expect(b"two\n")
+        started.signal(number)
+        done = started.end()
+        assert (done.code, done.err) == (code, "")
+        assert cli.stored(uri) == 0
+
+
+def test_a_reader_that_leaves_ends_the_command_although_no_message_comes(cli: Cli) -> None:
+    """As in `| head -1`: silently, with the exit code of a closed pipe."""
+    uri = "bmq://d.priority/leaves"
+    post(cli, uri, "one")
+    started = cli.start("consume", uri)
+    started.expect(b"one\n")
+    assert started.process.stdout is not None
+    started.process.stdout.close()
+    assert started.process.wait(20) == 141
+    assert started.process.stderr is not None and started.process.stderr.read() == b""
+
+
+def test_what_the_reader_did_not_take_is_not_confirmed(cli: Cli) -> None:
+    """A pipe that is full: what stayed behind goes back to the queue, and the rest of the output arrives once."""
+    uri = "bmq://d.priority/slow"
+    payload = "x" * 10_000
+    cli("produce", "-q", uri, "-n", "300", payload)
+    started = cli.start("consume", uri)
+    assert started.process.stdout is not None
+    pipe = started.process.stdout.fileno()
+    end = time.monotonic() + 20
+    while in_pipe(pipe) < 60_000:  # nobody reads: it fills up
+        assert time.monotonic() < end
+    started.signal()
+    assert started.process.wait(20) == 130
+    printed = started.end().out.count(b"\n")
+    assert 0 < printed < 10  # a pipe holds 64 KiB
+    assert cli.stored(uri) == 300 - printed
+
+
+def test_a_full_disk_ends_it_and_nothing_is_confirmed(cli: Cli) -> None:
+    """Exit code 5."""
+    uri = "bmq://d.priority/disk"
+    post(cli, uri, "one", "two")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([BMQ, "consume", uri], stdout=full, stderr=subprocess.PIPE, env=cli.environment, timeout=30,
+                              check=False)
+    assert done.returncode == 5 and b"No space left" in done.stderr and b"Traceback" not in done.stderr
+    assert cli.stored(uri) == 2
+
+
+def test_files_take_any_amount(cli: Cli, tmp_path: Path) -> None:
+    """Through a file and back, every byte."""
+    uri = "bmq://d.priority/file"
+    lines = b"".join(b"line %d %s\n" % (number, b"y" * (number % 700)) for number in range(3000))
+    assert cli("produce", "-q", uri, stdin=lines).code == 0
+    with (tmp_path / "out").open("wb") as out:
+        done = subprocess.run([BMQ, "consume", uri, "-n", "3000"], stdout=out, env=cli.environment, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "out").read_bytes() == lines
+
+
+def test_a_broker_that_comes_back_is_consumed_from_again(tmp_path: Path) -> None:
+    """And one that does not come back in time ends the command with exit code 3."""
+    with running_broker(tmp_path) as (broker, cli):
+        uri = "bmq://d.priority/restart"
+        started = cli.start("consume", uri, "--timeout", "20")
+        post(cli, uri, "before")
+        started.expect(b"before\n")
+        broker.terminate()
+        started.expect(b"connection was lost", "stderr")
+        broker.start()
+        post(cli, uri, "after")
+        started.expect(b"after\n")
+        impatient = cli.start("consume", uri, "--timeout", "1")
+        post(cli, uri, "x")
+        broker.kill()
+        done = impatient.end()
+        assert done.code == 3 and "for 1 s after the connection was lost" in done.err
