@@ -191,13 +191,18 @@ class Session(LoopFront):
              codec: Codec[Any] | None = None, on_message: Callable[[Message[Any]], object] | None = None,
              timeout_s: float | None = None) -> Opening[Any]:
         """Open a queue: `await` it, or use it with `async with`. Messages go to `on_message` or are iterated over."""
-        return Opening(lambda: self._open(Queue(self, uri, codec, on_message), read, write, options, timeout_s))
+        return Opening(lambda: self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     async def room(self, timeout_s: float | None = None) -> None:
         """Wait until there may be room for `post_nowait`, not longer than that."""
         await self._wait_for_room(timeout_s)
 
     # -- a front's own ----------------------------------------------------------------------------------------------
+
+    def make_queue(self, uri: str, codec: Codec[Any] | None,
+                   on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
+        """A queue that is not opened yet."""
+        return Queue(self, uri, codec, on_message)
 
     def promise(self) -> asyncio.Future[Any]:
         """A future."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from bmqtwist.sdk.codecs import Codec
 from bmqtwist.sdk.core import SessionCore
 from bmqtwist.sdk.counters import Counters
 from bmqtwist.sdk.effects import Close, Completed, Note, Room, Settled
@@ -75,6 +76,10 @@ class Front(ABC):
     @abstractmethod
     def call_at(self, due: float, action: Callable[[], object]) -> Timer:
         """Call back at that time of the clock."""
+
+    @abstractmethod
+    def make_queue(self, uri: str, codec: Codec[Any] | None, on_message: Callable[[Message[Any]], object] | None) -> Any:
+        """A queue of this front, not opened yet."""
 
     @abstractmethod
     async def breathe(self) -> None:

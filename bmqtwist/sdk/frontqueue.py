@@ -6,6 +6,7 @@ Coroutines here wait with the promises of their front, so each front can run the
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic
@@ -76,12 +77,12 @@ class FrontQueue(Generic[ValueT]):
         return front.core.post(self.core, data, front.clock(), properties, types, **more)
 
     async def _place(self, error: SdkError, data: bytes, properties: Properties | None, types: Types | None,
-                     more: dict[str, Any]) -> bytes:
+                     more: dict[str, Any], latest: float = math.inf) -> bytes:
         """A post did not find room: try again when there is some, within the time that the options give."""
         if error.result is not Result.BW_LIMIT:
             raise error
         front = self._front
-        end = front.clock() + front.options.post_wait_s
+        end = min(front.clock() + front.options.post_wait_s, latest)
         while True:
             await front._room(end, len(data))
             try:

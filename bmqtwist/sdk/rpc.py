@@ -1,4 +1,4 @@
-"""Requests and replies over queues, for asyncio.
+"""Requests and replies over queues, for asyncio and Twisted coroutines.
 
     async with Requester(session, "bmq.test.mem.priority") as requester:       # domain of the reply queue
         reply = await requester.request(queue, b"2 + 3", timeout_s=5)
@@ -6,118 +6,281 @@
     async with Responder(session) as responder:
         await responder.serve(queue, handler)          # async def handler(message) -> bytes
 
+`BlockingRequester` and `BlockingResponder` are the same for `simple.Session`, without `async` and `await`.
+
 A request names its reply queue and its number in two properties; the reply carries the number back. Delivery is that
 of queues, at least once: a handler may see a request twice, a second reply to the same request is confirmed and ignored.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import inspect
 import itertools
+import logging
 import os
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, overload
 
-from bmqtwist.errors import PeerError
+from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.ids import SCHEME
-from bmqtwist.sdk.aio import Queue, Session
+from bmqtwist.sdk.codecs import Codec, ValueT
+from bmqtwist.sdk.front import Front
+from bmqtwist.sdk.frontqueue import FrontQueue
+from bmqtwist.sdk.loopfront import LoopFront
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.results import Result, SdkError
+from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.sdk.simple import Session as BlockingSession
+
+__all__ = ["BlockingRequester", "BlockingResponder", "REPLY_TO", "REQUEST_ID", "Requester", "Responder"]
 
 REPLY_TO = "replyTo"
 REQUEST_ID = "requestId"
 QUEUES_MAX = 1000  # reply queues a responder keeps open
+TIMEOUT_S = 30.0
+
+_LOG = logging.getLogger(__name__)
+Properties = Mapping[str, object]
 
 
-class Requester:
-    """Makes requests; owns one reply queue with a name of its own."""
+class _Requests(Generic[ValueT]):
+    """Requests under way and their reply queue."""
 
-    def __init__(self, session: Session, domain: str) -> None:
-        self.uri = f"{SCHEME}{domain}/reply-{os.urandom(8).hex()}"
-        self._session = session
-        self._queue: Queue | None = None
+    def __init__(self, front: Front, domain: str, codec: Codec[Any] | None) -> None:
+        self.uri: str = f"{SCHEME}{domain}/reply-{os.urandom(8).hex()}"
+        self._front, self._codec = front, codec
+        self._queue: FrontQueue[Any] | None = None
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._waiting: dict[int, Any] = {}
 
-    async def __aenter__(self) -> Self:
-        self._queue = await self._session.open(self.uri, read=True, on_message=self._on_reply)
-        return self
+    async def _enter(self) -> None:
+        queue = self._front.make_queue(self.uri, self._codec, self._on_reply)
+        self._queue = await self._front._open(queue, True, False, None, None)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                        trace: TracebackType | None) -> None:
-        for future in self._waiting.values():
-            future.cancel()
-        if self._queue is not None and self._queue.core.is_open:
-            await self._queue.close()
+    async def _exit(self) -> None:
+        for promise in self._waiting.values():
+            self._front.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
+        if self._queue is not None:
+            await self._queue._leave(True)
 
-    async def request(self, queue: Queue, payload: Any, properties: Mapping[str, object] | None = None, *,
-                      timeout_s: float = 30.0) -> Message:
-        """Post a request and wait for its reply; SdkError TIMEOUT if none comes, or the status if it is refused."""
-        number = next(self._numbers)
-        future: asyncio.Future[Message] = self._session.loop.create_future()
-        self._waiting[number] = future
+    async def _ask(self, queue: FrontQueue[Any], payload: Any, properties: Properties | None,
+                   timeout_s: float) -> Message[ValueT]:
+        front = self._front
+        if self._queue is None or not self._queue.is_open:
+            raise SdkError(Result.INVALID_QUEUE, f"{self.uri} is not open: use the requester inside of its `with` block")
+        number, promise, end = next(self._numbers), front.promise(), front.clock() + timeout_s
+
+        def on_ack(ack: Ack) -> None:
+            if not ack.ok:
+                front.fire(promise, SdkError(ack.status, "the request was not accepted"))
+        self._waiting[number] = promise
+        timer = front.call_at(end, lambda: front.fire(promise, None))
         try:
-            async with asyncio.timeout(timeout_s):
-                ack = await queue.post(payload, {**(properties or {}), REPLY_TO: self.uri, REQUEST_ID: number})
-                if not ack.ok:
-                    raise SdkError(ack.status, "the request was not accepted")
-                return await future
-        except TimeoutError:
-            raise SdkError(Result.TIMEOUT, f"no reply within {timeout_s:g} s") from None
+            data = queue._encoded(payload)
+            values, more = {**(properties or {}), REPLY_TO: self.uri, REQUEST_ID: number}, {"token": on_ack}
+            try:
+                queue._put(data, values, None, more)
+            except SdkError as error:
+                await queue._place(error, data, values, None, more, end)
+            outcome = await promise
         finally:
+            timer.cancel()
             del self._waiting[number]
+        if isinstance(outcome, SdkError):
+            raise outcome
+        if outcome is None:
+            raise SdkError(Result.TIMEOUT, f"no reply within {timeout_s:g} s")
+        reply: Message[ValueT] = outcome
+        return reply
 
-    def _on_reply(self, message: Message) -> None:
-        message.confirm()
+    def _on_reply(self, message: Message[Any]) -> None:
+        with contextlib.suppress(SdkError):  # no connection any more: it comes again, and nobody waits for it then
+            message.confirm()
         try:
             number = message.properties.get(REQUEST_ID)
         except PeerError:
             return
-        future = self._waiting.get(number) if isinstance(number, int) else None
-        if future is not None and not future.done():
-            future.set_result(message)
+        promise = self._waiting.get(number) if isinstance(number, int) else None
+        if promise is not None:
+            self._front.fire(promise, message)
 
 
-class Responder:
-    """Answers requests; keeps the reply queues it has answered to open, the latest QUEUES_MAX of them."""
+class Requester(_Requests[ValueT], Generic[ValueT]):
+    """Makes requests; owns one reply queue with a name of its own. `codec` is for the values of replies."""
 
-    def __init__(self, session: Session) -> None:
+    @overload
+    def __init__(self: Requester[bytes], session: LoopFront, domain: str, codec: None = None) -> None: ...
+
+    @overload
+    def __init__(self, session: LoopFront, domain: str, codec: Codec[ValueT]) -> None: ...
+
+    def __init__(self, session: LoopFront, domain: str, codec: Codec[Any] | None = None) -> None:
+        super().__init__(session, domain, codec)
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await self._exit()
+
+    async def request(self, queue: FrontQueue[Any], payload: Any, properties: Properties | None = None, *,
+                      timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
+        """Post a request and wait for its reply, which is confirmed already.
+
+        SdkError TIMEOUT if none comes, or the status of the acknowledgement if the request is refused.
+        """
+        return await self._ask(queue, payload, properties, timeout_s)
+
+
+class BlockingRequester(_Requests[ValueT], Generic[ValueT]):
+    """The same for `simple.Session`."""
+
+    @overload
+    def __init__(self: BlockingRequester[bytes], session: BlockingSession, domain: str, codec: None = None) -> None: ...
+
+    @overload
+    def __init__(self, session: BlockingSession, domain: str, codec: Codec[ValueT]) -> None: ...
+
+    def __init__(self, session: BlockingSession, domain: str, codec: Codec[Any] | None = None) -> None:
+        super().__init__(session, domain, codec)
         self._session = session
-        self._queues: dict[str, Queue] = {}
+
+    def __enter__(self) -> Self:
+        self._session.run(self._enter())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._session.running:
+            self._session.run(self._exit())
+
+    def request(self, queue: FrontQueue[Any], payload: Any, properties: Properties | None = None, *,
+                timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
+        """Post a request and wait for its reply, which is confirmed already.
+
+        SdkError TIMEOUT if none comes, or the status of the acknowledgement if the request is refused.
+        """
+        return self._session.run(self._ask(queue, payload, properties, timeout_s))
+
+
+class _Replies:
+    """The reply queues that were answered to, the latest QUEUES_MAX of them."""
+
+    def __init__(self, front: Front, codec: Codec[Any] | None) -> None:
+        self._front, self._codec = front, codec
+        self._queues: dict[str, FrontQueue[Any]] = {}
+        self._opening: dict[str, deque[Any]] = {}  # who waits for a queue that somebody else is opening
+        self._busy: Counter[str] = Counter()
+
+    async def _exit(self) -> None:
+        while self._queues:
+            await self._queues.pop(next(iter(self._queues)))._leave(True)
+
+    async def _writer(self, uri: str) -> FrontQueue[Any]:
+        front = self._front
+        while uri in self._opening:
+            await front.stand_in(self._opening[uri])
+        queue = self._queues.pop(uri, None)
+        if queue is None or not queue.is_open:
+            self._opening[uri] = deque()
+            try:
+                if len(self._queues) >= QUEUES_MAX:
+                    idle = next((each for each in self._queues if not self._busy[each]), None)
+                    if idle is not None:
+                        await self._queues.pop(idle)._leave(True)
+                queue = await front._open(front.make_queue(uri, self._codec, None), False, True, None, None)
+            finally:
+                front.fire_all(self._opening.pop(uri))
+        self._queues[uri] = queue
+        return queue
+
+    async def _answer(self, request: Message[Any], payload: Any, properties: Properties | None) -> None:
+        found = request.properties
+        uri, number = found.get(REPLY_TO), found.get(REQUEST_ID)
+        if not isinstance(uri, str) or not isinstance(number, int):
+            raise SdkError(Result.INVALID_ARGUMENT, f"the message asks for no reply: it has no {REPLY_TO} and {REQUEST_ID}")
+        self._busy[uri] += 1
+        try:
+            queue = await self._writer(uri)
+            ack = await queue._post(payload, {**(properties or {}), REQUEST_ID: number}, None, None, None)
+        finally:
+            self._busy[uri] -= 1
+            if not self._busy[uri]:
+                del self._busy[uri]
+        if not ack.ok:
+            raise SdkError(ack.status, "the reply was not accepted")
+
+    async def _serve(self, queue: FrontQueue[Any], handler: Callable[[Message[Any]], Any]) -> None:
+        while True:
+            try:
+                message = await queue._get()
+            except SdkError:
+                if queue.ended and queue.error is None:
+                    return
+                raise
+            assert message is not None
+            answer = handler(message)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            try:
+                await self._answer(message, answer, None)
+            except BmqError as error:  # whoever asked is gone, or has never been: the next one is not
+                if queue.ended:
+                    return
+                _LOG.warning("no reply to %r: %s", message, error)
+            with contextlib.suppress(SdkError):  # no connection: it comes again
+                message.confirm()
+
+
+class Responder(_Replies):
+    """Answers requests; keeps the reply queues it has answered to open. `codec` is for the values of replies."""
+
+    def __init__(self, session: LoopFront, codec: Codec[Any] | None = None) -> None:
+        super().__init__(session, codec)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        while self._queues:
-            await self._drop(next(iter(self._queues)))
+        await self._exit()
 
-    async def _drop(self, uri: str) -> None:
-        queue = self._queues.pop(uri)
-        if queue.core.is_open:
-            await queue.close()
-
-    async def reply(self, request: Message, payload: Any, properties: Mapping[str, object] | None = None) -> None:
+    async def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
         """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
-        found = request.properties
-        uri, number = found.get(REPLY_TO), found.get(REQUEST_ID)
-        if not isinstance(uri, str) or not isinstance(number, int):
-            raise SdkError(Result.INVALID_ARGUMENT, "the message asks for no reply")
-        queue = self._queues.pop(uri, None)
-        if queue is None or not queue.core.is_open:
-            if len(self._queues) >= QUEUES_MAX:
-                await self._drop(next(iter(self._queues)))
-            queue = await self._session.open(uri, write=True)
-        self._queues[uri] = queue
-        ack = await queue.post(payload, {**(properties or {}), REQUEST_ID: number})
-        if not ack.ok:
-            raise SdkError(ack.status, "the reply was not accepted")
+        await self._answer(request, payload, properties)
 
-    async def serve(self, queue: Queue, handler: Callable[[Message], Awaitable[Any]]) -> None:
-        """Answer every message of a queue, one at a time, until it is closed. A handler that raises ends this, and its
-        message is not confirmed."""
-        async for message in queue:
-            async with message:
-                await self.reply(message, await handler(message))
+    async def serve(self, queue: FrontQueue[ValueT], handler: Callable[[Message[ValueT]], Awaitable[Any]]) -> None:
+        """Answer every message of a queue, one at a time, until it is closed; several calls answer several at a time.
+
+        A handler that raises ends this, and its message is not confirmed. A reply that cannot be given is logged.
+        """
+        await self._serve(queue, handler)
+
+
+class BlockingResponder(_Replies):
+    """The same for `simple.Session`; handlers are plain functions."""
+
+    def __init__(self, session: BlockingSession, codec: Codec[Any] | None = None) -> None:
+        super().__init__(session, codec)
+        self._session = session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._session.running:
+            self._session.run(self._exit())
+
+    def reply(self, request: Message[Any], payload: Any, properties: Properties | None = None) -> None:
+        """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
+        self._session.run(self._answer(request, payload, properties))
+
+    def serve(self, queue: FrontQueue[ValueT], handler: Callable[[Message[ValueT]], Any]) -> None:
+        """Answer every message of a queue until it is closed. A handler that raises ends this, and its message is not
+        confirmed. A reply that cannot be given is logged."""
+        self._session.run(self._serve(queue, handler))

@@ -204,7 +204,7 @@ class Session(Front):
              codec: Codec[Any] | None = None, on_message: Callable[[Message[Any]], object] | None = None,
              timeout_s: float | None = None) -> Queue[Any]:
         """Open a queue. Messages go to `on_message`, while some call is made, or to `get`, `poll` and iteration."""
-        return self.run(self._open(Queue(self, uri, codec, on_message), read, write, options, timeout_s))
+        return self.run(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     def stop(self, drain: bool = True) -> None:
         """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this."""
@@ -321,6 +321,11 @@ class Session(Front):
     def turn(self, flush: bool = False) -> None:
         """Perform what the core wants."""
         self._pump.perform(flush)
+
+    def make_queue(self, uri: str, codec: Codec[Any] | None,
+                   on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
+        """A queue that is not opened yet."""
+        return Queue(self, uri, codec, on_message)
 
     def promise(self) -> Any:
         """Something that `run` waits for."""

@@ -285,13 +285,18 @@ class Session(LoopFront):
              codec: Codec[Any] | None = None, on_message: Callable[[Message[Any]], object] | None = None,
              timeout_s: float | None = None) -> Deferred[Any]:
         """Open a queue. Messages go to `on_message`, or to `get` and iteration."""
-        return Deferred.fromCoroutine(self._open(Queue(self, uri, codec, on_message), read, write, options, timeout_s))
+        return Deferred.fromCoroutine(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     def room(self, timeout_s: float | None = None) -> Deferred[None]:
         """Fires when there may be room for `post_nowait`, or after that time."""
         return Deferred.fromCoroutine(self._wait_for_room(timeout_s))
 
     # -- a front's own ----------------------------------------------------------------------------------------------
+
+    def make_queue(self, uri: str, codec: Codec[Any] | None,
+                   on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
+        """A queue that is not opened yet."""
+        return Queue(self, uri, codec, on_message)
 
     def promise(self) -> Deferred[Any]:
         """A Deferred."""
