@@ -366,7 +366,7 @@ def _but(**changes: object) -> Settings:
     ({"msg_size": 7, "latency": "epoch"}, "at least 8 with --latency"), ({"latency_report": "x"}, "needs --latency"),
     ({"latency": "epoch", "sequential_message_pattern": "m"}, "leaves no room"), ({"timeout_sec": 0}, "at least one second"),
     ({"max_unconfirmed": "5"}, "messages:bytes"), ({"events_count": "5m"}, "as in 30s"),
-    ({"post_rate": 0}, "posts nothing"), ({"event_size": 0}, "posts nothing"),
+    ({"post_rate": 0}, "nothing is posted"), ({"event_size": 0}, "nothing is posted"),
     ({"no_session_event_handler": True}, "for mode cli"), ({"subscriptions": (SubscriptionArg(expression="x >"),)}, "x >"),
     ({"msg_size": 1 << 40}, "use 0 to"), ({"auto_pub_sub_modulo": 5000}, "use 0 to"),
 ])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,13 @@ from bmqtwist.cli.shell.settings import Settings, queue_options
 from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.sdk import aio
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
+from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.wire.properties import PropertyType
 
 START_TIMEOUT_S = 5.0
 LISTED_MAX = 100_000  # messages kept of one queue; a broadcast queue has no window that bounds them
 _ROOM_WAIT_S = 5.0
+_ACKS_WAIT_S = 5.0
 
 
 class _Entry:
@@ -266,7 +268,8 @@ class Shell:
         entry = self._entry(command.uri)
         queue = entry.opened
         self._log.info("--> Closing queue: %s", command_text(command))
-        await self._request("closeQueue", entry, queue.close, command.async_, lambda _: self._drop(entry))
+        await self._request("closeQueue", entry, lambda: _settled_and_closed(queue), command.async_,
+                            lambda _: self._drop(entry))
 
     # -- posting ------------------------------------------------------------------------------------------------------
 
@@ -450,6 +453,14 @@ class Shell:
 
 async def _awaited(opening: Awaitable[aio.Queue]) -> aio.Queue:
     return await opening
+
+
+async def _settled_and_closed(queue: aio.Queue) -> None:
+    """Close, after acknowledgements that are under way: what is not acknowledged by then fails."""
+    if queue.core.is_open and queue.session.core.online:
+        with suppress(TimeoutError, PostsFailed):
+            await asyncio.wait_for(queue.flush(), _ACKS_WAIT_S)
+    await queue.close()
 
 
 def _payload(message: Message) -> bytes:

@@ -1,0 +1,478 @@
+"""`bmq shell` driven through pipes as a script does it, and through a terminal, against a real broker."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.process import STARTED, ProcessWorld
+from kit.shell import BMQ, ShellProcess, run, shell
+
+from bmqtwist.queue.poison import message_dump
+from bmqtwist.wire import properties
+from bmqtwist.wire.properties import PropertyType
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
+    """A broker process for all tests of this module; each has queues of its own."""
+    world = ProcessWorld(tmp_path_factory.mktemp("node"), start=False)
+    try:
+        world.domain("d")
+        world.domain("b", "broadcast", in_memory=True)
+        world.domain("small", queue_messages=2)
+        world.broker.launch()
+        world.broker.expect(STARTED, deadline=180.0)
+        yield world
+    finally:
+        world.cleanup()
+
+
+def started(process: ShellProcess, uri: str, flags: str = "read,write,ack") -> None:
+    """Start and open a queue, waiting for each as scripts for the original do."""
+    process.send("start")
+    assert process.capture(r"session.start.*\((-?\d+)\)")[1] == "0"
+    process.send(f'open uri="{uri}" flags="{flags}"')
+    assert process.capture(rf"<--.*openQueue.*uri = {re.escape(uri)}.*\((-?\d+)\)")[1] == "0"
+
+
+def listed(process: ShellProcess, uri: str) -> list[tuple[str, ...]]:
+    """GUID, URI, correlation and payload of each message that `list` shows."""
+    process.send(f'list uri="{uri}"')
+    count = int(process.capture(r"Unconfirmed message listing: (-?\d+) messages")[1])
+    pattern = r"\[([0-9a-fA-F]+)\] Queue: '\[ uri = (\S+) correlationId = \[ autoValue = (-?\d+) \] \]' = '([^']*)'"
+    return [process.capture(pattern).groups() for _ in range(count)]
+
+
+def test_the_commands_of_the_original_work_and_answer_as_scripts_expect(node: ProcessWorld) -> None:
+    uri = "bmq://d/all-commands"
+    with shell("-b", node.broker.uri, "-d") as process:
+        started(process, uri)
+        process.send(f'post uri="{uri}" payload=["one", "two = 2", "drei"] messageProperties='
+                     '[{"name": "x", "value": "10", "type": "E_INT"}, {"name": "s", "value": "foo", "type": "E_STRING"}]')
+        assert process.capture(r"<--.*post.*\((-?\d+)\)")[1] == "0"
+        ack = process.capture(rf"ACK #.* type = ACK.*queue = \[ uri = {re.escape(uri)} ")
+        assert "status = SUCCESS" in ack[0]
+        assert process.capture(r"PUSH #0: (?:.*\n)*?.*with properties: (.*)")[1] == '[ s (STRING) = "foo" x (INT32) = 10 ]'
+        process.capture("PUSH #")
+        process.send("wait messages=3")
+        process.capture("3 messages are there")
+
+        found = listed(process, uri)
+        assert [(each[1], each[3]) for each in found] == [(uri, "one"), (uri, "two = 2"), (uri, "drei")]
+        process.send(f'confirm uri="{uri}" guid="+1"')
+        assert process.capture(r"Confirming message with GUID (\w+)")[1] == found[0][0]
+        assert process.capture(r"<--.*confirmMessage.*\((-?\d+)\)")[1] == "0"
+        process.send(f'confirm uri="{uri}" guid="{found[2][0]}"')
+        assert process.capture(r"<--.*confirmMessage.*\((-?\d+)\)")[1] == "0"
+        assert listed(process, uri) == [found[1]]
+        process.send(f'confirm uri="{uri}" guid="*"', f'confirm uri="{uri}" guid="*"')
+        process.capture("No messages to confirm")
+
+        process.send(f'configure uri="{uri}" consumerPriority=3 maxUnconfirmedMessages=1')
+        assert process.capture(rf"<--.*configureQueue.*uri = {re.escape(uri)}.*\((-?\d+)\)")[1] == "0"
+        process.send(f'batch-post uri="{uri}" msgSize=10 eventSize=2 eventsCount=3 postInterval=1')
+        process.capture("All messages have been posted")
+        process.send("wait")
+        process.capture("1 messages are there")  # the window is one message now
+        assert [each[3] for each in listed(process, uri)] == ["ABCDEFGHIJ"]
+
+        process.send(f'close uri="{uri}"')
+        assert process.capture(rf"<--.*closeQueue.*uri = {re.escape(uri)}.*\((-?\d+)\)")[1] == "0"
+        process.send("stop")
+        process.capture(r"EVENT received:.*DISCONNECTED")
+        process.capture(r"<--.*stop\(\)")
+        process.send("bye")
+        assert process.wait() == 0
+    assert node.stored(uri) == 6
+
+
+def test_requests_can_be_made_without_waiting_for_them(node: ProcessWorld) -> None:
+    uri = "bmq://d/async"
+    with shell("-b", node.broker.uri) as process:
+        process.send("start async=true")
+        assert process.capture(r"session.start.*\((-?\d+)\)")[1] == "0"
+        process.capture("EVENT received:.*CONNECTED")
+        process.send(f'open uri="{uri}" flags="write" async=true')
+        process.capture(r"==> OPEN_QUEUE_RESULT received: .*SUCCESS")
+        assert process.capture(rf"<-- session.openQueueAsync.*uri = {re.escape(uri)}.*\((-?\d+)\)")[1] == "0"
+        process.send(f'configure uri="{uri}" async=true')
+        assert process.capture(r"<-- session.configureQueueAsync.*\((-?\d+)\)")[1] == "0"
+        process.send(f'close uri="{uri}" async=true')
+        assert process.capture(r"<-- session.closeQueueAsync.*\((-?\d+)\)")[1] == "0"
+        process.send("stop async=true")
+        process.capture(r"<--.*stop\(\)")
+        process.capture("EVENT received:.*DISCONNECTED")
+        assert process.end() == 0
+
+
+def test_what_is_refused_is_an_error_with_its_number_and_the_shell_goes_on(node: ProcessWorld) -> None:
+    uri, readonly = "bmq://d/refused", "bmq://d/readonly"
+    with shell("-b", node.broker.uri) as process:
+        process.send(f'open uri="{uri}" flags="write"')
+        assert process.capture(r"ERROR.*<--.*openQueue.*\((-?\d+)\)")[1] == "-3"
+        started(process, uri)
+        process.send(f'open uri="{uri}" flags="write"')
+        assert process.capture(r"ERROR.*openQueueSync\(\) => ALREADY_OPENED.*\((-?\d+)\)")[1] == "100"
+        process.send('open uri="bmq://d/x" flags="ack"')
+        assert process.capture(r"ERROR.*openQueueSync\(\) => INVALID_FLAGS.*\((-?\d+)\)")[1] == "-101"
+        process.send('open uri="bmq://nowhere/x" flags="read"')
+        assert int(process.capture(r"ERROR.*openQueueSync\(\) => .*\((-?\d+)\)")[1]) < 0
+        process.send(f'open uri="{readonly}" flags="read"', f'post uri="{readonly}" payload=["x"]')
+        process.capture("ERROR.*Failed to pack message. rc: QUEUE_READONLY")
+        process.send(f'post uri="{uri}" payload=["x", ""]')
+        process.capture("ERROR.*Failed to pack message. rc: PAYLOAD_EMPTY")
+        process.send(f'post uri="{uri}" payload=["x"] messageProperties=[{{"name": "-", "value": "1"}}]')
+        process.capture("ERROR.*property name '-'")
+        process.send(f'configure uri="{uri}" subscriptions=[{{"expression": "x >"}}]')
+        process.capture("ERROR.*Invalid subscription 'x >'")
+        process.send('close uri="bmq://d/never"', 'list uri="bmq://d/never"', f'confirm uri="{uri}" guid="zz"')
+        process.capture("ERROR.*unknown queue 'bmq://d/never'")
+        process.capture("ERROR.*unknown queue 'bmq://d/never'")
+        process.capture("ERROR.*'zz' is not a valid GUID")
+        process.send("foo", "open uri", "wait timeout=0.01", 'load-post uri="{uri}" file="/nowhere"', "openStorage path=x")
+        process.capture("ERROR.*Unknown command: foo")
+        process.capture("ERROR.*Unable to decode: open uri\n'uri' has no value")
+        process.capture("ERROR.*0 of 1 messages within 0.01 s")
+        process.capture("ERROR.*unknown queue")
+        process.capture("ERROR.*`bmq storage`")
+        process.send(f'load-post uri="{uri}" file="/nowhere"', f'load-post uri="{uri}" file="a\\u0000b"')
+        process.capture("ERROR.*/nowhere: No such file")
+        process.capture("ERROR.*null")
+        process.send("start", f'post uri="{uri}" payload="still there"', "wait")
+        process.capture(r"<-- session.start\(5.0\) => SUCCESS")
+        process.capture("1 messages are there")
+        assert process.end() == 1
+
+
+def test_a_post_over_the_quota_is_an_error(node: ProcessWorld) -> None:
+    uri = "bmq://small/q"
+    code, output = run("-b", node.broker.uri, text=f"""start
+        open uri="{uri}" flags="write,ack"
+        post uri="{uri}" payload=["1", "2", "3", "4"]
+        stop
+        """)
+    assert code == 1
+    assert re.search(r"ERROR.*ACK #\d: \[ type = ACK status = LIMIT_MESSAGES correlationId = \[ autoValue = \d+ \]", output)
+    assert output.count("LIMIT_MESSAGES") == 1  # a limit of n admits n + 1
+    assert "status = SUCCESS" not in output  # those that are good are shown with -d only
+
+
+def test_a_script_that_fails_says_so_in_its_exit_code(node: ProcessWorld, tmp_path: Path) -> None:
+    uri = "bmq://d/script"
+    good = f"""
+        # post something
+        start
+        open uri="{uri}" flags="write,ack"
+        post uri="{uri}" payload=["x"]
+        bye
+        this is never read
+        """
+    assert run("-b", node.broker.uri, text=good)[0] == 0
+    assert node.stored(uri) == 1
+    bad = tmp_path / "script"
+    bad.write_text(f'start\nnonsense\nopen uri="{uri}" flags="write,ack"\npost uri="{uri}" payload=["x"]\n')
+    assert run("-b", node.broker.uri, "--script", str(bad))[0] == 1
+    assert node.stored(uri) == 2
+    code, output = run("-b", node.broker.uri, "--script", str(bad), "--stop-on-error")
+    assert code == 1 and node.stored(uri) == 2 and "Goodbye." in output
+
+
+def test_subscriptions_choose_messages_and_say_which_one_it_was(node: ProcessWorld) -> None:
+    uri = "bmq://d/subscriptions"
+    with shell("-b", node.broker.uri, "-d") as process:
+        process.send("start", f'open uri="{uri}" flags="read,write" subscriptions='
+                     '[{"expression": "x > 0", "correlationId": 7}, {"expression": "x <= 0", "correlationId": 8}]')
+        process.capture(r"<--.*openQueue.*\(0\)")
+        for value, correlation in ((5, 7), (-5, 8)):
+            process.send(f'post uri="{uri}" payload=["p"] messageProperties=[{{"name":"x","value":"{value}","type":"E_INT"}}]')
+            process.capture(rf"PUSH #0: .*subscriptionHandle = \[ CorrelationId = \[ numeric = {correlation} \] \]")
+        process.send(f'configure uri="{uri}" subscriptions=[{{"expression": "x == 1", "correlationId": 9}}]')
+        process.capture(r"<--.*configureQueue.*\(0\)")
+        process.send(*(f'post uri="{uri}" payload=["p"] messageProperties=[{{"name":"x","value":"{value}","type":"E_INT"}}]'
+                       for value in (2, 1)))
+        process.capture(r"PUSH #0: .*CorrelationId = \[ numeric = 9 \]")
+        assert [each[3] for each in listed(process, uri)] == ["p"] * 3
+
+
+def test_close_waits_for_acknowledgements_that_are_under_way(node: ProcessWorld) -> None:
+    uri = "bmq://d/close"
+    code, output = run("-b", node.broker.uri, "-d", text=f"""start
+        open uri="{uri}" flags="write,ack"
+        post uri="{uri}" payload=["x", "y"]
+        close uri="{uri}"
+        """)
+    assert code == 0 and output.count("type = ACK status = SUCCESS") == 2
+
+
+def test_messages_are_confirmed_as_they_come_with_confirmmsg(node: ProcessWorld) -> None:
+    uri = "bmq://d/confirmmsg"
+    with shell("-b", node.broker.uri, "--confirm-msg", "-d") as process:
+        started(process, uri)
+        process.send(f'post uri="{uri}" payload=["a", "b"] compressionAlgorithmType="ZLIB"')
+        process.capture("PUSH #")
+        process.capture("PUSH #")
+        assert listed(process, uri) == []
+        assert process.end() == 0
+    assert node.stored(uri) == 0
+
+
+def test_a_broadcast_message_is_listed_and_its_confirmation_says_nothing(node: ProcessWorld) -> None:
+    uri = "bmq://b/q"
+    with shell("-b", node.broker.uri) as process:
+        started(process, uri)
+        process.send(f'post uri="{uri}" payload=["a"]', "wait", f'confirm uri="{uri}" guid="-1"')
+        process.capture(r"<--.*confirmMessage.*\(0\)")
+        assert listed(process, uri) == []
+
+
+def test_the_message_of_a_dump_file_is_posted(node: ProcessWorld, tmp_path: Path) -> None:
+    uri = "bmq://d/dump"
+    area = properties.encode({"x": (PropertyType.INT32, 10)}, True)
+    (tmp_path / "dump").write_text(message_dump(area + b"hello world!", True, 0, 1))
+    with shell("-b", node.broker.uri) as process:
+        started(process, uri)
+        process.send(f'load-post uri="{uri}" file="{tmp_path / "dump"}"', "wait", "list")
+        process.capture(r"= 'hello world!', with properties: \[ x \(INT32\) = 10 \]")
+        process.send(f'load-post uri="{uri}" file="{__file__}"')
+        process.capture("ERROR.*no dump of a message")
+
+
+def test_batch_post_numbers_messages_and_cycles_through_payloads(node: ProcessWorld) -> None:
+    uri = "bmq://d/batch"
+    with shell("-b", node.broker.uri) as process:
+        started(process, uri)
+        process.send(f'batch-post uri="{uri}" payload=["a", "b"] eventsCount=3 postInterval=0 autoIncremented="n"',
+                     "wait messages=3", "list")
+        for payload, number in (("a", 0), ("b", 1), ("a", 2)):
+            process.capture(rf"= '{payload}', with properties: \[ n \(INT64\) = {number} \]")
+        process.send(f'batch-post uri="{uri}" eventSize=0')
+        process.capture("ERROR.*nothing is posted")
+
+
+def test_records_have_the_format_that_is_asked_for(node: ProcessWorld, tmp_path: Path) -> None:
+    uri = "bmq://d/format"
+    separator = "~@~"
+    template = separator.join(["%c", "%d", "%t", "%s", "%F:%l", "%m"]) + r"\n"
+    log = tmp_path / "log"
+    code, output = run("-b", node.broker.uri, f"--logFormat={template}", "--log", str(log), "-d", text=f"""start
+        open uri="{uri}" flags="read,write,ack"
+        post uri="{uri}" payload=["msg1"]
+        wait
+        confirm uri="{uri}" guid="*"
+        """)
+    assert code == 0
+    record = separator.join([r"(\w+(?:\.\w+)*)", r"(\w{9}_\d{2}:\d{2}:\d{2})\.(\d{3})", r"(\d+)", r"([A-Z]+)",
+                             r"(\w+(?:\.\w+)+):(\d+)", r"(.*)"])
+    lines = [line for line in output.splitlines() if separator in line]
+    assert len(lines) > 8 and all(re.match(record, line) for line in lines)
+    text = log.read_text(encoding="ascii")
+    guid = re.search(rf" PUT {uri}\|\[ autoValue = (\d+) \]\|([0-9A-F]{{32}})\|msg\s*1", text)
+    assert guid is not None
+    assert re.search(rf" ACK {uri}\|\[ autoValue = {guid[1]} \]\|{guid[2]}\|0\|", text)
+    assert re.search(rf" PUSH {uri}\|{guid[2]}\|msg\s*1", text)
+    assert re.search(rf" CONFIRM {uri}\|{guid[2]}\|", text)
+    assert re.search(r" SESSION CONNECTED\|", text)
+
+
+@pytest.mark.parametrize(("verbosity", "shown"), [("silent", ()), ("error", ("ERROR",)), ("info", ("ERROR", "INFO"))])
+def test_verbosity_chooses_what_is_shown(node: ProcessWorld, verbosity: str, shown: tuple[str, ...]) -> None:
+    code, output = run("-b", node.broker.uri, "-v", verbosity, "--log-format", "%s %m\\n", text="start\nnonsense\n")
+    assert code == 1
+    assert {*re.findall(r"^([A-Z]+) ", output, re.MULTILINE)} == {*shown}
+
+
+def test_with_debug_the_client_library_is_heard_as_well(node: ProcessWorld) -> None:
+    assert "bmqtwist.sdk connected" in run("-b", node.broker.uri, "-v", "debug", "--log-format", "%c %m\\n", text="start\n")[1]
+    assert "bmqtwist.sdk" not in run("-b", node.broker.uri, "--log-format", "%c %m\\n", text="start\n")[1]
+
+
+def test_what_happens_to_the_session_is_shown_while_nothing_is_typed(tmp_path: Path) -> None:
+    """Kill the broker and start it again: the events come, the message comes again, the queue works."""
+    uri = "bmq://d/lost"
+    world = ProcessWorld(tmp_path, start=False)
+    try:
+        world.domain("d")
+        world.broker.launch()
+        world.broker.expect(STARTED, deadline=180.0)
+        with shell("-b", world.broker.uri, "-d") as process:
+            started(process, uri)
+            process.send(f'post uri="{uri}" payload=["before"]')
+            process.capture("PUSH #")
+            world.crash()
+            process.capture("EVENT received:.*CONNECTION_LOST")
+            process.send(f'confirm uri="{uri}" guid="*"')
+            assert process.capture(r"ERROR.*<--.*confirmMessage.*\((-?\d+)\)")[1] == "-3"
+            process.send(f'post uri="{uri}" payload=["meanwhile"]')
+            assert process.capture(r"<--.*post.*\((-?\d+)\)")[1] == "0"
+            world.broker.launch()
+            for event in ("RECONNECTED", rf"QUEUE_REOPEN_RESULT.*queue = {re.escape(uri)}", "STATE_RESTORED"):
+                process.capture(f"EVENT received:.*{event}")
+            process.send("wait messages=2")
+            process.capture("2 messages are there")
+            assert [each[3] for each in listed(process, uri)] == ["before", "meanwhile"]
+            process.send(f'confirm uri="{uri}" guid="*"')
+            process.capture(r"INFO.*<--.*confirmMessage.*\(0\)")
+            process.send("stop")
+            process.capture(r"stop\(\)")
+            process.end()
+        assert world.stored(uri) == 0
+    finally:
+        world.cleanup()
+
+
+def test_without_a_broker_start_ends_with_a_timeout_and_can_be_tried_again(node: ProcessWorld, tmp_path: Path) -> None:
+    from kit.process import free_port
+
+    with shell("-b", f"tcp://127.0.0.1:{free_port()}") as process:
+        process.send("start")
+        assert process.capture(r"ERROR.*session.start.*\((-?\d+)\)")[1] == "-2"
+        process.send("start async=true", "stop")
+        process.capture(r"stop\(\)")
+        assert process.end() == 1
+
+
+def test_a_session_can_be_stopped_and_started_again(node: ProcessWorld) -> None:
+    uri = "bmq://d/again"
+    with shell("-b", node.broker.uri) as process:
+        for _ in range(3):
+            started(process, uri)
+            process.send("stop")
+            process.capture(r"stop\(\)")
+        assert process.end() == 0
+
+
+def test_the_environment_names_the_broker(node: ProcessWorld) -> None:
+    for environment in ({"BMQ_BROKER": node.broker.uri}, {"BMQ_PORT": str(node.broker.port)}):
+        assert run(text="start\n", environment=environment)[0] == 0
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("--mode", "storage"), "`bmq storage`"), (("-s", "x"), "`bmq storage`"), (("-b", "nonsense"), "tcp://host:port"),
+    (("--verbosity", "loud"), "loud"), (("--messageProperties", "{"), "messageProperties: no JSON"),
+    (("--subscriptions", '[{"expression": "x >"}]'), "Invalid subscription"), (("--script", "/nowhere"), "/nowhere"),
+    (("--profile", "/nowhere"), "/nowhere"), (("-b", "tls://x", "--tls-versions", "SSL"), "TLSv1.3"),
+    (("--log", "/nowhere/log"), "/nowhere/log"),
+])
+def test_a_bad_command_line_ends_with_2_and_a_sentence(arguments: tuple[str, ...], words: str) -> None:
+    code, output = run(*arguments)
+    assert code == 2 and words in output and "Traceback" not in output
+
+
+def test_options_of_the_original_that_nothing_depends_on_are_taken(node: ProcessWorld) -> None:
+    assert run("-b", node.broker.uri, "-D", "-t", "4", "--nosessioneventhandler", "--timeout", "30", text="start\n")[0] == 0
+
+
+def test_help_shows_the_commands() -> None:
+    code, output = run(text="help\n")
+    assert code == 0
+    for verb in ("start", "stop", "open", "configure", "close", "post", "batch-post", "load-post", "list", "confirm", "bye"):
+        assert re.search(rf"^  {verb}\b", output, re.MULTILINE)
+
+
+def test_a_reader_that_goes_away_ends_the_shell() -> None:
+    process = subprocess.Popen([BMQ, "shell"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.close()
+        process.stdin.write(b"help\n" * 3)
+        process.stdin.flush()
+        assert process.wait(60) == 141
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# -- in a terminal -----------------------------------------------------------------------------------------------------
+
+def test_in_a_terminal_events_come_between_what_is_typed(node: ProcessWorld) -> None:
+    uri = "bmq://d/terminal"
+    with shell("-b", node.broker.uri, terminal=True) as process:
+        process.capture("'help' shows the commands")
+        process.capture("> ")
+        started(process, uri, "read")
+        process.capture("> ")
+        process.type("lis")
+        process.capture("lis")
+        assert run("-b", node.broker.uri, text=f'start\nopen uri="{uri}" flags="write,ack"\npost uri="{uri}" payload="x"\n'
+                   )[0] == 0
+        process.capture("INFO ==> EVENT received:.*PUSH.*")
+        process.capture("> lis")  # what was being typed is shown again, and still there
+        process.type("t\n")
+        process.capture("Unconfirmed message listing: 1 messages")
+        process.send("nonsense")
+        process.capture("ERROR Unknown command")
+        process.type("\x1b[A\x1b[A\n")  # two lines up: list
+        process.capture("Unconfirmed message listing: 1 messages")
+        process.type("to be forgotten\x03")
+        process.capture("> ")
+        process.send("help")
+        process.capture("batch-post")
+        process.capture("> ")
+        process.type("\x04")
+        process.capture("Goodbye.")
+        assert process.wait() == 0  # errors that somebody saw are no reason for another code
+
+
+def test_in_a_terminal_ctrl_c_ends_a_command_and_not_the_shell(node: ProcessWorld) -> None:
+    uri = "bmq://d/interrupted"
+    with shell("-b", node.broker.uri, terminal=True) as process:
+        started(process, uri, "write")
+        process.send(f'batch-post uri="{uri}" postInterval=1 eventsCount=0 msgSize=10')
+        while not node.stored(uri):
+            pass
+        process.type("\x03")
+        process.capture("Interrupted")
+        process.send(f'close uri="{uri}"')
+        process.capture(r"<--.*closeQueue.*\(0\)")
+        process.send("quit")
+        assert process.wait() == 0
+
+
+def test_in_a_terminal_the_history_is_kept_and_commands_are_completed(node: ProcessWorld, tmp_path: Path) -> None:
+    environment = {"BMQ_SHELL_HISTORY": str(tmp_path / "history")}
+    with shell("-b", node.broker.uri, terminal=True, environment=environment) as process:
+        process.capture("> ")
+        process.type("batc\t")
+        process.capture("batch-post")
+        process.type("\x03")
+        process.capture("> ")
+        process.send("sta" + "\t")
+        process.capture(r"session.start.*\(0\)")
+        process.capture("> ")
+        process.type("\x04")
+        assert process.wait() == 0
+    with shell("-b", node.broker.uri, terminal=True, environment=environment) as process:
+        process.capture("> ")
+        process.type("\x1b[A\n")
+        process.capture(r"session.start.*\(0\)")
+
+
+def test_sigint_ends_a_script_with_130(node: ProcessWorld) -> None:
+    uri = "bmq://d/sigint"
+    with shell("-b", node.broker.uri) as process:
+        started(process, uri, "write")
+        process.send(f'batch-post uri="{uri}" postInterval=1')
+        while not node.stored(uri):
+            pass
+        process.signal(signal.SIGINT)
+        process.capture("Interrupted")
+        process.capture("Goodbye")
+        assert process.wait() == 130
+
+
+def test_a_profile_holds_options_and_the_command_line_counts_more(node: ProcessWorld, tmp_path: Path) -> None:
+    profile = tmp_path / "profile"
+    profile.write_text(json.dumps({"broker": node.broker.uri, "dumpMsg": True, "logFormat": "%s %m\\n", "unknown": 1}))
+    code, output = run("--profile", str(profile), "--log-format", "%c %m\\n", text="start\n")
+    assert code == 0 and "BMQ.SHELL <-- session.start" in output
+    code, output = run("--profile", str(profile), "--dumpprofile")
+    tree = json.loads(output)
+    assert code == 0 and tree["broker"] == node.broker.uri and tree["dumpMsg"] is True and tree["eventsCount"] == "0"
