@@ -1,0 +1,145 @@
+"""`bmq tail` and `bmq bench`, run as a user would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cli_kit import Cli, running_broker
+from kit.process import free_port
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """The command and its broker."""
+    with running_broker(tmp_path_factory.mktemp("broker")) as (_, cli):
+        yield cli
+
+
+def test_a_broadcast_queue_is_read_as_by_any_other_reader(cli: Cli) -> None:
+    """Also with a condition."""
+    uri = "bmq://d.broadcast/news"
+    started = cli.start("tail", uri, "-s", "n > 0", "-F", "{p.n} {payload}\n")
+    while b"1 wanted" not in started.seen:  # who comes late hears nothing of what was before
+        cli("produce", "-q", uri, "-p", "n:int32=0", "not wanted")
+        cli("produce", "-q", uri, "-p", "n:int32=1", "wanted")
+        started.expect(b"\n")
+    started.signal()
+    done = started.end()
+    assert done.code == 130 and set(done.lines) == {"1 wanted"}
+
+
+def test_a_stored_queue_is_followed_without_taking_anything(cli: Cli) -> None:
+    """The consumer gets everything, first deliveries all of them."""
+    uri = "bmq://d.priority/follow"
+    cli("produce", "-q", uri, "1", "22", "333")
+    started = cli.start("tail", uri, "--json", "-n", "2", "--interval", "0.05")
+    started.expect(b'"size": 3}\n')
+    cli("produce", "-q", uri, "4444")
+    started.expect(b'"size": 4}\n')
+    started.signal()
+    done = started.end()
+    assert done.code == 130 and done.err == ""
+    assert [line.rpartition(" ")[2] for line in done.lines] == ["2}", "3}", "4}"]
+    assert cli("consume", uri, "-n", "4", "-F", "{payload} {redelivered}\n").lines == [
+        "1 false", "22 false", "333 false", "4444 false"]
+
+
+def test_a_tail_can_end_by_itself(cli: Cli) -> None:
+    """After what is there, after a number, after a silence."""
+    uri = "bmq://d.fanout/ends"
+    cli("produce", "-q", uri, "1", "22", "333")
+    assert [line.split()[2] for line in cli("tail", f"{uri}?id=foo", "--no-follow", "-n", "1").lines] == ["3"]
+    assert cli("consume", f"{uri}?id=foo", "-n", "3").code == 0
+    assert cli("tail", f"{uri}?id=foo", "--no-follow").out == b""  # foo has confirmed them, bar has not
+    assert len(cli("tail", f"{uri}?id=bar", "--count", "2", "--interval", "0.05").lines) == 2
+    assert len(cli("tail", uri, "--idle", "0.1", "--interval", "0.05").lines) == 3
+    assert cli("tail", uri, "--count", "9", "--duration", "0.1").code == 1
+
+
+def test_a_queue_that_does_not_exist_yet_is_waited_for(cli: Cli) -> None:
+    """Said once."""
+    uri = "bmq://d.priority/later"
+    started = cli.start("tail", uri, "--count", "1", "--interval", "0.05")
+    started.expect(b"waiting for it", "stderr")
+    cli("produce", "-q", uri, "now")
+    done = started.end()
+    assert done.code == 0 and done.lines[0].endswith("  3")
+
+
+@pytest.mark.parametrize(("arguments", "code", "text"), [
+    (("bmq://d.priority/q", "--hex"), 2, "bmq consume --peek"),
+    (("bmq://d.priority/q", "-F", "{payload}"), 2, "cannot be read without consuming"),
+    (("bmq://d.broadcast/q", "--no-follow"), 2, "keeps nothing"),
+    (("bmq://nope/q",), 4, "nope"),
+    (("bmq://d.priority/q", "-b", "tcp://127.0.0.1:1"), 3, "no broker at 127.0.0.1:1"),
+])
+def test_what_cannot_be_shown_is_refused_with_a_reason(cli: Cli, arguments: tuple[str, ...], code: int, text: str) -> None:
+    """Nothing is shown that is not so."""
+    done = cli("tail", *arguments)
+    assert done.code == code and text in done.err and done.out == b""
+
+
+# -- bench ------------------------------------------------------------------------------------------------------------
+
+def test_a_bench_counts_everything_it_posted_and_read(cli: Cli) -> None:
+    """Every message acknowledged and delivered; latencies in order."""
+    done = cli("bench", "bmq://d.priority/bench", "-n", "500", "-P", "2", "-C", "2", "--size", "100", "--batch", "7", "--json")
+    assert done.code == 0 and done.err == ""
+    result = done.tree
+    assert [result[name] for name in ("posted", "acknowledged", "consumed", "refused", "missing", "ofOthers")] == [
+        500, 500, 500, 0, 0, 0]
+    for times in (result["ackMs"], result["deliveryMs"]):
+        assert 0 < times["p50"] <= times["p99"] <= times["p99.9"] <= times["max"]
+    assert result["postedPerSecond"] > 0 and result["clientCpuPercent"] > 0
+    assert cli.stored("bmq://d.priority/bench") == 0
+
+
+def test_a_bench_of_a_broadcast_queue_reaches_every_reader(cli: Cli) -> None:
+    """Each consumer gets each message."""
+    done = cli("bench", "bmq://d.broadcast/bench", "-n", "50", "-C", "3", "--json")
+    assert done.code == 0 and done.tree["consumed"] == 150
+
+
+def test_a_bench_keeps_its_rate_and_its_time(cli: Cli) -> None:
+    """For people, too."""
+    done = cli("bench", "bmq://d.fanout/bench?id=foo", "--rate", "100", "--duration", "0.5")
+    assert done.code == 0
+    posted = int(done.lines[1].split()[1])
+    assert 20 <= posted <= 51
+    assert [line.split()[0] for line in done.lines[1:]] == ["posted", "to", "consumed", "to", "client"]
+
+
+def test_a_bench_leaves_messages_of_others_alone(cli: Cli) -> None:
+    """They are not confirmed, and they are mentioned."""
+    uri = "bmq://d.priority/shared"
+    cli("produce", "-q", uri, "precious")
+    done = cli("bench", uri, "-n", "10", "--json")
+    assert done.code == 0 and done.tree["ofOthers"] == 1
+    assert cli("consume", uri, "-n", "1").out == b"precious\n"
+
+
+def test_a_bench_tells_of_refusals(cli: Cli) -> None:
+    """Exit code 1."""
+    done = cli("bench", "bmq://d.small/bench", "-n", "20", "-C", "0", "--json")
+    assert done.code == 1 and done.tree["refused"] == 17
+
+
+def test_a_bench_that_is_interrupted_tells_what_it_measured_so_far(cli: Cli) -> None:
+    """Exit code 130."""
+    started = cli.start("bench", "bmq://d.priority/long", "--duration", "600", "--rate", "200", "--json")
+    tail = cli("tail", "bmq://d.priority/long", "--no-follow")
+    while "waiting" in tail.err:
+        tail = cli("tail", "bmq://d.priority/long", "--no-follow")
+    started.signal()
+    done = started.end()
+    assert done.code == 130 and "posted" in done.tree
+
+
+def test_a_bench_without_a_broker_fails_at_once(cli: Cli) -> None:
+    """Exit code 3."""
+    done = cli("bench", "-b", f"tcp://127.0.0.1:{free_port()}", "bmq://d.priority/q")
+    assert done.code == 3 and "Is it running" in done.err
+    assert cli("bench", "bmq://d.priority/q", "-P", "0").code == 2
