@@ -192,7 +192,8 @@ def test_subscriptions_choose_messages_and_say_which_one_it_was(node: ProcessWor
                      '[{"expression": "x > 0", "correlationId": 7}, {"expression": "x <= 0", "correlationId": 8}]')
         process.capture(r"<--.*openQueue.*\(0\)")
         for value, correlation in ((5, 7), (-5, 8)):
-            process.send(f'post uri="{uri}" payload=["p"] messageProperties=[{{"name":"x","value":"{value}","type":"E_INT"}}]')
+            process.send(f'post uri="{uri}" payload=["p"] '
+                         f'messageProperties=[{{"name":"x","value":"{value}","type":"E_INT"}}]')
             process.capture(rf"PUSH #0: .*subscriptionHandle = \[ CorrelationId = \[ numeric = {correlation} \] \]")
         process.send(f'configure uri="{uri}" subscriptions=[{{"expression": "x == 1", "correlationId": 9}}]')
         process.capture(r"<--.*configureQueue.*\(0\)")
@@ -290,8 +291,9 @@ def test_verbosity_chooses_what_is_shown(node: ProcessWorld, verbosity: str, sho
 
 
 def test_with_debug_the_client_library_is_heard_as_well(node: ProcessWorld) -> None:
-    assert "bmqtwist.sdk connected" in run("-b", node.broker.uri, "-v", "debug", "--log-format", "%c %m\\n", text="start\n")[1]
-    assert "bmqtwist.sdk" not in run("-b", node.broker.uri, "--log-format", "%c %m\\n", text="start\n")[1]
+    arguments = ("-b", node.broker.uri, "--log-format", "%c %m\\n")
+    assert "bmqtwist.sdk connected" in run(*arguments, "-v", "debug", text="start\n")[1]
+    assert "bmqtwist.sdk" not in run(*arguments, text="start\n")[1]
 
 
 def test_what_happens_to_the_session_is_shown_while_nothing_is_typed(tmp_path: Path) -> None:
