@@ -1,0 +1,331 @@
+"""`bmq config`, `check`, `password`, `completion`, `admin`, help and exit codes, run as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_kit import BMQ, Cli, running_broker
+from kit.config import ConfigDirectory
+from kit.process import BrokerProcess, free_port
+from test_our_sdk_secure import certificate
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def cli() -> Cli:
+    """The command, without a broker."""
+    return Cli("tcp://127.0.0.1:1")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ConfigDirectory:
+    """A configuration directory with two domains."""
+    made = ConfigDirectory(tmp_path / "one", 30114)
+    made.domain("d", "fanout")
+    made.domain("e")
+    return made
+
+
+def line_of(path: Path, text: str) -> int:
+    """The line on which a text stands."""
+    return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+
+
+def test_show_tells_every_value_and_where_it_comes_from(cli: Cli, config: ConfigDirectory) -> None:
+    """A line of a file, a default, the environment, derived from something else."""
+    done = cli("config", "show", str(config.etc), "--json", env={"BMQ_HOST_NAME": "elsewhere", "BMQ_PORT": "31000"})
+    assert done.code == 0, done.err
+    values = {(each["file"], each["path"]): each for each in done.tree["values"]}
+    broker, tcp = "bmqbrkrcfg.json", "appConfig.networkInterfaces.tcpInterface"
+    name = values[broker, "appConfig.brokerInstanceName"]
+    assert name["value"] == "test"
+    assert name["origin"] == {"kind": "file", "line": line_of(config.etc / broker, "brokerInstanceName")}
+    assert values[broker, "appConfig.hostName"]["value"] == "elsewhere"
+    assert values[broker, "appConfig.hostName"]["origin"] == {"kind": "environment", "variable": "BMQ_HOST_NAME"}
+    assert values[broker, f"{tcp}.listeners[TCPInterface].port"]["origin"]["variable"] == "BMQ_PORT"
+    assert values[broker, f"{tcp}.port"] == {"file": broker, "path": f"{tcp}.port", "value": 31000,
+                                             "origin": {"kind": "derived"}}
+    assert values[broker, "appConfig.bmqtwist.durability"]["origin"] == {"kind": "default"}
+    assert values[broker, f"{tcp}.ioThreads"]["ignored"]
+    assert values["clusters.json", "myClusters[c3].nodes[n1].dataCenter"]["value"] == "dc1"
+    assert values["(at the start)", "listener[TCPInterface]"]["value"] == "tcp://127.0.0.1:31000"
+    assert values["domains/d.json", "definition.parameters.mode.fanout.appIDs"]["value"] == ["foo", "bar", "baz"]
+
+
+def test_show_can_be_narrowed_down(cli: Cli, config: ConfigDirectory) -> None:
+    """By path, domain and origin; `etc` is the directory if none is named; the environment can be left out."""
+    done = cli("config", "show", "-k", "*.messageTtl", "--domain", "e", cwd=config.root)
+    number = line_of(config.etc / "domains" / "e.json", "messageTtl")
+    assert re.fullmatch(rf"domains/e.json\n  definition.parameters.messageTtl = 3600 +line {number}\n", done.out.decode())
+    everything, changed = (cli("config", "show", str(config.etc), *more).lines for more in ((), ("--changed",)))
+    assert len(changed) < len(everything) and not [line for line in changed if line.endswith("default")]
+    plain = cli("config", "show", str(config.etc), "--no-environment", "-k", "appConfig.hostName",
+                env={"BMQ_HOST_NAME": "elsewhere"})
+    assert '"n1"' in plain.out.decode()
+    assert cli("config", "show", str(config.etc), "--domain", "nope").code == 2
+
+
+def test_show_masks_secrets_and_tells_what_is_put_right(cli: Cli, config: ConfigDirectory) -> None:
+    """A strong broadcast domain is taken as eventual."""
+    config.broker["appConfig"]["authentication"] = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
+        {"key": "ann", "value": {"stringVal": "s3cret"}}]}]}
+    config.write()
+    config.domain("b", "broadcast", in_memory=True, strong=True)
+    done = cli("config", "show", str(config.etc))
+    assert done.code == 0 and b"s3cret" not in done.out and b'"***"' in done.out
+    assert re.search(rb"consistency.eventual = \{\} +derived", done.out)
+
+
+def test_show_of_a_configuration_that_cannot_be_used_says_where(cli: Cli, config: ConfigDirectory) -> None:
+    """Exit code 2."""
+    config.domain_text("d", '{"definition": {}}')
+    done = cli("config", "show", str(config.etc))
+    assert done.code == 2 and b"domains/e.json" in done.out and "d.json:1: definition.location: is missing" in done.err
+    config.broker["appConfig"]["hostName"] = 5
+    config.write()
+    done = cli("config", "show", str(config.etc))
+    assert done.code == 2 and "appConfig.hostName: found number 5" in done.err
+    assert cli("config", "show", str(config.root / "nowhere")).code == 2
+
+
+def test_diff_compares_effects_and_not_texts(cli: Cli, config: ConfigDirectory, tmp_path: Path) -> None:
+    """A default that is written out, another order, a member without effect: no difference."""
+    other = ConfigDirectory(tmp_path / "two", 30114, app={"routeCommandTimeoutMs": 3000})
+    shutil.copytree(config.etc / "domains", other.etc / "domains", dirs_exist_ok=True)
+    app = other.broker["appConfig"]
+    other.broker["appConfig"] = dict(reversed(app.items()))
+    app["networkInterfaces"]["tcpInterface"]["ioThreads"] = 99
+    other.clusters = json.loads(json.dumps(other.clusters).replace(str(other.root), str(config.root)))
+    for part in ("taskConfig", "appConfig"):
+        other.broker[part] = json.loads(json.dumps(other.broker[part]).replace(str(other.root), str(config.root)))
+    other.write()
+    done = cli("config", "diff", str(config.etc), str(other.etc))
+    assert (done.code, done.out) == (0, b"No difference.\n")
+    done = cli("config", "diff", "--all", "--json", str(config.etc), str(other.etc))
+    assert done.code == 1
+    change, = done.tree["changes"]
+    assert change["path"].endswith("tcpInterface.ioThreads")
+    assert (change["left"]["value"], change["right"]["value"]) == (4, 99)
+
+
+def test_diff_names_domains_and_values_that_differ(cli: Cli, config: ConfigDirectory, tmp_path: Path) -> None:
+    """Exit code 1; a password that differs is not shown."""
+    secret = {"authenticators": [{"name": "BasicAuthenticator", "settings": [
+        {"key": "ann", "value": {"stringVal": "one"}}]}]}
+    config.broker["appConfig"]["authentication"] = secret
+    config.write()
+    other = tmp_path / "other"
+    shutil.copytree(config.etc, other)
+    text = (other / "bmqbrkrcfg.json").read_text()
+    (other / "bmqbrkrcfg.json").write_text(text.replace('"one"', '"two"').replace('"hostTags": ""', '"hostTags": "x"'))
+    (other / "domains" / "e.json").rename(other / "domains" / "f.json")
+    domain = (other / "domains" / "d.json").read_text()
+    (other / "domains" / "d.json").write_text(domain.replace('"messageTtl": 3600', '"messageTtl": 60'))
+    done = cli("config", "diff", str(config.etc), str(other))
+    assert done.code == 1 and done.lines == [
+        "- domain e", "+ domain f", "bmqbrkrcfg.json", '  appConfig.hostTags: "" -> "x"',
+        '  appConfig.authentication.authenticators[BasicAuthenticator].settings[ann].value.stringVal: "***" -> "***"',
+        "domains/d.json", "  definition.parameters.messageTtl: 3600 -> 60"]
+    tree = cli("config", "diff", "--json", str(config.etc), str(other)).tree
+    assert (tree["same"], tree["domainsAdded"], tree["domainsRemoved"], len(tree["changes"])) == (False, ["f"], ["e"], 3)
+
+
+def test_check_tells_the_same_as_json(cli: Cli, config: ConfigDirectory) -> None:
+    """And by its exit code."""
+    good = cli("check", "--json", str(config.etc))
+    assert good.code == 0 and good.tree["good"]
+    config.domain_text("d", "{")
+    bad = cli("check", "--json", str(config.etc))
+    finding = next(each for each in bad.tree["findings"] if each["severity"] == "error")
+    assert bad.code == 2 and finding["file"].endswith("domains/d.json") and finding["line"] == 1
+    assert cli("check", str(config.etc)).lines[-1] == "The configuration cannot be used."
+
+
+def test_a_password_is_hashed_from_standard_input(cli: Cli) -> None:
+    """As text and as JSON."""
+    assert cli("password", "--stdin", stdin=b"s3cret\n").out.startswith(b"$scrypt$")
+    assert cli("password", "--stdin", "--json", stdin=b"s3cret\n").tree["hash"].startswith("$scrypt$")
+    assert cli("password", "--stdin", stdin=b"\n").code == 2
+
+
+# -- the command as a whole -------------------------------------------------------------------------------------------
+
+def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
+    """The lines that stand for commands which are not imported are there for all of them; docs/cli.md has the table."""
+    from bmqtwist.cli.exits import EXIT_CODES
+    from bmqtwist.cli.main import COMMANDS, main
+    done = cli("--help")
+    assert done.code == 0
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} ", done.out.decode(), re.MULTILINE)
+        command = main.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None and command.name == name and command.help
+    document = (ROOT / "docs" / "cli.md").read_text()
+    for code, text in EXIT_CODES.items():
+        assert re.search(rf"^    {code} ", done.out.decode(), re.MULTILINE)
+        assert f"| {code} | {text} |" in document
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest(cli: Cli) -> None:
+    """Exit code 2."""
+    done = cli("cosnume")
+    assert done.code == 2 and "Did you mean 'consume'?" in done.err
+
+
+def test_help_loads_nothing_that_takes_long() -> None:
+    """Neither the client library nor the broker nor an event loop."""
+    script = ("import sys; sys.argv[1:] = ['--help']\nfrom bmqtwist.cli.main import main\n"
+              "try:\n    main()\nexcept SystemExit:\n    pass\n"
+              "slow = {'asyncio', 'ssl', 'twisted', 'construct', 'bmqtwist.sdk', 'bmqtwist.wire', 'bmqtwist.node'}\n"
+              "sys.exit(str(slow & set(sys.modules)) if slow & set(sys.modules) else 0)")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error_of_any_command(cli: Cli, config: ConfigDirectory) -> None:
+    """`bmq config show | head -1`."""
+    done = subprocess.run(["bash", "-c", f"{BMQ} config show {config.etc} | head -1; echo ${{PIPESTATUS[0]}}"],
+                          capture_output=True, env=cli.environment, timeout=30, check=False)
+    first, code = done.stdout.decode().splitlines()
+    assert first == "bmqbrkrcfg.json" and code in ("0", "141") and done.stderr == b""
+    with Path("/dev/full").open("wb") as full:
+        disk = subprocess.run([BMQ, "config", "show", str(config.etc)], stdout=full, stderr=subprocess.PIPE,
+                              env=cli.environment, timeout=30, check=False)
+    assert disk.returncode == 5 and b"Traceback" not in disk.stderr and b"No space left" in disk.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(cli: Cli, shell: str) -> None:
+    """Which calls the command back in the way that works."""
+    script = cli("completion", shell).out.decode()
+    assert f"_BMQ_COMPLETE={shell}_complete" in script
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=script.encode(), capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("words", "wanted"), [("bmq con", {"config", "consume"}), ("bmq config ", {"show", "diff"}),
+                                               ("bmq produce --json", {"--json", "--json-lines"})])
+def test_commands_and_options_are_completed(cli: Cli, words: str, wanted: set[str]) -> None:
+    """What the script of bash asks for."""
+    parts = words.split(" ")
+    done = cli(env={"_BMQ_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(parts) - 1)})
+    assert {line.partition(",")[2] for line in done.lines} == wanted
+
+
+def test_completion_asks_for_a_shell_that_it_knows(cli: Cli) -> None:
+    """Exit code 2."""
+    assert cli("completion", "tcsh").code == 2
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
+    """A broker that wants a password."""
+    hashed = Cli("")("password", "--stdin", stdin=b"s3cret\n").out.decode().strip()
+    authentication = {
+        "authenticators": [{"name": "BasicAuthenticator", "settings": [{"key": "ann", "value": {"stringVal": hashed}}]}],
+        "anonymousCredential": {"disallow": {}}}
+    with running_broker(tmp_path_factory.mktemp("secured"), app={"authentication": authentication}) as both:
+        yield both
+
+
+def test_a_password_comes_from_a_file_or_the_environment(secured: tuple[BrokerProcess, Cli], tmp_path: Path) -> None:
+    """For every command in the same way."""
+    cli = secured[1]
+    (tmp_path / "secret").write_text("s3cret\n")
+    file = ("--user", "ann", "--password-file", str(tmp_path / "secret"))
+    environment = {"BMQ_USER": "ann", "BMQ_PASSWORD": "s3cret"}
+    uri = "bmq://d.priority/secured"
+    assert cli("produce", *file, uri, "x").code == 0
+    assert cli("consume", uri, "-n", "1", env=environment).out == b"x\n"
+    assert cli("admin", *file, "CLUSTERS", "LIST").code == 0
+    assert cli("tail", uri, "--no-follow", env=environment).code == 0
+    assert cli("bench", uri, "-n", "10", "-q", env=environment).code == 0
+
+
+@pytest.mark.parametrize("command", [("produce", "bmq://d.priority/q", "x"), ("admin", "HELP"),
+                                     ("tail", "bmq://d.priority/q")])
+def test_who_is_not_let_in_hears_why(secured: tuple[BrokerProcess, Cli], command: tuple[str, ...]) -> None:
+    """Exit code 4, without waiting for the timeout."""
+    cli = secured[1]
+    none = cli(*command)
+    assert none.code == 4 and none.err
+    wrong = cli(*command, env={"BMQ_USER": "ann", "BMQ_PASSWORD": "wrong"})
+    assert wrong.code == 4 and "password" in wrong.err
+    asked = cli(*command, "--user", "ann")
+    assert asked.code == 2 and "--password-file" in asked.err
+
+
+def test_a_listener_that_is_no_broker_is_told_from_one(cli: Cli) -> None:
+    """Exit code 3 for one that says nothing, within the timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        held: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    held.append(listener.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        where = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        for command in (("produce", "bmq://d/q", "x"), ("consume", "bmq://d/q"), ("admin", "HELP")):
+            done = cli(*command, "-b", where, "--timeout", "0.7")
+            assert done.code == 3 and "Is it a broker?" in done.err
+        listener.close()
+
+
+def test_the_older_options_for_host_and_port_still_work(cli: Cli) -> None:
+    """And win over an address of the environment."""
+    port = free_port()
+    for done in (cli("admin", "--host", "127.0.0.1", "--port", str(port), "HELP"),
+                 cli("admin", "-b", f"tcp://127.0.0.1:{port}", "HELP", env={"BMQ_PORT": "2"})):
+        assert done.code == 3 and f"127.0.0.1:{port}" in done.err
+
+
+def test_tls_is_checked_unless_told_otherwise(tmp_path: Path) -> None:
+    """By the certificates of a file, or not at all; what fails is said at once."""
+    cert, key = certificate(tmp_path)
+    port = free_port()
+    tcp = {"listeners": [{"name": "secure", "address": "127.0.0.1", "port": port, "tls": True}]}
+    with running_broker(tmp_path / "broker", port=port, app={"tcp": tcp, "tlsConfig": {
+            "certificateAuthority": str(cert), "certificate": str(cert), "key": str(key)}}) as (_, cli):
+        uri, where = "bmq://d.priority/tls", ("-b", f"tls://localhost:{port}")
+        assert cli("produce", *where, "--ca", str(cert), uri, "x").code == 0
+        assert cli("consume", "-b", f"tcp://localhost:{port}", "--insecure", uri, "-n", "1").out == b"x\n"
+        assert cli("admin", *where, "--ca", str(cert), "CLUSTERS", "LIST").code == 0
+        for command in (("produce", uri, "x"), ("admin", "HELP")):
+            done = cli(*command, *where)
+            assert done.code == 3 and "CERTIFICATE_VERIFY_FAILED" in done.err
+        plain = cli("produce", "-b", f"tcp://localhost:{port}", uri, "x", "--timeout", "5")
+        assert plain.code in (3, 4) and "TLS" in plain.err
+
+
+def test_certificates_that_are_none_and_a_peer_without_tls(cli: Cli) -> None:
+    """Both are said to be so."""
+    assert cli("admin", "--ca", os.devnull, "HELP").code == 2
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def answer() -> None:
+            for _ in range(2):
+                connection = listener.accept()[0]
+                connection.recv(1000)
+                connection.sendall(b"not TLS at all")
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        done = cli("admin", "-b", f"tls://127.0.0.1:{listener.getsockname()[1]}", "--insecure", "HELP")
+        assert done.code == 3 and "no TLS with" in done.err
