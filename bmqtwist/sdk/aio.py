@@ -45,6 +45,9 @@ async def connect_tcp(make_protocol: Callable[[], asyncio.Protocol], address: Ad
 class _Channel(asyncio.Protocol):
     """One connection."""
 
+    session: Session
+    attempt: int
+
     def __init__(self, session: Session, attempt: int) -> None:
         self.session, self.attempt = session, attempt
         self.transport: asyncio.Transport | None = None

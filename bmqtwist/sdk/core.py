@@ -30,6 +30,10 @@ from bmqtwist.wire.control import encoding_of
 class SessionCore(Life):
     """One session. `identity` says who we are; `make_guid` gives GUIDs; `random` numbers in [0, 1)."""
 
+    machine: QueueMachine
+    now: float
+    healthy: bool
+
     def __init__(self, session_options: SessionOptions, identity: schema.ClientIdentity,
                  make_guid: Callable[[], bytes], now: float, *, wake: Callable[[], None] = lambda: None,
                  random: Callable[[], float] = lambda: 0.5) -> None:

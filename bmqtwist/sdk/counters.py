@@ -18,6 +18,19 @@ class Tally:
     __slots__ = ("acked", "attempts", "bytes_in", "bytes_out", "confirms", "events", "failed", "failures", "losses",
                  "messages", "reconnects", "redelivered", "retransmitted", "unasked")
 
+    acked: int
+    unasked: int
+    retransmitted: int
+    messages: int
+    redelivered: int
+    confirms: int
+    attempts: int
+    losses: int
+    reconnects: int
+    bytes_in: int
+    bytes_out: int
+    failures: int
+
     def __init__(self) -> None:
         self.acked = self.unasked = self.failures = self.retransmitted = 0
         self.messages = self.redelivered = self.confirms = 0

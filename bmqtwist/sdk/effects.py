@@ -68,10 +68,12 @@ class Group:
 
     __slots__ = ("acks", "failed", "failures", "outstanding", "sealed", "token")
 
+    failures: int
+
     def __init__(self, token: object = None, keep_acks: bool = False) -> None:
-        self.token = token
-        self.outstanding = 0
-        self.sealed = False
+        self.token: object = token
+        self.outstanding: int = 0
+        self.sealed: bool = False
         self.failures = 0
         self.failed: list[Ack] = []
         self.acks: dict[bytes, Ack] | None = {} if keep_acks else None

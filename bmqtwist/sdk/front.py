@@ -118,7 +118,7 @@ class Front(ABC):
     def _on_room(self, _: Room) -> None:
         self.fire_all(self._rooms)
 
-    def _on_close(self, _: Close) -> None:
+    def _on_close(self, effect: Close) -> None:
         if self.core.state is State.STOPPED:
             if self._deaf is not None:
                 self._deaf()

@@ -11,7 +11,7 @@ from bmqtwist.sdk.backoff import Backoff
 from bmqtwist.sdk.counters import Tally
 from bmqtwist.sdk.deadlines import Deadlines
 from bmqtwist.sdk.effects import Note
-from bmqtwist.sdk.options import SessionOptions, Subscription
+from bmqtwist.sdk.options import Address, SessionOptions, Subscription
 from bmqtwist.sdk.puts import Put, Puts
 from bmqtwist.sdk.queues import Job, Queue
 from bmqtwist.sdk.results import EventKind, Result, SessionEvent
@@ -28,13 +28,28 @@ _INPUTS = {EventType.CONTROL: Input.CONTROL, EventType.AUTHENTICATION: Input.AUT
 class Ground:
     """State, effects, output. What is done with which input is bound anew with each change of state."""
 
+    options: SessionOptions
+    identity: schema.ClientIdentity
+    make_guid: Callable[[], bytes]
+    now: float
+    dropped: int
+    healthy: bool
+    has_configure_stream: bool
+    v2_properties: bool
+    blocked: bool
+    room_wanted: bool
+    untaken: int
+    attempt: int
+    state: State
+    wake: Callable[[], None]
+
     def __init__(self, session_options: SessionOptions, identity: schema.ClientIdentity,
                  make_guid: Callable[[], bytes], now: float, wake: Callable[[], None],
                  random: Callable[[], float]) -> None:
         self.options, self.identity, self.make_guid, self.now = session_options, identity, make_guid, now
         self.wake = wake
-        self.deadlines = Deadlines()
-        self.puts = Puts(session_options.batch_bytes_max)
+        self.deadlines: Deadlines = Deadlines()
+        self.puts: Puts = Puts(session_options.batch_bytes_max)
         self.queues: dict[str, Queue] = {}  # by URI
         self.routes: dict[int, tuple[Queue, Subscription]] = {}  # by queue id << 32 | id in a PUSH
         self.healthy = True
@@ -42,7 +57,7 @@ class Ground:
         self.blocked = False  # the channel is above its high watermark
         self.room_wanted = False  # somebody waits for a Room effect
         self.untaken = 0  # messages given to the front and not reported as consumed
-        self.tally = Tally()
+        self.tally: Tally = Tally()
         self.dropped = 0  # events and messages from the broker that made no sense
         self._slow = False
         self._told: set[Result] = set()  # kinds of failed posts that the log has heard of since the last connection
@@ -53,7 +68,7 @@ class Ground:
         self._confirms: list[bytes] = []
         self._woken = False
         self.attempt = 0
-        self.address = session_options.brokers[0]  # of the last attempt
+        self.address: Address = session_options.brokers[0]  # of the last attempt
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._requests: dict[int, tuple[Queue | None, str | Job, str]] = {}
         self._next_r_id = 1

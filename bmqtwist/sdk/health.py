@@ -9,7 +9,7 @@ class HealthMonitor:
     """A switch that a health check of one's own operates. Calls may come from any thread."""
 
     def __init__(self, healthy: bool = True) -> None:
-        self.healthy = healthy
+        self.healthy: bool = healthy
         self._listeners: list[Callable[[bool], object]] = []
 
     def set_healthy(self) -> None:

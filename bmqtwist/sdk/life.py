@@ -8,7 +8,7 @@ from typing import Any
 from bmqtwist.errors import Category, PeerError
 from bmqtwist.limits import EVENT_BYTES_MAX
 from bmqtwist.sdk.effects import Close, Completed, Connect
-from bmqtwist.sdk.options import Credential
+from bmqtwist.sdk.options import Address, Credential
 from bmqtwist.sdk.queues import Job, Queue, QueueMachine
 from bmqtwist.sdk.results import EventKind, Result, SdkError, result_of
 from bmqtwist.sdk.states import Input, QueueInput, QueueState, State
@@ -28,6 +28,12 @@ class Life(Traffic):
     """Start, connection, negotiation, heartbeats, stop."""
 
     machine: QueueMachine
+    now: float
+    address: Address
+    attempt: int
+    blocked: bool
+    has_configure_stream: bool
+    v2_properties: bool
 
     # -- start and stop ---------------------------------------------------------------------------------------------
 

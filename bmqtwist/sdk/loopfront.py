@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, cast
 
 from bmqtwist.sdk.codecs import ValueT
+from bmqtwist.sdk.core import SessionCore
 from bmqtwist.sdk.effects import Close, Connect
 from bmqtwist.sdk.front import Front, OnAck, OnEvent, Timer
 from bmqtwist.sdk.frontqueue import FrontQueue
@@ -29,6 +30,7 @@ class Channel(Protocol):
 
     def up(self) -> bool:
         """Does it stand?"""
+        ...
 
     def write(self, data: bytes) -> None:
         """Send."""
@@ -39,6 +41,10 @@ class Channel(Protocol):
 
 class LoopFront(Front):
     """A session on an event loop."""
+
+    core: SessionCore
+    options: SessionOptions
+    clock: Callable[[], float]
 
     def __init__(self, options: SessionOptions, on_event: OnEvent | None, on_nack: OnAck | None,
                  health: HealthMonitor | None, clock: Callable[[], float]) -> None:

@@ -27,6 +27,10 @@ class Message(Generic[ValueT]):
 
     __slots__ = ("_area", "_data", "_flags", "_form", "_payload", "_properties", "guid", "queue", "subscription")
 
+    queue: Queue
+    subscription: Subscription | None
+    guid: bytes
+
     def __init__(self, queue: Queue, subscription: Subscription | None, guid: bytes, data: bytes, flags: int,
                  form: int) -> None:
         self.queue, self.subscription, self.guid = queue, subscription, guid

@@ -17,8 +17,8 @@ from bmqtwist.sdk.counters import Counters
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-except ImportError as error:
-    raise ImportError("bmqtwist.sdk.prometheus needs prometheus-client: pip install 'bmqtwist[prometheus]'") from error
+except ImportError as _error:
+    raise ImportError("bmqtwist.sdk.prometheus needs prometheus-client: pip install 'bmqtwist[prometheus]'") from _error
 
 _HELP = {
     "posts": "Posts accepted by the session.", "acked": "Posts acknowledged with success.",
@@ -40,6 +40,7 @@ class HasCounters(Protocol):
 
     def counters(self) -> Counters:
         """A snapshot."""
+        ...
 
 
 class Collector:

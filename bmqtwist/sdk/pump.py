@@ -21,7 +21,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
+from bmqtwist.sdk.core import SessionCore
 from bmqtwist.sdk.effects import Close, Connect, Note
 from bmqtwist.sdk.identity import make_core
 from bmqtwist.sdk.log import emit
@@ -33,10 +35,14 @@ Dispatch = Callable[[object], None]
 class Pump(ABC):
     """Moves bytes between `core` and a broker; every effect but `Connect` goes to `dispatch`, and notes to the log."""
 
+    options: SessionOptions
+    dispatch: Dispatch
+    tls: ssl.SSLContext | None
+
     def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
         self.options, self.dispatch, self.tls = options, dispatch, tls
-        self.lock = threading.RLock()
-        self.core = make_core(options, self.clock(), self.poke)
+        self.lock: Any = threading.RLock()
+        self.core: SessionCore = make_core(options, self.clock(), self.poke)
         self._performing = False
 
     def clock(self) -> float:

@@ -30,6 +30,15 @@ class Put:
 
     __slots__ = ("correlation", "group", "guid", "packed", "posted_at", "queue", "token", "wants_ack")
 
+    queue: Queue
+    guid: bytes
+    packed: bytes
+    posted_at: float
+    wants_ack: bool
+    token: object
+    correlation: object
+    group: Group | None
+
     def __init__(self, queue: Queue, guid: bytes, packed: bytes, posted_at: float, wants_ack: bool, token: object,
                  correlation: object, group: Group | None) -> None:
         self.queue, self.guid, self.packed, self.posted_at = queue, guid, packed, posted_at
@@ -40,6 +49,9 @@ class Puts:
     """The posts of a session. `held_bytes`: packed bytes of all that are kept."""
 
     __slots__ = ("_batch", "_forget", "_limit_bytes", "_sent", "batch_bytes", "held_bytes", "kept")
+
+    batch_bytes: int
+    held_bytes: int
 
     def __init__(self, batch_bytes_max: int) -> None:
         self.kept: dict[bytes, Put] = {}  # by GUID, in order of posting

@@ -55,17 +55,27 @@ class Queue:
                  "options", "owner", "q_id", "routes", "routes_new", "state", "sub_id", "suspended", "target",
                  "token", "uri")
 
+    uri: str
+    target: QueueUri
+    flags: int
+    options: QueueOptions
+    handle: Handle
+    q_id: int
+    sub_id: int
+    owner: Any
+    token: object
+
     def __init__(self, uri: str, target: QueueUri, flags: int, options: QueueOptions, handle: Handle, sub_id: int,
                  owner: Any, token: object) -> None:
         self.uri, self.target, self.flags, self.options, self.handle = uri, target, flags, options, handle
         self.q_id, self.sub_id = handle.q_id, sub_id
         self.owner, self.token = owner, token
         self.codec: Codec[Any] | None = None
-        self.state = QueueState.OPEN_HELD
+        self.state: QueueState = QueueState.OPEN_HELD
         self.close_tokens: list[object] = []
-        self.at_most_once = False
-        self.deduplication_s = _DEDUPLICATION_S
-        self.suspended = False
+        self.at_most_once: bool = False
+        self.deduplication_s: float = _DEDUPLICATION_S
+        self.suspended: bool = False
         self.job: Job | None = None  # under way
         self.jobs: deque[Job] = deque()
         self.routes: dict[int, Subscription] = {}
@@ -174,7 +184,8 @@ class QueueMachine:
     def _unsupported(self, queue: Queue, options: QueueOptions) -> bool:
         """Does the broker lack what these options need?"""
         wanted = options.effective()
-        return queue.readable and not self._core.has_configure_stream and (len(wanted) > 1 or wanted[0].expression != "")
+        return queue.readable and not self._core.has_configure_stream and (
+            len(wanted) > 1 or any(each.expression for each in wanted))
 
     def _commit(self, queue: Queue) -> None:
         """The configuration was accepted: its routes are the only ones."""

@@ -49,7 +49,7 @@ _BY_STATUS = {
     AckStatus.LIMIT_BYTES: Result.LIMIT_BYTES, AckStatus.STORAGE_FAILURE: Result.STORAGE_FAILURE,
     AckStatus.NOT_READY: Result.NOT_READY,
 }
-ACK_RESULTS = tuple(_BY_STATUS.get(status, Result.UNKNOWN) for status in range(16))  # type: ignore[call-overload]
+ACK_RESULTS: tuple[Result, ...] = tuple(_BY_STATUS.get(status, Result.UNKNOWN) for status in range(16))  # type: ignore[call-overload]
 
 
 def result_of(category: Category) -> Result:
@@ -59,6 +59,9 @@ def result_of(category: Category) -> Result:
 
 class SdkError(BmqError):
     """A request, a post or a confirmation that did not succeed: `result` for programs, the text for people."""
+
+    result: Result
+    message: str
 
     def __init__(self, result: Result, message: str = "") -> None:
         super().__init__(f"{result.value}: {message}" if message else result.value)
@@ -70,6 +73,12 @@ class Ack:
     posted; `correlation`, what was given with it."""
 
     __slots__ = ("correlation", "guid", "queue", "status", "token")
+
+    queue: Queue
+    guid: bytes
+    status: Result
+    correlation: object
+    token: object
 
     def __init__(self, queue: Queue, guid: bytes, status: Result, correlation: object, token: object) -> None:
         self.queue, self.guid, self.status = queue, guid, status
@@ -115,6 +124,11 @@ class SessionEvent:
 
     __slots__ = ("kind", "message", "queue", "result")
 
+    kind: EventKind
+    result: Result
+    message: str
+    queue: Queue | None
+
     def __init__(self, kind: EventKind, result: Result = Result.SUCCESS, message: str = "",
                  queue: Queue | None = None) -> None:
         self.kind, self.result, self.message, self.queue = kind, result, message, queue
@@ -131,6 +145,9 @@ class SessionEvent:
 
 class PostsFailed(SdkError):
     """Some posts of a flush were not accepted: `failures` counts them, `acks` holds the first of them."""
+
+    failures: int
+    acks: list[Ack]
 
     def __init__(self, failures: int, acks: list[Ack]) -> None:
         super().__init__(acks[0].status if acks else Result.UNKNOWN, f"{failures} post(s) failed")

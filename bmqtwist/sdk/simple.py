@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from bmqtwist.sdk.codecs import Codec, ValueT
+from bmqtwist.sdk.core import SessionCore
 from bmqtwist.sdk.deadlines import Deadlines
 from bmqtwist.sdk.front import Front, OnAck, OnEvent, Timer
 from bmqtwist.sdk.frontqueue import FrontQueue
@@ -172,10 +173,11 @@ class Session(Front):
                  tls: ssl.SSLContext | None = None, on_event: OnEvent | None = None, on_nack: OnAck | None = None,
                  health: HealthMonitor | None = None, pump: PumpFactory = SocketPump, **changes: Any) -> None:
         super().__init__(on_event, on_nack)
-        self.options = session_options(broker, options, changes)
+        self.options: SessionOptions = session_options(broker, options, changes)
         self.running: bool = True
         self._pump = pump(self.options, self._dispatch, tls)
-        self.core, self.clock = self._pump.core, self._pump.clock
+        self.core: SessionCore = self._pump.core
+        self.clock: Callable[[], float] = self._pump.clock
         self._timers, self._numbers = Deadlines(), itertools.count()
         self._calls: deque[tuple[Callable[[Any], object], object]] = deque()
         self._calling = False

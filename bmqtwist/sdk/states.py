@@ -90,7 +90,7 @@ TIMERS: dict[State, frozenset[str]] = {  # which of the session's timers live on
     State.LEAVING: frozenset({"leave"}),
     State.STOPPED: frozenset(),
 }
-SESSION_TIMERS = frozenset().union(*TIMERS.values())
+SESSION_TIMERS: frozenset[str] = frozenset().union(*TIMERS.values())
 
 
 class QueueState(Enum):

@@ -39,6 +39,11 @@ _EXPIRY_STEP_S = 0.1  # posts that grow too old are looked for at most that ofte
 class Traffic(Ground):
     """Posts, acknowledgements, deliveries, confirmations."""
 
+    now: float
+    room_wanted: bool
+    untaken: int
+    dropped: int
+
     # -- posts ------------------------------------------------------------------------------------------------------
 
     def has_room(self, size: int = 0) -> bool:

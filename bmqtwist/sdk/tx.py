@@ -59,6 +59,9 @@ class _Channel(Protocol):
 
     transport: Any
 
+    session: Session
+    attempt: int
+
     def __init__(self, session: Session, attempt: int) -> None:
         self.session, self.attempt = session, attempt
 

@@ -74,9 +74,9 @@ class Ack:
 
     def __init__(self, ack: results.Ack) -> None:
         self.guid: bytes | None = ack.guid
-        self.queue_uri = ack.uri
+        self.queue_uri: str = ack.uri
         try:
-            self.status = AckStatus(ack.status.value)
+            self.status: AckStatus = AckStatus(ack.status.value)
         except ValueError:
             self.status = AckStatus.UNRECOGNIZED
 
@@ -90,11 +90,11 @@ class Message:
 
     def __init__(self, message: sdk_message.Message) -> None:
         self._message = message
-        self.data = message.payload
-        self.guid = message.guid
-        self.queue_uri = message.uri
-        self.properties = _from_wire(message)
-        self.property_types = message.property_types
+        self.data: bytes = message.payload
+        self.guid: bytes = message.guid
+        self.queue_uri: str = message.uri
+        self.properties: dict[str, Value] = _from_wire(message)
+        self.property_types: dict[str, PropertyType] = message.property_types
 
     def __repr__(self) -> str:
         return f"<Message[{self.guid.hex().upper()}] for {self.queue_uri}>"
@@ -121,8 +121,6 @@ class _Record:
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and all(getattr(self, n) == getattr(other, n) for n in self._names)
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         given = ((name, getattr(self, name)) for name in self._names)
@@ -172,7 +170,7 @@ class BasicHealthMonitor:
     """A switch that says whether this host is well; it begins well."""
 
     def __init__(self) -> None:
-        self.monitor = HealthMonitor()
+        self.monitor: HealthMonitor = HealthMonitor()
 
     def set_healthy(self) -> None:
         """It is well."""
