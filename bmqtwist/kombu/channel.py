@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-call"
 """What kombu does with queues and messages, done with a link.
 
 Exchanges and bindings are those of kombu's virtual transports: a table in the process that declared them. What must reach
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ _tags = itertools.count(1)
 Raw = dict[str, Any]
 
 
-class QoS(virtual.QoS):  # type: ignore[misc]
+class QoS(virtual.QoS):
     """Confirms what is acknowledged; the prefetch count is also the window that the broker keeps."""
 
     restore_at_shutdown = False  # the broker gives what was not confirmed to others
@@ -50,7 +51,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         self.ack(delivery_tag)
 
 
-class Channel(virtual.Channel):  # type: ignore[misc]
+class Channel(virtual.Channel):
     """A channel of a connection."""
 
     QoS = QoS
@@ -208,15 +209,21 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """One message, if there is one within a moment."""
         transport = self.connection
         if queue in transport.mailboxes or queue in transport.consumed:
-            return super().basic_get(queue, no_ack, **kwargs)
+            return self._get_one(queue, no_ack)
         held = transport.readers[queue].unconfirmed if queue in transport.readers else 0
         options = QueueOptions(held + 1, transport.settings.max_unconfirmed_bytes)
         reader = transport.read(queue, options)
         try:
             transport.link.wait(lambda: reader.inbox, transport.settings.get_wait_s)
-            return super().basic_get(queue, no_ack, **kwargs)
+            return self._get_one(queue, no_ack)
         finally:
             self._relax(queue)
+
+    def _get_one(self, queue: str, no_ack: bool) -> Any:
+        message = super().basic_get(queue, no_ack)
+        if message is not None and no_ack:
+            self.settle(message.delivery_tag)
+        return message
 
     def _relax(self, queue: str) -> None:
         """A queue without consumer: close it, unless something of it is held; then it gets nothing more."""
@@ -300,10 +307,11 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._held.clear()
         for reader in readers:
             reader.unconfirmed -= 1
-        with contextlib.suppress(LinkLost, Refused):
-            for tag in list(self._consumers):
+        for tag in list(self._consumers):
+            with contextlib.suppress(LinkLost, Refused):
                 self.basic_cancel(tag)
-            for reader in readers:
+        for reader in readers:
+            with contextlib.suppress(LinkLost, Refused):
                 self._relax(self.connection.names[reader.uri])
         super().close()
 

@@ -15,7 +15,7 @@ class Refused(OperationalError):
     """The broker does not want that: no such domain, wrong password, queue full. Trying again at once is no use."""
 
 
-_PASSING = frozenset((Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED, Result.NOT_READY, Result.UNKNOWN,
+_PASSING = frozenset((Result.TIMEOUT, Result.NOT_CONNECTED, Result.CANCELED, Result.NOT_READY,
                       Result.ALREADY_IN_PROGRESS))
 
 

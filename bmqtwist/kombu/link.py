@@ -62,6 +62,7 @@ class Link:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.lost = ""  # why this connection is of no use any more
+        self.told = False  # has somebody heard of that?
         self.news = 0
         self._readers: dict[str, Reader] = {}
         self._queues: dict[str, Queue] = {}  # what is open, by URI
@@ -97,6 +98,7 @@ class Link:
     def check(self) -> None:
         """LinkLost if this connection is of no use any more."""
         if self.lost:
+            self.told = True
             raise LinkLost(self.lost)
 
     def wait(self, done: Callable[[], object], timeout_s: float | None) -> bool:
@@ -108,6 +110,10 @@ class Link:
                 return True
             self.check()
         return False
+
+    def wait_news(self, seen: int, timeout_s: float | None) -> bool:
+        """Wait until `news` is more than what was seen."""
+        return self.wait(lambda: self.news != seen, timeout_s)
 
     def _here(self) -> None:
         """Before any lock is taken: those of the parent process are not ours."""
@@ -149,11 +155,15 @@ class Link:
                     core = self._pump.core
                     if left <= 0 or not self.wait(core.has_room, left):
                         raise LinkLost(f"post to {uri}: no room in {timeout_s:g} s")
-        for waiter in waiters if confirm else ():
-            if not self.wait(lambda waiter=waiter: waiter.outcome is not None, max(end - time.monotonic(), 0.0)):
-                self._fail(f"post: no acknowledgement in {timeout_s:g} s")
-                self.check()
+        if not confirm:
+            return
+        if not self.wait(lambda: all(each.outcome is not None for each in waiters), max(end - time.monotonic(), 0.0)):
+            self._fail(f"post: no acknowledgement in {timeout_s:g} s")
+            self.check()
+        for waiter in waiters:
             ack: Ack = waiter.outcome
+            if ack.status is Result.UNKNOWN:  # it is not known whether the broker has it
+                raise LinkLost(f"post to {ack.uri}: no acknowledgement")
             if not ack.ok:
                 raise refusal(f"post to {ack.uri}", ack.status)
 

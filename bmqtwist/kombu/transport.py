@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-call"
 """The transport: one link per kombu connection, and what its channels share."""
 
 from __future__ import annotations
@@ -23,20 +24,18 @@ _BURST = 100  # messages delivered before an event loop gets its turn
 _KINDS = frozenset(("direct", "topic"))
 
 
-class Transport(virtual.Transport):  # type: ignore[misc]
+class Transport(virtual.Transport):
     """bmq://[user:password@]host[:port][/domain]"""
 
     Channel = Channel
-    default_port = DEFAULT_PORT
+    default_port: Any = DEFAULT_PORT
     driver_type = driver_name = "bmq"
     secure = False
-    connection_errors = (*virtual.Transport.connection_errors, LinkLost)
-    channel_errors = (*virtual.Transport.channel_errors, Refused)
+    connection_errors: Any = (*virtual.Transport.connection_errors, LinkLost)
+    channel_errors: Any = (*virtual.Transport.channel_errors, Refused)
     recoverable_connection_errors = (LinkLost,)
     recoverable_channel_errors = ()
     implements = virtual.Transport.implements.extend(asynchronous=True, exchange_type=_KINDS | {"fanout"})
-
-    link: Link
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
@@ -49,6 +48,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         self.declared: dict[str, tuple[bool, bool]] = {}  # queue -> (durable, exclusive or auto-deleted)
         self.mailboxes: dict[str, deque[Raw]] = {}  # private queues
         self.heard: dict[str, tuple[Reader, set[str]]] = {}  # exchange -> (its broadcast queue, private queues bound to it)
+        self._link: Link | None = None
         self._loop: Any = None
 
     def driver_version(self) -> str:
@@ -59,25 +59,38 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def establish_connection(self) -> Any:
         """Connect; LinkLost if that does not work in time, Refused if the broker does not want us."""
-        self.link = Link(self.settings)
+        self._collect(self)
+        self._link = Link(self.settings)
         return super().establish_connection()
 
+    @property
+    def link(self) -> Link:
+        """The connection to the broker; LinkLost if there is none."""
+        if self._link is None:
+            raise LinkLost("not connected")
+        return self._link
+
     def verify_connection(self, connection: Any) -> bool:
-        """Is this connection still of use?"""
-        return not self.link.lost
+        """Is this connection of use? It is taken for that until its loss was raised somewhere: kombu would replace it
+        without a word, and its consumers would wait for ever."""
+        return self._link is not None and not self._link.told
 
     def close_connection(self, connection: Any) -> None:
         """Close channels, disconnect."""
         super().close_connection(connection)
         self._leave_loop()
-        self.link.stop()
+        if self._link is not None:
+            self._link.stop()
 
     def _collect(self, connection: Any) -> None:
         """After an error, or in a child process: let go of everything without a word to the broker."""
-        if connection is not None:
+        link = self._link
+        if link is not None:
             self._leave_loop()
-            self.link.abandon()
+            link.abandon()
             super().close_connection(connection)
+            for each in (self.readers, self.names, self.consumed, self.declared, self.mailboxes, self.heard, self.state):
+                each.clear()
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
@@ -109,7 +122,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def listen(self, queue: str, exchange: str, kind: str) -> None:
         """A queue was bound: hear what is broadcast for the exchange if that makes it private."""
         durable, passing = self.declared.get(queue, (True, False))
-        if not names.is_private(kind, self.state.exchanges[exchange]["durable"], durable, passing):
+        exchanges: Any = self.state.exchanges
+        if not names.is_private(kind, exchanges[exchange]["durable"], durable, passing):
             return
         self.mailboxes.setdefault(queue, deque(maxlen=MAILBOX_MESSAGES_MAX))
         if exchange not in self.heard:
@@ -130,17 +144,18 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def drain_events(self, connection: Any, timeout: float | None = None, **kwargs: Any) -> None:
         """Deliver one message to its consumer; TimeoutError if none comes in time."""
-        link = self.link
+        link, cycle = self.link, self.cycle
+        assert cycle is not None
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             link.check()
             seen = link.news
             with contextlib.suppress(virtual.Empty):
-                self.cycle.get(self._deliver)
+                cycle.get(self._deliver)
                 return
             link.calm(seen)
             left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0 or not link.wait(lambda seen=seen: link.news != seen, left):
+            if left is not None and left <= 0 or not link.wait_news(seen, left):
                 raise TimeoutError("no message in time")
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
@@ -154,9 +169,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def _leave_loop(self) -> None:
         loop, self._loop = self._loop, None
-        if loop is not None and self.link.fileno() >= 0:
+        if loop is not None and self._link is not None and self._link.fileno() >= 0:
             with contextlib.suppress(KeyError, ValueError, OSError):
-                loop.remove_reader(self.link.fileno())
+                loop.remove_reader(self._link.fileno())
 
     def on_readable(self, connection: Any, loop: Any) -> None:
         """Deliver what there is; the descriptor stays readable if that is not all."""

@@ -112,8 +112,7 @@ def prefork(common: ProcessWorld, tmp_path_factory: pytest.TempPathFactory) -> I
     """A worker with two child processes, a prefetch count of four, and events."""
     workers = Workers(common, tmp_path_factory.mktemp("prefork"))
     try:
-        workers.start("prefork@here", "-P", "prefork", "-c", "2", "-E", worker_prefetch_multiplier=2,
-                      worker_max_tasks_per_child=20)  # so that children are forked from a worker with a connection
+        workers.start("prefork@here", "-P", "prefork", "-c", "2", "-E", worker_prefetch_multiplier=2)
         yield workers
         for process in workers.processes:
             workers.stop(process)
@@ -145,6 +144,7 @@ def test_more_tasks_wait_for_their_time_than_the_prefetch_count_allows(prefork: 
 
 
 def test_reject_with_requeue_and_a_lost_child_run_the_task_again(prefork: Workers, tmp_path: Path) -> None:
+    """The new child is forked from a worker that has a connection."""
     assert prefork.task("rejected_once").delay(str(tmp_path / "a")).get(DEADLINE) == "done"
     assert lines(tmp_path / "a") == ["rejected", "done"]
     assert prefork.task("dies_once").delay(str(tmp_path / "b")).get(DEADLINE) == "lives"

@@ -1,0 +1,333 @@
+"""The kombu transport under Celery, used by plain kombu programs against real broker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.process import STARTED, ProcessWorld
+from kombu import Connection, Consumer, Exchange, Queue
+from kombu.common import Broadcast
+from kombu.exceptions import OperationalError
+from test_our_sdk_secure import secure  # noqa: F401 - a fixture
+
+from bmqtwist.kombu import LinkLost, Refused
+from bmqtwist.kombu.names import queue_name
+from bmqtwist.sdk import simple
+
+DEADLINE = 60.0
+SILENCE = 0.3
+OPTIONS = {"broadcast_domain": "b"}
+
+pytestmark = pytest.mark.process
+
+
+def world_in(directory: Path, **app: Any) -> ProcessWorld:
+    """A broker process with a persistent priority domain `d` and a broadcast domain `b`."""
+    world = ProcessWorld(directory, start=False, app=app)
+    world.broker.launch()
+    world.broker.expect(STARTED, deadline=180.0)
+    world.config.domain("d")
+    world.config.domain("b", "broadcast", in_memory=True)
+    return world
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
+    """A broker for tests that leave it alone."""
+    world = world_in(tmp_path_factory.mktemp("broker"))
+    yield world
+    world.cleanup()
+
+
+def connect(world: ProcessWorld, **options: Any) -> Connection:
+    """A connection; `options` are transport_options."""
+    return Connection(f"bmq://127.0.0.1:{world.broker.port}/d", transport_options={**OPTIONS, **options})
+
+
+class Collector:
+    """What a consumer got, and the messages, which it does not acknowledge."""
+
+    def __init__(self, channel: Any, *queues: Queue, prefetch: int = 0, **options: Any) -> None:
+        self.bodies: list[Any] = []
+        self.messages: list[Any] = []
+        self.connection = channel.connection.client
+        if prefetch:
+            channel.basic_qos(0, prefetch, False)
+        self.consumer = Consumer(channel, list(queues), callbacks=[self.take], **options)
+        self.consumer.consume()
+
+    def take(self, body: Any, message: Any) -> None:
+        """From kombu."""
+        self.bodies.append(body)
+        self.messages.append(message)
+
+    def until(self, count: int) -> list[Any]:
+        """Drain until there are so many; their bodies."""
+        while len(self.bodies) < count:
+            self.connection.drain_events(timeout=DEADLINE)
+        return self.bodies
+
+    def silent(self) -> bool:
+        """Does nothing more come?"""
+        with pytest.raises(socket.timeout):
+            self.connection.drain_events(timeout=SILENCE)
+        return True
+
+
+def test_messages_keep_body_type_and_headers(node: ProcessWorld) -> None:
+    with connect(node) as connection:
+        assert connection.connected is False and "bmq://" in connection.as_uri()
+        queue = connection.SimpleQueue("a name@with, signs " + "x" * 80)
+        queue.put({"ü": [1, None]}, headers={"h": "1"}, correlation_id="c")
+        queue.put(b"\xff\x00")
+        queue.put("text", compression="zlib")
+        first, second, third = (queue.get(timeout=DEADLINE) for _ in range(3))
+        assert (first.payload, first.headers["h"], first.properties["correlation_id"]) == ({"ü": [1, None]}, "1", "c")
+        assert (second.body, third.payload) == (b"\xff\x00", "text")
+        for message in (first, second, third):
+            message.ack()
+        queue.close()
+        assert node.stored("bmq://d/" + queue_name("a name@with, signs " + "x" * 80)) == 0
+
+
+def test_the_prefetch_count_is_the_window_and_may_change(node: ProcessWorld) -> None:
+    queue = Queue("window")
+    with connect(node) as connection, connect(node) as other:
+        producer = other.Producer()
+        for number in range(10):
+            producer.publish(number, routing_key="window")
+        channel = connection.channel()
+        mine = Collector(channel, queue, prefetch=2)
+        assert mine.until(2) == [0, 1] and mine.silent()
+        theirs = Collector(other.channel(), queue, prefetch=1)
+        assert theirs.until(1) == [2] and theirs.silent()
+        mine.consumer.qos(prefetch_count=4)
+        assert mine.until(4) == [0, 1, 3, 4] and mine.silent()
+        mine.consumer.qos(prefetch_count=1)
+        mine.messages[0].ack()
+        assert mine.silent()
+        mine.consumer.qos(prefetch_count=0)
+        assert mine.until(9) == [0, 1, 3, 4, 5, 6, 7, 8, 9]
+        mine.consumer.cancel()  # what is held may still be acknowledged
+        producer.publish(10, routing_key="window")
+        theirs.messages[0].ack()
+        assert theirs.until(2) == [2, 10]
+        for message in mine.messages[1:-1]:
+            message.ack()
+        channel.close()  # and what is not goes to others
+        theirs.messages[1].ack()
+        assert theirs.until(3) == [2, 10, 9]
+        assert theirs.messages[2].delivery_info["redelivered"] is True
+        theirs.messages[2].ack()
+    assert node.stored("bmq://d/window") == 0
+
+
+def test_get_reject_requeue_recover_and_purge(node: ProcessWorld) -> None:
+    with connect(node) as connection:
+        channel = connection.channel()
+        queue = Queue("taken")(channel)
+        assert queue.get() is None
+        producer = connection.Producer()
+        for number in range(3):
+            producer.publish(number, routing_key="taken")
+        first, second = queue.get(), queue.get()
+        assert (first.payload, second.payload) == (0, 1)
+        first.reject(requeue=True)  # to the end
+        second.reject()
+        got = [queue.get(), queue.get()]
+        assert [(each.payload, each.delivery_info["redelivered"]) for each in got] == [(2, False), (0, True)]
+        channel.basic_recover(requeue=True)
+        assert node.stored("bmq://d/taken") == 2
+        with pytest.raises(LinkLost):
+            held = queue.get()
+            channel.close()
+            held.ack()
+        queue = Queue("taken")(connection.channel())
+        assert queue.purge() == 2
+        assert queue.get() is None
+    assert node.stored("bmq://d/taken") == 0
+
+
+def test_topic_and_fanout_reach_queues_declared_by_others_and_durable_queues_declared_here(node: ProcessWorld) -> None:
+    news, all_of_it = Exchange("news", "topic"), Exchange("shout", "fanout")
+    passing = {"durable": False, "auto_delete": True}
+    with connect(node) as reader, connect(node) as writer:
+        sport = Collector(reader.channel(), Queue("sport", news, "sport.*", **passing), no_ack=True)
+        everything = Collector(reader.channel(), Queue("everything", news, "#", **passing), no_ack=True)
+        heard = Collector(reader.channel(), Broadcast("shout", exchange=all_of_it), no_ack=True)
+        producer = writer.Producer()
+        archive = Queue("archive", news, "sport.#")
+        for key in ("sport.ski", "sport.ski.alpine", "weather"):
+            producer.publish(key, exchange=news, routing_key=key, declare=[news, archive])
+        producer.publish("hear", exchange=all_of_it, declare=[all_of_it])
+        assert everything.until(3) == ["sport.ski", "sport.ski.alpine", "weather"]
+        assert sport.until(1) == ["sport.ski"]
+        assert heard.until(1) == ["hear"] and heard.silent() and len(sport.bodies) == 1
+        assert [archive(writer).get(no_ack=True).payload for _ in range(2)] == ["sport.ski", "sport.ski.alpine"]
+        assert node.stored("bmq://d/archive") == 0
+
+
+def test_what_nobody_could_get_and_what_the_broker_does_not_have_is_refused(node: ProcessWorld) -> None:
+    with connect(node) as connection:
+        with pytest.raises(Refused, match="declare the queue"):
+            connection.Producer().publish(1, exchange=Exchange("unbound", "direct"), routing_key="k")
+    with Connection(f"bmq://127.0.0.1:{node.broker.port}/nowhere", transport_options=OPTIONS) as connection:
+        with pytest.raises(OperationalError, match="bmq://nowhere/q"):
+            connection.Producer().publish(1, routing_key="q")
+    with connect(node, broadcast_domain=None) as connection:
+        assert not connection.supports_exchange_type("fanout") and connection.supports_exchange_type("topic")
+
+
+def test_messages_of_other_producers_expressions_and_priorities(node: ProcessWorld) -> None:
+    with simple.Session(node.broker.uri) as session, connect(node) as connection, connect(node) as other:
+        raw = session.open("bmq://d/mixed", write=True)
+        large = Queue("mixed", consumer_arguments={"x-expression": "size > 10"})
+        spare = Queue("mixed", consumer_arguments={"x-priority": -1})
+        mine, theirs = Collector(connection.channel(), large), Collector(other.channel(), spare)
+        raw.post(b"\x01", {"size": 20})
+        raw.post(b"\x02", {"size": 5})
+        assert mine.until(1) == [b"\x01"] and mine.messages[0].headers == {"size": 20}
+        assert theirs.until(1) == [b"\x02"]
+        for message in mine.messages + theirs.messages:
+            message.ack()
+        tasks = Collector(connection.channel(), Queue("typed", consumer_arguments={"x-expression": 'task == "resize"'}))
+        producer = other.Producer()
+        producer.publish("no", routing_key="typed", headers={"task": "send"})
+        producer.publish("yes", routing_key="typed", headers={"task": "resize"})
+        assert tasks.until(1) == ["yes"] and tasks.silent()
+        tasks.messages[0].ack()
+
+
+def test_a_program_that_does_not_drain_keeps_its_connection_and_its_messages(tmp_path: Path) -> None:
+    """The broker gives up clients that are silent for half a second; ours are not, however long a task takes."""
+    world = world_in(tmp_path, tcp={"heartbeatIntervalMs": 250},
+                     heartbeats={"client": 1, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 0})
+    try:
+        with connect(world) as connection, connect(world) as other:
+            connection.Producer().publish("work", routing_key="q")
+            mine = Collector(connection.channel(), Queue("q"))
+            mine.until(1)
+            time.sleep(1.5)  # the task
+            theirs = Collector(other.channel(), Queue("q"))
+            assert theirs.silent()
+            mine.messages[0].ack()
+        assert world.stored() == 0
+    finally:
+        world.cleanup()
+
+
+def test_posts_survive_a_broker_killed_once_each_and_consumers_are_told(tmp_path: Path) -> None:
+    world = world_in(tmp_path)
+    try:
+        with connect(world) as reader, connect(world, post_timeout_s=DEADLINE) as writer:
+            mine = Collector(reader.channel(), Queue("q"), prefetch=1)
+            producer = writer.Producer()
+            producer.publish(0, routing_key="q")
+            mine.until(1)
+            sent = threading.Event()
+
+            def publish() -> None:
+                for number in range(1, 200):
+                    producer.publish(number, routing_key="q")
+                    if number == 50:
+                        sent.set()
+
+            publisher = threading.Thread(target=publish)
+            publisher.start()
+            assert sent.wait(DEADLINE)
+            world.crash()
+            world.start()
+            publisher.join(DEADLINE)
+            assert not publisher.is_alive()
+            with pytest.raises(LinkLost):
+                reader.drain_events(timeout=DEADLINE)
+            with pytest.raises(LinkLost):
+                mine.messages[0].ack()
+            assert not reader.connected
+            reader.collect()
+            again = Collector(reader.default_channel, Queue("q"))  # a new connection
+            assert again.until(200) == list(range(200))
+            for message in again.messages:
+                message.ack()
+        assert world.stored() == 0
+    finally:
+        world.cleanup()
+
+
+def test_a_forked_child_makes_its_own_connection_and_does_not_hold_that_of_its_parent(node: ProcessWorld) -> None:
+    """The broker sees a parent go that is killed while its children live."""
+    program = f"""
+import os, sys, time
+from kombu import Connection, Consumer, Queue
+import bmqtwist.kombu
+connection = Connection("bmq://127.0.0.1:{node.broker.port}/d", transport_options={OPTIONS!r})
+producer = connection.Producer()
+producer.publish("parent", routing_key="forked")
+channel = connection.channel()
+with Consumer(channel, [Queue("forked")], callbacks=[lambda body, message: None]):
+    connection.drain_events(timeout={DEADLINE})
+    if os.fork() == 0:
+        connection.ensure(producer, producer.publish)("child", routing_key="born")
+        print("ready", flush=True)
+    time.sleep({DEADLINE})
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        with connect(node) as connection:
+            assert Collector(connection.channel(), Queue("born"), no_ack=True).until(1) == ["child"]
+            os.kill(process.pid, signal.SIGKILL)
+            mine = Collector(connection.channel(), Queue("forked"))
+            assert mine.until(1) == ["parent"] and mine.messages[0].delivery_info["redelivered"]
+            mine.messages[0].ack()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(DEADLINE)
+
+
+def test_no_broker_is_an_error_in_time_and_a_later_one_is_found(tmp_path: Path) -> None:
+    world = world_in(tmp_path)
+    try:
+        world.crash()
+        connection = Connection(f"bmq://127.0.0.1:{world.broker.port}/d", connect_timeout=0.5)
+        with pytest.raises(LinkLost):
+            connection.connect()
+        world.start()
+        connection.ensure_connection(max_retries=100, interval_start=0.1, interval_step=0.0)
+        assert connection.connected
+        connection.release()
+        with Connection(f"bmq://127.0.0.1:9;bmq://127.0.0.1:{world.broker.port}/d", connect_timeout=0.5) as several:
+            several.ensure_connection(max_retries=10, interval_start=0.1)
+            assert several.connected
+    finally:
+        world.cleanup()
+
+
+def test_tls_and_a_password(secure: tuple[str, Path]) -> None:  # noqa: F811
+    address, cert = secure
+    host = address.removeprefix("tls://")
+    with Connection(f"bmqs://alice:secret@{host}/d", ssl={"ca_certs": str(cert)}) as connection:
+        queue = connection.SimpleQueue("q")
+        queue.put("x" * 1_000_000)
+        message = queue.get(timeout=DEADLINE)
+        assert len(message.payload) == 1_000_000
+        message.ack()
+        assert "secret" not in connection.as_uri()
+        queue.close()
+    context = ssl.create_default_context(cafile=str(cert))
+    with pytest.raises(Refused), Connection(f"bmq://alice:guess@{host}/d", ssl=context) as connection:
+        connection.connect()
+    with Connection(f"bmqs://alice:secret@{host}/d", connect_timeout=1.0) as connection:
+        with pytest.raises(LinkLost):  # a certificate nobody vouches for
+            connection.connect()
