@@ -11,7 +11,7 @@ WORKERS ?= 2
 SEEDS ?= 20
 MINUTES ?= 10
 
-.PHONY: help run demo test test-fast conformance soak sim fast bench lint clean
+.PHONY: help run demo test test-fast conformance soak sim fast bench lint docs clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
@@ -23,6 +23,7 @@ help:
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
 	@echo "make lint         ruff and mypy"
+	@echo "make docs         the API reference, docs/api/, anew from the docstrings"
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -83,6 +84,9 @@ test-fast: fast
 lint: $(VENV)/.installed-lint
 	$(BIN)/python -m ruff check --line-length 125 --select E,F,W,I,UP,B bmqtwist tests bench examples
 	MYPYPATH=tests $(BIN)/python -m mypy -p bmqtwist -p kit
+
+docs: $(VENV)/.installed
+	$(BIN)/python docs/make_api.py
 
 clean:
 	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -17,12 +17,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 API = ROOT / "docs" / "api"
-# One page a module; the order is that of the index.
-PAGES = ("sdk", "sdk.aio", "sdk.tx", "sdk.simple", "sdk.rpc", "sdk.blazingmq", "testing", "kombu")
+# One page a module, in the order of the index; with the names it documents, where those are not all that are public.
+PAGES: dict[str, tuple[str, ...]] = {
+    "sdk": (), "sdk.aio": (), "sdk.tx": (), "sdk.simple": (), "sdk.rpc": (), "sdk.blazingmq": (),
+    "sdk.counters": ("Counters",), "sdk.tracing": (), "sdk.prometheus": ("Collector",),
+    "testing": (), "testing.plugin": (), "kombu": ("LinkLost", "Refused"),  # its classes have kombu's own methods
+}
 # Between a front and its core: there because of Python's visibility, not for applications. So is what a base of ours
 # leaves abstract.
-MACHINERY = {"consumed", "core", "deliver", "end", "open_queues", "request", "room", "turn", "when_room"}
-GIVEN = {"Ack", "Message", "MessageHandle", "PostsFailed", "Queue", "SessionEvent"}  # never made by applications
+MACHINERY = {"consumed", "core", "deliver", "end", "fire_all", "open_queues", "over",
+             "request", "stand_in", "turn", "when_room"}
+GIVEN = {"Ack", "Message", "MessageHandle", "Opening", "PostsFailed", "Queue", "SessionEvent"}  # never made by applications
 MACHINERY_SAYS = ("From the ", "From a ")
 WIDTH = 100  # signatures longer than that have one argument a line
 NOTE = "<!-- Made by docs/make_api.py from the docstrings; do not edit. -->\n\n"
@@ -65,9 +70,10 @@ def module(name: str) -> Module | None:
             found.definitions[node.targets[0].id] = node
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             found.definitions[node.target.id] = node
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bmqtwist."):
-            for alias in node.names:
-                where = (node.module or "").removeprefix("bmqtwist.")
+    for inner in ast.walk(tree):  # below `try` and `if TYPE_CHECKING`, too
+        if isinstance(inner, ast.ImportFrom) and (inner.module or "").startswith("bmqtwist."):
+            for alias in inner.names:
+                where = (inner.module or "").removeprefix("bmqtwist.")
                 found.imported[alias.asname or alias.name] = where, alias.name
     return found
 
@@ -96,34 +102,42 @@ def names(name: str) -> Iterator[tuple[str, Module, ast.stmt]]:
     for symbol in exported(here):
         inner = submodule(name, symbol)
         if inner:
-            yield from ((f"{symbol}.{below}", *rest) for below, *rest in names(inner))
+            yield from ((f"{symbol}.{below}", where, node) for below, where, node in names(inner))
         elif (found := find(name, symbol)) is not None:
             yield symbol, *found
 
 
 def exported(here: Module) -> list[str]:
-    """The public names of a module: `__all__`, or what it defines without underscore."""
+    """The public names of a module: those chosen above, `__all__`, or what it defines without underscore."""
+    if PAGES.get(here.name):
+        return list(PAGES[here.name])
     listed = here.definitions.get("__all__")
     if isinstance(listed, ast.Assign):
         return [str(name) for name in ast.literal_eval(listed.value)]
     return [name for name, node in here.definitions.items() if name[:1] != "_" and isinstance(node, Definition)]
 
 
-def members(here: Module, node: ast.ClassDef) -> dict[str, tuple[Module, ast.stmt]]:
-    """Public methods and annotated attributes, those of bases of ours included."""
-    found: dict[str, tuple[Module, ast.stmt]] = {}
-    hidden = set(MACHINERY)
+def bases(here: Module, node: ast.ClassDef) -> Iterator[tuple[Module, ast.ClassDef]]:
+    """Classes of ours that this one is derived from, the farthest first."""
     for base in reversed(node.bases):
+        base = base.value if isinstance(base, ast.Subscript) else base
         inherited = find(here.name, base.id) if isinstance(base, ast.Name) else None
         if inherited is not None and isinstance(inherited[1], ast.ClassDef):
-            found |= members(inherited[0], inherited[1])
-            left = {each.name for each in inherited[1].body
-                    if isinstance(each, ast.FunctionDef) and "abstractmethod" in decorators(each)}
-            hidden |= left
-    for each in node.body:
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.pop(each.name, None)
-            found[each.name] = here, each
+            yield from bases(inherited[0], inherited[1])
+            yield inherited[0], inherited[1]
+
+
+def members(here: Module, node: ast.ClassDef) -> dict[str, tuple[Module, ast.stmt]]:
+    """Public methods, those of bases of ours included."""
+    found: dict[str, tuple[Module, ast.stmt]] = {}
+    hidden = set(MACHINERY)
+    for where, each in [*bases(here, node), (here, node)]:
+        for inner in each.body:
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.pop(inner.name, None)
+                found[inner.name] = where, inner
+                if each is not node and "abstractmethod" in decorators(inner):
+                    hidden.add(inner.name)
     return {name: each for name, each in found.items()
             if name == "__init__" or name[:1] != "_" and name not in hidden
             and not (doc(each[1]) or "").startswith(MACHINERY_SAYS)}
@@ -224,8 +238,11 @@ def render(here: Module, node: ast.stmt, name: str) -> str:
     if not isinstance(node, ast.ClassDef):
         value = getattr(node, "value", None)
         return f"## {name}\n\n" + fenced(f"{name} = {ast.unparse(value) if value else ''}")
-    bases = [ast.unparse(base) for base in node.bases]
-    text = f"## class {name}" + (f"({', '.join(bases)})" if bases else "") + "\n\n"
+    text = f"## class {name}\n\n"
+    shown = [base for each in node.bases if (base := ast.unparse(each)).partition("[")[0] in exported(here)
+             or isinstance(each, ast.Name) and base[-8:] != "Protocol" and find(here.name, base) is None]
+    if shown:
+        text += f"A kind of {', '.join(f'`{base}`' for base in shown)}.\n\n"
     found = members(here, node)
     made = found.pop("__init__", None)
     if name not in GIVEN and made is not None and isinstance(made[1], ast.FunctionDef):
@@ -254,7 +271,7 @@ def page(name: str) -> str:
 
 def index() -> str:
     """The page that lists the others."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in present():
         here = module(name)
         assert here is not None

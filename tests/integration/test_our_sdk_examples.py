@@ -14,22 +14,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kit.markdown import BROKER, Block, blocks
+from kit.markdown import BROKER, RUN, Block, blocks
 from kit.process import STARTED, BrokerProcess, free_port
 from test_our_sdk_secure import certificate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"
-DOCS = [ROOT / name for name in ("README.md", "docs/guide.md", "docs/migration.md", "docs/sdk.md")]
 TLS_BROKER = "tls://localhost:30115"
 DEADLINE = 60.0
 
 pytestmark = pytest.mark.process
 
-BLOCKS = [block for path in DOCS for block in blocks(path)]
+BLOCKS = [block for name in RUN for block in blocks(ROOT / name)]
 
 
 class Node:
@@ -115,9 +115,8 @@ def test_what_the_example_producer_posts_the_example_consumer_prints(node: Node)
 def test_an_example_of_the_documentation_runs_and_prints_what_it_says(
         node: Node, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(node.root)
-    if block.awaits:
-        block.text = node.here(block.text)
-        printed = block.run_inside(node.broker.uri, DEADLINE)
+    if block.wants_session:
+        printed = replace(block, text=node.here(block.text)).run_inside(node.broker.uri, DEADLINE)
     else:
         assert BROKER in block.text or TLS_BROKER in block.text or "Session(" not in block.text
         program = node.root / "program.py"
@@ -125,3 +124,20 @@ def test_an_example_of_the_documentation_runs_and_prints_what_it_says(
         printed = node.run(str(program))
     if block.output is not None:
         assert printed == block.output
+
+
+def test_the_first_program_is_that_of_the_readme() -> None:
+    (shown,) = (block.text for block in BLOCKS if block.path.name == "README.md" and block.info == "python")
+    assert (EXAMPLES / "hello.py").read_text(encoding="utf-8").endswith(f'"""\n\n{shown}')
+
+
+def test_the_first_commands_of_the_readme_post_and_consume(node: Node) -> None:
+    (shown,) = (block.text for block in BLOCKS if block.path.name == "README.md" and "bmq produce" in block.text)
+    binaries = str(Path(sys.executable).parent)
+    (node.root / "examples").mkdir()
+    hello = node.here((EXAMPLES / "hello.py").read_text(encoding="utf-8"))
+    (node.root / "examples" / "hello.py").write_text(hello, encoding="utf-8")
+    done = subprocess.run(["sh", "-e", "-c", shown.replace(".venv/bin", binaries)], capture_output=True, text=True,
+                          timeout=DEADLINE, cwd=node.root, check=False, env={**os.environ, "BMQ_BROKER": node.broker.uri})
+    assert done.returncode == 0, done.stderr
+    assert "hello\nworld\n" in done.stdout

@@ -2,7 +2,7 @@
 
 | fence | what the tests do with it |
 |---|---|
-| `python` | run it against a broker: a program of its own, or, with `await` at the top, the inside of a session |
+| `python` | run it against a broker: a program of its own, or, with `await` at the top, the inside of one with `session` |
 | `python` and another word (`python pika`) | compile it: somebody else's library, shown for comparison |
 | `text` right after a `python` block | its exact output |
 | `json` after a line that ends in "`domains/<name>.json`:" | a domain of the broker |
@@ -23,6 +23,8 @@ from typing import Any
 
 from bmqtwist.sdk import aio
 
+BROKER = "tcp://localhost:30114"
+RUN = ("README.md", "docs/guide.md", "docs/migration.md")  # pages whose examples are run
 _FENCE = re.compile(r"^(`{3,})(.*)$")
 _DOMAIN = re.compile(r"`(?:\w+/)*domains/([\w.-]+)\.json`:$")
 
@@ -49,31 +51,29 @@ class Block:
         return found[1] if found else ""
 
     @property
-    def awaits(self) -> bool:
-        """Is it the inside of a coroutine?"""
-        return bool(self._code("x").co_flags & inspect.CO_COROUTINE)
+    def wants_session(self) -> bool:
+        """Is it the inside of a coroutine with a `session`, and no program of its own?"""
+        code = self._code("x")
+        return bool(code.co_flags & inspect.CO_COROUTINE) or "session" in code.co_names and "Session(" not in self.text
 
     def _code(self, name: str) -> Any:
         return compile(self.text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
     async def inside(self, broker: str, **session_options: Any) -> str:
         """Run it with a `session`; what it prints."""
-        shown = "\n" * (self.line - 1) + self.text.replace(BROKER, broker)
+        shown = "\n" * (self.line - 1) + self.text
         code = compile(shown, str(self.path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             async with aio.Session(broker, **session_options) as session:
-                await eval(code, {"session": session, "__name__": "example"})
-                for queue in list(session.open_queues):
-                    await queue.close()
+                running = eval(code, {"session": session, "__name__": "example"})
+                if inspect.iscoroutine(running):
+                    await running
         return printed.getvalue()
 
     def run_inside(self, broker: str, seconds: float) -> str:
         """`inside`, with a loop of its own and a limit."""
         return asyncio.run(asyncio.wait_for(self.inside(broker), seconds))
-
-
-BROKER = "tcp://localhost:30114"
 
 
 def blocks(path: Path) -> list[Block]:
