@@ -7,12 +7,15 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from kit.process import STARTED, ProcessWorld
+from kit.process import STARTED, ProcessWorld, free_port
 from kit.shell import BMQ, ShellProcess, run, shell
 
+from bmqtwist.cli.shell import command, commands
 from bmqtwist.queue.poison import message_dump
 from bmqtwist.wire import properties
 from bmqtwist.wire.properties import PropertyType
@@ -28,6 +31,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessWorld]:
         world.domain("d")
         world.domain("b", "broadcast", in_memory=True)
         world.domain("small", queue_messages=2)
+        world.domain("bmq.test.persistent.priority")
         world.broker.launch()
         world.broker.expect(STARTED, deadline=180.0)
         yield world
@@ -331,8 +335,6 @@ def test_what_happens_to_the_session_is_shown_while_nothing_is_typed(tmp_path: P
 
 
 def test_without_a_broker_start_ends_with_a_timeout_and_can_be_tried_again(node: ProcessWorld, tmp_path: Path) -> None:
-    from kit.process import free_port
-
     with shell("-b", f"tcp://127.0.0.1:{free_port()}") as process:
         process.send("start")
         assert process.capture(r"ERROR.*session.start.*\((-?\d+)\)")[1] == "-2"
@@ -370,6 +372,26 @@ def test_a_bad_command_line_ends_with_2_and_a_sentence(arguments: tuple[str, ...
 
 def test_options_of_the_original_that_nothing_depends_on_are_taken(node: ProcessWorld) -> None:
     assert run("-b", node.broker.uri, "-D", "-t", "4", "--nosessioneventhandler", "--timeout", "30", text="start\n")[0] == 0
+
+
+def test_the_commands_of_the_documentation_work(node: ProcessWorld) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "shell.md").read_text(encoding="utf-8")
+    example = text.partition("## Commands")[2].split("```")[1]
+    assert "confirm uri=" in example
+    code, output = run("-b", node.broker.uri, text=example.replace("list\n", "wait\nlist\n"))
+    assert code == 0 and "confirmMessage() => SUCCESS" in output
+    assert "= 'hello', with properties: [ x (INT32) = 10 ]" in output
+    assert node.stored("bmq://bmq.test.persistent.priority/qqq") == 0
+
+
+def test_the_documentation_names_every_command_and_option() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "shell.md").read_text(encoding="utf-8")
+    for name, kind in {each.verb: each for each in get_args(commands.Command)}.items():
+        assert f"`{name}`" in text or f"{name} " in text, name
+        for member in fields(kind):
+            assert f"`{commands.member_name(member.name)}`" in text, member.name
+    for option in set(re.findall(r"`[^`\n]*?(--[a-zA-Z-]+)", text)):
+        assert option in {name for parameter in command.shell.params for name in parameter.opts} | {"--help"}, option
 
 
 def test_help_shows_the_commands() -> None:
