@@ -77,8 +77,12 @@ class Channel(virtual.Channel):
             transport.link.cast(transport.exchange_uri(exchange), *_packed(message))
 
     def _route(self, exchange: str, routing_key: str) -> tuple[list[str], bool]:
-        """(shared queues, is it to be broadcast as well). Refused where nobody could ever get it."""
-        entry = self.state.exchanges.get(exchange, {"durable": True, "table": []})
+        """(shared queues, is it to be broadcast as well). Refused where nobody could ever get it.
+
+        An exchange that was not declared on this connection may be anything, and is broadcast: so does Celery use those
+        of its Broadcast queues.
+        """
+        entry = self.state.exchanges.get(exchange, {"durable": False, "table": []})
         kind = self.typeof(exchange)
         mailboxes = self.connection.mailboxes
         queues = sorted(name for name in kind.lookup(entry["table"], exchange, routing_key, None) if name not in mailboxes)
@@ -243,13 +247,12 @@ class Channel(virtual.Channel):
             self._sort_mail()
             if not mailbox:
                 raise Empty
-            raw = mailbox.popleft()
-            return _tagged(raw, False)
+            return _tagged(mailbox.popleft())
         reader = transport.readers.get(queue)
         if reader is None or not reader.inbox:
             raise Empty
         message = transport.link.take(reader)
-        raw = _tagged(_unpacked(message, queue), message.redelivered)
+        raw = _tagged(_unpacked(message, queue))
         if transport.consumed.get(queue, (False,))[0]:
             transport.link.confirm(message)
         else:
@@ -329,25 +332,22 @@ def _packed(message: Raw) -> tuple[bytes, dict[str, object]]:
 
 def _unpacked(message: Message, queue: str) -> Raw:
     """A message as kombu knows it. One of another producer: its payload as bytes, its properties as headers."""
-    properties: dict[str, Any] = {}
+    headers: dict[str, Any] = {}
     payload = b""
     with contextlib.suppress(BmqError):
-        properties = message.properties
+        headers = message.properties
         payload = message.payload
-    if properties.get(_MARK) is True:
+    again = message.redelivered or headers.pop("redelivered", False) is True
+    if headers.get(_MARK) is True:
         with contextlib.suppress(ValueError, TypeError, KeyError):
             raw: Raw = loads(payload)
-            info = raw["properties"]["delivery_info"]
-            info["redelivered"] = bool(properties.get("redelivered"))
+            raw["properties"]["delivery_info"]["redelivered"] = again
             return raw
-    body = virtual.Base64().encode(payload)
-    return {"body": body, "content-type": "application/data", "content-encoding": "binary", "headers": properties,
-            "properties": {"body_encoding": "base64", "delivery_info": {"exchange": "", "routing_key": queue}}}
+    info = {"exchange": "", "routing_key": queue, "redelivered": again}
+    return {"body": virtual.Base64().encode(payload), "content-type": "application/data", "content-encoding": "binary",
+            "headers": headers, "properties": {"body_encoding": "base64", "delivery_info": info}}
 
 
-def _tagged(raw: Raw, redelivered: bool) -> Raw:
+def _tagged(raw: Raw) -> Raw:
     """The same message with a delivery tag that nobody else has."""
-    properties = raw["properties"]
-    info = {**properties["delivery_info"]}
-    info["redelivered"] = redelivered or info.get("redelivered", False)
-    return {**raw, "properties": {**properties, "delivery_tag": str(next(_tags)), "delivery_info": info}}
+    return {**raw, "properties": {**raw["properties"], "delivery_tag": str(next(_tags))}}

@@ -10,6 +10,8 @@ from typing import Any
 
 from celery import Celery, Task
 from celery.exceptions import Reject
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
 
 import bmqtwist.kombu  # noqa: F401 - makes bmq:// known
 
@@ -85,6 +87,7 @@ def make(url: str, results: str, **options: Any) -> Celery:
     made.conf.update(
         broker_transport_options={"broadcast_domain": "b"}, broker_connection_retry_on_startup=True,
         worker_cancel_long_running_tasks_on_connection_loss=True, result_chord_retry_interval=0.2, **options)
+    made.conf.task_queues = (Queue("celery", Exchange("celery"), routing_key="celery"), Broadcast("everyone"))
     for function, how in ((add, {}), (total, {}), (flaky, {"bind": True, "max_retries": 3}), (note, {"acks_late": True}),
                           (hold, {"bind": True, "acks_late": True}), (rejected_once, {"bind": True, "acks_late": True}),
                           (dies_once, {"bind": True, "acks_late": True, "reject_on_worker_lost": True})):

@@ -163,6 +163,11 @@ def test_remote_control_reaches_every_worker_and_replies_come_back(prefork: Work
     control.cancel_consumer("side", reply=True, limit=1, timeout=10.0)
 
 
+def test_a_task_may_be_broadcast(prefork: Workers, tmp_path: Path) -> None:
+    prefork.task("note").apply_async((str(tmp_path / "notes"), "heard"), queue="everyone")
+    until(lambda: lines(tmp_path / "notes") == ["heard"], lambda: prefork.log("prefork@here"))
+
+
 def test_events_are_heard_by_whoever_listens(prefork: Workers) -> None:
     heard: list[str] = []
     with prefork.app.connection_for_read() as connection:
