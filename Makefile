@@ -22,7 +22,7 @@ help:
 	@echo "make soak         mutated input, kill -9 under load, then the real broker under load for MINUTES=n"
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
-	@echo "make lint         ruff and mypy"
+	@echo "make lint         ruff, mypy and pyright (which fetches itself from npm)"
 	@echo "make docs         the API reference, docs/api/, anew from the docstrings"
 
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -36,7 +36,7 @@ $(VENV)/.installed-test: setup.cfg pyproject.toml
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: $(VENV)/.installed-test
-	$(BIN)/python -m pip install -q mypy ruff
+	$(BIN)/python -m pip install -q -e '.[test,lint]'
 	touch $@
 
 run: $(VENV)/.installed
@@ -83,7 +83,11 @@ test-fast: fast
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/python -m ruff check --line-length 125 --select E,F,W,I,UP,B bmqtwist tests bench examples
-	MYPYPATH=tests $(BIN)/python -m mypy -p bmqtwist -p kit
+	$(BIN)/python -m mypy --strict -p bmqtwist
+	$(BIN)/python -m mypy --strict tests/typing
+	MYPYPATH=tests $(BIN)/python -m mypy -p kit
+	PATH="$(CURDIR)/$(BIN):$$PATH" pyright
+	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --ignoreexternal --verifytypes bmqtwist.sdk
 
 docs: $(VENV)/.installed
 	$(BIN)/python docs/make_api.py

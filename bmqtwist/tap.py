@@ -125,7 +125,7 @@ class TwistdBroker(MultiService):
     """
 
     def __init__(self, loaded: Loaded, in_foreground: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._loaded, self._in_foreground = loaded, in_foreground
         self._logs: Logs | None = None
 
@@ -136,8 +136,8 @@ class TwistdBroker(MultiService):
         try:
             self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, sys.stderr)
             globalLogPublisher.addObserver(self._logs.observer)  # type: ignore[arg-type]
-            make_broker(reactor, self._loaded, self._logs.report, os.getcwd()).setServiceParent(self)
-            super().startService()
+            make_broker(reactor, self._loaded, self._logs.report, os.getcwd()).setServiceParent(self)  # type: ignore[no-untyped-call]
+            super().startService()  # type: ignore[no-untyped-call]
         except LocalError as error:
             print(start_panic(error), file=sys.stderr, flush=True)
             if self._in_foreground:

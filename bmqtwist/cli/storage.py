@@ -59,7 +59,7 @@ _PROGRESS_BYTES_MIN = 32 << 20  # below this nobody has to wait
 Command = Callable[..., Any]
 
 
-class PsnType(click.ParamType):
+class PsnType(click.ParamType):  # type: ignore[type-arg]
     """`lease-sequence` or `term-sequence`."""
 
     name = "n-n"
@@ -74,7 +74,7 @@ class PsnType(click.ParamType):
         return int(first), int(second)
 
 
-class HexType(click.ParamType):
+class HexType(click.ParamType):  # type: ignore[type-arg]
     """A fixed number of bytes in hexadecimal digits."""
 
     def __init__(self, name: str, size: int) -> None:

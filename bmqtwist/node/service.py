@@ -104,7 +104,7 @@ class BrokerService(Service):
 
     def startService(self) -> None:
         """Open, recover, listen. Raises StartFailure with everything closed again."""
-        super().startService()
+        super().startService()  # type: ignore[no-untyped-call]
         gc.disable()  # recovery makes a million objects that all must stay; `calm_collector` looks at them once
         try:
             self._start()
@@ -243,7 +243,7 @@ class BrokerService(Service):
 
     def stopService(self) -> Deferred[None] | None:
         """Stop gracefully; fires when nothing is left open."""
-        super().stopService()
+        super().stopService()  # type: ignore[no-untyped-call]
         return self._stop() if self.started else None
 
     @inlineCallbacks

@@ -182,7 +182,8 @@ class ReactorShell:
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a thread; it cannot fail, only deny."""
-        waiting = deferToThreadPool(self.reactor, self._judges, attempt, effect.authenticator, effect.data, effect.peer)
+        waiting: Any = deferToThreadPool(self.reactor, self._judges, attempt, effect.authenticator, effect.data,
+                                         effect.peer)
         waiting.addErrback(lambda failure: Denied(f"Authentication failed: {failure.type.__name__}", -3))
         waiting.addCallback(self._judged, session, effect.token)
         waiting.addErrback(self._slipped, "after an authentication")

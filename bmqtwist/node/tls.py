@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from OpenSSL import SSL
+from OpenSSL import SSL, crypto
 from twisted.internet.ssl import Certificate, CertificateOptions, KeyPair, PrivateCertificate, TLSVersion
 
 from bmqtwist.errors import LocalError
@@ -78,6 +78,6 @@ def _certificates(path: str, member: str) -> list[Certificate]:
 def _key(path: str) -> KeyPair:
     data = _read(path, "key")
     try:
-        return PrivateCertificate.loadPEM(data).privateKey if _BEGIN in data else KeyPair.load(data, SSL.FILETYPE_PEM)
+        return PrivateCertificate.loadPEM(data).privateKey if _BEGIN in data else KeyPair.load(data, crypto.FILETYPE_PEM)
     except (SSL.Error, ValueError, TypeError):
         raise LocalError(f"tlsConfig.key: '{path}' holds no private key in PEM form without a passphrase.") from None

@@ -127,7 +127,7 @@ def _tokens(data: bytes) -> list[_Token]:
 
 # -- syntax tree: tuples (operator, operand...); leaves are ("literal", value), ("property", name), ("exists", name) ---
 
-_Tree = tuple  # type: ignore[type-arg]
+_Tree = tuple[Any, ...]
 
 _SIGNS = (("||",), ("&&",), ("==", "!="), ("<", "<=", ">", ">="), ("+", "-"), ("*", "/", "%"))
 _LEVEL = {sign: level for level, signs in enumerate(_SIGNS) for sign in signs}

@@ -276,7 +276,7 @@ class Queue:
 
     def values(self, message: Message) -> Mapping[str, object]:
         """The property values of a message, read once; what cannot be read counts as absent."""
-        found = message.properties
+        found: Mapping[str, object] | None = message.properties
         if found is None:
             found = {}
             if message.has_properties:

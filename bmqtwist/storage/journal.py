@@ -120,7 +120,7 @@ class JournalScan:
                                  " 15; read as if they were")
         if not mark:
             return 0
-        offset = mark * 4
+        offset: int = mark * 4
         if (offset - self.start) % RECORD_BYTES == 0 and self.start <= offset < self._length:
             record = self._slot(offset)
             if record is not None and is_sync_point(record):

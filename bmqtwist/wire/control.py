@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from bmqtwist.errors import PeerError
 from bmqtwist.wire import ber, jsoncodec
@@ -130,6 +130,9 @@ class ElectorMessage:
     value: Any = None
 
 
+_M = TypeVar("_M")
+
+
 def encoding_of(type_specific: int) -> Encoding:
     """The encoding that an event header declares, or PeerError if it is none we know."""
     value = type_specific >> 5
@@ -158,8 +161,9 @@ def decode_elector(body: bytes) -> ElectorMessage:
     return _decode(ElectorMessage, body, Encoding.BER)
 
 
-def _decode(cls: type, body: bytes, encoding: int) -> Any:
-    return ber.decode(cls, body) if encoding == Encoding.BER else jsoncodec.decode(cls, body)
+def _decode(cls: type[_M], body: bytes, encoding: int) -> _M:
+    message: _M = ber.decode(cls, body) if encoding == Encoding.BER else jsoncodec.decode(cls, body)
+    return message
 
 
 TopLevel = ControlMessage | NegotiationMessage | AuthenticationMessage | ElectorMessage

@@ -157,7 +157,8 @@ class SubscriptionArg:
 
 def read_subscription(tree: dict[str, Any]) -> SubscriptionArg:
     """A subscription from its JSON object."""
-    return _fill(SubscriptionArg, tree)
+    found: SubscriptionArg = _fill(SubscriptionArg, tree)
+    return found
 
 
 def _member(read: Callable[[Any], Any], default: Any = "") -> Any:
