@@ -1,0 +1,358 @@
+"""The kombu transport without a broker: names, settings, and what channels ask of a link."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.transport import get_transport_cls
+
+from bmqtwist.errors import LocalError
+from bmqtwist.ids import parse_uri
+from bmqtwist.kombu import LinkLost, Refused, SecureTransport, Transport, transport
+from bmqtwist.kombu.errors import refusal
+from bmqtwist.kombu.link import Reader
+from bmqtwist.kombu.names import is_private, queue_name, queue_uri
+from bmqtwist.kombu.settings import BROADCAST_DOMAIN, DOMAIN, Settings, settings_of, tls_of
+from bmqtwist.sdk.options import Credential, QueueOptions
+from bmqtwist.sdk.results import Result
+
+URL = "bmq://localhost/d"
+OPTIONS = {"broadcast_domain": "b"}
+
+# -- names ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=100))
+def test_every_name_has_a_uri(name: str) -> None:
+    assert parse_uri(queue_uri("d", name, "p.")).queue == queue_name("p." + name)
+
+
+@given(st.lists(st.text(alphabet="ab_-.@é", max_size=70), min_size=2, max_size=2, unique=True))
+def test_different_names_stay_different(names: list[str]) -> None:
+    assert queue_name(names[0]) != queue_name(names[1])
+
+
+def test_permitted_names_are_kept_and_others_stay_readable() -> None:
+    assert queue_name("celery") == "celery" and queue_name("a-b_c.D9") == "a-b_c.D9"
+    assert queue_name("worker@host.celery.pidbox").startswith("worker_host.celery.pidbox-")
+    assert len(queue_name("x" * 65)) == 64 and queue_name("x" * 64) == "x" * 64
+
+
+@pytest.mark.parametrize(("kind", "exchange_durable", "queue_durable", "passing", "private"), [
+    ("direct", True, True, False, False),  # tasks
+    ("direct", True, False, True, False),  # tasks in a queue that goes away
+    ("direct", False, False, True, True),  # replies to remote control
+    ("topic", True, False, True, True),  # receivers of events
+    ("topic", True, True, True, False),
+    ("fanout", False, False, True, True),  # mailboxes
+    ("fanout", True, True, True, True),  # kombu.common.Broadcast
+    ("fanout", True, True, False, False),
+])
+def test_which_queues_are_private(kind: str, exchange_durable: bool, queue_durable: bool, passing: bool,
+                                  private: bool) -> None:
+    assert is_private(kind, exchange_durable, queue_durable, passing) is private
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_makes_the_schemes_known() -> None:
+    assert get_transport_cls("bmq") is Transport and get_transport_cls("bmqs") is SecureTransport
+    assert Connection("bmq://", transport="bmqtwist.kombu:Transport").get_transport_cls() is Transport
+
+
+def test_settings_come_from_the_url_and_the_transport_options() -> None:
+    plain = settings_of(Connection("bmq://"))
+    assert (str(plain.session.brokers[0]), plain.domain, plain.broadcast_domain) == (
+        "tcp://localhost:30114", DOMAIN, BROADCAST_DOMAIN)
+    assert plain.session.credential is None and plain.tls is None and plain.confirm_publish
+    given = settings_of(Connection("bmq://ann:s%40crt@host:1//", connect_timeout=3, transport_options={
+        "domain": "d", "broadcast_domain": None, "max_unconfirmed": 7, "compression": True, "confirm_publish": False,
+        "session": {"drain_s": 1.0}, "visibility_timeout": 3600}))
+    assert str(given.session.brokers[0]) == "tcp://host:1"
+    assert given.session.credential == Credential.basic("ann", "s@crt")
+    assert (given.domain, given.broadcast_domain, given.max_unconfirmed, given.confirm_publish) == ("d", None, 7, False)
+    assert (given.session.connect_timeout_s, given.session.drain_s, given.session.compression) == (3.0, 1.0, True)
+    assert settings_of(Connection("bmq://h/e", transport_options={"domain": "d"})).domain == "e"
+    assert settings_of(Connection("bmqs://h"), secure=True).session.brokers[0].tls
+
+
+@pytest.mark.parametrize("options", [{"max_unconfirmed": 0}, {"domain": "no/domain"}, {"post_timeout_s": -1}])
+def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(LocalError):
+        settings_of(Connection("bmq://", transport_options=options))
+
+
+def test_tls_from_what_kombu_calls_ssl() -> None:
+    assert tls_of(None) is None and tls_of(False) is None
+    made = tls_of(True)
+    assert made is not None and made.check_hostname and made.verify_mode is ssl.CERT_REQUIRED
+    assert tls_of(made) is made
+    lax = tls_of({"cert_reqs": ssl.CERT_NONE})
+    assert lax is not None and not lax.check_hostname and lax.verify_mode is ssl.CERT_NONE
+    assert settings_of(Connection("bmq://h", ssl=True)).session.brokers[0].tls
+
+
+def test_what_may_pass_is_a_lost_link_and_what_will_not_is_refused() -> None:
+    assert isinstance(refusal("x", Result.TIMEOUT), LinkLost)
+    assert isinstance(refusal("x", Result.LIMIT_MESSAGES), Refused)
+    assert str(refusal("open bmq://d/q", Result.REFUSED, "no")) == "open bmq://d/q: REFUSED no"
+    assert LinkLost in Transport.connection_errors and Refused in Transport.channel_errors
+
+
+# -- channels -------------------------------------------------------------------------------------------------------
+
+
+class FakeMessage:
+    """A delivered message."""
+
+    redelivered = False
+
+    def __init__(self, reader: Reader, payload: bytes, properties: Mapping[str, Any]) -> None:
+        self.queue, self.uri = self, reader.uri
+        self.owner = reader
+        self.payload, self.properties = payload, dict(properties)
+
+
+class FakeLink:
+    """Says yes to everything, writes it down, and delivers what is posted to readers."""
+
+    made: list[FakeLink] = []
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.lost, self.told, self.news, self.alarms = settings, "", False, 0, 0
+        self.log: list[tuple[Any, ...]] = []
+        self.readers: dict[str, Reader] = {}
+        FakeLink.made.append(self)
+
+    def check(self) -> None:
+        if self.lost:
+            self.told = True
+            raise LinkLost(self.lost)
+
+    def wait(self, done: Callable[[], object], timeout_s: float | None) -> bool:
+        self.check()
+        return bool(done())
+
+    def wait_news(self, seen: int, timeout_s: float | None) -> bool:
+        return self.wait(lambda: self.news != seen, timeout_s)
+
+    def post(self, uris: Iterable[str], payload: bytes, properties: Mapping[str, Any], *, confirm: bool,
+             timeout_s: float) -> None:
+        for uri in uris:
+            self.log.append(("post", uri, confirm))
+            self.deliver(uri, payload, properties)
+
+    def cast(self, uri: str, payload: bytes, properties: Mapping[str, Any]) -> None:
+        self.log.append(("cast", uri))
+        self.deliver(uri, payload, properties)
+
+    def deliver(self, uri: str, payload: bytes, properties: Mapping[str, Any]) -> None:
+        reader = self.readers.get(uri)
+        if reader is not None:
+            reader.inbox.append(FakeMessage(reader, payload, properties))  # type: ignore[arg-type]
+            self.news += 1
+
+    def read(self, uri: str, options: QueueOptions, inbox_max: int | None = None) -> Reader:
+        self.log.append(("read", uri, options.effective()[0].max_unconfirmed_messages))
+        self.readers[uri] = Reader(uri, options, inbox_max)
+        return self.readers[uri]
+
+    def tune(self, reader: Reader, options: QueueOptions) -> None:
+        if options != reader.options:
+            reader.options = options
+            self.log.append(("tune", reader.uri, options.effective()[0].max_unconfirmed_messages))
+
+    def unread(self, reader: Reader) -> None:
+        self.log.append(("unread", reader.uri))
+        del self.readers[reader.uri]
+
+    def take(self, reader: Reader) -> Any:
+        reader.unconfirmed += 1
+        return reader.inbox.popleft()
+
+    def confirm(self, message: Any) -> None:
+        self.check()
+        message.owner.unconfirmed -= 1
+        self.log.append(("confirm", message.uri))
+
+    def alarm(self) -> None:
+        self.alarms += 1
+        self.news += 1
+
+    def calm(self, seen: int) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return -1
+
+    def stop(self) -> None:
+        self.lost = "stopped"
+
+    abandon = stop
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Connection:
+    """A connection whose link is a fake."""
+    FakeLink.made = []
+    monkeypatch.setattr(transport, "Link", FakeLink)
+    return Connection(URL, transport_options=OPTIONS)
+
+
+def link() -> FakeLink:
+    """The newest one."""
+    return FakeLink.made[-1]
+
+
+def consume(channel: Any, queue: Queue, **options: Any) -> list[Any]:
+    """Consume a queue; the list that its messages are added to."""
+    got: list[Any] = []
+    Consumer(channel, [queue], on_message=got.append, **options).consume()
+    return got
+
+
+def test_the_window_follows_the_prefetch_count(connection: Connection) -> None:
+    channel = connection.channel()
+    channel.basic_qos(0, 4, False)
+    consume(channel, Queue("q"))
+    consume(channel, Queue("loud"), no_ack=True)
+    channel.basic_qos(0, 5, False)
+    channel.basic_qos(0, 5, False)
+    channel.basic_qos(0, 0, False)
+    assert link().log == [("read", "bmq://d/q", 4), ("read", "bmq://d/loud", 1000), ("tune", "bmq://d/q", 5),
+                          ("tune", "bmq://d/q", 1000)]
+
+
+def test_a_consumer_holds_no_more_than_the_prefetch_count_of_all_its_queues(connection: Connection) -> None:
+    channel = connection.channel()
+    channel.basic_qos(0, 2, False)
+    got = consume(channel, Queue("a"))
+    Consumer(channel, [Queue("b")], on_message=got.append).consume()
+    for name in ("a", "a", "b", "b"):
+        Producer(channel).publish("x", routing_key=name)
+    for _ in range(2):
+        connection.drain_events(timeout=0)
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0)
+    before = link().alarms
+    got[0].ack()
+    assert link().alarms == before + 1  # an event loop looks again
+    connection.drain_events(timeout=0)
+    assert len(got) == 3
+    channel.basic_qos(0, 3, False)
+    connection.drain_events(timeout=0)
+    assert len(got) == 4
+
+
+def test_ack_and_reject_confirm_and_requeue_posts_before_it_confirms(connection: Connection) -> None:
+    channel = connection.channel()
+    got = consume(channel, Queue("q"))
+    producer = Producer(channel)
+    for number in range(3):
+        producer.publish(number, routing_key="q")
+    for _ in range(3):
+        connection.drain_events(timeout=0)
+    link().log.clear()
+    got[0].ack()
+    assert link().log == [("confirm", "bmq://d/q")]
+    got[1].reject()
+    got[2].reject(requeue=True)
+    assert link().log[1:] == [("confirm", "bmq://d/q"), ("post", "bmq://d/q", True), ("confirm", "bmq://d/q")]
+    connection.drain_events(timeout=0)
+    assert (got[3].payload, got[3].delivery_info["redelivered"]) == (2, True)
+    assert got[3].delivery_tag != got[2].delivery_tag
+
+
+def test_a_cancelled_consumer_gets_nothing_more_and_closes_with_its_last_message(connection: Connection) -> None:
+    channel = connection.channel()
+    got: list[Any] = []
+    consumer = Consumer(channel, [Queue("q")], on_message=got.append)
+    consumer.consume()
+    Producer(channel).publish("x", routing_key="q")
+    connection.drain_events(timeout=0)
+    link().log.clear()
+    consumer.cancel()
+    assert link().log == [("tune", "bmq://d/q", 0)]
+    got[0].ack()
+    assert link().log[1:] == [("confirm", "bmq://d/q"), ("unread", "bmq://d/q")]
+
+
+def test_a_closed_channel_gives_back_and_acknowledges_nothing(connection: Connection) -> None:
+    channel = connection.channel()
+    got = consume(channel, Queue("q"))
+    Producer(connection).publish("x", routing_key="q")
+    connection.drain_events(timeout=0)
+    link().log.clear()
+    channel.close()
+    assert link().log == [("unread", "bmq://d/q")]
+    with pytest.raises(LinkLost):
+        got[0].ack()
+
+
+def test_exchanges_route_to_declared_queues_and_are_broadcast_where_others_may_listen(connection: Connection) -> None:
+    channel = connection.channel()
+    producer = Producer(channel)
+    for exchange, keys in ((Exchange("t", "topic"), ("a.*", "#", "b")), (Exchange("d", "direct"), ("a.x", "b", "a.x"))):
+        for number, key in enumerate(keys):
+            Queue(f"{exchange.name}{number}", exchange, key)(channel).declare()
+        link().log.clear()
+        producer.publish("x", exchange=exchange, routing_key="a.x")
+        assert link().log == ([("post", "bmq://d/t0", True), ("post", "bmq://d/t1", True), ("cast", "bmq://b/t")]
+                              if exchange.type == "topic" else [("post", "bmq://d/d0", True), ("post", "bmq://d/d2", True)])
+    with pytest.raises(Refused):
+        producer.publish("x", exchange="d", routing_key="nobody")
+    link().log.clear()
+    producer.publish("x", exchange="never declared", routing_key="k")
+    assert [entry[0] for entry in link().log] == ["cast"]
+
+
+def test_private_queues_get_what_their_bindings_match_and_the_oldest_goes_first(
+        connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAILBOX_MESSAGES_MAX", 2)
+    channel = connection.channel()
+    events = Exchange("ev", "topic")
+    got = consume(channel, Queue("r1", events, "task.#", durable=False, auto_delete=True), no_ack=True)
+    queue = Queue("r2", events, "worker", durable=False, exclusive=True)(channel)
+    queue.declare()
+    producer = Producer(connection)
+    for key in ("task.1", "worker", "task.2", "task.3"):
+        producer.publish(key, exchange=events, routing_key=key)
+    for _ in range(2):
+        connection.drain_events(timeout=0)
+    assert [message.payload for message in got] == ["task.2", "task.3"] and queue.get() is None
+    assert ("read", "bmq://b/ev", 1000) in link().log and not [e for e in link().log if e[0] in ("post", "confirm")]
+    link().log.clear()
+    queue.delete()
+    assert link().log == []
+    channel.close()
+    assert link().log == [("unread", "bmq://b/ev")]
+
+
+def test_a_lost_link_is_raised_once_before_kombu_may_connect_again(connection: Connection) -> None:
+    channel = connection.channel()
+    consume(channel, Queue("q"))
+    link().lost = "gone"
+    assert connection.connected
+    with pytest.raises(LinkLost, match="gone"):
+        connection.drain_events(timeout=0)
+    assert not connection.connected
+    connection.default_channel.basic_qos(0, 1, False)
+    assert len(FakeLink.made) == 2 and channel.closed and not connection.transport.readers
+
+
+def test_an_event_loop_is_served_in_bursts(connection: Connection) -> None:
+    channel = connection.channel()
+    got = consume(channel, Queue("q"))
+    for number in range(150):
+        Producer(channel).publish(number, routing_key="q")
+    connection.transport.on_readable(connection.connection, None)
+    assert len(got) == 100
+    connection.transport.on_readable(connection.connection, None)
+    assert len(got) == 150
