@@ -156,6 +156,8 @@ class QueueMachine:
         """Send a configuration in the form that the broker understands; the routes to it wait for the answer."""
         core = self._core
         app_id = queue.target.app_id or DEFAULT_APP_ID
+        if queue.routes_new:  # of a configuration that is not answered yet and that this one replaces
+            queue.routes = {**queue.routes, **queue.routes_new}
         queue.routes_new = routes = {}
         if core.has_configure_stream:
             found = []
@@ -475,13 +477,15 @@ class QueueMachine:
         if queue.job is not job:
             return
         queue.job = None
+        current = queue.state is QueueState.OPEN  # else it is being closed: `routes_new` are those of its last request
         if result is Result.SUCCESS:
-            self._commit(queue)
+            if current:
+                self._commit(queue)
             self._job_done(queue, job)
         else:
-            if result is Result.TIMEOUT:
+            if current and result is Result.TIMEOUT:
                 queue.routes, queue.routes_new = {**queue.routes, **queue.routes_new}, {}  # either may be in force
-            else:
+            elif current:
                 self._revert(queue)
             self._job_failed(queue, job, result, message)
         self.run_jobs(queue)

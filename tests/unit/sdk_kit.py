@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -64,6 +65,7 @@ class Bench:
         self.core = SessionCore(self.options, identity, lambda: self._guids.make(next(self._ticks)), self.now,
                                 wake=self._wake)
         self._frames = FrameBuffer(1 << 20)
+        self._wire: deque[bytes] = deque()
         self._negotiated = False
 
     def _wake(self) -> None:
@@ -79,8 +81,9 @@ class Bench:
                 self._perform(effect)
             chunks = self.core.take_output(flush)
             if self.connected:
-                for chunk in chunks:
-                    self._broker(chunk)
+                self._wire.extend(chunks)
+            while self._wire:  # also what an answer gave rise to: nothing overtakes anything
+                self._broker(self._wire.popleft())
             if not effects and not chunks:
                 return
 
@@ -96,6 +99,7 @@ class Bench:
                 self.core.failed(effect.attempt, "connection refused", self.now)
         elif isinstance(effect, Close):
             self.closes.append(effect)
+            self._wire.clear()
             self.connected = False
         elif isinstance(effect, Completed):
             self.done[effect.token] = effect
@@ -239,6 +243,7 @@ class Bench:
     def lose(self, *, up: bool = True) -> None:
         """Cut the connection."""
         self.up, self.connected = up, False
+        self._wire.clear()
         self.core.lost(self.attempt, "connection reset", self.now)
         self.turn()
 

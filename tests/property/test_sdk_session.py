@@ -1,0 +1,362 @@
+"""A session core under everything that can happen to it, in any order: every post has exactly one outcome, posts reach the
+broker in order and only on queues that are open there, every request ends once, and nothing is left over or piles up."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
+from sdk_kit import FANOUT, URI, Bench
+
+from bmqtwist.errors import Category
+from bmqtwist.sdk import Group, QueueOptions, Result, SdkError, SessionOptions, Subscription, parse_brokers
+from bmqtwist.sdk.queues import Queue
+from bmqtwist.sdk.states import QueueState, State
+from bmqtwist.wire import events
+from bmqtwist.wire.control import ControlMessage
+
+URIS = {URI: (True, True), f"{URI}x": (False, True), FANOUT: (False, True), f"{FANOUT}?id=a": (True, False),
+        f"{FANOUT}?id=b": (True, False)}
+REQUESTS = ("openQueue", "configureStream", "configureQueueStream", "closeQueue", "clientIdentity", "disconnect")
+REFUSED = (Result.BW_LIMIT, Result.INVALID_QUEUE, Result.QUEUE_SUSPENDED, Result.NOT_CONNECTED)
+DEDUPLICATION_S = 40
+
+
+class Judge(Bench):
+    """A broker that knows what may be sent to it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.writers: Counter[int] = Counter()  # opened for writing on this connection, by queue id
+        self.last = -1  # number of the last post on this connection
+        self.numbers: dict[bytes, int] = {}  # of posts, by GUID
+        self.unanswered: list[events.Put] = []
+        self.once: set[str] = set()  # requests of which the next one gets no answer
+        self.judged = 0  # of what was heard
+        self.first: list[int] = []  # posts by first arrival
+
+    def _negotiate(self) -> None:
+        self.writers, self.last, self.unanswered = Counter(), -1, []
+        super()._negotiate()
+
+    def answer(self, message: ControlMessage, force: bool = False) -> None:
+        """Keep track of what is open."""
+        value, name = message.value, message.choice
+        if name in self.once and not force:
+            self.once.discard(name)
+            return
+        answered = name not in self.silent or force
+        if name == "openQueue" and answered and name not in self.refuse:
+            self.writers[value.handle_parameters.q_id] += value.handle_parameters.write_count
+        if name == "closeQueue":
+            self.writers[value.handle_parameters.q_id] -= value.handle_parameters.write_count
+        super().answer(message, force)
+        self.refuse.pop(name, None)
+
+    def _broker(self, chunk: bytes) -> None:
+        super()._broker(chunk)
+        news, self.judged = self.heard[self.judged:], len(self.heard)
+        for put in news:
+            if isinstance(put, events.Put):
+                number = self.numbers[put.guid]
+                assert self.writers[put.queue_id] > 0, "a PUT on a queue that is not open"
+                assert number > self.last, "PUTs out of order, or twice on one connection"
+                if number not in self.first:
+                    assert not self.first or number > max(self.first), "overtaken"
+                    self.first.append(number)
+                self.last = number
+                if put.flags & 1:
+                    self.unanswered.append(put)
+
+
+class Sessions(RuleBasedStateMachine):
+    """One session from start to stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.posted = 0
+        self.tokens: set[str] = set()  # of posts that must have one outcome
+        self.requests: set[str] = set()  # tokens that must be completed
+        self.outcomes: Counter[object] = Counter()
+        self.completed: Counter[object] = Counter()
+        self.count = 0
+        self.groups: list[Group] = []
+        self.seen = 0
+        self.settled = 0
+
+    @initialize(delay=st.sampled_from([0.0, 0.5]), room=st.sampled_from([700, 5000, 1 << 20]),
+                drain=st.sampled_from([0.0, 2.0]), missed=st.sampled_from([0, 3]), brokers=st.integers(1, 2),
+                features=st.booleans())
+    def begin(self, delay: float, room: int, drain: float, missed: int, brokers: int, features: bool) -> None:
+        addresses = parse_brokers("tcp://a:1,tcp://b:1"[:9 + 10 * (brokers - 1)])
+        options = SessionOptions(batch_delay_s=delay, unacked_bytes_max=room, drain_s=drain, brokers=addresses,
+                                 open_timeout_s=10.0, close_timeout_s=10.0, configure_timeout_s=10.0,
+                                 connect_timeout_s=1e6, attempt_timeout_s=5.0, disconnect_timeout_s=3.0, batch_bytes_max=600)
+        extra: dict[str, Any] = {} if features else {"features": "PROTOCOL_ENCODING:BER,JSON"}
+        self.bench = Judge(options, acks_at_once=False, missed_max=missed, deduplication_ms=DEDUPLICATION_S * 1000,
+                           **extra)
+        self.core = self.bench.core
+        self.core.start(self.request("start"), self.bench.now)
+        self.bench.turn()
+        for uri in sorted(URIS):
+            self.open(uri, False, False)
+
+    def request(self, what: str) -> str:
+        """A token that must be completed."""
+        self.count += 1
+        token = f"{what}{self.count}"
+        self.requests.add(token)
+        return token
+
+    def call(self, token: str, make: Any) -> None:
+        """Make a request that may be refused at once."""
+        try:
+            make(token)
+        except SdkError:
+            self.requests.discard(token)
+
+    def queues(self) -> list[Queue]:
+        """What the core knows."""
+        return list(self.core.queues.values())
+
+    # -- the application --------------------------------------------------------------------------------------------
+
+    @rule(index=st.integers(0, 4), count=st.integers(1, 4), size=st.sampled_from([1, 50, 400]), values=st.booleans(),
+          ack=st.sampled_from([1, 1, 1, 0]), turn=st.booleans(), grouped=st.booleans())
+    def posts(self, index: int, count: int, size: int, values: bool, ack: int, turn: bool, grouped: bool) -> None:
+        """Post to one queue after the other."""
+        for more in range(count):
+            self.post(index + more, size, values, bool(ack), turn, grouped)
+
+    def post(self, index: int, size: int, values: bool, ack: bool, turn: bool, grouped: bool) -> None:
+        """Post; a post that is accepted must have one outcome."""
+        queues = [queue for queue in self.queues() if queue.writable]
+        if not queues:
+            return
+        token = f"post{self.posted}" if ack else None
+        group = Group(keep_acks=True) if grouped else None
+        number = self.posted
+        original = self.core.make_guid
+
+        def numbered() -> bytes:  # an immediate turn may send it before `post` returns
+            guid = original()
+            self.bench.numbers[guid] = number
+            return guid
+        self.core.make_guid = numbered
+        try:
+            self.core.post(queues[index % len(queues)], b"x" * size, self.bench.now, {"n": 1} if values else None,
+                           ack=ack, token=token, group=group)
+        except SdkError as error:
+            assert error.result in REFUSED, error
+        else:
+            self.posted += 1
+            if token is not None:
+                self.tokens.add(token)
+            if group is not None:
+                self.core.seal(group)
+                self.groups.append(group)
+        finally:
+            self.core.make_guid = original
+        if turn:
+            self.bench.turn()
+
+    @rule(uri=st.sampled_from(sorted(URIS)), minds=st.booleans(), several=st.booleans())
+    def open(self, uri: str, minds: bool, several: bool) -> None:
+        """Open a queue."""
+        read, write = URIS[uri]
+        subscriptions = (Subscription("n == 1"), Subscription("n == 2")) if several else ()
+        options = QueueOptions(suspends_on_bad_host_health=minds, subscriptions=subscriptions)
+        self.call(self.request("open"), lambda token: self.core.open(uri, token, self.bench.now, read=read, write=write,
+                                                                     queue_options=options))
+        self.bench.turn()
+
+    @rule(index=st.integers(0, 4), several=st.booleans(), minds=st.booleans())
+    def configure(self, index: int, several: bool, minds: bool) -> None:
+        """Change a queue's options."""
+        queues = self.queues()
+        if queues:
+            options = QueueOptions(5, suspends_on_bad_host_health=minds,
+                                   subscriptions=(Subscription("n == 1"), Subscription()) if several else ())
+            self.call(self.request("configure"), lambda token: self.core.configure(
+                queues[index % len(queues)], options, token, self.bench.now))
+            self.bench.turn()
+
+    @rule(index=st.integers(0, 4))
+    def close(self, index: int) -> None:
+        """Close a queue."""
+        queues = self.queues()
+        if queues:
+            self.call(self.request("close"),
+                      lambda token: self.core.close(queues[index % len(queues)], token, self.bench.now))
+            self.bench.turn()
+
+    @rule(index=st.integers(0, 20))
+    def confirm(self, index: int) -> None:
+        """Confirm any message ever seen."""
+        if self.bench.messages:
+            try:
+                self.core.confirm(self.bench.messages[index % len(self.bench.messages)])
+            except SdkError as error:
+                assert error.result in (Result.NOT_CONNECTED, Result.INVALID_QUEUE)
+            self.bench.turn()
+
+    @rule(healthy=st.booleans())
+    def health(self, healthy: bool) -> None:
+        """The host is well, or is not."""
+        self.core.set_health(healthy, self.bench.now)
+        self.bench.turn()
+
+    @rule(blocked=st.booleans())
+    def channel(self, blocked: bool) -> None:
+        """The channel is full, or has room."""
+        if self.bench.connected:
+            (self.core.pause if blocked else self.core.resume)(self.bench.now)
+            self.bench.turn()
+
+    @rule(flush=st.booleans())
+    def turn(self, flush: bool) -> None:
+        """What was posted leaves."""
+        self.bench.turn(flush=flush)
+
+    @rule(drain=st.booleans())
+    def stop(self, drain: bool) -> None:
+        """Stop; whatever comes later is refused."""
+        if self.count > 20:  # not in the first moments, or nothing else would be seen
+            self.core.stop(self.request("stop"), self.bench.now, drain)
+            self.bench.turn()
+
+    # -- the broker -------------------------------------------------------------------------------------------------
+
+    @rule(index=st.integers(0, 3), status=st.sampled_from([0, 0, 0, 1, 7, 15]), twice=st.booleans())
+    def acknowledge(self, index: int, status: int, twice: bool) -> None:
+        """Answer a post, in order or not, once or twice."""
+        if self.bench.connected and self.bench.unanswered:
+            put = self.bench.unanswered.pop(index % len(self.bench.unanswered))
+            self.bench.ack(put, *[put] * twice, status=status)
+
+    @rule()
+    def acknowledge_everything(self) -> None:
+        """Answer all posts in one event."""
+        if self.bench.connected and self.bench.unanswered:
+            puts, self.bench.unanswered = self.bench.unanswered, []
+            self.bench.ack(*puts)
+
+    @rule(index=st.integers(0, 6), count=st.integers(1, 3))
+    def push(self, index: int, count: int) -> None:
+        """Deliver something, perhaps to nobody."""
+        if self.bench.connected and self.core.online:
+            keys = [*self.core.routes, 7 << 32 | 7]
+            for _ in range(count):
+                self.bench.push(b"m", keys[index % len(keys)] & 0xffffffff, keys[index % len(keys)] >> 32)
+
+    @rule(name=st.sampled_from(REQUESTS))
+    def no_answer(self, name: str) -> None:
+        """The next request of a kind is not answered."""
+        if name == "clientIdentity":
+            self.bench.silent.add(name)
+        else:
+            self.bench.once.add(name)
+
+    @rule(name=st.sampled_from(REQUESTS[:4]), category=st.sampled_from([Category.E_REFUSED, Category.E_UNKNOWN]))
+    def refusal(self, name: str, category: Category) -> None:
+        """The next request of a kind is refused."""
+        self.bench.refuse[name] = category
+
+    @rule(index=st.integers(0, 5))
+    def late_answer(self, index: int) -> None:
+        """Answer some request, perhaps again, perhaps of another connection."""
+        if self.bench.connected and self.core.online and self.bench.requests:
+            self.bench.answer(self.bench.requests[-1 - index % len(self.bench.requests)], force=True)
+
+    @rule(up=st.booleans())
+    def lose(self, up: bool) -> None:
+        """Cut the connection."""
+        if self.bench.connected:
+            self.bench.lose(up=up)
+
+    @rule()
+    def come_back(self) -> None:
+        """The broker answers everything again."""
+        self.bench.up = True
+        self.bench.silent.clear()
+        self.bench.once.clear()
+        self.bench.refuse.clear()
+        self.core.set_health(True, self.bench.now)
+        self.core.resume(self.bench.now)
+        self.bench.advance(3.0)
+
+    @rule(features=st.booleans())
+    def other_broker(self, features: bool) -> None:
+        """The next connection may be to one that knows less."""
+        self.bench.features = Bench().features if features else "PROTOCOL_ENCODING:BER,JSON"
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 25.0]))
+    def time(self, seconds: float) -> None:
+        """Time passes."""
+        self.bench.advance(seconds)
+
+    # -- what must be so --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def outcomes_come_once_and_numbers_add_up(self) -> None:
+        """After every step."""
+        bench, core = self.bench, self.core
+        assert len(bench.acks) == sum(Counter(map(id, bench.acks)).values())
+        self.outcomes = Counter(ack.token for ack in bench.acks if ack.token is not None)
+        assert not self.outcomes or max(self.outcomes.values()) == 1
+        assert self.outcomes.keys() <= self.tokens
+        found = core.counters()
+        assert found.posts == self.posted == found.acked + found.nacked + found.unasked + found.unacked_now
+        assert core.puts.held_bytes == sum(len(put.packed) for put in core.puts.kept.values())
+        assert found.unacked_bytes_now <= core.options.unacked_bytes_max + 1000
+
+    @invariant()
+    def nothing_piles_up(self) -> None:
+        """Bounded by what is open and under way."""
+        core = self.core
+        live = len(core.queues)
+        assert len(core.machine.handles) <= live + 5
+        assert len(core._requests) <= 4 * live + 8 + len(self.bench.requests)
+        assert len(core.deadlines._due) <= 3 * live + 10
+        assert len(core.deadlines._heap) <= 2 * len(core.deadlines._due) + 100
+        assert len(core.puts._batch) <= len(core.puts.kept)
+        for queue in core.queues.values():
+            assert queue.state is not QueueState.CLOSED
+        for key, (queue, _) in core.routes.items():
+            assert key >> 32 == queue.q_id and queue.state is not QueueState.CLOSED
+
+    def teardown(self) -> None:
+        """Stop: every post and every request has ended, and nothing is left."""
+        if not hasattr(self, "bench"):
+            return
+        bench, core = self.bench, self.core
+        bench.turn()
+        core.stop(self.request("stop"), bench.now)
+        bench.turn()
+        bench.advance(30.0)
+        assert core.state is State.STOPPED and core.deadline() is None
+        assert not core.puts.kept and not core.puts.held_bytes and not core.queues and not core.routes
+        assert not core._requests and not core.machine.handles and not core.room_wanted
+        self.outcomes_come_once_and_numbers_add_up()
+        assert set(self.outcomes) == self.tokens
+        assert self.requests == set(bench.done), self.requests ^ set(bench.done)
+        done = Counter(line.split()[1] for line in bench.log if line.startswith("done "))
+        assert not done or max(done.values()) == 1
+        assert [group.outstanding for group in self.groups] == [0] * len(self.groups)
+        assert len(bench.settled) == len({id(each.group) for each in bench.settled}) == len(self.groups)
+        connects = len(bench.connects)
+        bench.up = True
+        bench.advance(100.0)
+        assert len(bench.connects) == connects, "nothing reconnects after stop"
+
+
+Sessions.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestSessions = pytest.mark.filterwarnings("ignore")(Sessions.TestCase)
