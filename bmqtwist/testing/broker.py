@@ -13,19 +13,24 @@ its write returns; the answers reach it through its own loop.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from bmqtwist.errors import LocalError
 from bmqtwist.node.config import Configuration
 from bmqtwist.node.timers import Timers
 from bmqtwist.testing import stored
 from bmqtwist.testing.clock import Clock
-from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, domain_config
+from bmqtwist.testing.config import (
+    DomainTable,
+    broker_config,
+    clusters_config,
+    configuration,
+    plain_domain,
+    sample_domains,
+)
 from bmqtwist.testing.events import Confirm, Note, Post
 from bmqtwist.testing.faults import Fault, Faults
 from bmqtwist.testing.link import Link, Sink
@@ -45,9 +50,6 @@ if TYPE_CHECKING:
     from bmqtwist.wire.properties import PropertyType
 
 Mode = Literal["priority", "fanout", "broadcast"]
-SAMPLE_LIMITS = {"queue_messages": 1000, "queue_bytes": 1 << 20, "domain_messages": 2000, "domain_bytes": 2 << 20}
-SAMPLE_TTL_S = 300
-SAMPLE_APPS = ("foo", "bar", "baz")
 _JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 4 << 20, 96 << 20, 256 << 10  # of storage files; small ones start quickly
 _PORT = 30114  # nobody listens there; it only has to be named
 _ADVANCE_STEPS_MAX = 1000  # of one jump of the clock: housekeeping may come late, but in order
@@ -89,19 +91,8 @@ class Broker:
         self._changed = threading.Condition(self.lock)
         self._waiters: list[Callable[[], None]] = []
         self.node = Node(_default_configuration, lambda _: self._table)
-        self._sample_domains()
+        self._table.texts.update(sample_domains())
         self.start()
-
-    def _sample_domains(self) -> None:
-        for place in ("mem", "persistent"):
-            for mode in ("priority", "fanout", "broadcast"):
-                for suffix, strong in (("", False), (".sc", True)):
-                    if place == "mem" and strong or place == "persistent" and mode == "broadcast":
-                        continue  # not in the sample; a broadcast domain is always in memory
-                    name = f"bmq.test.{place}.{mode}{suffix}"
-                    self._table.texts[name] = _domain_text(
-                        name, mode, SAMPLE_APPS, place == "mem", strong,
-                        tuple({**SAMPLE_LIMITS, "messageTtl": SAMPLE_TTL_S}.items()))
 
     # -- domains ----------------------------------------------------------------------------------------------------
 
@@ -116,16 +107,9 @@ class Broker:
         members of a domain's file, by their names there (`deduplicationTimeMs`, `maxConsumers`, ...). LocalError if the
         broker would not take the domain.
         """
-        if (mode == "fanout") != bool(app_ids):
-            raise LocalError(f"domain {name}: app_ids are what a fanout domain has, and no other")
-        limits = {key: value for key, value in (("queue_messages", max_messages), ("queue_bytes", max_bytes))
-                  if value is not None}
-        given = [{"appId": app, "expression": {"version": "E_VERSION_1", "text": text}}
-                 for app, text in (subscriptions or {}).items()]
-        text = json.dumps(domain_config(
-            name, mode, apps=tuple(app_ids), in_memory=in_memory or mode == "broadcast", subscriptions=given,
-            strong=consistency == "strong", messageTtl=int(ttl), maxDeliveryAttempts=max_delivery_attempts,
-            **limits, **parameters))
+        text = plain_domain(name, mode, app_ids=app_ids, in_memory=in_memory, max_messages=max_messages,
+                            max_bytes=max_bytes, max_delivery_attempts=max_delivery_attempts, ttl=ttl,
+                            subscriptions=subscriptions, consistency=consistency, **parameters)
         with self.lock:
             before = self._table.texts.get(name)
             self._table.texts[name] = text
@@ -543,9 +527,3 @@ def _default_configuration() -> Configuration:
     return configuration(broker_config(storage, _PORT), clusters_config(
         storage, _PORT, 1, partition={"maxJournalFileSize": _JOURNAL_BYTES, "maxDataFileSize": _DATA_BYTES,
                                       "maxQlistFileSize": _QLIST_BYTES}))
-
-
-@lru_cache(maxsize=None)
-def _domain_text(name: str, mode: str, apps: tuple[str, ...], in_memory: bool, strong: bool,
-                 parameters: tuple[tuple[str, Any], ...]) -> str:
-    return json.dumps(domain_config(name, mode, apps=apps, in_memory=in_memory, strong=strong, **dict(parameters)))

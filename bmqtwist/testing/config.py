@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path, PurePath
 from typing import Any
 
+from bmqtwist.errors import LocalError
 from bmqtwist.node.config import BrokerConfig, Clusters, Configuration
 from bmqtwist.node.domains import DomainFile
 from bmqtwist.node.schemacheck import Finding, decode_text
@@ -24,7 +27,7 @@ _LIMITS = {"queue_messages": ("queueLimits", "messages"), "queue_bytes": ("queue
            "domain_bytes_ratio": ("domainLimits", "bytesWatermarkRatio")}
 
 
-def broker_config(storage: Path, port: int, **app: Any) -> dict[str, Any]:
+def broker_config(storage: PurePath, port: int, **app: Any) -> dict[str, Any]:
     """`bmqbrkrcfg.json`; `app` replaces members of appConfig, those of networkInterfaces.tcpInterface by `tcp`."""
     tcp = {"name": "TCPInterface", "port": port, "ioThreads": 4, "maxConnections": 10000,
            "lowWatermark": 4194304, "highWatermark": 8388608, "nodeLowWatermark": 5242880,
@@ -57,7 +60,7 @@ def broker_config(storage: Path, port: int, **app: Any) -> dict[str, Any]:
     return {"taskConfig": task, "appConfig": config}
 
 
-def clusters_config(storage: Path, port: int, partitions: int = 2, **cluster: Any) -> dict[str, Any]:
+def clusters_config(storage: PurePath, port: int, partitions: int = 2, **cluster: Any) -> dict[str, Any]:
     """`clusters.json`; `cluster` replaces members of the definition, those of its sub-objects by `partition`,
     `queue_operations`, `throttle`."""
     partition = {"numPartitions": partitions, "location": str(storage), "archiveLocation": str(storage.parent
@@ -141,6 +144,36 @@ class ConfigDirectory:
     def remove_domain(self, name: str) -> None:
         """Delete one domain's file."""
         (self.etc / "domains" / f"{name}.json").unlink()
+
+
+def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] | list[str] = (),
+                 in_memory: bool = False, max_messages: int | None = None, max_bytes: int | None = None,
+                 max_delivery_attempts: int = 0, ttl: float = 3600, subscriptions: Mapping[str, str] | None = None,
+                 consistency: str = "eventual", **parameters: Any) -> str:
+    """The text of a domain's file from what `Broker.domain` takes; LocalError if that is contradictory."""
+    if (mode == "fanout") != bool(app_ids):
+        raise LocalError(f"domain {name}: app_ids are what a fanout domain has, and no other")
+    limits = {key: value for key, value in (("queue_messages", max_messages), ("queue_bytes", max_bytes))
+              if value is not None}
+    given = [app_subscription(app, text) for app, text in (subscriptions or {}).items()]
+    return json.dumps(domain_config(
+        name, mode, apps=tuple(app_ids), in_memory=in_memory or mode == "broadcast", subscriptions=given,
+        strong=consistency == "strong", messageTtl=int(ttl), maxDeliveryAttempts=max_delivery_attempts,
+        **limits, **parameters), indent=2)
+
+
+@lru_cache(maxsize=1)
+def sample_domains() -> tuple[tuple[str, str], ...]:
+    """(name, text) of the domains that the sample configuration has."""
+    found = []
+    for place, mode, strong in (("mem", "priority", False), ("mem", "fanout", False), ("mem", "broadcast", False),
+                                ("persistent", "priority", False), ("persistent", "priority", True),
+                                ("persistent", "fanout", False), ("persistent", "fanout", True)):
+        name = f"bmq.test.{place}.{mode}{'.sc' if strong else ''}"
+        found.append((name, json.dumps(domain_config(
+            name, mode, apps=APPS, in_memory=place == "mem", strong=strong, messageTtl=300, queue_messages=1000,
+            queue_bytes=1 << 20, domain_messages=2000, domain_bytes=2 << 20), indent=2)))
+    return tuple(found)
 
 
 class DomainTable:

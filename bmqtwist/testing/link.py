@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 from bmqtwist.errors import AckStatus, Category, PeerError
 from bmqtwist.ids import NULL_GUID
 from bmqtwist.limits import EVENT_BYTES_MAX
-
 from bmqtwist.testing import events
 from bmqtwist.testing.faults import Fault
 from bmqtwist.testing.wiretap import Unit, Wiretap

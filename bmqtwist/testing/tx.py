@@ -32,11 +32,12 @@ class ReactorDriver:
     def __init__(self, broker: Broker, reactor: Any) -> None:
         self._broker, self.reactor = broker, reactor
         self._thread = threading.get_ident()
+        self._takes_threads = hasattr(reactor, "callFromThread")  # a Clock belongs to its test alone
         self._timer: Any = None
 
     def soon(self, action: Callable[..., object], *arguments: Any) -> None:
         """Call it from the reactor."""
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self._thread or not self._takes_threads:
             self.reactor.callLater(0, action, *arguments)
         else:
             self.reactor.callFromThread(action, *arguments)
@@ -44,7 +45,8 @@ class ReactorDriver:
     def arm(self, seconds: float | None) -> None:
         """Run the broker after so many seconds; None = there is nothing to do."""
         if threading.get_ident() != self._thread:
-            self.soon(self.arm, seconds)
+            if self._takes_threads:
+                self.soon(self.arm, seconds)
             return
         if self._timer is not None and self._timer.active():
             self._timer.cancel()

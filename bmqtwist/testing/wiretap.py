@@ -114,8 +114,8 @@ class Wiretap:
         messages, error = wire.decode_ack(buffer, start, end)
         for message, data in zip(messages, _items(buffer, start, end, EventType.ACK), strict=False):
             status = ACK_RESULTS[message.status]
-            key = message.guid if not message.correlation_id else b"\0" + message.correlation_id.to_bytes(3, "big") + bytes(12)
-            post = self._posts.pop(key, None)
+            number = message.correlation_id  # of clients that make no GUIDs; in the place of the GUID in their posts
+            post = self._posts.pop(b"\0" + number.to_bytes(3, "big") + bytes(12) if number else message.guid, None)
             if post is not None:
                 post.status, post.guid = status, message.guid
             yield Unit("ack", data, events.Ack(time=self.now, client=self.client, uri=self._uri(message.queue_id),

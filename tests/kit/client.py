@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from bmqtwist.testing.process import NotInTime as Expired
 from kit import codec
 from kit.codec import Ack, Event, Push
 
@@ -19,10 +20,6 @@ DEADLINE = 10.0  # seconds, of everything that waits for the broker
 READ, WRITE, ACK = 2, 4, 8
 INT_MIN = -(1 << 31)
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
-
-
-class Expired(AssertionError):
-    """What was waited for did not come within its deadline."""
 
 
 class Closed(AssertionError):
