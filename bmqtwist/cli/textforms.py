@@ -6,6 +6,7 @@ import base64
 import json
 import string
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from bmqtwist.errors import LocalError, PeerError
@@ -67,6 +68,8 @@ def json_form() -> Form:
 def as_tree(message: Message) -> dict[str, Any]:
     """A message as plain data. What is not UTF-8 is base64 under a name that says so."""
     tree: dict[str, Any] = {"guid": message.guid.hex().upper(), "uri": message.uri}
+    if arrival := _arrival(message):
+        tree["time"] = arrival
     if message.redelivered:
         tree["redelivered"] = True
     if message.subscription is not None and message.subscription.expression:
@@ -79,6 +82,12 @@ def as_tree(message: Message) -> dict[str, Any]:
     except UnicodeDecodeError:
         tree["payloadBase64"] = base64.b64encode(message.payload).decode()
     return tree
+
+
+def _arrival(message: Message) -> str:
+    """When a stored message arrived, to the second, or nothing: a delivered one does not say."""
+    wall = getattr(message, "wall", 0)
+    return datetime.fromtimestamp(wall, UTC).isoformat() if wall else ""
 
 
 def _property(kind: PropertyType, value: object) -> dict[str, Any]:
@@ -99,6 +108,7 @@ _FIELDS: dict[str, Callable[[Message], bytes]] = {
     "json": lambda message: json.dumps(as_tree(message), ensure_ascii=False).encode(),
     "guid": lambda message: message.guid.hex().upper().encode(),
     "size": lambda message: b"%d" % len(message.payload),
+    "time": lambda message: _arrival(message).encode(),
     "uri": lambda message: message.uri.encode(),
     "domain": lambda message: parse_uri(message.uri).qualified_domain.encode(),
     "queue": lambda message: parse_uri(message.uri).queue.encode(),

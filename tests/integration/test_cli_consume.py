@@ -54,11 +54,13 @@ def test_payloads_are_printed_one_a_line_and_are_gone_then(cli: Cli) -> None:
 
 
 def test_a_count_takes_nothing_beyond_it(cli: Cli) -> None:
-    """Not even for a moment: the next reader sees no redelivered message. The window is smaller than the count here."""
+    """Not even for a moment: the next reader sees no redelivered message. The window is larger than the count, and
+    smaller."""
     uri = "bmq://d.priority/count"
     cli("produce", "-q", uri, stdin=b"".join(b"%d\n" % number for number in range(500)))
-    done = cli("consume", uri, "-n", "250", "--max-unconfirmed", "100")
-    assert done.code == 0 and done.lines == [str(number) for number in range(250)]
+    for start, end, options in ((0, 10, ()), (10, 250, ("--max-unconfirmed", "100"))):
+        done = cli("consume", uri, "-n", str(end - start), *options, "-F", "{payload} {redelivered}\n")
+        assert done.code == 0 and done.lines == [f"{number} false" for number in range(start, end)]
     rest = cli("consume", uri, "--idle", "0.5", "-F", "{payload} {redelivered}\n")
     assert rest.lines == [f"{number} false" for number in range(250, 500)]
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cli_kit import Cli, running_broker
-from kit.process import free_port
+from kit.process import BrokerProcess, free_port
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    """The command and its broker."""
-    with running_broker(tmp_path_factory.mktemp("broker")) as (_, cli):
-        yield cli
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
+    """A broker and the command."""
+    with running_broker(tmp_path_factory.mktemp("broker")) as both:
+        yield both
+
+
+@pytest.fixture
+def cli(running: tuple[BrokerProcess, Cli]) -> Cli:
+    """The command."""
+    return running[1]
 
 
 def test_a_broadcast_queue_is_read_as_by_any_other_reader(cli: Cli) -> None:
@@ -57,6 +65,55 @@ def test_a_tail_can_end_by_itself(cli: Cli) -> None:
     assert len(cli("tail", f"{uri}?id=bar", "--count", "2", "--interval", "0.05").lines) == 2
     assert len(cli("tail", uri, "--idle", "0.1", "--interval", "0.05").lines) == 3
     assert cli("tail", uri, "--count", "9", "--duration", "0.1").code == 1
+
+
+def test_the_storage_files_show_every_message_with_what_is_in_it(running: tuple[BrokerProcess, Cli]) -> None:
+    """Also what is consumed at once, across a rollover, of a queue that comes into being later; each message once."""
+    broker, cli = running
+    uri, other = "bmq://d.priority/files", "bmq://d.priority/others"
+    consumer = cli.start("consume", uri)
+    consumer_of_both = cli.start("consume", other)
+    started = cli.start("tail", uri, "--storage", str(broker.config.storage), "--json", "--interval", "0.05", "-b",
+                        "tcp://127.0.0.1:1")  # no broker is asked
+    wanted = []
+
+    def post(payload: str, *options: str) -> None:
+        wanted.append(payload)
+        assert cli("produce", "-q", uri, *options, payload).code == 0
+        assert cli("produce", "-q", other, "of another queue").code == 0
+        started.expect(f'"payload": "{payload}"'.encode())
+
+    post("first", "-p", "n:int32=5")
+    post("y" * 5000, "--compress", "-p", "s=x")
+    post("plain")
+    consumer.signal()
+    consumer.end()
+    post("kept")
+    assert cli("admin", "CLUSTERS", "CLUSTER", "c3", "STORAGE", "PARTITION", "ALL", "ROLLOVER").code == 0
+    post("after the rollover")
+    started.signal()
+    consumer_of_both.signal()
+    done = started.end()
+    trees = [json.loads(line) for line in done.lines]
+    assert done.code == 130 and [tree["payload"] for tree in trees] == wanted
+    assert trees[0]["properties"] == {"n": {"type": "INT32", "value": 5}} and trees[0]["uri"] == uri
+    assert trees[1]["properties"] == {"s": {"type": "STRING", "value": "x"}}
+    assert trees[0]["time"].startswith("20")
+
+
+def test_the_storage_files_of_a_stopped_broker_can_be_read_as_well(tmp_path: Path) -> None:
+    """The last messages, in any form; a directory that is none is said to be none."""
+    with running_broker(tmp_path / "broker") as (broker, cli):
+        cli("produce", "-q", "bmq://d.fanout/q", "one", "two", "three")
+        broker.terminate()
+        where = ("--storage", str(broker.config.storage))
+        assert cli("tail", "bmq://d.fanout/q", *where, "--no-follow", "-n", "2").lines == ["two", "three"]
+        assert cli("tail", "bmq://d.fanout/q", *where, "--count", "1", "--hex").lines == [b"one".hex()]
+        assert cli("tail", "bmq://d.fanout/q?id=foo", *where).code == 2
+        absent = cli("tail", "bmq://d.fanout/none", *where, "--no-follow")
+        assert absent.code == 0 and "no such queue" in absent.err
+        empty = cli("tail", "bmq://d.fanout/q", "--storage", str(tmp_path), "--no-follow")
+        assert empty.code == 2 and "holds no ledger" in empty.err
 
 
 def test_a_queue_that_does_not_exist_yet_is_waited_for(cli: Cli) -> None:
