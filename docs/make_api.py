@@ -21,12 +21,12 @@ API = ROOT / "docs" / "api"
 PAGES: dict[str, tuple[str, ...]] = {
     "sdk": (), "sdk.aio": (), "sdk.tx": (), "sdk.simple": (), "sdk.rpc": (), "sdk.blazingmq": (),
     "sdk.counters": ("Counters",), "sdk.tracing": (), "sdk.prometheus": ("Collector",),
-    "testing": (), "testing.plugin": (), "kombu": ("LinkLost", "Refused"),  # its classes have kombu's own methods
+    "testing": (), "testing.plugin": ("bmq_broker", "bmq_process", "bmq_url"),
+    "kombu": ("LinkLost", "Refused"),  # its classes have kombu's own methods
 }
 # Between a front and its core: there because of Python's visibility, not for applications. So is what a base of ours
 # leaves abstract.
-MACHINERY = {"consumed", "core", "deliver", "end", "fire_all", "open_queues", "over",
-             "request", "stand_in", "turn", "when_room"}
+MACHINERY = {"Group", "Session.run", "core", "effective", "fire_all", "over", "stand_in", "token"}
 GIVEN = {"Ack", "Message", "MessageHandle", "Opening", "PostsFailed", "Queue", "SessionEvent"}  # never made by applications
 MACHINERY_SAYS = ("From the ", "From a ")
 WIDTH = 100  # signatures longer than that have one argument a line
@@ -103,7 +103,7 @@ def names(name: str) -> Iterator[tuple[str, Module, ast.stmt]]:
         inner = submodule(name, symbol)
         if inner:
             yield from ((f"{symbol}.{below}", where, node) for below, where, node in names(inner))
-        elif (found := find(name, symbol)) is not None:
+        elif symbol not in MACHINERY and (found := find(name, symbol)) is not None:
             yield symbol, *found
 
 
@@ -139,13 +139,15 @@ def members(here: Module, node: ast.ClassDef) -> dict[str, tuple[Module, ast.stm
                 if each is not node and "abstractmethod" in decorators(inner):
                     hidden.add(inner.name)
     return {name: each for name, each in found.items()
-            if name == "__init__" or name[:1] != "_" and name not in hidden
+            if name == "__init__" or name[:1] != "_" and name not in hidden and f"{node.name}.{name}" not in hidden
             and not (doc(each[1]) or "").startswith(MACHINERY_SAYS)}
 
 
 def doc(node: ast.stmt | ast.Module) -> str | None:
     """The docstring."""
-    return ast.get_docstring(node) if isinstance(node, Definition | ast.Module) else None
+    if isinstance(node, ast.Module):
+        return (ast.get_docstring(node, clean=False) or "").strip()
+    return ast.get_docstring(node) if isinstance(node, Definition) else None
 
 
 def decorators(node: ast.stmt) -> set[str]:
@@ -154,9 +156,9 @@ def decorators(node: ast.stmt) -> set[str]:
     return {ast.unparse(each.func if isinstance(each, ast.Call) else each).rpartition(".")[2] for each in found}
 
 
-def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, method: bool) -> str:
+def signature(here: Module, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, method: bool) -> str:
     """How it is called."""
-    parts = list(_arguments(node.args))
+    parts = list(_arguments(here, node.args))
     if method and "staticmethod" not in decorators(node):
         parts = parts[2 if parts[1:2] == ["/"] else 1:]
     head = ("await " if isinstance(node, ast.AsyncFunctionDef) else "") + name
@@ -167,27 +169,36 @@ def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, method: b
     return f"{head}(\n" + "".join(f"    {part},\n" for part in parts) + f"){tail}"
 
 
-def _arguments(arguments: ast.arguments) -> Iterator[str]:
+def _arguments(here: Module, arguments: ast.arguments) -> Iterator[str]:
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
     for number, (each, default) in enumerate(zip(plain, defaults, strict=True), 1):
-        yield _argument(each, default)
+        yield _argument(here, each, default)
         if number == len(arguments.posonlyargs):
             yield "/"
     if arguments.vararg:
-        yield "*" + _argument(arguments.vararg, None)
+        yield "*" + _argument(here, arguments.vararg, None)
     elif arguments.kwonlyargs:
         yield "*"
     for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        yield _argument(each, default)
+        yield _argument(here, each, default)
     if arguments.kwarg:
-        yield "**" + _argument(arguments.kwarg, None)
+        yield "**" + _argument(here, arguments.kwarg, None)
 
 
-def _argument(each: ast.arg, default: ast.expr | None) -> str:
+def _argument(here: Module, each: ast.arg, default: ast.expr | None) -> str:
     kind = f": {ast.unparse(each.annotation)}" if each.annotation else ""
-    value = "" if default is None else f"{' = ' if kind else '='}{ast.unparse(default)}"
+    value = "" if default is None else f"{' = ' if kind else '='}{constant(here, default)}"
     return f"{each.arg}{kind}{value}"
+
+
+def constant(here: Module, value: ast.expr) -> str:
+    """A default as it is written; that of a public constant's name is its value."""
+    if isinstance(value, ast.Name) and value.id[:1] != "_":
+        found = find(here.name, value.id)
+        if found is not None and isinstance(found[1], ast.Assign):
+            return constant(found[0], found[1].value)
+    return "..." if isinstance(value, ast.Name) and value.id[:1] == "_" else ast.unparse(value)
 
 
 def fenced(text: str) -> str:
@@ -196,7 +207,9 @@ def fenced(text: str) -> str:
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table, without its last column if that is empty."""
+    """A table, without columns at its end that are empty."""
+    if not any(row[-1] for row in rows):
+        head, rows = head[:-1], [row[:-1] for row in rows]
     if not any(row[-1] for row in rows):
         head, rows = head[:-1], [row[:-1] for row in rows]
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
@@ -212,29 +225,32 @@ def values(here: Module, node: ast.ClassDef) -> str:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
                 rows.append((f"`{each.targets[0].id}`", f"`{ast.unparse(each.value)}`",
                              here.comments.get(each.lineno, "")))
+        if any("." in value for _, value, _ in rows):  # computed from something else
+            rows = [(name, meaning) for name, _, meaning in rows]
+            return table(("member", "meaning"), rows)
         return table(("member", "value", "meaning"), rows) if rows else ""
     for each in node.body:
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.target.id[:1] != "_":
             dataclass_field = "dataclass" in decorators(node)
             if not dataclass_field and each.target.id in MACHINERY:
                 continue
-            default = _default(each.value) if each.value is not None else ""
+            default = _default(here, each.value) if each.value is not None else ""
             rows.append((f"`{each.target.id}`", f"`{ast.unparse(each.annotation)}`", default,
                          here.comments.get(each.lineno, "")))
     return table(("attribute", "type", "default", "meaning"), rows) if rows else ""
 
 
-def _default(value: ast.expr) -> str:
+def _default(here: Module, value: ast.expr) -> str:
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
         given = {each.arg: each.value for each in value.keywords}
-        return f"`{ast.unparse(given['default'])}`" if "default" in given else ""
-    return f"`{ast.unparse(value)}`"
+        return f"`{constant(here, given['default'])}`" if "default" in given else ""
+    return f"`{constant(here, value)}`"
 
 
 def render(here: Module, node: ast.stmt, name: str) -> str:
     """One entry of a page."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return f"## {name}\n\n" + fenced(signature(node, name, False)) + f"{doc(node) or ''}\n\n"
+        return f"## {name}\n\n" + fenced(signature(here, node, name, False)) + f"{doc(node) or ''}\n\n"
     if not isinstance(node, ast.ClassDef):
         value = getattr(node, "value", None)
         return f"## {name}\n\n" + fenced(f"{name} = {ast.unparse(value) if value else ''}")
@@ -246,16 +262,16 @@ def render(here: Module, node: ast.stmt, name: str) -> str:
     found = members(here, node)
     made = found.pop("__init__", None)
     if name not in GIVEN and made is not None and isinstance(made[1], ast.FunctionDef):
-        text += fenced(signature(made[1], name, True))
+        text += fenced(signature(made[0], made[1], name, True))
     text += f"{doc(node) or ''}\n\n" + values(here, node)
-    for member, (_, each) in found.items():
+    for member, (where, each) in found.items():
         assert isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
         said = doc(each) or ""
         if decorators(each) & {"property", "cached_property"}:
             kind = f": {ast.unparse(each.returns)}" if each.returns else ""
             text += f"### {name}.{member}\n\n" + fenced(member + kind) + f"{said}\n\n"
         elif not decorators(each) & {"setter", "overload"}:
-            text += f"### {name}.{member}\n\n" + fenced(signature(each, member, True)) + f"{said}\n\n"
+            text += f"### {name}.{member}\n\n" + fenced(signature(where, each, member, True)) + f"{said}\n\n"
     return text
 
 
