@@ -142,11 +142,19 @@ class Queue(FrontQueue[ValueT], Generic[ValueT]):
             yield message
 
     def configure(self, options: QueueOptions, timeout_s: float | None = None) -> None:
-        """Change how the queue is read."""
+        """Change how the queue is read: these options replace the former ones as a whole.
+
+        `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
+        ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
+        """
         self.session.run(self._configure(options, timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Close it; what was posted without waiting is flushed first."""
+        """Close it; what was posted without waiting is flushed first.
+
+        `timeout_s` seconds, else the options' `close_timeout_s`. What is not confirmed goes to other consumers. SdkError
+        TIMEOUT or the broker's reason: it is closed all the same. Without a connection it is closed at once.
+        """
         try:
             self.flush()
         finally:
@@ -205,7 +213,13 @@ class Session(Front):
     def open(self, uri: str, *, read: bool = False, write: bool = False, options: QueueOptions | None = None,
              codec: Codec[Any] | None = None, on_message: Callable[[Message[Any]], object] | None = None,
              timeout_s: float | None = None) -> Queue[Any]:
-        """Open a queue. Messages go to `on_message`, while some call is made, or to `get`, `poll` and iteration."""
+        """Open a queue. Messages go to `on_message`, while some call is made, or to `get`, `poll` and iteration.
+
+        `uri`: bmq://domain/queue, with ?id=app as an application of a fanout queue. `timeout_s` seconds, else the options'
+        `open_timeout_s`; time without a connection counts. SdkError: TIMEOUT; INVALID_ARGUMENT without `read` and
+        `write`; ALREADY_OPENED or ALREADY_IN_PROGRESS on this session; NOT_SUPPORTED by this broker; NOT_CONNECTED or
+        CANCELED by a stop; or the broker's reason (UNKNOWN: no such domain). InvalidUri: `uri` is none.
+        """
         return self.run(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     def stop(self, drain: bool = True) -> None:
