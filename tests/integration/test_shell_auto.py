@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kit.process import STARTED, ProcessWorld, free_port
-from kit.shell import run, shell
+from kit.shell import run, shell, until
 
 pytestmark = pytest.mark.process
 
@@ -127,8 +127,7 @@ def test_without_a_bound_a_signal_ends_it(node: ProcessWorld) -> None:
             produced = re.search(r"Final stats: produced ([\d,]+) messages", process.output)
             assert produced is not None and "refused" not in process.output
     with shell(*auto(node, uri, "read", "-c", "-v", "silent")) as process:
-        while node.stored(uri):
-            pass
+        until(lambda: not node.stored(uri))
         process.signal(signal.SIGINT)
         assert process.wait() == 0
         assert process.output.startswith("bmq: SIGINT, shutting down")

@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 from kit.process import STARTED, ProcessWorld, free_port
-from kit.shell import BMQ, ShellProcess, run, shell
+from kit.shell import BMQ, ShellProcess, run, shell, until
 
 from bmqtwist.cli.shell import command, commands
 from bmqtwist.queue.poison import message_dump
@@ -450,8 +450,7 @@ def test_in_a_terminal_ctrl_c_ends_a_command_and_not_the_shell(node: ProcessWorl
     with shell("-b", node.broker.uri, terminal=True) as process:
         started(process, uri, "write")
         process.send(f'batch-post uri="{uri}" postInterval=1 eventsCount=0 msgSize=10')
-        while not node.stored(uri):
-            pass
+        until(lambda: node.stored(uri))
         process.type("\x03")
         process.capture("Interrupted")
         process.send(f'close uri="{uri}"')
@@ -484,8 +483,7 @@ def test_sigint_ends_a_script_with_130(node: ProcessWorld) -> None:
     with shell("-b", node.broker.uri) as process:
         started(process, uri, "write")
         process.send(f'batch-post uri="{uri}" postInterval=1')
-        while not node.stored(uri):
-            pass
+        until(lambda: node.stored(uri))
         process.signal(signal.SIGINT)
         process.capture("Interrupted")
         process.capture("Goodbye")
