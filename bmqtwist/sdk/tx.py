@@ -246,8 +246,8 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
     def close(self, timeout_s: float | None = None) -> Deferred[None]:
         """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.
 
-        `timeout_s` seconds, else the options' `close_timeout_s`. What is not confirmed goes to other consumers. SdkError
-        TIMEOUT or the broker's reason: it is closed all the same. Without a connection it is closed at once.
+        `timeout_s` seconds, else the options' `close_timeout_s`. What is not confirmed goes to other consumers. SdkError:
+        INVALID_QUEUE if it was closed; TIMEOUT or the broker's reason, closed all the same. At once without a connection.
         """
         return Deferred.fromCoroutine(self._close(timeout_s))
 

@@ -92,17 +92,35 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         node.broker.cleanup()
 
 
-@pytest.mark.parametrize("path", sorted([*EXAMPLES.glob("sdk_*.py"), EXAMPLES / "demo.py"]), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("sdk_*.py")), ids=lambda path: path.stem)
 def test_an_example_runs(node: Node, path: Path) -> None:
     assert node.run(str(path), node.broker.uri)
 
 
-def test_what_the_example_producer_posts_the_example_consumer_prints(node: Node) -> None:
+@pytest.fixture(params=["blazingmq", "bmqtwist.sdk.blazingmq"])
+def official(request: pytest.FixtureRequest, node: Node) -> Path:
+    """A directory with the examples for the official library, as they are and with their import changed."""
+    directory = node.root / request.param
+    directory.mkdir(exist_ok=True)
+    for name in ("producer.py", "consumer.py", "demo.py"):
+        text = (EXAMPLES / name).read_text(encoding="utf-8")
+        assert text.count("\nimport blazingmq\n") == 1
+        if request.param != "blazingmq":
+            text = text.replace("\nimport blazingmq\n", f"\nimport {request.param} as blazingmq\n")
+        (directory / name).write_text(text, encoding="utf-8")
+    return directory
+
+
+def test_the_demo_runs_with_the_official_library_and_with_ours_in_its_place(node: Node, official: Path) -> None:
+    assert "5 posted and acknowledged, 15 delivered" in node.run(str(official / "demo.py"), node.broker.uri)
+
+
+def test_what_the_example_producer_posts_the_example_consumer_prints(node: Node, official: Path) -> None:
     uri = "bmq://bmq.test.persistent.priority/lines"
-    posted = subprocess.run([sys.executable, str(EXAMPLES / "producer.py"), uri, node.broker.uri], input="a\nb\n",
+    posted = subprocess.run([sys.executable, str(official / "producer.py"), uri, node.broker.uri], input="a\nb\n",
                             capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert posted.stdout == "2 message(s) acknowledged\n"
-    with subprocess.Popen([sys.executable, str(EXAMPLES / "consumer.py"), uri, node.broker.uri], text=True,
+    with subprocess.Popen([sys.executable, str(official / "consumer.py"), uri, node.broker.uri], text=True,
                           stdout=subprocess.PIPE) as consumer:
         assert consumer.stdout is not None
         lines = [consumer.stdout.readline() for _ in range(2)]
