@@ -28,10 +28,10 @@ class Message(Generic[ValueT]):
     __slots__ = ("_area", "_data", "_flags", "_form", "_payload", "_properties", "guid", "queue", "subscription")
 
     queue: Queue
-    subscription: Subscription | None
+    subscription: Subscription
     guid: bytes
 
-    def __init__(self, queue: Queue, subscription: Subscription | None, guid: bytes, data: bytes, flags: int,
+    def __init__(self, queue: Queue, subscription: Subscription, guid: bytes, data: bytes, flags: int,
                  form: int) -> None:
         self.queue, self.subscription, self.guid = queue, subscription, guid
         self._data, self._flags, self._form = data, flags, form  # form: schema id << 3 | CAT
