@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import Subscription
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES
 from bmqtwist.storagetool.datafile import DataError, DataFile
@@ -32,7 +33,7 @@ class StoredMessage(Message):
 
     def __init__(self, uri: str, record: MessageRecord, data: bytes, flags: int, schema_wire_id: int) -> None:
         queue: Any = SimpleNamespace(uri=uri, codec=None)
-        super().__init__(queue, None, record.guid, data, flags, schema_wire_id << 3 | record.compression)
+        super().__init__(queue, Subscription(), record.guid, data, flags, schema_wire_id << 3 | record.compression)
         self.wall = record.wall
 
 
