@@ -82,7 +82,7 @@ test-fast: fast
 	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal property integration
 
 lint: $(VENV)/.installed-lint
-	$(BIN)/python -m ruff check --line-length 125 --select E,F,W,I,UP,B bmqtwist tests bench examples
+	$(BIN)/python -m ruff check --line-length 125 --select E,F,W,I,UP,B bmqtwist tests bench examples docs
 	$(BIN)/python -m mypy --strict -p bmqtwist
 	$(BIN)/python -m mypy --strict tests/typing
 	MYPYPATH=tests $(BIN)/python -m mypy -p kit
