@@ -48,7 +48,7 @@ class Put:
 class Puts:
     """The posts of a session. `held_bytes`: packed bytes of all that are kept."""
 
-    __slots__ = ("_batch", "_forget", "_limit_bytes", "_sent", "batch_bytes", "held_bytes", "kept")
+    __slots__ = ("_batch", "_forget", "_leaving", "_limit_bytes", "_sent", "batch_bytes", "held_bytes", "kept")
 
     batch_bytes: int
     held_bytes: int
@@ -59,6 +59,7 @@ class Puts:
         self.batch_bytes = 0
         self._batch: list[bytes] = []
         self._forget: list[bytes] = []  # GUIDs in the batch that want no acknowledgement
+        self._leaving: list[bytes] = []  # the same of what was cut and not taken yet
         self._sent: set[bytes] = set()  # GUIDs that were sent on a connection that is gone
         self._limit_bytes = batch_bytes_max
 
@@ -89,11 +90,13 @@ class Puts:
         if sent:
             self._sent = set(self.kept)
             self._sent.difference_update(packed[_GUID] for packed in self._batch)
-        self._batch, self._forget, self.batch_bytes = [], [], 0
+        self._batch, self._forget, self._leaving, self.batch_bytes = [], [], [], 0
 
     def cut(self) -> Iterator[bytes]:
         """The batch as PUT events of about the limit; a single message may be larger."""
         batch, self._batch, self.batch_bytes = self._batch, [], 0
+        self._leaving += self._forget
+        self._forget = []
         start, size = 0, 0
         for index, packed in enumerate(batch):
             if size and size + len(packed) > self._limit_bytes:
@@ -105,9 +108,9 @@ class Puts:
 
     def taken(self) -> list[Put]:
         """Everything cut is with the channel: forget, and give, what wants no acknowledgement."""
-        if not self._forget:
+        if not self._leaving:
             return []
-        forget, self._forget = self._forget, []
+        forget, self._leaving = self._leaving, []
         return [put for guid in forget if (put := self.answer(guid)) is not None]
 
     def answer(self, guid: bytes) -> Put | None:

@@ -101,6 +101,21 @@ def test_s4_a_put_without_ack_is_kept_only_until_it_was_sent_once(bench: Bench) 
 
 
 @rule
+def test_s4_a_put_without_ack_that_still_waits_in_its_batch_was_not_sent() -> None:
+    """Something else leaving meanwhile does not count."""
+    bench = Bench(SessionOptions(batch_delay_s=5.0)).start()
+    queue = opened(bench, read=True)
+    bench.push(b"m")
+    bench.core.post(queue, b"waits", bench.now, ack=False)
+    bench.turn()
+    bench.say(bytes.fromhex("000000084b020000"))  # a heartbeat is answered
+    assert bench.heard[-1] == "HEARTBEAT_RSP" and len(bench.core.puts.kept) == 1
+    bench.lose()
+    bench.come_back()
+    assert bench.payloads() == [b"waits"] and not bench.core.puts.kept
+
+
+@rule
 def test_s5_queues_are_reopened_and_configured_first_then_puts_go_in_order_before_newer_ones(bench: Bench) -> None:
     writer, both = opened(bench), opened(bench, FANOUT, read=True)
     bench.acks_at_once = False
