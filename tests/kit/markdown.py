@@ -24,7 +24,7 @@ from typing import Any
 from bmqtwist.sdk import aio
 
 BROKER = "tcp://localhost:30114"
-RUN = ("README.md", "docs/guide.md", "docs/migration.md")  # pages whose examples are run
+RUN = ("README.md", "docs/celery.md", "docs/guide.md", "docs/migration.md")  # pages whose examples are run
 _FENCE = re.compile(r"^(`{3,})(.*)$")
 _DOMAIN = re.compile(r"`(?:\w+/)*domains/([\w.-]+)\.json`:$")
 
