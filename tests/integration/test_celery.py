@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from kombu import Connection, pools
 
 DEADLINE = 120.0
 HERE = str(Path(__file__).parent)
+EXAMPLES = Path(__file__).parents[2] / "examples"
 OPTIONS = {"broadcast_domain": "b"}
 
 pytestmark = pytest.mark.process
@@ -257,3 +259,25 @@ def test_a_worker_in_this_process_with_results_in_memory(common: ProcessWorld) -
         assert common.stored("bmq://d/inside.celery") == 0
     finally:
         pools.reset()
+
+
+def test_the_example_runs(common: ProcessWorld, tmp_path: Path) -> None:
+    common.config.domain("bmq.test.persistent.priority")
+    common.config.domain("bmq.test.mem.broadcast", "broadcast", in_memory=True)
+    environment = {**os.environ, "BMQ_URL": f"bmq://127.0.0.1:{common.broker.port}", "TMPDIR": str(tmp_path)}
+    celery = [sys.executable, "-m", "celery", "-A", "celery_app"]
+    worker = subprocess.Popen([*celery, "worker", "-c", "1"], env=environment, cwd=EXAMPLES, start_new_session=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        done = subprocess.run([sys.executable, "celery_app.py"], env=environment, cwd=EXAMPLES, capture_output=True,
+                              text=True, timeout=DEADLINE, check=False)
+        assert (done.returncode, done.stdout) == (0, "30\n"), done.stderr
+        done = subprocess.run([*celery, "inspect", "-t", "30", "-d", f"celery@{socket.gethostname()}", "ping"],
+                              env=environment, cwd=EXAMPLES, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        assert (done.returncode, "1 node online" in done.stdout) == (0, True), done.stdout + done.stderr
+        worker.terminate()
+        assert worker.wait(DEADLINE) == 0
+    finally:
+        if worker.poll() is None:
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait(DEADLINE)
