@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import click
@@ -38,14 +39,29 @@ def admin(connection: Connection, as_json: bool, pretty: bool, command: tuple[st
 
 
 def is_error(answer: str) -> bool:
-    """Whether an answer tells of a failure: the text form says it first, the JSON form has the member `error`."""
-    if answer.startswith(("Error", "Unable to decode command", "Command not authorized")):
-        return True
+    """Whether an answer tells of a failure.
+
+    In JSON somewhere is a member `error`. As text a failure is a line that is none of the forms a success takes on one
+    line, or stands behind some words.
+    """
     try:
-        tree = json.loads(answer)
+        return _has_error(json.loads(answer, strict=False))
     except ValueError:
-        return False
-    return isinstance(tree, dict) and "error" in tree
+        pass
+    if answer.startswith(_ERROR_STARTS) or "\nErrors encountered:" in answer:
+        return True
+    line = answer.strip()
+    return bool(line) and "\n" not in line and _GOOD_LINE.fullmatch(line) is None
+
+
+_ERROR_STARTS = ("Error", "Unable to decode command", "Command not authorized", "Rollover failed")
+_GOOD_LINE = re.compile(r"SUCCESS|[\w.]+ = .*|[\w.]+ set to .* from .*|Purged .*|No .*|[\w.]+: .*")
+
+
+def _has_error(tree: object) -> bool:
+    if isinstance(tree, dict):
+        return "error" in tree or any(map(_has_error, tree.values()))
+    return isinstance(tree, list) and any(map(_has_error, tree))
 
 
 def _encoded(line: str, as_json: bool, pretty: bool) -> str:

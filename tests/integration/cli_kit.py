@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from kit.process import BrokerProcess
+
+from bmqtwist.cli.main import main
 
 BMQ = str(Path(sys.executable).parent / "bmq")
 DEADLINE = 30.0
@@ -93,6 +96,14 @@ class Cli:
                               env={**self.environment, **(env or {})}, check=False)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return Done(done.returncode, done.stdout, done.stderr.decode())
+
+    def inside(self, *arguments: str, env: dict[str, str] | None = None) -> Done:
+        """The same in this process, which is faster: for tables of command lines."""
+        nothing = {name: None for name in os.environ if name.startswith("BMQ_")}
+        known = {name: value for name, value in self.environment.items() if name.startswith("BMQ_")}
+        result = CliRunner().invoke(main, list(arguments), env={**nothing, **known, **(env or {})})
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Done(result.exit_code, result.stdout_bytes, result.stderr)
 
     def start(self, *arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> Started:
         """Start a command."""

@@ -229,6 +229,20 @@ def test_completion_asks_for_a_shell_that_it_knows(cli: Cli) -> None:
     assert cli("completion", "tcsh").code == 2
 
 
+@pytest.mark.parametrize(("command", "code"), [
+    ("HELP", 0), ("CLUSTERS LIST", 0), ("CLUSTERS CLUSTER c3 STATUS", 0), ("STAT LIST_TUNABLES", 0),
+    ("CLUSTERS CLUSTER c3 STORAGE REPLICATION GET QUORUM", 0), ("DOMAINS RESOLVER CACHE_CLEAR ALL", 0),
+    ("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 0", 0), ("DOMAINS DOMAIN d.fanout INFOS", 0),
+    ("DOMAINS DOMAIN nope INFOS", 1), ("CLUSTERS CLUSTER nope STATUS", 1), ("BOGUS", 1),
+    ("DOMAINS DOMAIN d.fanout QUEUE nope LIST 0 1", 1), ("CLUSTERS CLUSTER c3 STORAGE PARTITION 99 ENABLE", 1),
+])
+def test_admin_tells_failures_by_its_exit_code(secured: tuple[BrokerProcess, Cli], command: str, code: int) -> None:
+    """As text and as JSON."""
+    environment = {"BMQ_USER": "ann", "BMQ_PASSWORD": "s3cret"}
+    for options in ((), ("--json",)):
+        assert secured[1].inside("admin", *options, *command.split(), env=environment).code == code
+
+
 # -- connections ------------------------------------------------------------------------------------------------------
 
 @pytest.fixture(scope="module")

@@ -133,7 +133,7 @@ def test_a_bad_expression_is_shown_with_the_place_marked(cli: Cli) -> None:
 def test_a_bad_command_line_is_answered_with_what_is_meant(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
     """Exit code 2."""
     uri = "bmq://d.priority/q"
-    done = cli("consume", uri + arguments[0]) if arguments[0].startswith("?") else cli("consume", uri, *arguments)
+    done = cli.inside("consume", *([uri + arguments[0]] if arguments[0].startswith("?") else [uri, *arguments]))
     assert done.code == 2 and text in done.err
 
 

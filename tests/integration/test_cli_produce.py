@@ -140,7 +140,7 @@ def test_lines_that_come_late_are_posted_when_they_come(cli: Cli) -> None:
 ])
 def test_a_bad_command_line_is_answered_with_what_is_meant(cli: Cli, arguments: tuple[str, ...], text: str) -> None:
     """Exit code 2, nothing posted."""
-    done = cli("produce", *arguments)
+    done = cli.inside("produce", *arguments)
     assert done.code == 2 and text in done.err
 
 
