@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import signal
 import struct
 import subprocess
@@ -106,8 +107,8 @@ def test_other_forms_of_output(cli: Cli) -> None:
 def test_a_subscription_takes_only_what_it_describes(cli: Cli) -> None:
     """Several of them: what one of them describes."""
     uri = "bmq://d.priority/subscriptions"
-    for number in range(5):
-        cli("produce", "-q", uri, "-p", f"n:int32={number}", f"message {number}")
+    lines = "".join(json.dumps({"payload": f"message {n}", "properties": {"n": n}}) + "\n" for n in range(5))
+    assert cli("produce", "-q", uri, "--json-lines", stdin=lines.encode()).code == 0
     done = cli("consume", uri, "-s", "n == 1", "-s", "n > 3", "--idle", "0.5", "--max-unconfirmed-bytes", "1000")
     assert done.lines == ["message 1", "message 4"]
     assert cli.stored(uri) == 3

@@ -77,7 +77,8 @@ def test_what_consume_prints_as_json_can_be_posted_again(cli: Cli) -> None:
 def test_lines_of_json_say_what_is_wrong_and_where(cli: Cli) -> None:
     """What stood before is posted; exit code 2."""
     good = b'{"payload": {"any": [1]}, "properties": {"n": 1, "s": "x", "t": true, "c": {"type": "CHAR", "value": -1}}}\n'
-    done = cli("produce", "bmq://d.priority/json", "--json-lines", "-p", "s=over", "-p", "d=1", stdin=good + b'{"paylod": 1}')
+    done = cli("produce", "bmq://d.priority/json", "--json-lines", "-p", "s=over", "-p", "d=1",
+               stdin=good + b'{"paylod": 1}')
     assert done.code == 2 and "line 2: exactly one of \"payload\" and \"payloadBase64\"" in done.err
     assert "1 message(s) were posted before that" in done.err
     found = taken(cli, "bmq://d.priority/json")[0]
@@ -85,12 +86,6 @@ def test_lines_of_json_say_what_is_wrong_and_where(cli: Cli) -> None:
     assert found["properties"] == {"c": {"type": "CHAR", "value": -1}, "d": {"type": "STRING", "value": "1"},
                                    "n": {"type": "INT64", "value": 1}, "s": {"type": "STRING", "value": "x"},
                                    "t": {"type": "BOOL", "value": True}}
-    for line, text in ((b"nonsense", "not JSON"), (b"[]", "an object is expected"),
-                       (b'{"payloadBase64": "?"}', "not base64"),
-                       (b'{"payload": "x", "properties": {"n": 1.5}}', 'property "n"'),
-                       (b'{"payload": "x", "properties": {"n": {"type": "CHAR", "value": 300}}}', "300")):
-        done = cli("produce", "bmq://d.priority/json", "--json-lines", stdin=line)
-        assert done.code == 2 and "line 1: " in done.err and text in done.err, done
 
 
 def test_refused_messages_are_named_and_counted(cli: Cli) -> None:

@@ -143,7 +143,8 @@ def test_what_cannot_be_shown_is_refused_with_a_reason(cli: Cli, arguments: tupl
 
 def test_a_bench_counts_everything_it_posted_and_read(cli: Cli) -> None:
     """Every message acknowledged and delivered; latencies in order."""
-    done = cli("bench", "bmq://d.priority/bench", "-n", "500", "-P", "2", "-C", "2", "--size", "100", "--batch", "7", "--json")
+    done = cli("bench", "bmq://d.priority/bench", "-n", "500", "-P", "2", "-C", "2", "--size", "100",
+               "--batch", "7", "--json")
     assert done.code == 0 and done.err == ""
     result = done.tree
     assert [result[name] for name in ("posted", "acknowledged", "consumed", "refused", "missing", "ofOthers")] == [
