@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 _MARK = "kombu"  # property of messages that this transport made
 _IDLE = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))  # keeps what it holds, wants nothing more
+_FATES_MAX = 10_000
 _tags = itertools.count(1)
+_fates: OrderedDict[bytes, bool] = OrderedDict()  # GUIDs of messages held when their channel closed: acknowledged since?
 
 Raw = dict[str, Any]
 
@@ -249,15 +252,19 @@ class Channel(virtual.Channel):
                 raise Empty
             return _tagged(mailbox.popleft())
         reader = transport.readers.get(queue)
-        if reader is None or not reader.inbox:
-            raise Empty
-        message = transport.link.take(reader)
-        raw = _tagged(_unpacked(message, queue))
-        if transport.consumed.get(queue, (False,))[0]:
-            transport.link.confirm(message)
-        else:
-            self._held[raw["properties"]["delivery_tag"]] = message
-        return raw
+        while reader is not None and reader.inbox:
+            message = transport.link.take(reader)
+            acknowledged = _fates.pop(message.guid, None)
+            if acknowledged:
+                transport.link.confirm(message)
+                continue
+            raw = _tagged(_unpacked(message, queue, acknowledged is not None))
+            if transport.consumed.get(queue, (False,))[0]:
+                transport.link.confirm(message)
+            else:
+                self._held[raw["properties"]["delivery_tag"]] = message
+            return raw
+        raise Empty
 
     def _sort_mail(self) -> None:
         """From what was broadcast to the private queues that are bound accordingly."""
@@ -279,12 +286,21 @@ class Channel(virtual.Channel):
     # -- ends of messages -------------------------------------------------------------------------------------------
 
     def settle(self, delivery_tag: str) -> None:
-        """Confirm what is held under a tag."""
+        """Confirm what is held under a tag. If that comes too late it is remembered, for the case that the message comes
+        back to this process."""
+        message = self._held.get(delivery_tag)
         if self.closed:
+            if message is not None:
+                _remember(message, True)
             raise LinkLost("the channel is closed: the message goes to others")
-        message = self._held.pop(delivery_tag, None)
         if message is not None:
-            self.connection.link.confirm(message)
+            try:
+                self.connection.link.confirm(message)
+            except LinkLost:
+                _remember(message, True)
+                raise
+            finally:
+                del self._held[delivery_tag]
             reader: Reader = message.queue.owner
             if not reader.unconfirmed:
                 self._relax(self.connection.names[reader.uri])
@@ -292,7 +308,7 @@ class Channel(virtual.Channel):
     def requeue(self, delivery_tag: str) -> None:
         """Post what is held under a tag again, at the end of its queue and marked as redelivered."""
         message = self._held.get(delivery_tag)
-        if message is not None:
+        if message is not None and not self.closed:
             transport = self.connection
             transport.link.post([message.uri], message.payload, {**message.properties, "redelivered": True},
                                 confirm=True, timeout_s=transport.settings.post_timeout_s)
@@ -307,9 +323,9 @@ class Channel(virtual.Channel):
         if self.closed:
             return
         readers: list[Reader] = [message.queue.owner for message in self._held.values()]
-        self._held.clear()
-        for reader in readers:
-            reader.unconfirmed -= 1
+        for message in self._held.values():
+            message.queue.owner.unconfirmed -= 1
+            _remember(message, False)
         for tag in list(self._consumers):
             with contextlib.suppress(LinkLost, Refused):
                 self.basic_cancel(tag)
@@ -330,14 +346,21 @@ def _packed(message: Raw) -> tuple[bytes, dict[str, object]]:
     return dumps(message).encode(), properties
 
 
-def _unpacked(message: Message, queue: str) -> Raw:
-    """A message as kombu knows it. One of another producer: its payload as bytes, its properties as headers."""
+def _remember(message: Message, acknowledged: bool) -> None:
+    _fates[message.guid] = acknowledged
+    while len(_fates) > _FATES_MAX:
+        _fates.popitem(last=False)
+
+
+def _unpacked(message: Message, queue: str, known: bool = False) -> Raw:
+    """A message as kombu knows it. One of another producer: its payload as bytes, its properties as headers. `known`: it
+    was here before, whatever the broker says (it forgets that when it is restarted)."""
     headers: dict[str, Any] = {}
     payload = b""
     with contextlib.suppress(BmqError):
         headers = message.properties
         payload = message.payload
-    again = message.redelivered or headers.pop("redelivered", False) is True
+    again = headers.pop("redelivered", False) is True or message.redelivered or known
     if headers.get(_MARK) is True:
         with contextlib.suppress(ValueError, TypeError, KeyError):
             raw: Raw = loads(payload)

@@ -249,10 +249,11 @@ def test_posts_survive_a_broker_killed_once_each_and_consumers_are_told(tmp_path
     world = world_in(tmp_path)
     try:
         with connect(world) as reader, connect(world, post_timeout_s=DEADLINE) as writer:
-            mine = Collector(reader.channel(), Queue("q"), prefetch=1)
+            mine = Collector(reader.channel(), Queue("q"), prefetch=2)
             producer = writer.Producer()
+            producer.publish("done too late", routing_key="q")
             producer.publish(0, routing_key="q")
-            mine.until(1)
+            mine.until(2)
             sent = threading.Event()
 
             def publish() -> None:
@@ -275,7 +276,8 @@ def test_posts_survive_a_broker_killed_once_each_and_consumers_are_told(tmp_path
             assert not reader.connected
             reader.collect()
             again = Collector(reader.default_channel, Queue("q"))  # a new connection
-            assert again.until(200) == list(range(200))
+            assert again.until(200) == list(range(200))  # what was done too late is not done again
+            assert [message.delivery_info["redelivered"] for message in again.messages[:2]] == [True, False]
             for message in again.messages:
                 message.ack()
         assert world.stored() == 0

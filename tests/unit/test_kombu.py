@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -113,11 +114,13 @@ class FakeMessage:
     """A delivered message."""
 
     redelivered = False
+    made: list[FakeMessage] = []
 
     def __init__(self, reader: Reader, payload: bytes, properties: Mapping[str, Any]) -> None:
         self.queue, self.uri = self, reader.uri
         self.owner = reader
-        self.payload, self.properties = payload, dict(properties)
+        FakeMessage.made.append(self)
+        self.payload, self.properties, self.guid = payload, dict(properties), os.urandom(16)
 
 
 class FakeLink:
@@ -294,6 +297,29 @@ def test_a_closed_channel_gives_back_and_acknowledges_nothing(connection: Connec
     assert link().log == [("unread", "bmq://d/q")]
     with pytest.raises(LinkLost):
         got[0].ack()
+
+
+def test_what_was_acknowledged_too_late_is_confirmed_when_it_comes_back(connection: Connection) -> None:
+    channel = connection.channel()
+    got = consume(channel, Queue("q"))
+    for number in range(2):
+        Producer(connection).publish(number, routing_key="q")
+        connection.drain_events(timeout=0)
+    channel.close()
+    with pytest.raises(LinkLost):
+        got[1].ack()
+    back = FakeMessage.made[-2:]
+    again = consume(connection.channel(), Queue("q"))
+    reader = link().readers["bmq://d/q"]
+    for message in back:
+        message.owner = reader
+        reader.inbox.append(message)  # type: ignore[arg-type]
+    link().log.clear()
+    connection.drain_events(timeout=0)
+    assert (again[0].payload, again[0].delivery_info["redelivered"]) == (0, True)
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0)
+    assert link().log == [("confirm", "bmq://d/q")]
 
 
 def test_exchanges_route_to_declared_queues_and_are_broadcast_where_others_may_listen(connection: Connection) -> None:
