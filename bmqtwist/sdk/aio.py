@@ -210,9 +210,9 @@ class Session(LoopFront):
         """
         return Opening(lambda: self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
-    async def room(self, timeout_s: float | None = None) -> None:
-        """Wait until there may be room for `post_nowait`, not longer than that."""
-        await self._wait_for_room(timeout_s)
+    async def room(self, timeout_s: float | None = None, *, size: int = 1) -> None:
+        """Wait until there is room for a payload of so many bytes with `post_nowait`, not longer than that."""
+        await self._wait_for_room(size, timeout_s)
 
     # -- a front's own ----------------------------------------------------------------------------------------------
 

@@ -203,8 +203,8 @@ class Front(ABC):
             raise
         return queue
 
-    async def _wait_for_room(self, timeout_s: float | None) -> None:
-        await self._room(None if timeout_s is None else self.clock() + timeout_s)
+    async def _wait_for_room(self, size: int, timeout_s: float | None) -> None:
+        await self._room(None if timeout_s is None else self.clock() + timeout_s, size)
 
     async def _room(self, end: float | None, size: int = 1) -> None:
         """Wait until a post of so many bytes may be tried again, not longer than to that time."""

@@ -243,12 +243,11 @@ class Session(Front):
         self._check_running()
         self._pump.perform()
         while not done():
-            left = None if end is None else end - self.clock()
-            if left is not None and left < 0:
+            self._step(None if end is None else max(end - self.clock(), 0.0))
+            if end is not None and self.clock() >= end and not done():
                 if quiet:
                     return
                 raise SdkError(Result.TIMEOUT, f"not within {timeout_s:g} s")
-            self._step(left)
 
     def __enter__(self) -> Self:
         return self

@@ -304,9 +304,9 @@ class Session(LoopFront):
         """
         return Deferred.fromCoroutine(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
-    def room(self, timeout_s: float | None = None) -> Deferred[None]:
-        """Fires when there may be room for `post_nowait`, or after that time."""
-        return Deferred.fromCoroutine(self._wait_for_room(timeout_s))
+    def room(self, timeout_s: float | None = None, *, size: int = 1) -> Deferred[None]:
+        """Fires when there is room for a payload of so many bytes with `post_nowait`, or after that time."""
+        return Deferred.fromCoroutine(self._wait_for_room(size, timeout_s))
 
     # -- a front's own ----------------------------------------------------------------------------------------------
 
@@ -341,7 +341,8 @@ class Session(LoopFront):
 
     def call_from_thread(self, action: Callable[[bool], object], argument: bool) -> object:
         """Call back, asked for by any thread."""
-        return self.reactor.callFromThread(action, argument)
+        call = getattr(self.reactor, "callFromThread", None)  # a twisted.internet.task.Clock has no threads
+        return call(action, argument) if call is not None else self.reactor.callLater(0, action, argument)
 
     async def breathe(self) -> None:
         """Let the reactor turn."""
