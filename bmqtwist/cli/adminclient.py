@@ -29,6 +29,7 @@ class AdminClient:
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._events: list[tuple[int, int, bytes]] = []
         self._requests = 0
+        self._accepted = False
         try:
             plain = socket.create_connection((host, port), timeout)
         except OSError as error:
@@ -70,6 +71,7 @@ class AdminClient:
         response = control.decode_negotiation(body, encoding_of(specific)).value
         if response is None or response.result.category:
             raise NotAllowed(f"{self._where} refused us: {response.result.message if response else 'no reason given'}")
+        self._accepted = True
         return str(response.broker_identity.host_name)
 
     def run(self, command: str) -> str:
@@ -105,6 +107,8 @@ class AdminClient:
             raise Unreachable(f"{self._where} did not send {what} within {self._timeout:g} s. Is it a broker?") from None
         except OSError as error:
             raise Unreachable(f"The connection to {self._where} broke: {error.strerror or error}") from None
+        if not chunk and self._accepted:
+            raise Unreachable(f"{self._where} closed the connection before {what} came")
         if not chunk:
             raise NotAllowed(f"{self._where} closed the connection instead of sending {what}. Does it want "
                              "authentication, or TLS?")

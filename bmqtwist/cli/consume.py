@@ -34,7 +34,7 @@ from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.sdk.aio import Queue
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import MAX_UNCONFIRMED_BYTES, MAX_UNCONFIRMED_MESSAGES, QueueOptions, Subscription
-from bmqtwist.sdk.results import Result, SdkError
+from bmqtwist.sdk.results import SdkError
 
 _BATCH = 100  # messages printed, and then confirmed, at a time
 
@@ -225,10 +225,8 @@ class Printer:
             try:
                 message.confirm()
             except SdkError as error:
-                if error.result is not Result.NOT_CONNECTED:
-                    raise
-                click.echo(f"bmq: {len(printed) - done} printed message(s) could not be confirmed, there is no "
-                           "connection: they come again", err=True)
+                click.echo(f"bmq: {len(printed) - done} printed message(s) could not be confirmed and come again "
+                           f"({error})", err=True)
                 break
         del self._waiting[:len(printed)]
         self._confirmed += len(printed)

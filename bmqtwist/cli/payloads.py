@@ -179,7 +179,10 @@ async def stdin_chunks(stopping: asyncio.Event, watch: Callable[[int], None]) ->
         if not poll.poll(0):
             await _readable(stopping)
             continue
-        data = os.read(_STDIN, _READ_BYTES)
+        try:
+            data = os.read(_STDIN, _READ_BYTES)
+        except OSError as error:
+            raise BadInput(f"standard input cannot be read: {error.strerror}") from None
         if not data:
             return
         watch(len(data))

@@ -94,8 +94,10 @@ def produce(connection: Connection, uri: str, payload: tuple[str, ...], files: t
         raise click.UsageError("--json-lines reads standard input: leave out payloads and --file.")
     if "" in payload:
         raise click.UsageError("An empty payload cannot be posted: a message needs at least one byte.")
+    if sys.stdin is None and ("-" in files or not (payload or files)):
+        raise click.UsageError("Standard input is closed, and nothing else says what to post.")
     wish = Wish(checked_uri(uri), payload, files, parse_properties(properties), delimiter=delimiter_of(delimiter), **more)
-    if not payload and not files and sys.stdin is not None and sys.stdin.isatty() and not wish.quiet:
+    if not payload and not files and sys.stdin.isatty() and not wish.quiet:
         click.echo("bmq: every line is a message; Ctrl-D ends, Ctrl-C as well", err=True)
 
     async def work(life: Life) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -22,7 +23,7 @@ import click
 
 from bmqtwist.cli.connection import Connection
 from bmqtwist.cli.exits import EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFailed, NotAllowed, Unreachable
-from bmqtwist.errors import BmqError, PeerError
+from bmqtwist.errors import PeerError
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.sdk.aio import Queue, Session
 from bmqtwist.sdk.options import QueueOptions
@@ -48,7 +49,7 @@ class Life:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self.code:
-            self._task.cancel()
+            os._exit(_CODES[number])  # asked twice: neither acknowledgements nor the broker's farewell are waited for
         self.code = _CODES[number]
         self.stopping.set()
 
@@ -142,11 +143,11 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
-    """The outcome of a call in a thread that nobody has to wait for; errors of this package come through."""
+    """The outcome of a call in a thread that nobody has to wait for."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def done(outcome: T | None, error: BmqError | None) -> None:
+    def done(outcome: T | None, error: Exception | None) -> None:
         if future.done():
             return
         if error is not None:
@@ -155,10 +156,11 @@ def in_thread(call: Callable[[], T]) -> asyncio.Future[T]:
             future.set_result(outcome)  # type: ignore[arg-type]
 
     def work() -> None:
-        outcome, failure = None, None
+        outcome: T | None = None
+        failure: Exception | None = None
         try:
             outcome = call()
-        except BmqError as error:
+        except Exception as error:  # noqa: BLE001 - it is raised again where the outcome is awaited
             failure = error
         with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(done, outcome, failure)
@@ -191,9 +193,11 @@ def run(work: Callable[[Life], Awaitable[int]]) -> int:
         life = Life(asyncio.get_running_loop(), task)
         try:
             code = await work(life)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, SdkError) as error:
             if life.error is not None:
                 raise life.error from None
+            if isinstance(error, SdkError):
+                raise
             return life.code
         return life.code or code
     return asyncio.run(main())

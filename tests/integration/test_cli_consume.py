@@ -210,19 +210,27 @@ def test_files_take_any_amount(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_broker_that_comes_back_is_consumed_from_again(tmp_path: Path) -> None:
-    """And one that does not come back in time ends the command with exit code 3."""
+    """One that does not come back in time ends the command with exit code 3, a queue that is not given back with 4."""
     with running_broker(tmp_path) as (broker, cli):
         uri = "bmq://d.priority/restart"
         started = cli.start("consume", uri, "--timeout", "20")
         post(cli, uri, "before")
         started.expect(b"before\n")
+        removed = cli.start("consume", "bmq://d.small/gone", "--timeout", "20")
+        post(cli, "bmq://d.small/gone", "x")
+        removed.expect(b"x\n")
         broker.terminate()
         started.expect(b"connection was lost", "stderr")
+        broker.config.remove_domain("d.small")
         broker.start()
         post(cli, uri, "after")
         started.expect(b"after\n")
+        done = removed.end()
+        assert done.code == 4 and "could not be opened again" in done.err
+        tail = cli.start("tail", uri)
         impatient = cli.start("consume", uri, "--timeout", "1")
         post(cli, uri, "x")
         broker.kill()
         done = impatient.end()
         assert done.code == 3 and "for 1 s after the connection was lost" in done.err
+        assert tail.end().code == 3

@@ -7,11 +7,14 @@ import json
 import os
 import pty
 import select
+import signal
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import DEADLINE, Cli, running_broker
+from cli_kit import BMQ, DEADLINE, Cli, running_broker
 from kit.process import free_port
 
 pytestmark = pytest.mark.process
@@ -154,6 +157,25 @@ def test_without_a_broker_it_fails_at_once(cli: Cli) -> None:
     assert both.code == 0
     patient = cli("produce", "-b", f"tcp://127.0.0.1:{port}", "--wait", "--timeout", "1", "bmq://d.priority/q", "x")
     assert patient.code == 3 and "Connection refused" in patient.err
+
+
+def test_standard_input_that_is_closed_is_said_to_be_so(cli: Cli) -> None:
+    """Exit code 2."""
+    done = subprocess.run(["bash", "-c", f"{BMQ} produce bmq://d.priority/q <&-"], capture_output=True,
+                          env=cli.environment, timeout=DEADLINE, check=False)
+    assert done.returncode == 2 and b"Standard input is closed" in done.stderr
+
+
+def test_a_second_interrupt_ends_it_at_once(cli: Cli) -> None:
+    """Also while the first one waits for something."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        started = cli.start("produce", "-b", f"tcp://127.0.0.1:{listener.getsockname()[1]}", "bmq://d.priority/q", "x")
+        connection = listener.accept()[0]
+        connection.recv(1000)  # it is up and waits for an answer
+        started.signal(signal.SIGINT)
+        started.signal(signal.SIGTERM)
+        assert started.end(10).code in (130, 143)
+        connection.close()
 
 
 def test_a_terminal_shows_progress_and_a_pipe_does_not(cli: Cli) -> None:
