@@ -11,7 +11,7 @@ Start at `core.py`, then `states.py` (what is done with which input in which sta
 exactly one outcome, whatever connections and brokers do.
 """
 
-from bmqtwist.sdk.codecs import BytesCodec, JsonCodec, MsgspecCodec, PydanticCodec
+from bmqtwist.sdk.codecs import BytesCodec, Codec, JsonCodec, MsgspecCodec, PydanticCodec
 from bmqtwist.sdk.effects import Group
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
@@ -20,7 +20,7 @@ from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, 
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = [
-    "Ack", "Address", "BytesCodec", "Credential", "EventKind", "Group", "HealthMonitor", "JsonCodec", "Message",
+    "Ack", "Address", "BytesCodec", "Codec", "Credential", "EventKind", "Group", "HealthMonitor", "JsonCodec", "Message",
     "MsgspecCodec", "PostsFailed", "PropertyType", "PydanticCodec", "QueueOptions", "Result",
     "SdkError", "SessionEvent", "SessionOptions", "Subscription", "parse_brokers",
 ]
