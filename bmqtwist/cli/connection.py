@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 _TIMEOUT_S = 30.0
+_AGAIN_S = 0.2  # between two attempts of --wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,21 @@ class Connection:
             close_timeout_s=self.timeout, disconnect_timeout_s=min(self.timeout, 5.0)), **changes)
 
     def admin(self, as_client: bool = False) -> AdminClient:
-        """A session with the first broker that lets us in. `as_client`: introduced as an application, not as an admin.
+        """A session with the first broker that lets us in. `as_client`: introduced as an application, not as an admin,
+        and without waiting for a broker that is not there.
 
         Raises Unreachable or NotAllowed, whatever the last of them said.
         """
+        end = time.monotonic() + (self.timeout if self.wait and not as_client else 0.0)
+        while True:
+            try:
+                return self._first_admin(as_client)
+            except Unreachable:
+                if time.monotonic() >= end:
+                    raise
+            time.sleep(_AGAIN_S)
+
+    def _first_admin(self, as_client: bool) -> AdminClient:
         from bmqtwist.cli.adminclient import AdminClient
 
         context = self.context()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import select
 import signal
 import subprocess
@@ -111,6 +112,18 @@ class Cli:
                                    env=self.environment, start_new_session=True)
         self._started.append(process)
         return Started(process)
+
+    def watched(self, *arguments: str) -> tuple[Done, bytes]:
+        """Run a command whose standard error is a terminal; what the terminal saw. Its output has to fit a pipe."""
+        near, far = pty.openpty()
+        started = self.start(*arguments, stderr=far)
+        os.close(far)
+        seen = b""
+        with contextlib.suppress(OSError):  # the command has closed the other end
+            while select.select([near], [], [], DEADLINE)[0]:
+                seen += os.read(near, 1 << 16)
+        os.close(near)
+        return started.end(), seen
 
     def cleanup(self) -> None:
         """Leave nothing running."""

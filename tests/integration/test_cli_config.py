@@ -160,6 +160,26 @@ def test_a_password_is_hashed_from_standard_input(cli: Cli) -> None:
     assert cli("password", "--stdin", stdin=b"\n").code == 2
 
 
+def test_storage_files_are_looked_at_with_the_same_manners(tmp_path: Path) -> None:
+    """JSON, exit codes, a closed pipe, and progress where there is much to read."""
+    with running_broker(tmp_path / "broker") as (broker, cli):
+        cli("produce", "bmq://d.priority/stored", "-n", "500", "x")
+        broker.terminate()
+    storage = str(broker.config.storage)
+    verified = cli("storage", "verify", "--json", storage)
+    assert verified.code == 0 and verified.tree["Good"] and verified.out.count(b"\n") == 1
+    assert cli("storage", "verify", str(tmp_path)).code == 2
+    journal = next(path for path in broker.config.storage.glob("*.bmq_journal") if path.stat().st_size > 10_000)
+    pipe = subprocess.run(["bash", "-c", f"{BMQ} storage show {journal} --details | head -1; echo ${{PIPESTATUS[0]}}"],
+                          capture_output=True, env=cli.environment, timeout=30, check=False)
+    assert pipe.stdout.splitlines()[-1] == b"141" and pipe.stderr == b""
+    large = tmp_path / journal.name
+    shutil.copy(journal, large)
+    os.truncate(large, 64 << 20)
+    done, seen = cli.watched("storage", "show", str(large), "--summary")
+    assert done.code == 0 and b"reading" in seen and b"100%" in seen
+
+
 # -- the command as a whole -------------------------------------------------------------------------------------------
 
 def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:

@@ -222,9 +222,12 @@ def test_a_broker_that_comes_back_is_consumed_from_again(tmp_path: Path) -> None
         broker.terminate()
         started.expect(b"connection was lost", "stderr")
         broker.config.remove_domain("d.small")
+        waiting = [cli.start(*command) for command in (("admin", "--wait", "CLUSTERS", "LIST"),
+                                                       ("produce", "--wait", "bmq://d.priority/waiting", "x"))]
         broker.start()
         post(cli, uri, "after")
         started.expect(b"after\n")
+        assert [each.end().code for each in waiting] == [0, 0]
         done = removed.end()
         assert done.code == 4 and "could not be opened again" in done.err
         tail = cli.start("tail", uri)

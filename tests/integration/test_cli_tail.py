@@ -170,6 +170,16 @@ def test_a_bench_keeps_its_rate_and_its_time(cli: Cli) -> None:
     assert [line.split()[0] for line in done.lines[1:]] == ["posted", "to", "consumed", "to", "client"]
 
 
+def test_a_bench_and_a_consumer_show_progress_on_a_terminal(cli: Cli) -> None:
+    """Results go elsewhere."""
+    done, seen = cli.watched("bench", "bmq://d.priority/watched", "-n", "200", "-C", "0", "--size", "16", "--json")
+    assert done.code == 0 and done.tree["posted"] == 200 and b"200/200" in seen
+    done, seen = cli.watched("consume", "bmq://d.priority/watched", "-n", "200", "--hex")
+    assert done.code == 0 and len(done.lines) == 200 and b"200/200" in seen
+    done, seen = cli.watched("consume", "bmq://d.priority/watched", "--idle", "0.2")
+    assert done.code == 0 and seen == b""
+
+
 def test_a_bench_leaves_messages_of_others_alone(cli: Cli) -> None:
     """They are not confirmed, and they are mentioned."""
     uri = "bmq://d.priority/shared"
