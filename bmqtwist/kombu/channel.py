@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MARK = "kombu"  # property of messages that this transport made
 _IDLE = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))  # keeps what it holds, wants nothing more
+_QUIET_S = 0.5  # a queue that delivers nothing for so long is taken for empty by a purge
 _FATES_MAX = 10_000
 _tags = itertools.count(1)
 _fates: OrderedDict[bytes, bool] = OrderedDict()  # GUIDs of messages held when their channel closed: acknowledged since?
@@ -162,9 +163,9 @@ class Channel(virtual.Channel):
         if queue in transport.mailboxes:
             transport.mailboxes[queue].clear()
             return count
-        link, settings, count = transport.link, transport.settings, 0
+        link, count = transport.link, 0
         reader = transport.read(queue, self._options(queue, True))
-        while link.wait(lambda: reader.inbox, max(settings.get_wait_s, 0.5)):
+        while link.wait(lambda: reader.inbox, _QUIET_S):
             while reader.inbox:
                 link.confirm(link.take(reader))
                 count += 1
@@ -239,7 +240,7 @@ class Channel(virtual.Channel):
         if reader is None or queue in transport.consumed:
             return
         if reader.unconfirmed:
-            transport.link.tune(reader, _IDLE)
+            transport.link.tune(reader, _IDLE, wait=True)
         else:
             transport.unread(queue)
 

@@ -236,13 +236,17 @@ class Link:
             self._readers.pop(reader.uri, None)
             self._close(reader.uri)
 
-    def tune(self, reader: Reader, options: QueueOptions) -> None:
-        """Change how a queue is read. Does not wait: while one change is under way only the newest wish is kept."""
+    def tune(self, reader: Reader, options: QueueOptions, wait: bool = False) -> None:
+        """Change how a queue is read. While one change is under way only the newest wish is kept; `wait` until it is so."""
         self._here()
         with self._changed:
             reader.wanted = options
             self._tune(reader)
             self._pump.perform()
+            timeout_s = self.settings.request_timeout_s
+            if wait and not self.wait(lambda: not reader.configuring, timeout_s):
+                self._fail(f"configure {reader.uri}: no answer in {timeout_s:g} s")
+                self.check()
 
     def _tune(self, reader: Reader) -> None:
         if reader.configuring or reader.wanted == reader.options or self.lost or not reader.queue.is_open:
@@ -317,6 +321,7 @@ class Link:
         token = outcome.token
         if isinstance(token, Reader) and isinstance(outcome, Completed):
             token.configuring = False
+            self._changed.notify_all()
             if outcome.result is Result.SUCCESS or not token.queue.is_open:
                 self._tune(token)
             else:

@@ -32,7 +32,7 @@ class Settings:
     confirm_publish: bool = True  # a publish waits until the broker has taken the message into its care
     post_timeout_s: float = 10.0
     request_timeout_s: float = 10.0
-    get_wait_s: float = 0.2  # a get without consumer waits that long for a message, a purge for another one
+    get_wait_s: float = 0.2  # a get without consumer waits that long for a message
 
     def __post_init__(self) -> None:
         for domain in (self.domain, self.broadcast_domain):

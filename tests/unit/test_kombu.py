@@ -167,7 +167,7 @@ class FakeLink:
         self.readers[uri] = Reader(uri, options, inbox_max)
         return self.readers[uri]
 
-    def tune(self, reader: Reader, options: QueueOptions) -> None:
+    def tune(self, reader: Reader, options: QueueOptions, wait: bool = False) -> None:
         if options != reader.options:
             reader.options = options
             self.log.append(("tune", reader.uri, options.effective()[0].max_unconfirmed_messages))
