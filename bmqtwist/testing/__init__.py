@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.broker import Broker
+    from bmqtwist.testing.broker import Broker, Unmet
     from bmqtwist.testing.clock import Clock
     from bmqtwist.testing.faults import Fault, Faults
     from bmqtwist.testing.loop import Stuck, VirtualLoop, run
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from bmqtwist.testing.tx import outcome
 
 _HOMES = {"Broker": "broker", "BrokerProcess": "process", "Clock": "clock", "Fault": "faults", "Faults": "faults",
-          "NotInTime": "process", "Recorder": "recorder", "Stored": "stored", "Stuck": "loop", "VirtualLoop": "loop",
+          "NotInTime": "process", "Recorder": "recorder", "Stored": "stored", "Stuck": "loop", "Unmet": "broker", "VirtualLoop": "loop",
           "outcome": "tx", "run": "loop"}
 
-__all__ = ["Broker", "BrokerProcess", "Clock", "Fault", "Faults", "NotInTime", "Recorder", "Stored", "Stuck",
+__all__ = ["Broker", "BrokerProcess", "Clock", "Fault", "Faults", "NotInTime", "Recorder", "Stored", "Stuck", "Unmet",
            "VirtualLoop", "outcome", "run"]
 
 

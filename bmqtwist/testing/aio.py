@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 _HIGH_BYTES = 64 << 10  # as of asyncio's own transports
 
 
+def settle(future: asyncio.Future[None]) -> None:
+    """Let whoever waits go on."""
+    if not future.done():
+        future.set_result(None)
+
+
 class LoopDriver:
     """Runs the broker on an event loop."""
 
@@ -79,7 +85,6 @@ class MemoryTransport(asyncio.Transport):
 
     def lost(self, reason: str) -> None:
         """From the link: it is gone."""
-        self._closing = self._closing or not reason
         self._driver.soon(self._connection_lost, ConnectionResetError(reason) if reason else None)
 
     def _connection_lost(self, error: Exception | None) -> None:

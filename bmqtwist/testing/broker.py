@@ -43,16 +43,21 @@ if TYPE_CHECKING:
 
     from bmqtwist.sdk import aio, simple, tx
     from bmqtwist.sdk import blazingmq as official
-    from bmqtwist.sdk.pump import PumpFactory
+    from bmqtwist.sdk.pump import Pump, PumpFactory
     from bmqtwist.testing.aio import LoopDriver
     from bmqtwist.testing.port import Port
     from bmqtwist.testing.tx import ReactorDriver
     from bmqtwist.wire.properties import PropertyType
 
 Mode = Literal["priority", "fanout", "broadcast"]
-_JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 4 << 20, 96 << 20, 256 << 10  # of storage files; small ones start quickly
+_JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 2 << 20, 96 << 20, 256 << 10  # of storage files; small ones start quickly
+_HEARTBEATS = {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10}  # missed, of 3 s each
 _PORT = 30114  # nobody listens there; it only has to be named
 _ADVANCE_STEPS_MAX = 1000  # of one jump of the clock: housekeeping may come late, but in order
+
+
+class Unmet(AssertionError):
+    """Something that a test asserted of a broker is not so; the text ends in the transcript."""
 
 
 class Driver(Protocol):
@@ -85,7 +90,7 @@ class Broker:
         self._links: dict[Link, None] = {}
         self._drivers: dict[Any, Driver] = {}
         self._names: dict[str, str] = {}
-        self._name_count = self._ports = 0
+        self._ports = 0
         self._port: Port | None = None
         self._running = False
         self._changed = threading.Condition(self.lock)
@@ -102,10 +107,10 @@ class Broker:
                consistency: Literal["eventual", "strong"] = "eventual", **parameters: Any) -> str:
         """Make a domain, or change one; its name.
 
-        `app_ids`: of a fanout domain. `max_messages`, `max_bytes`: of each queue. `max_delivery_attempts`: 0 = no limit.
-        `ttl`: seconds. `subscriptions`: expression by appId ("" for a domain that is no fanout). `parameters`: other
-        members of a domain's file, by their names there (`deduplicationTimeMs`, `maxConsumers`, ...). LocalError if the
-        broker would not take the domain.
+        `app_ids`: of a fanout domain. `max_messages`, `max_bytes`: of each queue; the message that exceeds them is
+        still taken, the next one refused. `max_delivery_attempts`: 0 = no limit. `ttl`: seconds. `subscriptions`:
+        expression by appId ("" for a domain that is no fanout). `parameters`: other members of a domain's file, by their
+        names there (`deduplicationTimeMs`, `maxConsumers`, ...). LocalError if the broker would not take the domain.
         """
         text = plain_domain(name, mode, app_ids=app_ids, in_memory=in_memory, max_messages=max_messages,
                             max_bytes=max_bytes, max_delivery_attempts=max_delivery_attempts, ttl=ttl,
@@ -118,6 +123,7 @@ class Broker:
                 try:
                     self.node.broker.reconfigure(name)
                 except BaseException:
+                    self.node.broker.provider.forget(name)
                     self._table.texts.pop(name)
                     if before is not None:
                         self._table.texts[name] = before
@@ -151,8 +157,8 @@ class Broker:
         """A session of `bmqtwist.sdk.blazingmq` with this broker; options as of that. It has threads, so the broker's
         clock runs with the machine's from now on."""
         from bmqtwist.sdk import blazingmq as official
-        self.clock.follow_machine()
-        made = type("Session", (official.Session,), {"_make_pump": staticmethod(self.pump(name))})
+        pump = partial(self._threaded_pump, name=name)
+        made = type("Session", (official.Session,), {"_make_pump": staticmethod(pump)})
         return made(on_session_event, on_message, **options)  # type: ignore[no-any-return]
 
     def connector(self, name: str = "") -> aio.Connector:
@@ -160,7 +166,6 @@ class Broker:
         import asyncio
 
         from bmqtwist.testing.aio import MemoryTransport
-        name = name or self._new_name()
 
         async def connect(make_protocol: Callable[[], asyncio.Protocol], address: object,
                           tls: object) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
@@ -173,12 +178,16 @@ class Broker:
     def endpoint(self, reactor: Any, name: str = "") -> tx.MakeEndpoint:
         """What `bmqtwist.sdk.tx.Session(endpoint=...)` wants: every address leads here. `name`: as of `connect`."""
         from bmqtwist.testing.tx import endpoints
-        return endpoints(self, name or self._new_name(), reactor)
+        return endpoints(self, name, reactor)
 
     def pump(self, name: str = "") -> PumpFactory:
         """What `bmqtwist.sdk.simple.Session(pump=...)` wants. `name`: as of `connect`."""
         from bmqtwist.testing.pump import MemoryPump
-        return partial(MemoryPump, self, name or self._new_name())
+        return partial(MemoryPump, self, name)
+
+    def _threaded_pump(self, *arguments: Any, name: str = "") -> Pump:
+        self.clock.follow_machine()
+        return self.pump(name)(*arguments)
 
     def listen(self, port: int = 0) -> str:
         """Take TCP connections at 127.0.0.1, too; the address `tcp://127.0.0.1:PORT`. The broker's clock runs with the
@@ -195,21 +204,22 @@ class Broker:
         address it is given."""
         from unittest import mock
 
-        from bmqtwist.sdk import aio, simple
+        from bmqtwist.sdk import aio, simple, tx
         from bmqtwist.sdk import blazingmq as official
-        connect, pump = self.connector, self.pump
 
-        async def connected(*arguments: Any) -> Any:
-            return await connect()(*arguments)  # a name for each session would need to know which it is
+        def endpoint(session: Any, address: Any) -> Any:
+            return self.endpoint(session.reactor)(address)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.dict(aio.Session.__init__.__kwdefaults__, connect=connected))
-            stack.enter_context(mock.patch.dict(simple.Session.__init__.__kwdefaults__, pump=lambda *a: pump()(*a)))
-            stack.enter_context(mock.patch.object(official.Session, "_make_pump", staticmethod(lambda *a: pump()(*a))))
+            for front, changes in ((aio.Session, {"connect": self.connector()}), (simple.Session, {"pump": self.pump()})):
+                stack.enter_context(mock.patch.dict(front.__init__.__kwdefaults__, changes))
+            stack.enter_context(mock.patch.object(official.Session, "_make_pump", staticmethod(self._threaded_pump)))
+            stack.enter_context(mock.patch.object(tx.Session, "_hostname_endpoint", endpoint))
             yield self
 
     def connect(self, name: str, sink: Sink) -> Link:
         """A connection; whoever has an event loop of his own hands in a Sink. ConnectionRefusedError if the broker is
-        down or a fault says so. `name` is what faults and the recorder call it; "" = made up when it negotiates."""
+        down or a fault says so. `name` is what faults and the recorder call it; "" = client1, client2, ... in the order of
+        their first negotiation."""
         with self.lock:
             if not self.up or not self.node.broker.serving:
                 raise ConnectionRefusedError("the broker is down")
@@ -219,7 +229,8 @@ class Broker:
             self._tick_node()
             link = Link(self, name, sink)
             self._links[link] = None
-            self.note("connected", name)
+            if name:
+                self.note("connected", name)
             return link
 
     def disconnect(self, client: str | None = None) -> int:
@@ -284,6 +295,7 @@ class Broker:
     def assert_posted(self, uri: str, payload: bytes | None = None, properties: Mapping[str, object] | None = None, *,
                       count: int | None = None, client: str | None = None) -> list[Post]:
         """Posts to the queue with that payload and at least those properties: `count`, or at least one. Those."""
+        __tracebackhide__ = True
         found = [post for post in self.recorder.posts(uri, client) if post.matches(payload, properties)]
         wanted = "at least one post" if count is None else f"{count} post(s)"
         self._check(len(found) == count if count is not None else bool(found),
@@ -292,6 +304,7 @@ class Broker:
 
     def assert_confirmed(self, uri: str, count: int | None = None, *, client: str | None = None) -> list[Confirm]:
         """`count` messages of the queue (of the app) are confirmed; without it all that were delivered, at least one."""
+        __tracebackhide__ = True
         found = self.recorder.confirms(uri, client)
         guids = {(confirm.app, confirm.guid) for confirm in found}
         delivered = {(delivery.app, delivery.guid) for delivery in self.recorder.deliveries(uri, client)}
@@ -304,12 +317,14 @@ class Broker:
 
     def assert_empty(self, uri: str) -> None:
         """Nothing is outstanding in the queue (for the app)."""
+        __tracebackhide__ = True
         left = self.messages(uri)
         self._check(not left, f"{uri} holds {len(left)} message(s):\n" + "\n".join(map(str, left[:20])))
 
     def _check(self, good: bool, complaint: str) -> None:
+        __tracebackhide__ = True
         if not good:
-            raise AssertionError(f"{complaint}\n\n{self.recorder.transcript()}")
+            raise Unmet(f"{complaint}\n\n{self.recorder.transcript()}")
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -379,9 +394,16 @@ class Broker:
             target = self.clock() + seconds
             while (deadline := self.next_deadline()) is not None and deadline < target:
                 self.clock.reach(min(target, max(deadline, self.clock() + step)))
+                self._nobody_is_silent()
                 self.run()
             self.clock.reach(target)
+            self._nobody_is_silent()
             self.run()
+
+    def _nobody_is_silent(self) -> None:
+        """Clients that could not know that time has passed are not missing a heartbeat."""
+        for link in self._links:
+            link.session.last_received, link.session.missed_heartbeats = self.clock(), 0
 
     def jump(self, seconds: float | None) -> float:
         """Let the clock jump to when the broker has something to do next, at most so many seconds; how many."""
@@ -401,6 +423,8 @@ class Broker:
         """Wait until a condition is true; it is asked whenever something happened at the broker. AssertionError with the
         transcript after `timeout_s` seconds of the event loop."""
         import asyncio
+
+        from bmqtwist.testing.aio import settle
         loop = asyncio.get_running_loop()
         driver = self.loop_driver(loop)
         end = loop.time() + timeout_s
@@ -408,7 +432,7 @@ class Broker:
             changed = loop.create_future()
 
             def wake(changed: asyncio.Future[None] = changed) -> None:
-                driver.soon(lambda: changed.done() or changed.set_result(None))
+                driver.soon(settle, changed)
             self._waiters.append(wake)
             try:
                 await asyncio.wait_for(changed, end - loop.time())
@@ -492,16 +516,9 @@ class Broker:
         self._ports += 1
         return 40000 + self._ports % 20000
 
-    def _new_name(self) -> str:
-        with self.lock:
-            self._name_count += 1
-            return f"client{self._name_count}"
-
     def name_of(self, process: str) -> str:
         """From links: the name of a client that was given none, by how it introduces itself."""
-        if process not in self._names:
-            self._names[process] = self._new_name()
-        return self._names[process]
+        return self._names.setdefault(process, f"client{len(self._names) + 1}")
 
     def forget(self, link: Link, reason: str) -> None:
         """From links: it is closed."""
@@ -524,6 +541,6 @@ class Broker:
 @lru_cache(maxsize=1)
 def _default_configuration() -> Configuration:
     storage = PurePosixPath("/memory/storage")
-    return configuration(broker_config(storage, _PORT), clusters_config(
+    return configuration(broker_config(storage, _PORT, heartbeats=_HEARTBEATS), clusters_config(
         storage, _PORT, 1, partition={"maxJournalFileSize": _JOURNAL_BYTES, "maxDataFileSize": _DATA_BYTES,
                                       "maxQlistFileSize": _QLIST_BYTES}))

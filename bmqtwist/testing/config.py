@@ -153,8 +153,8 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
     """The text of a domain's file from what `Broker.domain` takes; LocalError if that is contradictory."""
     if (mode == "fanout") != bool(app_ids):
         raise LocalError(f"domain {name}: app_ids are what a fanout domain has, and no other")
-    limits = {key: value for key, value in (("queue_messages", max_messages), ("queue_bytes", max_bytes))
-              if value is not None}
+    limits: dict[str, Any] = {key: value for key, value in (("queue_messages", max_messages), ("queue_bytes", max_bytes))
+                              if value is not None}
     given = [app_subscription(app, text) for app, text in (subscriptions or {}).items()]
     return json.dumps(domain_config(
         name, mode, apps=tuple(app_ids), in_memory=in_memory or mode == "broadcast", subscriptions=given,

@@ -245,9 +245,10 @@ class Negotiation(Request):
 
 @dataclass(kw_only=True)
 class Other(Event):
-    """A signal without content: heartbeats, disconnects, answers, credentials."""
+    """A signal without content: heartbeats, disconnects, answers, credentials. `quiet` ones are in no transcript."""
 
     what: str = ""
+    quiet: bool = False
 
     @property
     def text(self) -> str:

@@ -3,8 +3,8 @@
     from bmqtwist.testing import run
     run(main())             # `await asyncio.sleep(30)` takes no time
 
-While a thread works for the loop, or a real socket or pipe is watched, time passes as usual: nothing else could tell
-how long those take.
+While a thread works for the loop, or a real socket or pipe is watched, time passes as usual: nobody can tell how long
+those take.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from bmqtwist.testing.clock import START_S
 
 SECONDS_MAX = 3600.0  # of virtual time, for one `run`
 GRACE_S = 3600.0  # virtual time for cleaning up after that
 T = TypeVar("T")
+_Ts = TypeVarTuple("_Ts")
 
 
 class Stuck(AssertionError):
     """The virtual time that was allowed has passed and what was waited for has not come."""
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[valid-type,misc]
+class _Selector(selectors.DefaultSelector):
     """Jumps where others wait."""
 
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """What is ready; with nothing ready the loop's time goes to where it would have waited until."""
-        ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        ready = super().select(0)
         if ready or timeout is not None and timeout <= 0:
             return ready
         if self.loop.threads or len(self.get_map()) > 1:  # one is the loop's own
@@ -77,12 +79,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             lines.append(f"  {task.get_name()}: {getattr(task.get_coro(), '__qualname__', task.get_coro())} at {where}")
         return "tasks that wait:\n" + "\n".join(sorted(lines)) if lines else "no task waits"
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[Unpack[_Ts]], T],
+                        *args: Unpack[_Ts]) -> asyncio.Future[T]:
         """As usual; virtual time stands until the thread is done."""
         future = super().run_in_executor(executor, func, *args)
         self.threads += 1
         future.add_done_callback(self._thread_done)
         return future
+
+    async def shutdown_default_executor(self, *args: Any, **options: Any) -> None:
+        """As usual; it is a thread that waits for the others."""
+        self.threads += 1
+        try:
+            await super().shutdown_default_executor(*args, **options)
+        finally:
+            self.threads -= 1
 
     def _thread_done(self, future: asyncio.Future[Any]) -> None:
         self.threads -= 1

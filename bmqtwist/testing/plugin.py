@@ -121,16 +121,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None],
     """Show what happened at the brokers of a failed test."""
     report = yield
     if report.failed and ("bmqtwist.testing.broker" in sys.modules or "bmqtwist.testing.process" in sys.modules):
-        _explain(item, report)
+        _explain(item, call, report)
     return report
 
 
-def _explain(item: pytest.Item, report: pytest.TestReport) -> None:
-    from bmqtwist.testing.broker import Broker
+def _explain(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    from bmqtwist.testing.broker import Broker, Unmet
     from bmqtwist.testing.process import BrokerProcess
     lines = int(item.config.getini("bmq_transcript_lines"))
     for name, value in getattr(item, "funcargs", {}).items() if lines else ():
-        if isinstance(value, Broker):
+        if isinstance(value, Broker) and not (call.excinfo and isinstance(call.excinfo.value, Unmet)):
             report.sections.append((f"{name}: transcript", value.recorder.transcript(lines)))
         elif isinstance(value, BrokerProcess):
             report.sections.append((f"{name}: log", "\n".join(line[:400] for line in value.log()[-lines:])))

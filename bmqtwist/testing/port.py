@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from bmqtwist.testing.aio import LoopDriver
+from bmqtwist.testing.aio import LoopDriver, settle
 
 if TYPE_CHECKING:
     from bmqtwist.testing.broker import Broker
@@ -97,7 +97,7 @@ class Port:
     async def _serve(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
-        self._stop = lambda: over.done() or over.set_result(None)
+        self._stop = lambda: settle(over)
         self.driver = driver = self._broker.loop_driver(loop)
         server: Any = await loop.create_server(lambda: _Accepted(self._broker, driver), LOOPBACK, self._number)
         self._number = server.sockets[0].getsockname()[1]

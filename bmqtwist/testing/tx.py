@@ -179,12 +179,12 @@ def outcome(waiting: Deferred[T] | Coroutine[Any, Any, T], clock: Clock, seconds
     deferred.addBoth(results.append)
     end = clock.seconds() + seconds_max
     while not results:
-        calls = clock.getDelayedCalls()
+        calls: Any = clock.getDelayedCalls()
         if not calls:
             raise Stuck("no call is due: the Deferred would never fire")
         if clock.seconds() > end:
             raise Stuck(f"the Deferred has not fired in {seconds_max:g} s")
-        clock.advance(max(0.0, min(call.getTime() for call in calls) - clock.seconds()))
+        clock.advance(max(0.0, min(each.getTime() for each in calls) - clock.seconds()))
     if isinstance(results[0], Failure):
         results[0].raiseException()
     return results[0]  # type: ignore[no-any-return]

@@ -76,7 +76,8 @@ class Wiretap:
         return found
 
     def _other(self, kind: str, whole: bytes, what: str = "") -> Unit:
-        return Unit(kind, whole, events.Other(time=self.now, client=self.client, what=what or kind))
+        return Unit(kind, whole, events.Other(time=self.now, client=self.client, what=what or kind,
+                                              quiet=kind in ("heartbeat", "answer")))
 
     def _uri(self, queue_id: int) -> str:
         return self._uris.get(queue_id, f"(queue id {queue_id})")

@@ -1,0 +1,354 @@
+"""The test kit's faults: each of them, at the front where it matters and against what clients make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+
+from bmqtwist.errors import LocalError
+from bmqtwist.sdk import EventKind, QueueOptions, Result, SdkError
+from bmqtwist.testing import Broker, outcome, run
+
+URI = "bmq://bmq.test.persistent.priority/q"
+OTHER = "bmq://bmq.test.persistent.priority/other"
+FANOUT = "bmq://bmq.test.persistent.fanout/q"
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """A broker."""
+    with Broker() as made:
+        yield made
+
+
+# -- refuse ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [Result.LIMIT_MESSAGES, Result.LIMIT_BYTES, Result.STORAGE_FAILURE, Result.NOT_READY,
+                                    Result.UNKNOWN])
+def test_posts_are_refused_with_a_status(broker: Broker, status: Result) -> None:
+    async def scenario() -> None:
+        async with broker.session() as session:
+            queue = await session.open(URI, write=True)
+            with broker.faults.refuse("post", status=status, times=1) as fault:
+                assert (await queue.post(b"no")).status is status
+                assert fault.hits == 1 and not fault.active
+                assert (await queue.post(b"yes")).ok
+    run(scenario())
+    assert [(post.status, post.fate) for post in broker.recorder.posts(URI)] == [(status, "refused"), (Result.SUCCESS, "")]
+    assert [each.payload for each in broker.messages(URI)] == [b"yes"]
+
+
+def test_a_fault_counts_for_single_messages_of_a_batch(broker: Broker) -> None:
+    broker.faults.refuse("post", uri=URI, times=2)
+
+    async def scenario() -> list[bool]:
+        async with broker.session() as session:
+            queue, other = await session.open(URI, write=True), await session.open(OTHER, write=True)
+            other.post_nowait(b"untouched")
+            return [ack.ok for ack in await queue.post_many([b"1", b"2", b"3"])]
+    assert run(scenario()) == [False, False, True]
+    assert [each.payload for each in broker.messages(URI)] == [b"3"]
+    assert [each.payload for each in broker.messages(OTHER)] == [b"untouched"]
+
+
+def test_opens_and_configures_are_refused(broker: Broker) -> None:
+    async def scenario() -> None:
+        async with broker.session() as session:
+            with broker.faults.refuse("open", uri=URI, status=Result.NOT_READY, reason="not today"):
+                with pytest.raises(SdkError, match="not today") as caught:
+                    await session.open(URI, write=True)
+                assert caught.value.result is Result.NOT_READY
+                await session.open(OTHER, write=True)
+            queue = await session.open(URI, read=True)
+            with broker.faults.refuse("configure", status=Result.INVALID_ARGUMENT), pytest.raises(SdkError) as caught:
+                await queue.configure(QueueOptions(max_unconfirmed_messages=1))
+            assert caught.value.result is Result.INVALID_ARGUMENT
+    run(scenario())
+    assert [(each.status, each.fate) for each in broker.recorder.opens(URI)] == [
+        (Result.NOT_READY, "refused"), (Result.SUCCESS, "")]
+
+
+def test_a_negotiation_is_refused(broker: Broker) -> None:
+    broker.faults.refuse("negotiation", reason="wrong door")
+
+    async def scenario() -> None:
+        with pytest.raises(SdkError, match="wrong door"):
+            await broker.session().start()
+    run(scenario())
+
+
+def test_connections_are_refused_until_they_are_not(broker: Broker) -> None:
+    async def scenario() -> float:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        async with broker.session(name="app", backoff_first_s=1.0):
+            return loop.time() - begun
+    fault = broker.faults.refuse("connection", client="app", times=3)
+    assert run(scenario()) > 1.0
+    assert fault.hits == 3
+    assert [note.what for note in broker.recorder.notes()].count("connection refused by the test") == 3
+
+
+@pytest.mark.parametrize("arm", [
+    lambda faults: faults.refuse("delivery"), lambda faults: faults.refuse("post", status=Result.REFUSED),
+    lambda faults: faults.refuse("open", status=Result.LIMIT_BYTES), lambda faults: faults.drop("nonsense"),
+    lambda faults: faults.drop("connection"), lambda faults: faults.drop(uri="nonsense")])
+def test_a_fault_that_cannot_be_is_an_error(broker: Broker, arm: Any) -> None:
+    with pytest.raises(LocalError):
+        arm(broker.faults)
+    assert broker.faults.armed == []
+
+
+# -- drop -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_ack_after_a_reconnect_is_made_good_without_a_second_message(broker: Broker) -> None:
+    async def scenario() -> None:
+        async with broker.session() as session:
+            queue = await session.open(URI, write=True)
+            broker.faults.drop("ack", times=1)
+            later = asyncio.ensure_future(queue.post(b"once"))
+            await asyncio.sleep(1)
+            assert not later.done()
+            broker.disconnect()
+            assert (await later).ok
+    run(scenario())
+    assert len(broker.recorder.posts(URI)) == 2
+    assert len(broker.messages(URI)) == 1
+    assert [ack.fate for ack in broker.recorder.acks(URI)] == ["dropped", ""]
+
+
+def test_a_silent_broker_is_noticed_and_left(broker: Broker) -> None:
+    kinds: list[EventKind] = []
+
+    async def scenario() -> None:
+        async with broker.session(name="app", on_event=lambda event: kinds.append(event.kind)) as session:
+            queue = await session.open(URI, write=True)
+            with broker.faults.drop(client="app") as silence:
+                await broker.until(lambda: EventKind.CONNECTION_LOST in kinds, 600)
+                assert silence.hits > 0
+            assert (await queue.post(b"back")).ok
+    run(scenario())
+    assert EventKind.STATE_RESTORED in kinds
+
+
+def test_dropped_confirms_bring_a_message_again(broker: Broker) -> None:
+    broker.put(FANOUT, b"x")
+    broker.faults.drop("confirm", uri=f"{FANOUT}?id=foo", times=1)
+    with broker.blocking_session() as session:
+        for app in ("foo", "bar"):
+            queue = session.open(f"{FANOUT}?id={app}", read=True)
+            with queue.get(10):  # type: ignore[union-attr]
+                pass
+            queue.close()
+    assert broker.messages(FANOUT)[0].apps == ("foo", "baz")
+
+
+# -- delay and stall --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_delayed_arrives_later_and_in_order(broker: Broker) -> None:
+    async def scenario() -> list[float]:
+        loop = asyncio.get_running_loop()
+        async with broker.session() as session:
+            queue = await session.open(URI, write=True)
+            begun, took = loop.time(), []
+            with broker.faults.delay(30, "post", times=1):
+                posts = [asyncio.ensure_future(queue.post(b"%d" % number)) for number in range(2)]
+                for post in asyncio.as_completed(posts):
+                    assert (await post).ok
+                    took.append(loop.time() - begun)
+            return took
+    took = run(scenario())
+    assert all(seconds == pytest.approx(30, abs=0.1) for seconds in took)
+    assert [each.payload for each in broker.messages(URI)] == [b"0", b"1"]
+    assert broker.recorder.posts(URI)[0].fate == "delayed 30 s"
+
+
+def test_deliveries_are_delayed_for_one_client_only(broker: Broker) -> None:
+    async def scenario() -> list[float]:
+        loop = asyncio.get_running_loop()
+        async with broker.session(name="slow") as slow, broker.session(name="fast") as fast:
+            queues = [await each.open(f"{FANOUT}?id={app}", read=True) for each, app in ((slow, "foo"), (fast, "bar"))]
+            broker.faults.delay(5, "delivery", client="slow")
+            begun = loop.time()
+            broker.put(FANOUT, b"x")
+            took = []
+            for queue in reversed(queues):
+                await queue.get()
+                took.append(loop.time() - begun)
+            return took
+    fast, slow = run(scenario())
+    assert fast == pytest.approx(0, abs=0.01) and slow == pytest.approx(5, abs=0.01)
+
+
+def test_a_stalled_connection_fills_the_send_buffer_and_posts_wait_for_room(broker: Broker) -> None:
+    async def scenario() -> None:
+        options = {"channel_high_bytes": 10_000, "channel_low_bytes": 5_000, "post_wait_s": 2.0}
+        async with broker.session(**options) as session:
+            queue = await session.open(URI, write=True)
+            with broker.faults.stall("post"):
+                first = [asyncio.ensure_future(queue.post(bytes([65 + n]) * 6000)) for n in range(2)]
+                await asyncio.sleep(1)
+                with pytest.raises(SdkError) as caught:
+                    await queue.post(b"no room")
+                assert caught.value.result is Result.BW_LIMIT
+                assert broker.messages(URI) == []
+            assert all(ack.ok for ack in await asyncio.gather(*first))
+            assert (await queue.post(b"room")).ok
+    run(scenario())
+    assert [each.payload[:4] for each in broker.messages(URI)] == [b"AAAA", b"BBBB", b"room"]
+
+
+def test_a_stall_pauses_a_producer_under_twisted_and_a_blocking_one(broker: Broker) -> None:
+    clock = Clock()
+    session = broker.tx_session(clock, channel_high_bytes=10_000, channel_low_bytes=5_000, post_wait_s=2.0)
+    outcome(session.start(), clock)
+    queue = outcome(session.open(URI, write=True), clock)
+    with broker.faults.stall("post"):
+        first = queue.post(b"A" * 12_000)
+        clock.advance(1)
+        with pytest.raises(SdkError):
+            outcome(queue.post(b"no room"), clock)
+    assert outcome(first, clock).ok
+    outcome(session.stop(), clock)
+
+    with broker.blocking_session(channel_high_bytes=10_000, channel_low_bytes=5_000, post_wait_s=2.0) as plain:
+        out = plain.open(URI, write=True)
+        stalled = broker.faults.stall("post")
+        out.post_nowait(b"B" * 12_000)
+        plain.step()
+        with pytest.raises(SdkError):
+            out.post_nowait(b"no room")
+            out.post(b"no room")
+        stalled.end()
+        out.flush()
+    assert [each.payload[:1] for each in broker.messages(URI)] == [b"A", b"B"]
+
+
+def test_a_consumer_that_does_not_read_gets_everything_once_it_does(broker: Broker) -> None:
+    broker.domain("large")
+
+    async def scenario() -> None:
+        async with broker.session(name="app") as session:
+            queue = await session.open("bmq://large/q", read=True)
+            with broker.faults.stall("delivery"):
+                for number in range(40):
+                    broker.put("bmq://large/q", b"%02d" % number * 250_000)
+                await asyncio.sleep(1)
+            for number in range(40):
+                async with await queue.get() as message:
+                    assert message.payload[:2] == b"%02d" % number
+    run(scenario())
+    broker.assert_empty("bmq://large/q")
+
+
+# -- kill -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_connection_is_killed_before_or_after_a_post_arrives(broker: Broker, after: bool) -> None:
+    held: list[int] = []
+
+    async def scenario() -> None:
+        async with broker.session() as session:
+            queue = await session.open(URI, write=True)
+            broker.faults.kill("post", after=after)
+            later = asyncio.ensure_future(queue.post(b"x"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            held.append(len(broker.messages(URI)))
+            assert (await later).ok
+    run(scenario())
+    assert held == [1 if after else 0]
+    assert len(broker.messages(URI)) == 1, "the second attempt is known for what it is"
+    assert [post.fate for post in broker.recorder.posts(URI)] == ["then killed" if after else "killed", ""]
+    assert len(broker.recorder.negotiations()) == 2
+
+
+def test_what_stood_behind_in_the_same_write_is_lost_with_the_connection(broker: Broker) -> None:
+    async def scenario() -> None:
+        async with broker.session() as session:
+            queue = await session.open(URI, write=True)
+            broker.faults.kill("post")
+            assert all(ack.ok for ack in await queue.post_many([b"1", b"2"]))
+    run(scenario())
+    assert [post.fate for post in broker.recorder.posts(URI)] == ["killed", "lost with the connection", "", ""]
+    assert [each.payload for each in broker.messages(URI)] == [b"1", b"2"]
+
+
+def test_a_delivery_that_killed_the_connection_comes_again(broker: Broker) -> None:
+    broker.put(URI, b"x")
+    broker.faults.kill("delivery", after=True)
+    with broker.blocking_session() as session:
+        queue = session.open(URI, read=True)
+        messages = [queue.get(100), queue.get(100)]
+    assert [message.redelivered for message in messages if message] == [False, True]
+
+
+def test_a_crash_keeps_what_was_acknowledged_unless_it_was_in_memory(broker: Broker) -> None:
+    volatile = "bmq://bmq.test.mem.priority/q"
+    for uri in (URI, volatile):
+        broker.put(uri, b"x")
+    broker.crash()
+    assert not broker.up
+    with pytest.raises(SdkError):
+        broker.blocking_session(connect_timeout_s=5)
+    broker.start()
+    assert len(broker.messages(URI)) == 1
+    broker.assert_empty(volatile)
+
+
+def test_a_graceful_stop_waits_for_consumers_and_a_restart_brings_everything_back(broker: Broker) -> None:
+    broker.put(URI, b"x")
+
+    async def scenario() -> None:
+        async with broker.session() as session:
+            queue = await session.open(URI, read=True)
+            held = await queue.get()
+            broker.restart()
+            again = await queue.get()
+            assert again.guid == held.guid
+            again.confirm()
+    run(scenario())
+    broker.assert_empty(URI)
+    broker.restart()
+    broker.assert_empty(URI)
+
+
+def test_faults_work_for_clients_at_a_port(broker: Broker) -> None:
+    import blazingmq
+    url = broker.listen()
+    acks: list[Any] = []
+    session = blazingmq.Session(lambda event: None, broker=url)
+    session.open_queue(URI, write=True)
+    broker.faults.refuse("post", status=Result.STORAGE_FAILURE, times=1)
+    broker.faults.delay(0.3, "ack", times=1)
+    begun = time.monotonic()
+    session.post(URI, b"x", on_ack=acks.append)
+    broker.wait_until(lambda: acks)
+    assert acks[0].status is blazingmq.AckStatus.STORAGE_FAILURE
+    assert time.monotonic() - begun >= 0.29
+    broker.faults.kill("post", after=True)
+    session.post(URI, b"y", on_ack=acks.append)
+    broker.wait_until(lambda: len(acks) == 2, 30)
+    assert acks[1].status is blazingmq.AckStatus.SUCCESS
+    session.stop()
+    assert [each.payload for each in broker.messages(URI)] == [b"y"]
+
+
+def test_the_names_of_clients_last_over_reconnects(broker: Broker) -> None:
+    async def scenario() -> None:
+        async with broker.session() as first, broker.session(name="second"):
+            assert broker.clients == ["client1", "second"]
+            await first.open(URI, write=True)
+            assert broker.disconnect("client1") == 1
+            await broker.until(lambda: "client1" in broker.clients)
+    run(scenario())
+    assert broker.clients == []
