@@ -39,7 +39,7 @@ class _Accepted(asyncio.Protocol):
             with self._broker.lock:
                 self._link.send(data)
 
-    def connection_lost(self, reason: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """From the loop: the client is gone."""
         if self._link is not None:
             with self._broker.lock:
