@@ -41,6 +41,7 @@ class Wire(Protocol):
 
     def arrive(self, data: bytes) -> int:
         """The broker wrote; how many bytes the connection has not taken yet."""
+        ...
 
     def end(self) -> None:
         """The broker closed the connection."""
