@@ -51,7 +51,7 @@ class Transport(virtual.Transport):
         self._link: Link | None = None
         self._loop: Any = None
 
-    def driver_version(self) -> str:
+    def driver_version(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Ours."""
         return __version__
 
@@ -70,7 +70,7 @@ class Transport(virtual.Transport):
             raise LinkLost("not connected")
         return self._link
 
-    def verify_connection(self, connection: Any) -> bool:
+    def verify_connection(self, connection: Any) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Is this connection of use? It is taken for that until its loss was raised somewhere: kombu would replace it
         without a word, and its consumers would wait for ever."""
         return self._link is not None and not self._link.told
