@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
 
 from bmqtwist.errors import AckStatus, BmqError, Category
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bmqtwist.sdk.queues import Queue
 
 
-class Result(str, Enum):
+class Result(StrEnum):
     """Outcome of a request, a post or a connection."""
 
     SUCCESS = "SUCCESS"  # done; of a post: the broker has it
@@ -33,9 +33,6 @@ class Result(str, Enum):
     QUEUE_SUSPENDED = "QUEUE_SUSPENDED"  # no posts while the host is unhealthy
     PAYLOAD_EMPTY = "PAYLOAD_EMPTY"  # a message has at least one byte
     PAYLOAD_TOO_BIG = "PAYLOAD_TOO_BIG"  # more than 64 MiB with its properties
-
-    def __str__(self) -> str:
-        return self.value
 
 
 _BY_CATEGORY = {
