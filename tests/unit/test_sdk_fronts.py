@@ -108,7 +108,11 @@ def test_a_blocking_call_in_each_of_many_callbacks_does_not_stack_up() -> None:
     async def scenario() -> None:
         session = await front.start()
         other = session.open(OTHER, write=True)
-        queue = session.open(URI, read=True, write=True, on_message=lambda m: (m.confirm(), posted.append(other.post(m.payload))))
+
+        def on_message(message: Message) -> None:
+            message.confirm()
+            posted.append(other.post(message.payload))
+        queue = session.open(URI, read=True, write=True, on_message=on_message)
         queue.post_many([b"%d" % number for number in range(1000)])
         await front.until(lambda: len(posted) == 1000)
         session.stop()
