@@ -66,6 +66,7 @@ class Driver(Protocol):
     @property
     def over(self) -> bool:
         """Is the loop closed?"""
+        ...
 
     def arm(self, seconds: float | None) -> None:
         """Call `Broker.run` after so many seconds; None = there is nothing to do."""

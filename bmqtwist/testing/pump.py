@@ -58,7 +58,11 @@ class MemoryPump(Pump):
         self._end: _End | None = None
         self._link: Link | None = None
         self._idle_s = 0.0
-        super().__init__(options, dispatch, tls)
+
+        def told(effect: object) -> None:
+            self._idle_s = 0.0
+            dispatch(effect)
+        super().__init__(options, told, tls)
 
     def clock(self) -> float:
         """The broker's clock."""
@@ -105,7 +109,6 @@ class MemoryPump(Pump):
     def step(self, timeout_s: float | None = None) -> None:
         """Do what there is to do; with nothing to do wait, or let the clock jump, at most that long."""
         if self._work():
-            self._idle_s = 0.0
             return
         due, now = self.core.deadline(), self.clock()
         wait = [each for each in (timeout_s, None if due is None else due - now) if each is not None]
