@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from bmqtwist.testing.tx import outcome
 
 _HOMES = {"Broker": "broker", "BrokerProcess": "process", "Clock": "clock", "Fault": "faults", "Faults": "faults",
-          "NotInTime": "process", "Recorder": "recorder", "Stored": "stored", "Stuck": "loop", "Unmet": "broker", "VirtualLoop": "loop",
-          "outcome": "tx", "run": "loop"}
+          "NotInTime": "process", "Recorder": "recorder", "Stored": "stored", "Stuck": "loop", "Unmet": "broker",
+          "VirtualLoop": "loop", "outcome": "tx", "run": "loop"}
 
 __all__ = ["Broker", "BrokerProcess", "Clock", "Fault", "Faults", "NotInTime", "Recorder", "Stored", "Stuck", "Unmet",
            "VirtualLoop", "outcome", "run"]

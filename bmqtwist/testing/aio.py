@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bmqtwist.testing.link import Link
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.broker import Broker
+    from bmqtwist.testing.host import Host
 
 _HIGH_BYTES = 64 << 10  # as of asyncio's own transports
 
@@ -24,8 +24,8 @@ def settle(future: asyncio.Future[None]) -> None:
 class LoopDriver:
     """Runs the broker on an event loop."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
-        self._broker, self.loop = broker, loop
+    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+        self._host, self.loop = host, loop
         self._thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -51,15 +51,15 @@ class LoopDriver:
             self._timer.cancel()
             self._timer = None
         if seconds is not None and not self.loop.is_closed():
-            self._timer = self.loop.call_later(max(0.0, seconds), self._broker.run)
+            self._timer = self.loop.call_later(max(0.0, seconds), self._host.run)
 
 
 class MemoryTransport(asyncio.Transport):
     """A transport whose other end is a broker in this process."""
 
-    def __init__(self, broker: Broker, driver: LoopDriver, protocol: asyncio.BaseProtocol) -> None:
+    def __init__(self, host: Host, driver: LoopDriver, protocol: asyncio.BaseProtocol) -> None:
         super().__init__({"peername": ("127.0.0.1", 0), "sockname": ("127.0.0.1", 0)})
-        self._broker, self._driver = broker, driver
+        self._host, self._driver = host, driver
         self._protocol: Any = protocol
         self._link: Link | None = None
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
@@ -68,7 +68,7 @@ class MemoryTransport(asyncio.Transport):
 
     def open(self, name: str) -> None:
         """Connect; ConnectionRefusedError if nobody is there."""
-        self._link = self._broker.connect(name, self)
+        self._link = self._host.connect(name, self)
         self._protocol.connection_made(self)
 
     # -- sink -------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class MemoryTransport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """To the broker."""
         if self._link is not None and not self._closing:
-            with self._broker.lock:
+            with self._host.lock:
                 self._link.send(bytes(data))
             self._check_room()
 
@@ -136,7 +136,7 @@ class MemoryTransport(asyncio.Transport):
         if not self._closing:
             self._closing = True
             if self._link is not None:
-                with self._broker.lock:
+                with self._host.lock:
                     self._link.close()
             self._driver.soon(self._connection_lost, None)
 

@@ -13,29 +13,15 @@ its write returns; the answers reach it through its own loop.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from bmqtwist.node.config import Configuration
-from bmqtwist.node.timers import Timers
+from bmqtwist.ids import GuidGenerator
 from bmqtwist.testing import stored
-from bmqtwist.testing.clock import Clock
-from bmqtwist.testing.config import (
-    DomainTable,
-    broker_config,
-    clusters_config,
-    configuration,
-    plain_domain,
-    sample_domains,
-)
-from bmqtwist.testing.events import Confirm, Note, Post
-from bmqtwist.testing.faults import Fault, Faults
-from bmqtwist.testing.link import Link, Sink
-from bmqtwist.testing.node import Node
-from bmqtwist.testing.recorder import Recorder
+from bmqtwist.testing.config import plain_domain
+from bmqtwist.testing.events import Confirm, Post
+from bmqtwist.testing.host import Host
 from bmqtwist.testing.stored import Stored
 
 if TYPE_CHECKING:
@@ -44,32 +30,14 @@ if TYPE_CHECKING:
     from bmqtwist.sdk import aio, simple, tx
     from bmqtwist.sdk import blazingmq as official
     from bmqtwist.sdk.pump import Pump, PumpFactory
-    from bmqtwist.testing.aio import LoopDriver
     from bmqtwist.testing.port import Port
-    from bmqtwist.testing.tx import ReactorDriver
     from bmqtwist.wire.properties import PropertyType
 
 Mode = Literal["priority", "fanout", "broadcast"]
-_JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 2 << 20, 96 << 20, 256 << 10  # of storage files; small ones start quickly
-_HEARTBEATS = {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10}  # missed, of 3 s each
-_PORT = 30114  # nobody listens there; it only has to be named
-_ADVANCE_STEPS_MAX = 1000  # of one jump of the clock: housekeeping may come late, but in order
 
 
 class Unmet(AssertionError):
     """Something that a test asserted of a broker is not so; the text ends in the transcript."""
-
-
-class Driver(Protocol):
-    """What wakes the broker on somebody's event loop."""
-
-    @property
-    def over(self) -> bool:
-        """Is the loop closed?"""
-        ...
-
-    def arm(self, seconds: float | None) -> None:
-        """Call `Broker.run` after so many seconds; None = there is nothing to do."""
 
 
 class Broker:
@@ -80,25 +48,15 @@ class Broker:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.clock = Clock()
-        self.began = self.clock()
-        self.recorder = Recorder()
-        self.faults = Faults(self._fault_ended)
-        self.up = False
-        self._table = DomainTable()
-        self._timers = Timers()
-        self._links: dict[Link, None] = {}
-        self._drivers: dict[Any, Driver] = {}
-        self._names: dict[str, str] = {}
-        self._ports = 0
+        self._host = host = Host()
+        self.clock, self.faults, self.recorder = host.clock, host.faults, host.recorder
+        self._guids = GuidGenerator(b"tests!", 0)
         self._port: Port | None = None
-        self._running = False
-        self._changed = threading.Condition(self.lock)
-        self._waiters: list[Callable[[], None]] = []
-        self.node = Node(_default_configuration, lambda _: self._table)
-        self._table.texts.update(sample_domains())
-        self.start()
+
+    @property
+    def up(self) -> bool:
+        """Is it running?"""
+        return self._host.up
 
     # -- domains ----------------------------------------------------------------------------------------------------
 
@@ -116,21 +74,22 @@ class Broker:
         text = plain_domain(name, mode, app_ids=app_ids, in_memory=in_memory, max_messages=max_messages,
                             max_bytes=max_bytes, max_delivery_attempts=max_delivery_attempts, ttl=ttl,
                             subscriptions=subscriptions, consistency=consistency, **parameters)
-        with self.lock:
-            before = self._table.texts.get(name)
-            self._table.texts[name] = text
+        host = self._host
+        with host.lock:
+            before = host.table.texts.get(name)
+            host.table.texts[name] = text
             if self.up:
-                self._tick_node()
+                host.touch()
                 try:
-                    self.node.broker.reconfigure(name)
+                    host.node.broker.reconfigure(name)
                 except BaseException:
-                    self.node.broker.provider.forget(name)
-                    self._table.texts.pop(name)
+                    host.node.broker.provider.forget(name)
+                    host.table.texts.pop(name)
                     if before is not None:
-                        self._table.texts[name] = before
+                        host.table.texts[name] = before
                     raise
-                self.node.due = True
-                self.run()
+                host.node.due = True
+                host.run()
         return name
 
     # -- sessions ---------------------------------------------------------------------------------------------------
@@ -171,7 +130,7 @@ class Broker:
         async def connect(make_protocol: Callable[[], asyncio.Protocol], address: object,
                           tls: object) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
             protocol = make_protocol()
-            transport = MemoryTransport(self, self.loop_driver(asyncio.get_running_loop()), protocol)
+            transport = MemoryTransport(self._host, self._host.loop_driver(asyncio.get_running_loop()), protocol)
             transport.open(name)
             return transport, protocol
         return connect
@@ -179,12 +138,12 @@ class Broker:
     def endpoint(self, reactor: Any, name: str = "") -> tx.MakeEndpoint:
         """What `bmqtwist.sdk.tx.Session(endpoint=...)` wants: every address leads here. `name`: as of `connect`."""
         from bmqtwist.testing.tx import endpoints
-        return endpoints(self, name, reactor)
+        return endpoints(self._host, name, reactor)
 
     def pump(self, name: str = "") -> PumpFactory:
         """What `bmqtwist.sdk.simple.Session(pump=...)` wants. `name`: as of `connect`."""
         from bmqtwist.testing.pump import MemoryPump
-        return partial(MemoryPump, self, name)
+        return partial(MemoryPump, self._host, name)
 
     def _threaded_pump(self, *arguments: Any, name: str = "") -> Pump:
         self.clock.follow_machine()
@@ -196,7 +155,7 @@ class Broker:
         from bmqtwist.testing.port import Port
         if self._port is None:
             self.clock.follow_machine()
-            self._port = Port(self, port)
+            self._port = Port(self._host, port)
         return self._port.url
 
     @contextlib.contextmanager
@@ -217,37 +176,14 @@ class Broker:
             stack.enter_context(mock.patch.object(tx.Session, "_hostname_endpoint", endpoint))
             yield self
 
-    def connect(self, name: str, sink: Sink) -> Link:
-        """A connection; whoever has an event loop of his own hands in a Sink. ConnectionRefusedError if the broker is
-        down or a fault says so. `name` is what faults and the recorder call it; "" = client1, client2, ... in the order of
-        their first negotiation."""
-        with self.lock:
-            if not self.up or not self.node.broker.serving:
-                raise ConnectionRefusedError("the broker is down")
-            if self.faults.find("connection", name):
-                self.note("connection refused by the test", name)
-                raise ConnectionRefusedError("refused by the test")
-            self._tick_node()
-            link = Link(self, name, sink)
-            self._links[link] = None
-            if name:
-                self.note("connected", name)
-            return link
-
     def disconnect(self, client: str | None = None) -> int:
         """Cut the connections (of one client), as a network does; how many."""
-        with self.lock:
-            self._tick_node()
-            links = [link for link in self._links if client in (None, link.name)]
-            for link in links:
-                link.cut("cut by the test")
-            self.run()
-            return len(links)
+        return self._host.disconnect(client)
 
     @property
     def clients(self) -> list[str]:
         """Names of those who are connected."""
-        return [link.name for link in self._links]
+        return [link.name for link in self._host.links]
 
     # -- messages without a client ----------------------------------------------------------------------------------
 
@@ -255,41 +191,46 @@ class Broker:
             types: Mapping[str, PropertyType] | None = None, *, compress: bool = False) -> bytes:
         """Put a message into a queue, which is created if need be; its GUID, 16 bytes. Types of properties as of
         `Queue.post`. LocalError if the queue does not take it."""
-        with self.lock:
-            self._tick_node()
-            content = stored.put(self.node, uri, payload, properties, types, compress)
-            self.note(f"put       {content.uri} {content.guid.hex().upper()} {content.content}")
-            self.run()
-            return content.guid
+        host = self._host
+        with host.lock:
+            host.touch()
+            guid = self._guids.make(int(self.clock() * 1e9))
+            content = stored.put(host.node, uri, guid, payload, properties, types, compress)
+            host.note(f"put       {content.uri} {content.guid.hex().upper()} {content.content}")
+            host.run()
+            return guid
 
     def messages(self, uri: str) -> list[Stored]:
         """What is outstanding in a queue (with `?id=`: for that app), oldest first."""
-        with self.lock:
-            self._tick_node()
-            return stored.messages(self.node, uri, self.began)
+        host = self._host
+        with host.lock:
+            host.touch()
+            return stored.messages(host.node, uri, host.began)
 
     def drain(self, uri: str) -> list[Stored]:
         """Take everything out of a queue (with `?id=`: for that app), delivered or not; what it was."""
-        with self.lock:
-            self._tick_node()
-            found = stored.drain(self.node, uri, self.began)
+        host = self._host
+        with host.lock:
+            host.touch()
+            found = stored.drain(host.node, uri, host.began)
             if found:
-                self.note(f"drained   {uri}: {len(found)}")
-            self.run()
+                host.note(f"drained   {uri}: {len(found)}")
+            host.run()
             return found
 
     def admin(self, command: str) -> str:
         """Run an admin command; the answer's text."""
-        with self.lock:
-            self._tick_node()
-            answer = self.node.broker.admin(command, "test")
-            self.node.due = True
-            self.run()
+        host = self._host
+        with host.lock:
+            host.touch()
+            answer = host.node.broker.admin(command, "test")
+            host.node.due = True
+            host.run()
             return answer
 
     def log(self) -> list[str]:
         """The broker's log, severity before the text."""
-        return self.node.log()
+        return self._host.node.log()
 
     # -- assertions -------------------------------------------------------------------------------------------------
 
@@ -331,38 +272,16 @@ class Broker:
 
     def start(self) -> None:
         """Start again after `stop` or `crash`, with what is on the disk."""
-        with self.lock:
-            if not self.up:
-                self.node.now = self.clock()
-                self.node.start()
-                self.up = True
-                self.note("broker started")
-                self.run()
+        self._host.start()
 
     def stop(self) -> None:
         """Stop gracefully: up to some seconds of the broker's clock for consumers that hold messages."""
-        with self.lock:
-            if self.up:
-                self.note("broker stops")
-                self._tick_node()
-                self.node.stop()
-                self.clock.reach(self.node.now)
-                self.up = False
-                for link in list(self._links):
-                    link.abandon("the broker stopped")
-                self.run()
+        self._host.stop()
 
     def crash(self) -> None:
         """The machine loses power: connections break, and what was not durable is lost. What was acknowledged is
         durable, unless its domain is in memory."""
-        with self.lock:
-            if self.up:
-                self.note("broker crashes")
-                self.up = False
-                for link in list(self._links):
-                    link.abandon("the broker crashed")
-                self.node.disk.crash()
-                self.run()
+        self._host.crash()
 
     def restart(self) -> None:
         """Stop and start."""
@@ -372,10 +291,7 @@ class Broker:
     def close(self) -> None:
         """The end: connections are cut, a port is closed."""
         port, self._port = self._port, None
-        with self.lock:
-            self.faults.clear()
-            self.crash()
-            self._drivers.clear()
+        self._host.close()
         if port is not None:
             port.close()
 
@@ -390,35 +306,7 @@ class Broker:
     def advance(self, seconds: float) -> None:
         """Let the broker's clock jump: messages expire, consumers are given up, delayed bytes arrive. The clocks of
         clients do not notice."""
-        with self.lock:
-            step = seconds / _ADVANCE_STEPS_MAX
-            target = self.clock() + seconds
-            while (deadline := self.next_deadline()) is not None and deadline < target:
-                self.clock.reach(min(target, max(deadline, self.clock() + step)))
-                self._nobody_is_silent()
-                self.run()
-            self.clock.reach(target)
-            self._nobody_is_silent()
-            self.run()
-
-    def _nobody_is_silent(self) -> None:
-        """Clients that could not know that time has passed are not missing a heartbeat."""
-        for link in self._links:
-            link.session.last_received, link.session.missed_heartbeats = self.clock(), 0
-
-    def jump(self, seconds: float | None) -> float:
-        """Let the clock jump to when the broker has something to do next, at most so many seconds; how many."""
-        with self.lock:
-            now, deadline = self.clock(), self.next_deadline()
-            passed = max(0.0, min(each for each in (seconds, deadline and deadline - now, 1.0) if each is not None))
-            self.clock.advance(passed)
-            self.run()
-            return passed
-
-    def next_deadline(self) -> float | None:
-        """When there is something to do next, on the broker's clock."""
-        moments = [self._timers.next_at, self.node.broker.next_deadline() if self.up else None]
-        return min((moment for moment in moments if moment is not None), default=None)
+        self._host.advance(seconds)
 
     async def until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
         """Wait until a condition is true; it is asked whenever something happened at the broker. AssertionError with the
@@ -427,121 +315,25 @@ class Broker:
 
         from bmqtwist.testing.aio import settle
         loop = asyncio.get_running_loop()
-        driver = self.loop_driver(loop)
+        driver = self._host.loop_driver(loop)
         end = loop.time() + timeout_s
         while not condition():
             changed = loop.create_future()
 
             def wake(changed: asyncio.Future[None] = changed) -> None:
                 driver.soon(settle, changed)
-            self._waiters.append(wake)
+            self._host.waiters.append(wake)
             try:
                 await asyncio.wait_for(changed, end - loop.time())
             except TimeoutError:
                 self._check(bool(condition()), f"not so within {timeout_s:g} s: {condition}")
             finally:
-                self._waiters.remove(wake)
+                self._host.waiters.remove(wake)
 
     def wait_until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
         """The same for tests without an event loop whose clients are threads or processes: blocks up to `timeout_s`
         seconds."""
-        with self.lock:
-            so = self._changed.wait_for(condition, timeout_s)
+        host = self._host
+        with host.lock:
+            so = self._host.changed.wait_for(condition, timeout_s)
         self._check(bool(so), f"not so within {timeout_s:g} s: {condition}")
-
-    # -- running ----------------------------------------------------------------------------------------------------
-
-    def run(self) -> None:
-        """Let the broker do what is due."""
-        with self.lock:
-            if self._running:
-                return
-            self._running = True
-            try:
-                while True:
-                    self._tick_node()
-                    self._timers.run(self.node.now)
-                    if self.up:
-                        deadline = self.node.broker.next_deadline()
-                        if deadline is not None and deadline <= self.node.now:
-                            self.node.broker.tick(self.node.now)
-                            self.node.due = True
-                        self.node.run()
-                    due = self.next_deadline()
-                    if due is None or due > self.node.now:
-                        break
-            finally:
-                self._running = False
-            self._changed.notify_all()
-            for wake in list(self._waiters):
-                wake()
-            for key in [key for key, driver in self._drivers.items() if driver.over]:
-                del self._drivers[key]
-            for driver in self._drivers.values():
-                driver.arm(None if due is None else due - self.clock())
-
-    def _tick_node(self) -> None:
-        self.node.now = max(self.node.now, self.clock())
-
-    def at(self, when: float, action: Callable[[], None]) -> None:
-        """From links: call it at a moment of the clock."""
-        self._timers.at(when, lambda now: action())
-
-    def loop_driver(self, loop: asyncio.AbstractEventLoop) -> LoopDriver:
-        """What wakes the broker on an asyncio loop; its clock follows that of the loop from now on."""
-        from bmqtwist.testing.aio import LoopDriver
-        from bmqtwist.testing.loop import VirtualLoop
-        with self.lock:
-            driver = self._drivers.get(loop)
-            if driver is None:
-                virtual = isinstance(loop, VirtualLoop)
-                if not self.clock.real or not virtual:
-                    self.clock.follow(loop.time, not virtual)
-                driver = self._drivers[loop] = LoopDriver(self, loop)
-            return driver  # type: ignore[return-value]
-
-    def reactor_driver(self, reactor: Any) -> ReactorDriver:
-        """What wakes the broker on a reactor; its clock follows that of the reactor from now on."""
-        from bmqtwist.testing.tx import ReactorDriver
-        with self.lock:
-            driver = self._drivers.get(reactor)
-            if driver is None:
-                virtual = not hasattr(reactor, "run")
-                if not self.clock.real or not virtual:
-                    self.clock.follow(reactor.seconds, not virtual)
-                driver = self._drivers[reactor] = ReactorDriver(self, reactor)
-            return driver  # type: ignore[return-value]
-
-    def new_port(self) -> int:
-        """From links: what a client's address ends in."""
-        self._ports += 1
-        return 40000 + self._ports % 20000
-
-    def name_of(self, process: str) -> str:
-        """From links: the name of a client that was given none, by how it introduces itself."""
-        return self._names.setdefault(process, f"client{len(self._names) + 1}")
-
-    def forget(self, link: Link, reason: str) -> None:
-        """From links: it is closed."""
-        self._links.pop(link, None)
-        self.note(reason, link.name)
-
-    def note(self, what: str, client: str = "") -> None:
-        """Have it in the recorder."""
-        self.recorder.add(Note(time=self.clock() - self.began, client=client, what=what))
-
-    def _fault_ended(self, fault: Fault) -> None:
-        with self.lock:
-            if fault.action == "stall" and not self._running:
-                self._tick_node()
-                for link in list(self._links):
-                    link.release()
-                self.run()
-
-
-@lru_cache(maxsize=1)
-def _default_configuration() -> Configuration:
-    storage = PurePosixPath("/memory/storage")
-    return configuration(broker_config(storage, _PORT, heartbeats=_HEARTBEATS), clusters_config(
-        storage, _PORT, 1, partition={"maxJournalFileSize": _JOURNAL_BYTES, "maxDataFileSize": _DATA_BYTES,
-                                      "maxQlistFileSize": _QLIST_BYTES}))

@@ -23,7 +23,7 @@ from bmqtwist.wire import events as wire
 from bmqtwist.wire.frames import FrameBuffer
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.broker import Broker
+    from bmqtwist.testing.host import Host
 
 
 class Sink(Protocol):
@@ -75,7 +75,7 @@ class Lane:
 class Link:
     """A connection that is up. `name` is what faults and the recorder call it."""
 
-    def __init__(self, host: Broker, name: str, sink: Sink) -> None:
+    def __init__(self, host: Host, name: str, sink: Sink) -> None:
         self._host, self.name, self._sink = host, name, sink
         self._tap = Wiretap(name)
         self._in, self._out = FrameBuffer(EVENT_BYTES_MAX), FrameBuffer(EVENT_BYTES_MAX)

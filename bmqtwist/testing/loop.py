@@ -14,7 +14,7 @@ import selectors
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple
 
 from bmqtwist.testing.clock import START_S
 
@@ -79,8 +79,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             lines.append(f"  {task.get_name()}: {getattr(task.get_coro(), '__qualname__', task.get_coro())} at {where}")
         return "tasks that wait:\n" + "\n".join(sorted(lines)) if lines else "no task waits"
 
-    def run_in_executor(self, executor: Executor | None, func: Callable[[Unpack[_Ts]], T],
-                        *args: Unpack[_Ts]) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*_Ts], T],
+                        *args: *_Ts) -> asyncio.Future[T]:
         """As usual; virtual time stands until the thread is done."""
         future = super().run_in_executor(executor, func, *args)
         self.threads += 1

@@ -113,7 +113,7 @@ class Node:
         self.later: list[Callable[[], None]] = []
         self._stalled = False
         self._locks: list[File] = []
-        self._timer = 0
+        self._timer = self._lives = 0
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,8 @@ class Node:
         self.due = self._stalled = False
         self.syncs, self.later, self._locks = [], [], []
         configuration = self._configure()
-        identity = Identity("bmqbrkr", 1, "n1", b"broker", self.now, WALL + self.now)
+        self._lives += 1  # the GUIDs of one life are not those of another
+        identity = Identity("bmqbrkr", 1, "n1", b"brok" + self._lives.to_bytes(2, "big"), self.now, WALL + self.now)
         security = build_security(configuration.app, self.report, lambda seconds: None, find_class)
         provider = DomainProvider(self._domains(configuration), configuration.app.bmqconf_config.cache_ttl_seconds,
                                   self.report)

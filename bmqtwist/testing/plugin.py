@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures `bmq_broker`, `bmq_process`, `bmq_url`, the marker `bmq_domain`, and a transcript with failures.
+"""The pytest plugin: fixtures `bmq_broker`, `bmq_process`, `bmq_url`, the marker `bmq_domain`, transcripts of failed tests.
 
 pytest loads it by itself once bmqtwist is installed. It imports nothing of the broker before a test asks for one.
 """

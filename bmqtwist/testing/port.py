@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bmqtwist.testing.aio import LoopDriver, settle
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.broker import Broker
+    from bmqtwist.testing.host import Host
     from bmqtwist.testing.link import Link
 
 LOOPBACK = "127.0.0.1"
@@ -20,8 +20,8 @@ START_SECONDS_MAX = 10.0
 class _Accepted(asyncio.Protocol):
     """One connection; also the link's sink."""
 
-    def __init__(self, broker: Broker, driver: LoopDriver) -> None:
-        self._broker, self._driver = broker, driver
+    def __init__(self, host: Host, driver: LoopDriver) -> None:
+        self._host, self._driver = host, driver
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -29,20 +29,20 @@ class _Accepted(asyncio.Protocol):
         """From the loop: somebody connected."""
         self._transport = cast(asyncio.Transport, transport)
         try:
-            self._link = self._broker.connect("", self)
+            self._link = self._host.connect("", self)
         except ConnectionError:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """From the loop: bytes."""
         if self._link is not None:
-            with self._broker.lock:
+            with self._host.lock:
                 self._link.send(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """From the loop: the client is gone."""
         if self._link is not None:
-            with self._broker.lock:
+            with self._host.lock:
                 self._link.close()
 
     def data(self, data: bytes) -> None:
@@ -62,8 +62,8 @@ class _Accepted(asyncio.Protocol):
 class Port:
     """A listening socket and its thread. `url` is what clients connect to."""
 
-    def __init__(self, broker: Broker, port: int = 0) -> None:
-        self._broker, self._number = broker, port
+    def __init__(self, host: Host, port: int = 0) -> None:
+        self._host, self._number = host, port
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -98,8 +98,8 @@ class Port:
         self._loop = loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         self._stop = lambda: settle(over)
-        self.driver = driver = self._broker.loop_driver(loop)
-        server: Any = await loop.create_server(lambda: _Accepted(self._broker, driver), LOOPBACK, self._number)
+        self.driver = driver = self._host.loop_driver(loop)
+        server: Any = await loop.create_server(lambda: _Accepted(self._host, driver), LOOPBACK, self._number)
         self._number = server.sockets[0].getsockname()[1]
         self._ready.set()
         await over

@@ -17,7 +17,7 @@ from bmqtwist.sdk.pump import Dispatch, Pump
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.broker import Broker
+    from bmqtwist.testing.host import Host
     from bmqtwist.testing.link import Link
 
 _WAIT_S = 1.0  # a step that waits looks at the broker's timers at least that often
@@ -49,9 +49,9 @@ class _End:
 class MemoryPump(Pump):
     """Moves bytes between a core and a broker in this process."""
 
-    def __init__(self, broker: Broker, name: str, options: SessionOptions, dispatch: Dispatch,
+    def __init__(self, host: Host, name: str, options: SessionOptions, dispatch: Dispatch,
                  tls: ssl.SSLContext | None = None) -> None:
-        self._broker, self._name = broker, name
+        self._host, self._name = host, name
         self._news = threading.Condition()
         self._poked = False
         self._dial: Connect | None = None
@@ -66,7 +66,7 @@ class MemoryPump(Pump):
 
     def clock(self) -> float:
         """The broker's clock."""
-        return self._broker.clock()
+        return self._host.clock()
 
     def poke(self) -> None:
         """End a waiting step."""
@@ -83,7 +83,7 @@ class MemoryPump(Pump):
         """Close the connection."""
         link, self._link, self._end, self._dial = self._link, None, None, None
         if link is not None:
-            with self._broker.lock:
+            with self._host.lock:
                 link.close()
 
     def dispose(self) -> None:
@@ -97,7 +97,7 @@ class MemoryPump(Pump):
         if link is None:
             return
         data = b"".join(chunks)
-        with self._broker.lock:
+        with self._host.lock:
             if data:
                 link.send(data)
             waiting = link.waiting_bytes
@@ -112,24 +112,24 @@ class MemoryPump(Pump):
             return
         due, now = self.core.deadline(), self.clock()
         wait = [each for each in (timeout_s, None if due is None else due - now) if each is not None]
-        if self._broker.clock.real:
+        if self._host.clock.real:
             self._wait(max(0.0, min([*wait, _WAIT_S])))
         else:
-            passed = self._broker.jump(min(wait) if wait else None)
+            passed = self._host.jump(min(wait) if wait else None)
             self._idle_s = self._idle_s + passed if timeout_s is None else 0.0
             if self._idle_s > SECONDS_MAX:
                 raise Stuck(f"nothing has come in {SECONDS_MAX:g} s of virtual time; a timeout would end this wait\n"
-                            + self._broker.recorder.transcript())
+                            + self._host.recorder.transcript())
         self._work()
 
     def _wait(self, seconds: float) -> None:
-        deadline = self._broker.next_deadline()
+        deadline = self._host.next_deadline()
         if deadline is not None:
             seconds = max(0.0, min(seconds, deadline - self.clock()))
         with self._news:
             if not self._poked:
                 self._news.wait(seconds)
-        self._broker.run()
+        self._host.run()
 
     def _work(self) -> bool:
         """Dial, take what has come, tick; was there anything?"""
@@ -147,7 +147,7 @@ class MemoryPump(Pump):
     def _connect(self, dial: Connect) -> None:
         end = _End(self, dial.attempt)
         try:
-            self._link = self._broker.connect(self._name, end)
+            self._link = self._host.connect(self._name, end)
         except ConnectionError as error:
             self.core.failed(dial.attempt, str(error), self.clock())
         else:

@@ -52,7 +52,7 @@ def find_queue(node: Node, uri: str, create: bool) -> tuple[QueueUri, Queue | No
     return parsed, queue
 
 
-def put(node: Node, uri: str, payload: bytes, values: Mapping[str, object] | None,
+def put(node: Node, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
         types: Mapping[str, PropertyType] | None, compress: bool) -> Content:
     """Post a message in nobody's name; LocalError if it is not taken."""
     parsed, queue = find_queue(node, uri, True)
@@ -63,7 +63,6 @@ def put(node: Node, uri: str, payload: bytes, values: Mapping[str, object] | Non
     area = wire_properties.encode(typed(values, types), True) if values else b""
     data, compression = close_data(area, payload, True, compress)
     schema_id = SCHEMA_ANONYMOUS if area else 0
-    guid = node.broker.make_guid()
     now = node.now
     refused = queue.post(None, guid, 0, False, data, bool(area), compression, schema_id,  # type: ignore[arg-type]
                          crc32c(data), b"", now, node.broker.wall(now))

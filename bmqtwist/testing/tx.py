@@ -18,7 +18,7 @@ from bmqtwist.sdk.options import Address
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.broker import Broker
+    from bmqtwist.testing.host import Host
     from bmqtwist.testing.link import Link
 
 T = TypeVar("T")
@@ -29,8 +29,8 @@ class ReactorDriver:
 
     over = False
 
-    def __init__(self, broker: Broker, reactor: Any) -> None:
-        self._broker, self.reactor = broker, reactor
+    def __init__(self, host: Host, reactor: Any) -> None:
+        self._host, self.reactor = host, reactor
         self._thread = threading.get_ident()
         self._takes_threads = hasattr(reactor, "callFromThread")  # a Clock belongs to its test alone
         self._timer: Any = None
@@ -50,7 +50,7 @@ class ReactorDriver:
             return
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
-        self._timer = None if seconds is None else self.reactor.callLater(max(0.0, seconds), self._broker.run)
+        self._timer = None if seconds is None else self.reactor.callLater(max(0.0, seconds), self._host.run)
 
 
 class MemoryTransport:
@@ -58,8 +58,8 @@ class MemoryTransport:
 
     disconnecting = False
 
-    def __init__(self, broker: Broker, driver: ReactorDriver) -> None:
-        self._broker, self._driver = broker, driver
+    def __init__(self, host: Host, driver: ReactorDriver) -> None:
+        self._host, self._driver = host, driver
         self._protocol: Any = None
         self._link: Link | None = None
         self._producer: Any = None
@@ -69,7 +69,7 @@ class MemoryTransport:
     def open(self, name: str, protocol: Any) -> None:
         """Connect; Python's ConnectionRefusedError if nobody is there."""
         self._protocol = protocol
-        self._link = self._broker.connect(name, self)
+        self._link = self._host.connect(name, self)
         protocol.makeConnection(self)
 
     def data(self, data: bytes) -> None:
@@ -106,7 +106,7 @@ class MemoryTransport:
     def write(self, data: bytes) -> None:
         """To the broker."""
         if self._link is not None and not self.disconnecting:
-            with self._broker.lock:
+            with self._host.lock:
                 self._link.send(data)
             self._check_room()
 
@@ -123,7 +123,7 @@ class MemoryTransport:
         if not self.disconnecting:
             self.disconnecting = True
             if self._link is not None:
-                with self._broker.lock:
+                with self._host.lock:
                     self._link.close()
             self._driver.soon(self._connection_lost, ConnectionDone())
 
@@ -147,12 +147,12 @@ class MemoryTransport:
 class MemoryEndpoint:
     """An IStreamClientEndpoint that leads to a broker in this process."""
 
-    def __init__(self, broker: Broker, name: str, driver: ReactorDriver) -> None:
-        self._broker, self._name, self._driver = broker, name, driver
+    def __init__(self, host: Host, name: str, driver: ReactorDriver) -> None:
+        self._host, self._name, self._driver = host, name, driver
 
     def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
         """Connect; fails with Twisted's ConnectionRefusedError if nobody is there."""
-        transport = MemoryTransport(self._broker, self._driver)
+        transport = MemoryTransport(self._host, self._driver)
         protocol = protocolFactory.buildProtocol(transport.getPeer())
         try:
             transport.open(self._name, protocol)
@@ -165,10 +165,10 @@ classImplements(MemoryTransport, ITransport)
 classImplements(MemoryEndpoint, IStreamClientEndpoint)
 
 
-def endpoints(broker: Broker, name: str, reactor: Any) -> Callable[[Address], MemoryEndpoint]:
+def endpoints(host: Host, name: str, reactor: Any) -> Callable[[Address], MemoryEndpoint]:
     """What `sdk.tx.Session(endpoint=...)` wants: an endpoint for each address, all of them to this broker."""
-    driver = broker.reactor_driver(reactor)
-    return lambda address: MemoryEndpoint(broker, name, driver)
+    driver = host.reactor_driver(reactor)
+    return lambda address: MemoryEndpoint(host, name, driver)
 
 
 def outcome(waiting: Deferred[T] | Coroutine[Any, Any, T], clock: Clock, seconds_max: float = SECONDS_MAX) -> T:

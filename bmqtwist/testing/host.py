@@ -1,0 +1,276 @@
+"""What runs an in-process broker: its clock and timers, its connections, its lives, and who is to be woken.
+
+From links: `run` after each change, `at`, `note`, `forget`. From the ends of connections (`aio`, `tx`, `pump`, `port`):
+`connect`, the drivers of event loops, `jump`. Everything is done with `lock` held, in whoever's thread it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bmqtwist.node.config import Configuration
+from bmqtwist.node.timers import Timers
+from bmqtwist.testing.clock import Clock
+from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, sample_domains
+from bmqtwist.testing.events import Note
+from bmqtwist.testing.faults import Fault, Faults
+from bmqtwist.testing.link import Link, Sink
+from bmqtwist.testing.node import Node
+from bmqtwist.testing.recorder import Recorder
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from bmqtwist.testing.aio import LoopDriver
+    from bmqtwist.testing.tx import ReactorDriver
+
+_JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 2 << 20, 96 << 20, 256 << 10  # of storage files; small ones start quickly
+_HEARTBEATS = {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10}  # missed, of 3 s each
+_PORT = 30114  # nobody listens there; it only has to be named
+_ADVANCE_STEPS_MAX = 1000  # of one jump of the clock: housekeeping may come late, but in order
+
+
+class Driver(Protocol):
+    """What wakes the broker on somebody's event loop."""
+
+    @property
+    def over(self) -> bool:
+        """Is the loop closed?"""
+        ...
+
+    def arm(self, seconds: float | None) -> None:
+        """Call `Host.run` after so many seconds; None = there is nothing to do."""
+
+
+class Host:
+    """One broker's surroundings."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.clock = Clock()
+        self.began = self.clock()
+        self.recorder = Recorder()
+        self.faults = Faults(self._fault_ended)
+        self.up = False
+        self.table = DomainTable()
+        self.table.texts.update(sample_domains())
+        self.links: dict[Link, None] = {}
+        self.changed = threading.Condition(self.lock)  # notified after each run
+        self.waiters: list[Callable[[], None]] = []  # called after each run
+        self._timers = Timers()
+        self._drivers: dict[Any, Driver] = {}
+        self._names: dict[str, str] = {}
+        self._ports = 0
+        self._running = False
+        self.node = Node(_default_configuration, lambda _: self.table)
+        self.start()
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start again after `stop` or `crash`, with what is on the disk."""
+        with self.lock:
+            if not self.up:
+                self.node.now = self.clock()
+                self.node.start()
+                self.up = True
+                self.note("broker started")
+                self.run()
+
+    def stop(self) -> None:
+        """Stop gracefully: up to some seconds of the broker's clock for consumers that hold messages."""
+        with self.lock:
+            if self.up:
+                self.note("broker stops")
+                self.touch()
+                self.node.stop()
+                self.clock.reach(self.node.now)
+                self.up = False
+                for link in list(self.links):
+                    link.abandon("the broker stopped")
+                self.run()
+
+    def crash(self) -> None:
+        """The machine loses power: connections break, and what was not durable is lost. What was acknowledged is
+        durable, unless its domain is in memory."""
+        with self.lock:
+            if self.up:
+                self.note("broker crashes")
+                self.up = False
+                for link in list(self.links):
+                    link.abandon("the broker crashed")
+                self.node.disk.crash()
+                self.run()
+
+    def close(self) -> None:
+        """The end of all lives and connections."""
+        with self.lock:
+            self.faults.clear()
+            self.crash()
+            self._drivers.clear()
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    def connect(self, name: str, sink: Sink) -> Link:
+        """A connection; whoever has an event loop of his own hands in a Sink. ConnectionRefusedError if the broker is
+        down or a fault says so. `name` is what faults and the recorder call it; "" = client1, client2, ... in the order of
+        their first negotiation."""
+        with self.lock:
+            if not self.up or not self.node.broker.serving:
+                raise ConnectionRefusedError("the broker is down")
+            if self.faults.find("connection", name):
+                self.note("connection refused by the test", name)
+                raise ConnectionRefusedError("refused by the test")
+            self.touch()
+            link = Link(self, name, sink)
+            self.links[link] = None
+            if name:
+                self.note("connected", name)
+            return link
+
+    def disconnect(self, client: str | None) -> int:
+        """Cut the connections (of one client); how many."""
+        with self.lock:
+            self.touch()
+            links = [link for link in self.links if client in (None, link.name)]
+            for link in links:
+                link.cut("cut by the test")
+            self.run()
+            return len(links)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let the broker's clock jump: messages expire, consumers are given up, delayed bytes arrive. The clocks of
+        clients do not notice."""
+        with self.lock:
+            step = seconds / _ADVANCE_STEPS_MAX
+            target = self.clock() + seconds
+            while (deadline := self.next_deadline()) is not None and deadline < target:
+                self.clock.reach(min(target, max(deadline, self.clock() + step)))
+                self._nobody_is_silent()
+                self.run()
+            self.clock.reach(target)
+            self._nobody_is_silent()
+            self.run()
+
+    def _nobody_is_silent(self) -> None:
+        """Clients that could not know that time has passed are not missing a heartbeat."""
+        for link in self.links:
+            link.session.last_received, link.session.missed_heartbeats = self.clock(), 0
+
+    def jump(self, seconds: float | None) -> float:
+        """Let the clock jump to when the broker has something to do next, at most so many seconds; how many."""
+        with self.lock:
+            now, deadline = self.clock(), self.next_deadline()
+            passed = max(0.0, min(each for each in (seconds, deadline and deadline - now, 1.0) if each is not None))
+            self.clock.advance(passed)
+            self.run()
+            return passed
+
+    def next_deadline(self) -> float | None:
+        """When there is something to do next, on the broker's clock."""
+        moments = [self._timers.next_at, self.node.broker.next_deadline() if self.up else None]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # -- running ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let the broker do what is due."""
+        with self.lock:
+            if self._running:
+                return
+            self._running = True
+            try:
+                while True:
+                    self.touch()
+                    self._timers.run(self.node.now)
+                    if self.up:
+                        deadline = self.node.broker.next_deadline()
+                        if deadline is not None and deadline <= self.node.now:
+                            self.node.broker.tick(self.node.now)
+                            self.node.due = True
+                        self.node.run()
+                    due = self.next_deadline()
+                    if due is None or due > self.node.now:
+                        break
+            finally:
+                self._running = False
+            self.changed.notify_all()
+            for wake in list(self.waiters):
+                wake()
+            for key in [key for key, driver in self._drivers.items() if driver.over]:
+                del self._drivers[key]
+            for driver in self._drivers.values():
+                driver.arm(None if due is None else due - self.clock())
+
+    def touch(self) -> None:
+        """Tell the broker what time it is, before it is asked something."""
+        self.node.now = max(self.node.now, self.clock())
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """From links: call it at a moment of the clock."""
+        self._timers.at(when, lambda now: action())
+
+    def loop_driver(self, loop: asyncio.AbstractEventLoop) -> LoopDriver:
+        """What wakes the broker on an asyncio loop; its clock follows that of the loop from now on."""
+        from bmqtwist.testing.aio import LoopDriver
+        from bmqtwist.testing.loop import VirtualLoop
+        with self.lock:
+            driver = self._drivers.get(loop)
+            if driver is None:
+                virtual = isinstance(loop, VirtualLoop)
+                if not self.clock.real or not virtual:
+                    self.clock.follow(loop.time, not virtual)
+                driver = self._drivers[loop] = LoopDriver(self, loop)
+            return driver  # type: ignore[return-value]
+
+    def reactor_driver(self, reactor: Any) -> ReactorDriver:
+        """What wakes the broker on a reactor; its clock follows that of the reactor from now on."""
+        from bmqtwist.testing.tx import ReactorDriver
+        with self.lock:
+            driver = self._drivers.get(reactor)
+            if driver is None:
+                virtual = not hasattr(reactor, "run")
+                if not self.clock.real or not virtual:
+                    self.clock.follow(reactor.seconds, not virtual)
+                driver = self._drivers[reactor] = ReactorDriver(self, reactor)
+            return driver  # type: ignore[return-value]
+
+    def new_port(self) -> int:
+        """From links: what a client's address ends in."""
+        self._ports += 1
+        return 40000 + self._ports % 20000
+
+    def name_of(self, process: str) -> str:
+        """From links: the name of a client that was given none, by how it introduces itself."""
+        return self._names.setdefault(process, f"client{len(self._names) + 1}")
+
+    def forget(self, link: Link, reason: str) -> None:
+        """From links: it is closed."""
+        self.links.pop(link, None)
+        self.note(reason, link.name)
+
+    def note(self, what: str, client: str = "") -> None:
+        """Have it in the recorder."""
+        self.recorder.add(Note(time=self.clock() - self.began, client=client, what=what))
+
+    def _fault_ended(self, fault: Fault) -> None:
+        with self.lock:
+            if fault.action == "stall" and not self._running:
+                self.touch()
+                for link in list(self.links):
+                    link.release()
+                self.run()
+
+
+@lru_cache(maxsize=1)
+def _default_configuration() -> Configuration:
+    storage = PurePosixPath("/memory/storage")
+    return configuration(broker_config(storage, _PORT, heartbeats=_HEARTBEATS), clusters_config(
+        storage, _PORT, 1, partition={"maxJournalFileSize": _JOURNAL_BYTES, "maxDataFileSize": _DATA_BYTES,
+                                      "maxQlistFileSize": _QLIST_BYTES}))
