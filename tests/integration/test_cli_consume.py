@@ -230,9 +230,12 @@ def test_a_broker_that_comes_back_is_consumed_from_again(tmp_path: Path) -> None
         assert [each.end().code for each in waiting] == [0, 0]
         done = removed.end()
         assert done.code == 4 and "could not be opened again" in done.err
-        tail = cli.start("tail", uri)
-        impatient = cli.start("consume", uri, "--timeout", "1")
-        post(cli, uri, "x")
+        impatient = cli.start("consume", "bmq://d.priority/impatient", "--timeout", "1")
+        post(cli, "bmq://d.priority/impatient", "x")
+        impatient.expect(b"x\n")
+        post(cli, "bmq://d.fanout/kept", "x")
+        tail = cli.start("tail", "bmq://d.fanout/kept")
+        tail.expect(b"  1\n")
         broker.kill()
         done = impatient.end()
         assert done.code == 3 and "for 1 s after the connection was lost" in done.err

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,16 +13,22 @@ from pathlib import Path
 
 import pytest
 from cli_kit import BMQ, DEADLINE, Cli, running_broker
-from kit.process import free_port
+from kit.process import BrokerProcess, free_port
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    """The command and its broker."""
-    with running_broker(tmp_path_factory.mktemp("broker")) as (_, cli):
-        yield cli
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerProcess, Cli]]:
+    """A broker and the command."""
+    with running_broker(tmp_path_factory.mktemp("broker")) as both:
+        yield both
+
+
+@pytest.fixture
+def cli(running: tuple[BrokerProcess, Cli]) -> Cli:
+    """The command."""
+    return running[1]
 
 
 def taken(cli: Cli, uri: str) -> list[dict[str, object]]:
@@ -167,16 +172,23 @@ def test_standard_input_that_is_closed_is_said_to_be_so(cli: Cli) -> None:
     assert done.returncode == 2 and b"Standard input is closed" in done.stderr
 
 
-def test_a_second_interrupt_ends_it_at_once(cli: Cli) -> None:
-    """Also while the first one waits for something."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        started = cli.start("produce", "-b", f"tcp://127.0.0.1:{listener.getsockname()[1]}", "bmq://d.priority/q", "x")
-        connection = listener.accept()[0]
-        connection.recv(1000)  # it is up and waits for an answer
+def test_a_second_signal_ends_it_at_once(running: tuple[BrokerProcess, Cli]) -> None:
+    """Also while the first one waits for acknowledgements that do not come."""
+    broker, cli = running
+    assert broker.process is not None
+    started = cli.start("produce", "bmq://d.priority/stuck")
+    started.say(b"one\n")
+    assert cli("consume", "bmq://d.priority/stuck", "-n", "1").out == b"one\n"
+    broker.process.send_signal(signal.SIGSTOP)
+    try:
+        started.say(b"two\n")
         started.signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):  # it waits
+            started.process.wait(0.5)
         started.signal(signal.SIGTERM)
-        assert started.end(10).code in (130, 143)
-        connection.close()
+        assert started.end(5).code == 143
+    finally:
+        broker.process.send_signal(signal.SIGCONT)
 
 
 def test_a_terminal_shows_progress_and_a_pipe_does_not(cli: Cli) -> None:
