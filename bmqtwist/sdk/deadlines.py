@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+
+_FORGOTTEN_MAX = 64  # entries of the heap that may be void, besides as many as there are deadlines
 
 
 class Deadlines:
-    """At most one deadline per key; the heap forgets lazily."""
+    """At most one deadline per key; the heap forgets lazily, but not without bound."""
 
     __slots__ = ("_count", "_due", "_heap")
 
@@ -24,6 +26,9 @@ class Deadlines:
         self._count += 1
         self._due[key] = due, self._count
         heappush(self._heap, (due, self._count, key))
+        if len(self._heap) > 2 * len(self._due) + _FORGOTTEN_MAX:
+            self._heap = [(at, number, each) for each, (at, number) in self._due.items()]
+            heapify(self._heap)
 
     def clear(self, key: Hashable) -> None:
         """Forget a deadline, if there is one."""
