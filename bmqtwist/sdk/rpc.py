@@ -60,7 +60,7 @@ class _Requests(Generic[ValueT]):
         self._queue = await self._front._open(queue, True, False, None, None)
 
     async def _exit(self) -> None:
-        for promise in self._waiting.values():
+        for promise in list(self._waiting.values()):
             self._front.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
         if self._queue is not None:
             await self._queue._leave(True)
@@ -185,18 +185,27 @@ class _Replies:
         while uri in self._opening:
             await front.stand_in(self._opening[uri])
         queue = self._queues.pop(uri, None)
-        if queue is None or not queue.is_open:
+        if queue is not None and queue.is_open:
+            self._queues[uri] = queue  # the latest
+        else:
             self._opening[uri] = deque()
             try:
                 if len(self._queues) >= QUEUES_MAX:
                     idle = next((each for each in self._queues if not self._busy[each]), None)
                     if idle is not None:
-                        await self._queues.pop(idle)._leave(True)
+                        await self._drop(idle)
                 queue = await front._open(front.make_queue(uri, self._codec, None), False, True, None, None)
+                self._queues[uri] = queue
             finally:
                 front.fire_all(self._opening.pop(uri))
-        self._queues[uri] = queue
         return queue
+
+    async def _drop(self, uri: str) -> None:
+        self._opening[uri] = deque()  # nobody may open it before it is closed
+        try:
+            await self._queues.pop(uri)._leave(True)
+        finally:
+            self._front.fire_all(self._opening.pop(uri))
 
     async def _answer(self, request: Message[Any], payload: Any, properties: Properties | None) -> None:
         found = request.properties
