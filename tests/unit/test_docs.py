@@ -14,6 +14,7 @@ from kit.markdown import RUN, Block, blocks
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SKETCHES = {"docs/architecture.md"}  # contracts between the parts, in something like Python
+RUN_ELSEWHERE = {"docs/testing.md": "tests/integration/test_testing_kit.py"}
 OUT_OF_DATE = "run: make docs (it writes docs/api/ anew from the docstrings), and commit what it wrote"
 _LINK = re.compile(r"(?<!!)\[[^\]\[]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.*?)\s*$", re.MULTILINE)
@@ -58,7 +59,9 @@ def test_links_between_pages_lead_somewhere(path: Path) -> None:
 def test_examples_in_python_are_run_by_a_test(path: Path) -> None:
     """API pages show signatures, those are no examples."""
     name = str(path.relative_to(ROOT))
-    if not name.startswith("docs/api/") and name not in SKETCHES:
+    if name in RUN_ELSEWHERE:
+        assert path.name in (ROOT / RUN_ELSEWHERE[name]).read_text(encoding="utf-8")
+    elif not name.startswith("docs/api/") and name not in SKETCHES:
         assert name in RUN or not [block for block in blocks(path) if block.info == "python"]
 
 
