@@ -109,14 +109,22 @@ async def _is_broadcast(client: AdminClient, target: QueueUri) -> bool:
     """Is it a queue that keeps nothing? NotAllowed with the broker's words if it does not say."""
     tree = await _ask(client, f"DOMAINS DOMAIN {target.qualified_domain} INFOS")
     try:
-        return "broadcast" in json.loads(tree["domainInfo"]["configJson"], strict=False)["mode"]
+        return "broadcast" in json.loads(_member(tree, "domainInfo")["configJson"], strict=False)["mode"]
     except (KeyError, TypeError, ValueError):
         raise NotAllowed(f"the broker tells nothing about the domain {target.qualified_domain}: "
                          f"{_error_of(tree)}") from None
 
 
+def _member(tree: Any, name: str) -> Any:
+    """The first member of that name: answers of several nodes come wrapped."""
+    if isinstance(tree, dict):
+        return tree[name] if name in tree else _member(list(tree.values()), name)
+    found = (_member(each, name) for each in tree) if isinstance(tree, list) else ()
+    return next((each for each in found if each is not None), None)
+
+
 def _error_of(tree: dict[str, Any]) -> str:
-    error = tree.get("error")
+    error = _member(tree, "error")
     return str(error.get("message", error)) if isinstance(error, dict) else str(error or tree)
 
 
@@ -177,7 +185,7 @@ class Listing:
         tree = await self._life.wait_for(_ask(self._client, self._command))
         if tree is None:
             return []
-        contents = tree.get("queueContents")
+        contents = _member(tree, "queueContents")
         if not isinstance(contents, dict):
             if not self._waiting:
                 _note(f"{_error_of(tree)}; waiting for it")

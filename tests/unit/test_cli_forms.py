@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -163,3 +165,18 @@ def test_percentiles_are_right_to_one_percent() -> None:
 def test_answers_of_the_broker_are_judged(answer: str, error: bool) -> None:
     """For the exit code of `bmq admin`."""
     assert is_error(answer) is error
+
+
+def test_errors_are_told_from_answers_in_a_session_of_the_original() -> None:
+    """Every answer of the recording."""
+    session = json.loads((Path(__file__).parent.parent / "vectors" / "admin" / "session.json").read_text())
+    errors = [each["command"] for each in session if is_error(each["answer"])]
+    assert len(session) > 50 and errors == [
+        "BOGUS", "ENCODING INCORRECT HELP", "DOMAINS DOMAIN t.prio QUEUE adm LIST zz 0 1",
+        "DOMAINS DOMAIN t.fan QUEUE adm LIST nope 0 10", "DOMAINS DOMAIN t.nosuch INFOS",
+        "DOMAINS DOMAIN t.prio QUEUE nosuch INTERNALS", "DOMAINS DOMAIN t.prio QUEUE nosuch PURGE *",
+        "DOMAINS DOMAIN t.fan QUEUE adm PURGE nope", "DOMAINS DOMAIN t.fan QUEUE adm PURGE", "DOMAINS RECONFIGURE t.nosuch",
+        "CLUSTERS CLUSTER zz STATUS", "CLUSTERS CLUSTER c3 STORAGE PARTITION 9 SUMMARY",
+        "CLUSTERS CLUSTER c3 STORAGE PARTITION -2 SUMMARY", "CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM -1",
+        "CLUSTERS CLUSTER c3 STORAGE REPLICATION SET ZZ 1", "DOMAINS REMOVE t.maxq FINALIZE", "DOMAINS REMOVE t.nosuch",
+        "ENCODING JSON_COMPACT STAT GET ZZ", ""]
