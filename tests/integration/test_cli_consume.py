@@ -209,7 +209,7 @@ def test_files_take_any_amount(cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == lines
 
 
-def test_a_broker_that_comes_back_is_consumed_from_again(tmp_path: Path) -> None:
+def test_a_broker_that_comes_back_is_posted_to_and_consumed_from_again(tmp_path: Path) -> None:
     """One that does not come back in time ends the command with exit code 3, a queue that is not given back with 4."""
     with running_broker(tmp_path) as (broker, cli):
         uri = "bmq://d.priority/restart"
@@ -219,8 +219,12 @@ def test_a_broker_that_comes_back_is_consumed_from_again(tmp_path: Path) -> None
         removed = cli.start("consume", "bmq://d.small/gone", "--timeout", "20")
         post(cli, "bmq://d.small/gone", "x")
         removed.expect(b"x\n")
+        producer = cli.start("produce", "bmq://d.priority/produced", "--json")
+        producer.say(b"1\n")
+        assert cli("consume", "bmq://d.priority/produced", "-n", "1").out == b"1\n"
         broker.terminate()
         started.expect(b"connection was lost", "stderr")
+        producer.say(b"2\n")
         broker.config.remove_domain("d.small")
         waiting = [cli.start(*command) for command in (("admin", "--wait", "CLUSTERS", "LIST"),
                                                        ("produce", "--wait", "bmq://d.priority/waiting", "x"))]
@@ -228,6 +232,9 @@ def test_a_broker_that_comes_back_is_consumed_from_again(tmp_path: Path) -> None
         post(cli, uri, "after")
         started.expect(b"after\n")
         assert [each.end().code for each in waiting] == [0, 0]
+        done = producer.end()
+        assert done.code == 0 and done.tree["acknowledged"] == 2 and "connected again" in done.err
+        assert cli("consume", "bmq://d.priority/produced", "--idle", "0.5").out == b"2\n"
         done = removed.end()
         assert done.code == 4 and "could not be opened again" in done.err
         impatient = cli.start("consume", "bmq://d.priority/impatient", "--timeout", "1")
