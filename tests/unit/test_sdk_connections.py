@@ -1,0 +1,252 @@
+"""How each front opens connections: hooks for tunnels and tests, several brokers, brokers that fail at every step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sdk_fronts_kit import FRONTS, URI, Front, w
+from twisted.internet.defer import Deferred, fail
+
+from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions
+from bmqtwist.sdk.effects import Connect
+from bmqtwist.sdk.pump import Pump
+from bmqtwist.testing import Broker
+from bmqtwist.testing.pump import MemoryPump
+
+
+@pytest.fixture(params=FRONTS)
+def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+    """Each front that waits."""
+    made = FRONTS[request.param]()
+    yield made
+    assert not made.unhandled
+
+
+class Net:
+    """Two brokers under two addresses; `dialled` says who was tried."""
+
+    def __init__(self, front: Front) -> None:
+        self.brokers = {"one": front.broker, "two": Broker()}
+        self.dialled: list[str] = []
+        self.front = front
+
+    def options(self) -> dict[str, Any]:
+        """The hook of this front."""
+        if self.front.name == "aio":
+            return {"connect": self._connect}
+        if self.front.name == "tx":
+            return {"endpoint": self._endpoint}
+        return {"pump": self._pump}
+
+    def _at(self, address: Any) -> Broker:
+        self.dialled.append(address.host)
+        return self.brokers[address.host]
+
+    async def _connect(self, make_protocol: Any, address: Any, tls: Any) -> Any:
+        return await self._at(address).connector()(make_protocol, address, tls)
+
+    def _endpoint(self, address: Any) -> Any:
+        return self._at(address).endpoint(self.front.clock)(address)  # type: ignore[attr-defined]
+
+    def _pump(self, options: SessionOptions, dispatch: Any, tls: Any) -> Pump:
+        net = self
+
+        class Switching(MemoryPump):
+            """Changes hosts with each attempt."""
+
+            def dial(self, effect: Connect) -> None:
+                self._host = net._at(effect.address).pump().args[0]  # type: ignore[attr-defined]
+                super().dial(effect)
+        return Switching(self.front.broker.pump().args[0], "", options, dispatch, tls)  # type: ignore[attr-defined]
+
+
+def session_of(front: Front, **options: Any) -> Any:
+    """A session with hooks and addresses of its own, not started (the blocking one is)."""
+    options = {"on_event": front.events.append, "backoff_first_s": 0.1, **options}
+    if front.name == "aio":
+        from bmqtwist.sdk import aio
+        return aio.Session(["tcp://one", "tcp://two"], **options)
+    if front.name == "tx":
+        from bmqtwist.sdk import tx
+        return tx.Session(front.clock, ["tcp://one", "tcp://two"], **options)  # type: ignore[attr-defined]
+    from bmqtwist.sdk import simple
+    session = simple.Session(["tcp://one", "tcp://two"], **options)
+    front.sessions.append(session)  # type: ignore[attr-defined]
+    return session
+
+
+async def started(front: Front, session: Any) -> Any:
+    """Start it, where that is a call."""
+    if front.name != "simple":
+        await session.start()
+    return session
+
+
+def test_the_second_broker_is_used_while_the_first_is_down_and_the_first_when_the_second_goes(front: Front) -> None:
+    net = Net(front)
+    net.brokers["one"].crash()
+
+    async def scenario() -> None:
+        session = await started(front, session_of(front, **net.options()))
+        queue = await w(session.open(URI, write=True))
+        assert (await w(queue.post(b"for two"))).ok
+        net.brokers["one"].start()
+        net.brokers["two"].crash()
+        assert (await w(queue.post(b"for one"))).ok
+        await w(session.stop())
+    front.run(scenario)
+    assert [each.payload for each in net.brokers["one"].messages(URI)] == [b"for one"]
+    net.brokers["two"].start()
+    assert net.dialled[:2] == ["one", "two"] and net.dialled[-1] == "one"
+    assert front.kinds() == [EventKind.CONNECTED, EventKind.CONNECTION_LOST, EventKind.RECONNECTED,
+                             EventKind.QUEUE_REOPEN_RESULT, EventKind.STATE_RESTORED, EventKind.DISCONNECTED]
+
+
+def test_a_broker_that_refuses_the_session_leaves_it_to_the_next(front: Front) -> None:
+    net = Net(front)
+    net.brokers["one"].faults.refuse("negotiation", reason="not you")
+
+    async def scenario() -> None:
+        session = await started(front, session_of(front, **net.options()))
+        assert net.dialled == ["one", "two"]
+        await w(session.stop())
+        net.brokers["two"].faults.refuse("negotiation", reason="nor you")
+        with pytest.raises(SdkError, match="nor you") as caught:
+            await started(front, session_of(front, **net.options()))
+        assert caught.value.result is Result.REFUSED
+    front.run(scenario)
+
+
+def test_a_connection_that_breaks_in_the_middle_of_the_negotiation_is_tried_again(front: Front) -> None:
+    front.broker.faults.kill("negotiation", times=3)
+
+    async def scenario() -> None:
+        session = await front.start(backoff_first_s=0.1)
+        assert session.counters().attempts == 4
+        await w(session.stop())
+    front.run(scenario)
+
+
+@pytest.mark.parametrize("mistake", ["raises", "is silent", "connects nothing"])
+def test_a_hook_that_fails_in_any_way_is_a_failed_attempt(mistake: str) -> None:
+    front = FRONTS["aio"]()
+    good = front.broker.connector()
+    calls: list[Any] = []
+
+    async def connect(make_protocol: Any, address: Any, tls: Any) -> Any:
+        calls.append(address)
+        if len(calls) < 3:
+            if mistake == "raises":
+                raise ZeroDivisionError
+            if mistake == "is silent":
+                await asyncio.sleep(1000.0)
+            return None, None
+        return await good(make_protocol, address, tls)
+
+    async def scenario() -> None:
+        session = session_of(front, connect=connect)
+        await session.start()
+        assert session.counters().attempts == 3 == len(calls)
+        await session.stop()
+    front.run(scenario)
+    assert not front.unhandled
+
+
+@pytest.mark.parametrize("mistake", ["raises", "fails", "is silent"])
+def test_an_endpoint_that_fails_in_any_way_is_a_failed_attempt(mistake: str) -> None:
+    front = FRONTS["tx"]()
+    calls: list[Any] = []
+    cancelled: list[Any] = []
+
+    class Endpoint:
+        def connect(self, factory: Any, /) -> Deferred[Any]:
+            return fail(ZeroDivisionError()) if mistake == "fails" else Deferred(cancelled.append)
+
+    def endpoint(address: Any) -> Any:
+        calls.append(address)
+        if len(calls) < 3:
+            if mistake == "raises":
+                raise ZeroDivisionError
+            return Endpoint()
+        return front.broker.endpoint(front.clock)(address)  # type: ignore[attr-defined]
+
+    async def scenario() -> None:
+        session = session_of(front, endpoint=endpoint)
+        await session.start()
+        assert session.counters().attempts == 3 == len(calls)
+        await session.stop()
+    front.run(scenario)
+    assert len(cancelled) == (2 if mistake == "is silent" else 0)
+
+
+def test_stop_gives_up_a_connection_that_is_being_opened() -> None:
+    front = FRONTS["aio"]()
+    given_up: list[bool] = []
+
+    async def connect(make_protocol: Any, address: Any, tls: Any) -> Any:
+        try:
+            await asyncio.sleep(1000.0)
+        finally:
+            given_up.append(True)
+
+    async def scenario() -> None:
+        session = session_of(front, connect=connect)
+        starting = front.begin(session.start())
+        await front.pass_time(1.0)
+        await session.stop()
+        with pytest.raises(SdkError) as caught:
+            await starting
+        assert caught.value.result is Result.CANCELED and given_up == [True]
+    front.run(scenario)
+
+
+def test_a_full_channel_says_so_and_goes_on(front: Front) -> None:
+    """The broker does not read: the channel's watermarks are told, posts that do not wait are refused."""
+    async def scenario() -> None:
+        session = await front.start(channel_high_bytes=100_000, channel_low_bytes=50_000)
+        queue = await w(session.open(URI, write=True))
+        with front.broker.faults.stall("post"):
+            with pytest.raises(SdkError) as caught:
+                for _ in range(20):
+                    queue.post_nowait(b"x" * 20_000)
+                    await front.pass_time(0.001)
+                    if front.name == "simple" and session.core.blocked:
+                        raise SdkError(Result.BW_LIMIT)  # it would wait
+            assert caught.value.result is Result.BW_LIMIT
+        await w(queue.flush())
+        await w(session.stop())
+    front.run(scenario)
+    assert front.kinds()[1:-1] == [EventKind.CHANNEL_HIGH_WATERMARK, EventKind.CHANNEL_LOW_WATERMARK]
+
+
+class PullProducer:
+    """Writes one message whenever it is asked."""
+
+    def __init__(self, queue: Any, count: int) -> None:
+        self.queue, self.left = queue, count
+
+    def resumeProducing(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.queue.unregisterProducer()
+        self.queue.write(b"%d" % self.left * 300)
+
+
+def test_a_pull_producer_is_asked_as_long_as_there_is_room() -> None:
+    front = FRONTS["tx"]()
+
+    async def scenario() -> None:
+        session = await front.start(unacked_bytes_max=2000)
+        queue = await session.open(URI, write=True)
+        producer = PullProducer(queue, 50)
+        queue.registerProducer(producer, False)
+        with pytest.raises(RuntimeError):
+            queue.registerProducer(producer, False)
+        await front.until(lambda: not producer.left)
+        await queue.flush()
+        await session.stop()
+    front.run(scenario)
+    assert len(front.broker.messages(URI)) == 50
