@@ -13,6 +13,7 @@ its write returns; the answers reach it through its own loop.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from bmqtwist.wire.properties import PropertyType
 
 Mode = Literal["priority", "fanout", "broadcast"]
+_ASK_FIRST_S, _ASK_S_MAX = 0.01, 1.0  # how often conditions are asked when nothing happens at the broker
 
 
 class Unmet(AssertionError):
@@ -309,31 +311,33 @@ class Broker:
         self._host.advance(seconds)
 
     async def until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
-        """Wait until a condition is true; it is asked whenever something happened at the broker. AssertionError with the
-        transcript after `timeout_s` seconds of the event loop."""
+        """Wait until a condition is true; it is asked whenever something happened at the broker, and now and then. Unmet
+        after `timeout_s` seconds of the event loop."""
         import asyncio
 
         from bmqtwist.testing.aio import settle
-        loop = asyncio.get_running_loop()
-        driver = self._host.loop_driver(loop)
-        end = loop.time() + timeout_s
+        host, loop = self._host, asyncio.get_running_loop()
+        driver = host.loop_driver(loop)
+        end, pause = loop.time() + timeout_s, _ASK_FIRST_S
         while not condition():
-            changed = loop.create_future()
+            self._check(loop.time() < end, f"not so within {timeout_s:g} s: {condition}")
+            changed: asyncio.Future[None] = loop.create_future()
 
             def wake(changed: asyncio.Future[None] = changed) -> None:
                 driver.soon(settle, changed)
-            self._host.waiters.append(wake)
+            host.waiters.append(wake)
             try:
-                await asyncio.wait_for(changed, end - loop.time())
-            except TimeoutError:
-                self._check(bool(condition()), f"not so within {timeout_s:g} s: {condition}")
+                await asyncio.wait([changed], timeout=min(pause, end - loop.time()))
             finally:
-                self._host.waiters.remove(wake)
+                host.waiters.remove(wake)
+            pause = min(2 * pause, _ASK_S_MAX)
 
     def wait_until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
         """The same for tests without an event loop whose clients are threads or processes: blocks up to `timeout_s`
         seconds."""
-        host = self._host
-        with host.lock:
-            so = self._host.changed.wait_for(condition, timeout_s)
-        self._check(bool(so), f"not so within {timeout_s:g} s: {condition}")
+        end, pause = time.monotonic() + timeout_s, _ASK_FIRST_S
+        while not condition():  # without the lock: it may ask sessions, which have locks of their own
+            self._check(time.monotonic() < end, f"not so within {timeout_s:g} s: {condition}")
+            with self._host.changed:
+                self._host.changed.wait(min(pause, max(0.0, end - time.monotonic())))
+            pause = min(2 * pause, _ASK_S_MAX)
