@@ -158,6 +158,38 @@ def test_s6_a_put_older_than_the_deduplication_time_fails_instead_of_being_sent_
 
 
 @rule
+def test_s6_once_they_are_sent_again_time_alone_does_nothing_to_puts() -> None:
+    bench = Bench(deduplication_ms=2000).start()
+    queue = opened(bench)
+    bench.acks_at_once = False
+    bench.lose(up=False)
+    bench.post(queue, b"while down")
+    bench.up = True
+    bench.advance(1.0)
+    assert bench.payloads() == [b"while down"]
+    bench.advance(100.0)
+    assert not bench.acks
+
+
+@rule
+def test_s6_a_machine_that_slept_during_a_reconnect_sends_nothing_that_is_too_old() -> None:
+    """No timer ran meanwhile: what counts is the time when posts would be sent."""
+    bench = Bench(SessionOptions(attempt_timeout_s=1e6), deduplication_ms=2000).start()
+    queue = opened(bench)
+    bench.acks_at_once = False
+    bench.lose(up=False)
+    bench.post(queue, b"old")
+    bench.silent.add("clientIdentity")
+    bench.up = True
+    bench.advance(1.0)
+    bench.silent.clear()
+    bench.now += 100.0
+    bench._negotiate()
+    assert bench.core.state is State.READY and not bench.payloads()
+    assert [ack.status for ack in bench.acks] == [Result.UNKNOWN]
+
+
+@rule
 def test_s7_an_ack_given_twice_or_for_an_unknown_guid_is_ignored(bench: Bench) -> None:
     queue = opened(bench)
     bench.post(queue, b"a")
@@ -201,6 +233,16 @@ def test_s9_a_confirm_is_refused_while_there_is_no_connection_and_not_kept(bench
 
 
 @rule
+def test_s9_a_confirm_that_has_not_left_when_the_connection_is_lost_is_not_sent_on_the_next_one(bench: Bench) -> None:
+    opened(bench, read=True)
+    bench.push(b"m")
+    bench.messages[0].confirm()
+    bench.lose()
+    bench.come_back()
+    assert not bench.count(events.Confirm)
+
+
+@rule
 def test_s10_opens_and_configures_made_while_down_are_sent_later_and_pending_ones_again(bench: Bench) -> None:
     reader = opened(bench, read=True)
     bench.silent |= {"openQueue", "configureStream"}
@@ -214,6 +256,33 @@ def test_s10_opens_and_configures_made_while_down_are_sent_later_and_pending_one
     assert {bench.done[key].result for key in ("configure", ("open", FANOUT), ("open", URI + "x"))} == {Result.SUCCESS}
     consumers = bench.last(schema.ConfigureStream).stream_parameters.subscriptions[0].consumers
     assert consumers[0].max_unconfirmed_messages == 7
+
+
+@rule
+@pytest.mark.parametrize("phase", ["openQueue", "configureStream"])
+def test_s10_an_open_under_way_starts_over_on_the_next_connection(bench: Bench, phase: str) -> None:
+    bench.silent.add(phase)
+    bench.open(read=True)
+    bench.lose(up=False)
+    assert ("open", URI) not in bench.done
+    bench.silent.clear()
+    bench.heard.clear()
+    bench.come_back()
+    assert bench.done[("open", URI)].result is Result.SUCCESS
+    assert [type(each) for each in bench.heard] == [schema.ClientIdentity, schema.OpenQueue, schema.ConfigureStream]
+
+
+@rule
+def test_s10_times_of_the_session_hold_where_a_request_gives_none() -> None:
+    bench = Bench(SessionOptions(open_timeout_s=5.0, configure_timeout_s=7.0)).start()
+    reader = opened(bench, read=True)
+    bench.lose(up=False)
+    bench.open(FANOUT)
+    bench.core.configure(reader, QueueOptions(), "configure", bench.now)
+    bench.advance(6.0)
+    assert bench.done[("open", FANOUT)].result is Result.TIMEOUT and "configure" not in bench.done
+    bench.advance(2.0)
+    assert bench.done["configure"].result is Result.TIMEOUT
 
 
 @rule
@@ -255,6 +324,20 @@ def test_s11_a_close_under_way_when_the_connection_is_lost_succeeds(bench: Bench
 
 
 @rule
+def test_s11_a_close_in_its_first_phase_when_the_connection_is_lost_succeeds_and_is_final(bench: Bench) -> None:
+    queue = opened(bench, read=True)
+    bench.silent.add("configureStream")
+    bench.core.close(queue, "close", bench.now)
+    bench.turn()
+    bench.silent.clear()
+    bench.lose()
+    assert bench.done["close"].result is Result.SUCCESS and queue.state is QueueState.CLOSED  # type: ignore[attr-defined]
+    bench.heard.clear()
+    bench.come_back()
+    assert [type(each) for each in bench.heard] == [schema.ClientIdentity]
+
+
+@rule
 @pytest.mark.parametrize("up", [True, False])
 def test_s12_closing_a_queue_fails_its_pending_puts_and_no_others(bench: Bench, up: bool) -> None:
     queue, other = opened(bench), opened(bench, FANOUT)
@@ -284,6 +367,23 @@ def test_s13_a_refused_reopen_closes_the_queue_says_so_and_fails_its_puts(bench:
     with pytest.raises(SdkError) as caught:
         bench.post(queue, b"b")
     assert caught.value.result is Result.INVALID_QUEUE
+
+
+@rule
+def test_s13_a_reopen_whose_configuration_is_refused_is_given_back_and_closes_the_queue(bench: Bench) -> None:
+    queue = opened(bench, read=True)
+    bench.acks_at_once = False
+    bench.post(queue, b"a")
+    bench.refuse["configureStream"] = Category.E_INVALID_ARGUMENT
+    bench.lose()
+    bench.heard.clear()
+    bench.come_back()
+    assert queue.state is QueueState.CLOSED  # type: ignore[attr-defined]
+    assert [type(each) for each in bench.heard] == [schema.ClientIdentity, schema.OpenQueue, schema.ConfigureStream,
+                                                    schema.CloseQueue]
+    assert [(event.kind, event.result) for event in bench.events[-2:]] == [
+        (EventKind.QUEUE_REOPEN_RESULT, Result.INVALID_ARGUMENT), (EventKind.STATE_RESTORED, Result.SUCCESS)]
+    assert [(ack.token, ack.status) for ack in bench.acks] == [(b"a", Result.UNKNOWN)]
 
 
 @rule
@@ -321,6 +421,39 @@ def test_s14_a_reopen_without_answer_resets_the_channel_and_is_tried_again() -> 
     bench.come_back()
     assert queue.state is QueueState.OPEN  # type: ignore[attr-defined]
     assert bench.kinds()[-1] is EventKind.STATE_RESTORED
+
+
+@rule
+@pytest.mark.parametrize(("request_", "read"), [("openQueue", False), ("configureStream", True)])
+def test_s14_either_phase_of_an_open_may_be_the_one_without_answer(bench: Bench, request_: str, read: bool) -> None:
+    bench.silent.add(request_)
+    queue = bench.open(read=read, timeout_s=10.0)
+    bench.advance(10.0)
+    assert bench.done[("open", URI)].result is Result.TIMEOUT and queue.state is QueueState.CLOSED
+    assert bench.kinds().count(EventKind.CONNECTION_LOST) == 1
+
+
+@rule
+def test_s14_the_first_phase_of_a_close_may_be_the_one_without_answer(bench: Bench) -> None:
+    queue = opened(bench, read=True)
+    bench.silent.add("configureStream")
+    bench.core.close(queue, "close", bench.now, timeout_s=10.0)
+    bench.advance(10.0)
+    assert bench.done["close"].result is Result.TIMEOUT and queue.state is QueueState.CLOSED  # type: ignore[attr-defined]
+    assert bench.kinds().count(EventKind.CONNECTION_LOST) == 1
+
+
+@rule
+def test_s14_the_second_phase_of_a_reopen_may_be_the_one_without_answer() -> None:
+    bench = Bench(SessionOptions(open_timeout_s=10.0)).start()
+    queue = opened(bench, read=True)
+    bench.silent.add("configureStream")
+    bench.lose()
+    bench.advance(11.0)
+    assert bench.kinds().count(EventKind.CONNECTION_LOST) == 2
+    bench.silent.clear()
+    bench.come_back()
+    assert queue.state is QueueState.OPEN and bench.kinds()[-1] is EventKind.STATE_RESTORED  # type: ignore[attr-defined]
 
 
 @rule
@@ -384,6 +517,26 @@ def test_s17_messages_are_matched_by_the_current_ids_only(bench: Bench) -> None:
 
 
 @rule
+def test_s17_ids_of_a_lost_connection_mean_nothing_while_queues_are_being_reopened(bench: Bench) -> None:
+    opened(bench, read=True)
+    bench.silent.add("openQueue")
+    bench.lose()
+    bench.come_back()
+    bench.push(b"stale", s_id=1)
+    assert not bench.messages and bench.core.dropped == 1
+
+
+@rule
+def test_s17_after_a_reconfiguration_only_its_ids_count(bench: Bench) -> None:
+    queue = opened(bench, read=True)
+    bench.core.configure(queue, QueueOptions(7), "configure", bench.now)  # type: ignore[arg-type]
+    bench.turn()
+    bench.push(b"stale", s_id=1)
+    bench.push(b"new", s_id=2)
+    assert [message.payload for message in bench.messages] == [b"new"]
+
+
+@rule
 def test_s18_a_stop_request_is_invisible_until_the_connection_goes(bench: Bench) -> None:
     queue = opened(bench)
     before = len(bench.events), len(bench.heard)
@@ -417,6 +570,73 @@ def test_s19_stop_fails_what_is_outstanding_and_sends_nothing_again() -> None:
 
 
 @rule
+@pytest.mark.parametrize("state", ["draining", "leaving"])
+def test_s19_a_connection_lost_while_stopping_ends_the_session(state: str) -> None:
+    bench = Bench(SessionOptions(drain_s=10.0), acks_at_once=False).start()
+    bench.silent.add("disconnect")
+    bench.post(opened(bench), b"a")
+    bench.core.stop("stop", bench.now, drain=state == "draining")
+    bench.turn()
+    assert bench.core.state is State[state.upper()]
+    bench.lose()
+    assert bench.core.state is State.STOPPED and bench.done["stop"].result is Result.SUCCESS
+    assert [ack.status for ack in bench.acks] == [Result.UNKNOWN]
+    bench.advance(1000.0)
+    assert len(bench.connects) == 1
+
+
+@rule
+def test_s19_requests_that_wait_are_cancelled_at_once_by_a_stop() -> None:
+    """Connected, so that posts are drained first; and without a connection."""
+    for down in (False, True):
+        bench = Bench(SessionOptions(drain_s=10.0), acks_at_once=False).start()
+        reader = opened(bench, read=True)
+        bench.post(reader, b"a")  # type: ignore[arg-type]
+        if down:
+            bench.lose(up=False)
+        bench.silent |= {"openQueue", "configureStream"}
+        bench.open(FANOUT)
+        bench.core.configure(reader, QueueOptions(7), "configure", bench.now)  # type: ignore[arg-type]
+        bench.turn()
+        bench.core.stop("stop", bench.now)
+        bench.turn()
+        assert bench.done[("open", FANOUT)].result is bench.done["configure"].result is Result.CANCELED
+        assert ("stop" in bench.done) is down
+
+
+@rule
+@pytest.mark.parametrize("state", [State.IDLE, State.WAITING, State.CONNECTING, State.NEGOTIATING])
+def test_s19_a_stop_before_there_is_a_session_is_final(state: State) -> None:
+    bench = Bench()
+    bench.silent.add("clientIdentity")
+    if state is not State.IDLE:
+        bench.up = state is State.NEGOTIATING
+        bench.core.start("start", bench.now)
+        if state is not State.CONNECTING:
+            bench.turn()
+    assert bench.core.state is state
+    bench.core.stop("stop", bench.now)
+    bench.turn()
+    assert bench.core.state is State.STOPPED and bench.done["stop"].result is Result.SUCCESS
+    assert state is State.IDLE or bench.done["start"].result is Result.CANCELED
+    connects, bench.up = len(bench.connects), True
+    bench.advance(1000.0)
+    assert len(bench.connects) == connects and bench.core.state is State.STOPPED
+
+
+@rule
+@pytest.mark.parametrize("stopped", [False, True])
+def test_s19_a_session_is_started_once(bench: Bench, stopped: bool) -> None:
+    if stopped:
+        bench.core.stop("stop", bench.now)
+        bench.turn()
+    with pytest.raises(SdkError):
+        bench.core.start("again", bench.now)
+    bench.advance(10.0)
+    assert len(bench.connects) == 1
+
+
+@rule
 def test_s19_a_stop_in_the_middle_of_a_reconnect_ends_it() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = opened(bench)
@@ -443,6 +663,23 @@ def test_s20_reconnecting_never_ends_backs_off_and_rotates_over_all_brokers() ->
     bench.up = True
     bench.advance(31.0)
     assert bench.core.state is State.READY
+
+
+@rule
+def test_s20_pauses_grow_up_to_their_bound_and_start_over_after_a_success() -> None:
+    bench = Bench(SessionOptions(backoff_first_s=1.0, backoff_max_s=8.0)).start()
+    for _ in range(2):
+        bench.lose(up=False)
+        times = []
+        for _ in range(5):
+            due = bench.core.deadline()
+            assert due is not None
+            times.append(due - bench.now)
+            bench.advance(due - bench.now)
+        assert times == [0.75, 1.5, 3.0, 6.0, 6.0]  # three quarters of 1, 2, 4, 8, 8: chance says one half here
+        bench.up = True
+        bench.advance(10.0)
+        assert bench.core.state is State.READY
 
 
 @rule
