@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, Self, cast
 
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk.codecs import ValueT
+from bmqtwist.sdk.results import Result, SdkError
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.properties import PropertyType, Value
 from bmqtwist.wire.restyle import open_data
@@ -98,7 +99,7 @@ class Message(Generic[ValueT]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if kind is None:
-            self.confirm()
+            self._confirm_if_connected()
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,7 +107,14 @@ class Message(Generic[ValueT]):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
         if kind is None:
+            self._confirm_if_connected()
+
+    def _confirm_if_connected(self) -> None:
+        try:
             self.confirm()
+        except SdkError as error:
+            if error.result is not Result.NOT_CONNECTED:
+                raise
 
     def __repr__(self) -> str:
         return f"<Message {self.guid.hex().upper()} for {self.queue.uri}>"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-import logging
 import os
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,6 +28,7 @@ from bmqtwist.ids import SCHEME
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.front import Front
 from bmqtwist.sdk.frontqueue import FrontQueue
+from bmqtwist.sdk.log import LOG
 from bmqtwist.sdk.loopfront import LoopFront
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import Ack, Result, SdkError
@@ -41,7 +41,7 @@ REQUEST_ID = "requestId"
 QUEUES_MAX = 1000  # reply queues a responder keeps open
 TIMEOUT_S = 30.0
 
-_LOG = logging.getLogger(__name__)
+
 Properties = Mapping[str, object]
 
 
@@ -240,7 +240,7 @@ class _Replies:
             except BmqError as error:  # whoever asked is gone, or has never been: the next one is not
                 if queue.ended:
                     return
-                _LOG.warning("no reply to %r: %s", message, error)
+                LOG.warning("no reply to %r: %s", message, error)
             with contextlib.suppress(SdkError):  # no connection: it comes again
                 message.confirm()
 

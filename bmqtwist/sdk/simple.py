@@ -14,7 +14,6 @@ One thread at a time may use a session.
 from __future__ import annotations
 
 import itertools
-import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ from bmqtwist.sdk.front import Front, OnAck, OnEvent, Timer
 from bmqtwist.sdk.frontqueue import FrontQueue
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import session_options
+from bmqtwist.sdk.log import LOG
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
 from bmqtwist.sdk.pump import PumpFactory
@@ -37,7 +37,6 @@ from bmqtwist.wire.properties import PropertyType
 
 __all__ = ["Queue", "Session"]
 
-_LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -317,7 +316,7 @@ class Session(Front):
                 try:
                     callback(argument)
                 except Exception:  # noqa: BLE001 - one callback's mistake must not cost what else is due
-                    _LOG.exception("error in %r", callback)
+                    LOG.exception("error in %r", callback)
                 self._pump.perform()
         finally:
             self._calling = False
