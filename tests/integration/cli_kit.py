@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from click.testing import CliRunner
 from kit.process import BrokerProcess
@@ -23,6 +26,12 @@ from bmqtwist.cli.main import main
 
 BMQ = str(Path(sys.executable).parent / "bmq")
 DEADLINE = 30.0
+
+
+def in_pipe(pipe: IO[bytes] | None) -> int:
+    """Bytes that wait in a pipe."""
+    assert pipe is not None
+    return int(struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, b"1234"))[0])
 
 
 @dataclass(frozen=True)

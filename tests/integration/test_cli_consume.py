@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import signal
-import struct
 import subprocess
-import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import BMQ, Cli, running_broker
+from cli_kit import BMQ, Cli, in_pipe, running_broker
 from kit.process import BrokerProcess
 
 pytestmark = pytest.mark.process
@@ -36,11 +33,6 @@ def post(cli: Cli, uri: str, *payloads: str) -> None:
     """Put something there."""
     done = cli("produce", "-q", uri, *payloads)
     assert done.code == 0, done.err
-
-
-def in_pipe(descriptor: int) -> int:
-    """Bytes that wait in a pipe."""
-    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"1234"))[0])
 
 
 def test_payloads_are_printed_one_a_line_and_are_gone_then(cli: Cli) -> None:
@@ -176,9 +168,8 @@ def test_what_the_reader_did_not_take_is_not_confirmed(cli: Cli) -> None:
     cli("produce", "-q", uri, "-n", "300", payload)
     started = cli.start("consume", uri)
     assert started.process.stdout is not None
-    pipe = started.process.stdout.fileno()
     end = time.monotonic() + 20
-    while in_pipe(pipe) < 60_000:  # nobody reads: it fills up
+    while in_pipe(started.process.stdout) < 60_000:  # nobody reads: it fills up
         assert time.monotonic() < end
     started.signal()
     assert started.process.wait(20) == 130

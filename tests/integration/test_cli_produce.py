@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import BMQ, DEADLINE, Cli, running_broker
+from cli_kit import BMQ, DEADLINE, Cli, in_pipe, running_broker
 from kit.process import BrokerProcess, free_port
 
 pytestmark = pytest.mark.process
@@ -182,11 +182,14 @@ def test_a_second_signal_ends_it_at_once(running: tuple[BrokerProcess, Cli]) -> 
     broker.process.send_signal(signal.SIGSTOP)
     try:
         started.say(b"two\n")
+        end = time.monotonic() + DEADLINE
+        while in_pipe(started.process.stdin):  # until it is read, and so posted
+            assert time.monotonic() < end
         started.signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):  # it waits
             started.process.wait(0.5)
         started.signal(signal.SIGTERM)
-        assert started.end(5).code == 143
+        assert started.end(3).code == 143
     finally:
         broker.process.send_signal(signal.SIGCONT)
 
