@@ -52,7 +52,7 @@ class Lane:
         if not self._held and due <= now and fault is None and self.open:
             action()
             return
-        self._held.append((max(due, self._held[-1][0] if self._held else due), fault, size, action))
+        self._held.append((due, fault, size, action))
         self.held_bytes += size
 
     def release(self, now: float) -> bool:
@@ -80,7 +80,6 @@ class Link:
         self._tap = Wiretap(name)
         self._in, self._out = FrameBuffer(EVENT_BYTES_MAX), FrameBuffer(EVENT_BYTES_MAX)
         self.to_broker, self.to_client = Lane(), Lane()
-        self._muted = False
         self.closed = False
         self.session = host.node.broker.connect(f"127.0.0.1:{host.new_port()}", host.node.now)
         self.session.transport = self
@@ -109,7 +108,7 @@ class Link:
 
     def arrive(self, data: bytes) -> int:
         """The broker wrote; what is still held."""
-        if self.closed or self._muted:
+        if self.closed:
             return 0
         self._pass(self._out, data, False)
         return self.to_client.held_bytes
@@ -209,21 +208,12 @@ class Link:
         elif fault.action == "refuse":
             event.fate = "refused"
             self._refuse(unit, fault)
-        elif fault.after:
-            event.fate = "then killed"
-            self._forward(unit.data, now, None, to_broker)
-            lane = self.to_broker if to_broker else self.to_client
-            lane.put(now, now, None, 0, self._cut_after)
         else:
-            event.fate = "killed"
+            event.fate = "then killed" if fault.after else "killed"
+            if fault.after:
+                self._forward(unit.data, now, None, to_broker)
             lane = self.to_broker if to_broker else self.to_client
             lane.put(now, now, None, 0, lambda: self.cut("killed by the test"))
-
-    def _cut_after(self) -> None:
-        self._muted = True
-        self._host.node.due = True
-        self._host.node.run()
-        self.cut("killed by the test")
 
     def _forward(self, data: bytes, due: float, fault: Fault | None, to_broker: bool) -> None:
         now = self._host.node.now

@@ -122,8 +122,9 @@ class Node:
         self.due = self._stalled = False
         self.syncs, self.later, self._locks = [], [], []
         configuration = self._configure()
-        self._lives += 1  # the GUIDs of one life are not those of another
-        identity = Identity("bmqbrkr", 1, "n1", b"brok" + self._lives.to_bytes(2, "big"), self.now, WALL + self.now)
+        client_id = (int.from_bytes(b"broker", "big") + self._lives).to_bytes(6, "big")  # GUIDs are of one life only
+        self._lives += 1
+        identity = Identity("bmqbrkr", 1, "n1", client_id, self.now, WALL + self.now)
         security = build_security(configuration.app, self.report, lambda seconds: None, find_class)
         provider = DomainProvider(self._domains(configuration), configuration.app.bmqconf_config.cache_ttl_seconds,
                                   self.report)

@@ -170,6 +170,32 @@ def test_nothing():
     assert done.returncode == 0, done.stdout
 
 
+def test_a_real_reactor_is_followed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+from twisted.internet.task import deferLater, react
+from bmqtwist.testing import Broker
+
+async def main(reactor):
+    broker = Broker()
+    session = broker.tx_session(reactor, name="app", backoff_first_s=0.1)
+    await session.start()
+    queue = await session.open({URI!r}, read=True, write=True)
+    broker.faults.delay(0.2, "post", times=1)
+    assert (await queue.post(b"late")).ok
+    broker.disconnect()
+    assert (await queue.post(b"again")).ok
+    assert {{(await queue.get()).payload for _ in range(3)}} == {{b"late", b"again"}}
+    await session.stop()
+    assert broker.clock.real and broker.recorder.posts()[0].fate == "delayed 0.2 s"
+    print("good")
+
+react(main)
+""", encoding="utf-8")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert done.stdout == "good\n", done.stdout + done.stderr
+
+
 # -- a broker in a process ------------------------------------------------------------------------------------------
 
 

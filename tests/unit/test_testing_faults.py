@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kit import codec
 from twisted.internet.task import Clock
 
 from bmqtwist.errors import LocalError
@@ -24,6 +25,33 @@ def broker() -> Iterator[Broker]:
     """A broker."""
     with Broker() as made:
         yield made
+
+
+class OldClient:
+    """A client that speaks the protocol by hand and makes no GUIDs; it has a queue open for writing."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.heard: list[bytes] = []
+        self.broker, self.link = broker, broker._host.connect("old", self)
+        self.send(codec.control_frame({"clientIdentity": {"protocolVersion": 1, "clientType": "E_TCPCLIENT",
+                                                          "processName": "old", "pid": 1}}))
+        self.send(codec.control_frame({"rId": 1, "openQueue": {"handleParameters": {
+            "uri": URI, "qId": 0, "flags": 12, "readCount": 0, "writeCount": 1, "adminCount": 0}}}))
+
+    def send(self, data: bytes) -> None:
+        """To the broker."""
+        with self.broker._host.lock:
+            self.link.send(data)
+
+    def data(self, data: bytes) -> None:
+        """From the link."""
+        self.heard.append(data)
+
+    def lost(self, reason: str) -> None:
+        """From the link."""
+
+    def room(self) -> None:
+        """From the link."""
 
 
 # -- refuse ---------------------------------------------------------------------------------------------------------
@@ -303,6 +331,31 @@ def test_a_crash_keeps_what_was_acknowledged_unless_it_was_in_memory(broker: Bro
     broker.start()
     assert len(broker.messages(URI)) == 1
     broker.assert_empty(volatile)
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_a_confirmation_is_durable_after_a_stop_and_may_be_lost_in_a_crash(broker: Broker, crash: bool) -> None:
+    broker.put(URI, b"x")
+    with broker.blocking_session() as session:
+        with session.open(URI, read=True).get(10):  # type: ignore[union-attr]
+            pass
+        session.step()
+        broker.assert_confirmed(URI, 1)
+        broker.crash() if crash else broker.stop()
+        broker.start()
+    assert len(broker.messages(URI)) == crash
+
+
+def test_clients_without_guids_of_their_own_lose_nothing_over_a_crash(broker: Broker) -> None:
+    """What they post after it is no repetition of what they posted before."""
+    for payload in (b"before", b"after"):
+        client = OldClient(broker)
+        client.send(codec.put_frame([codec.put_message(0, codec.correlation(7), payload)]))
+        assert codec.ACK in {frame[4] & 63 for frame in codec.split_frames(b"".join(client.heard))[0]}
+        broker.crash()
+        broker.start()
+    assert [each.payload for each in broker.messages(URI)] == [b"before", b"after"]
+    assert [post.status for post in broker.recorder.posts(URI)] == [Result.SUCCESS] * 2
 
 
 def test_a_graceful_stop_waits_for_consumers_and_a_restart_brings_everything_back(broker: Broker) -> None:
