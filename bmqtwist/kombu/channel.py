@@ -148,7 +148,7 @@ class Channel(virtual.Channel):
         if queue in self.connection.mailboxes:
             self.queue_delete(queue)
 
-    def _size(self, queue: str) -> int:
+    def _size(self, queue: str) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
         """What is here already: the broker does not tell clients how long a queue is."""
         transport = self.connection
         if queue in transport.mailboxes:
@@ -230,7 +230,7 @@ class Channel(virtual.Channel):
     def _get_one(self, queue: str, no_ack: bool) -> Any:
         message = super().basic_get(queue, no_ack)
         if message is not None and no_ack:
-            self.settle(message.delivery_tag)
+            self.settle(str(message.delivery_tag))
         return message
 
     def _relax(self, queue: str) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is awaited may be cancelled after any number of turns of the loop: nothing hangs, leaks, stays open or is lost."""
+"""Whatever is awaited may be cancelled after any number of turns of the loop: nothing hangs, leaks or is lost."""
 
 from __future__ import annotations
 
