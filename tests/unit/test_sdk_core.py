@@ -490,3 +490,29 @@ def test_a_health_monitor_tells_changes_to_those_who_listen() -> None:
     forget()
     monitor.set_healthy()
     assert heard == [False] and JsonCodec().decode(JsonCodec().encode({"a": ["ä"]})) == {"a": ["ä"]}
+
+
+@pytest.mark.spec("cluster", 113)
+def test_three_minutes_without_a_broker_under_posting_load_lose_double_and_reorder_nothing() -> None:
+    """Every message arrives once and in order of its producer, each is acknowledged once; with real processes and a real
+    clock that is `python -m tests.soak restarts --away 180`."""
+    bench = Bench(SessionOptions(brokers=parse_brokers("tcp://a:1,tcp://b:1"))).start()
+    queues = [bench.open(f"{URI}{letter}") for letter in "abc"]
+    posted: list[bytes] = []
+
+    def load(seconds: float) -> None:
+        for _ in range(int(seconds * 10)):
+            for number, queue in enumerate(queues):
+                posted.append(b"%d %d" % (number, len(posted)))
+                bench.post(queue, posted[-1])
+            bench.advance(0.1)
+    load(1.0)
+    bench.lose(up=False)
+    load(180.0)
+    assert len(posted) == 3 * 1810 and len(bench.payloads()) == len(bench.acks) == 30
+    assert len(bench.connects) > 10
+    bench.up = True
+    load(31.0)
+    assert bench.payloads() == posted == [ack.token for ack in bench.acks]
+    assert {ack.status for ack in bench.acks} == {Result.SUCCESS}
+    assert bench.core.counters().retransmitted == 0 and bench.core.counters().reconnects == 1
