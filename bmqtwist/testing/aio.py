@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ class LoopDriver:
 
     def soon(self, action: Callable[..., object], *arguments: Any) -> None:
         """Call it from the loop."""
-        if not self.loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there any more
             if threading.get_ident() == self._thread:
                 self.loop.call_soon(action, *arguments)
             else:

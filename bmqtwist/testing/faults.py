@@ -28,6 +28,7 @@ ToBroker = Literal["negotiation", "authentication", "open", "configure", "close"
 ToClient = Literal["answer", "ack", "delivery"]
 Kind = Literal[ToBroker, ToClient, "heartbeat"]
 Refusable = Literal["connection", "negotiation", "open", "configure", "close", "post"]
+CONNECTION = "connection"
 KINDS: frozenset[str] = frozenset((*get_args(ToBroker), *get_args(ToClient), "heartbeat"))
 REFUSABLE: frozenset[str] = frozenset(get_args(Refusable))
 POST_STATUSES = (Result.LIMIT_MESSAGES, Result.LIMIT_BYTES, Result.STORAGE_FAILURE, Result.NOT_READY, Result.UNKNOWN)
@@ -54,7 +55,9 @@ class Fault:
 
     def matches(self, kind: str, client: str, uri: str = "", app: str = "") -> bool:
         """Does it count for this?"""
-        if not self.active or self.kinds and kind not in self.kinds or self.client not in (None, client):
+        if not self.active or self.client not in (None, client):
+            return False
+        if kind not in self.kinds if self.kinds else kind == CONNECTION:  # what can only be refused is not meant by "all"
             return False
         return self.uri is None or covers(self.uri, uri, app)
 
@@ -132,7 +135,7 @@ class Faults:
 
     def _arm(self, action: str, kinds: tuple[str, ...], client: str | None, uri: str | None, times: int | None,
              seconds: float = 0.0, status: Result = Result.REFUSED, reason: str = "", after: bool = False) -> Fault:
-        unknown = set(kinds) - KINDS - ({"connection"} if action == "refuse" else set())
+        unknown = set(kinds) - KINDS - ({CONNECTION} if action == "refuse" else set())
         if unknown:
             raise LocalError(f"no kind of event: {', '.join(sorted(unknown))}; choose of {', '.join(sorted(KINDS))}")
         if uri is not None:
@@ -146,13 +149,16 @@ class Faults:
         self._ended(fault)
 
     def for_unit(self, unit: Unit, client: str) -> Fault | None:
-        """The first fault that counts for this, booked as a hit."""
+        """From links: the first fault that counts for this, booked as a hit."""
         event = unit.event
         uri, app = (event.uri, event.app) if isinstance(event, OfQueue) else ("", "")
-        return self.find(unit.kind, client, uri, app)
+        return self._first(unit.kind, client, uri, app)
 
-    def find(self, kind: str, client: str, uri: str = "", app: str = "") -> Fault | None:
-        """The first fault that counts for this, booked as a hit."""
+    def for_connection(self, client: str) -> Fault | None:
+        """From the host: the fault that refuses a connection, booked as a hit."""
+        return self._first(CONNECTION, client)
+
+    def _first(self, kind: str, client: str, uri: str = "", app: str = "") -> Fault | None:
         for fault in self.armed:
             if fault.matches(kind, client, uri, app):
                 fault.hit()

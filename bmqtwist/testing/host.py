@@ -122,7 +122,7 @@ class Host:
         with self.lock:
             if not self.up or not self.node.broker.serving:
                 raise ConnectionRefusedError("the broker is down")
-            if self.faults.find("connection", name):
+            if self.faults.for_connection(name):
                 self.note("connection refused by the test", name)
                 raise ConnectionRefusedError("refused by the test")
             self.touch()

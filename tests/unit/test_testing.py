@@ -279,6 +279,35 @@ def test_a_day_passes_quickly(broker: Broker) -> None:
     assert broker.clock() - before == pytest.approx(86400)
 
 
+def test_an_idle_session_stays_connected(broker: Broker) -> None:
+    async def scenario() -> None:
+        async with broker.session(name="app"):
+            await asyncio.sleep(600)
+            assert broker.clients == ["app"]
+    run(scenario())
+    assert len(broker.recorder.negotiations()) == 1
+    assert "heartbeat" in [getattr(event, "what", "") for event in broker.recorder.events]
+
+
+def test_a_session_that_is_left_open_when_its_loop_ends_does_no_harm(broker: Broker) -> None:
+    async def scenario() -> None:
+        session = broker.session(name="left")
+        await session.start()
+        await session.open(PRIORITY, read=True)
+    asyncio.run(scenario())
+    broker.put(PRIORITY, b"x")
+    broker.advance(5)
+    assert broker.disconnect("left") == 1
+    run(post_and_consume_first(broker))
+
+
+async def post_and_consume_first(broker: Broker) -> None:
+    """What was put comes first."""
+    async with broker.session() as session:
+        async with await (await session.open(PRIORITY, read=True)).get() as message:
+            assert message.payload == b"x"
+
+
 def test_who_is_connected_while_the_clock_jumps_is_not_silent(broker: Broker) -> None:
     with broker.blocking_session(name="app"):
         broker.advance(3600)

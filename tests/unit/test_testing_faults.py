@@ -199,6 +199,18 @@ def test_what_is_delayed_arrives_later_and_in_order(broker: Broker) -> None:
     assert broker.recorder.posts(URI)[0].fate == "delayed 30 s"
 
 
+def test_a_slow_line_delays_everything_but_the_connection_itself(broker: Broker) -> None:
+    async def scenario() -> float:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        async with broker.session() as session:
+            assert (await (await session.open(URI, write=True)).post(b"x")).ok
+        return loop.time() - begun
+    with broker.faults.delay(0.5):
+        assert run(scenario()) == pytest.approx(4.0, abs=0.2)  # hello, open, post, disconnect: there and back
+    assert len(broker.recorder.negotiations()) == 1
+
+
 def test_deliveries_are_delayed_for_one_client_only(broker: Broker) -> None:
     async def scenario() -> list[float]:
         loop = asyncio.get_running_loop()
