@@ -15,7 +15,7 @@ SEED = 7
 
 
 @pytest.mark.spec("cluster", 114)
-@pytest.mark.parametrize(("front", "durability", "count"), [("aio", "none", 14), ("tx", "group", 4)])
+@pytest.mark.parametrize(("front", "durability", "count"), [("aio", "none", 12), ("tx", "group", 3)])
 def test_no_post_is_lost_doubled_answered_twice_or_out_of_order(front: str, durability: str, count: int) -> None:
     """Three producers, three queues, consumers of their own; the judge also looks at the order of session events."""
     found = run(count, front, durability, SEED, life_seconds=0.4)
