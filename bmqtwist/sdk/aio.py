@@ -122,6 +122,8 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
 
     async def get(self) -> Message[ValueT]:
         """The next message; SdkError if the queue is closed meanwhile."""
+        if self._inbox:
+            return self.get_nowait()
         return cast(Message[ValueT], await self._get())
 
     async def configure(self, options: QueueOptions, timeout_s: float | None = None) -> None:

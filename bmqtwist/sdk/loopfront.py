@@ -207,6 +207,8 @@ class LoopQueue(FrontQueue[ValueT], Generic[ValueT]):
         return self
 
     async def __anext__(self) -> Message[ValueT]:
+        if self._inbox:
+            return self.get_nowait()
         try:
             return cast(Message[ValueT], await self._get())
         except SdkError:
