@@ -66,7 +66,7 @@ class Host:
         self._names: dict[str, str] = {}
         self._ports = 0
         self._running = False
-        self.node = Node(_default_configuration, lambda _: self.table)
+        self.node = Node(_default_configuration, lambda _: self.table, observed=False)
         self.start()
 
     # -- life -------------------------------------------------------------------------------------------------------

@@ -13,8 +13,6 @@ from typing import Protocol
 from bmqtwist.cluster.ledger import MetadataLedger
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
-from bmqtwist.node import observe
-from bmqtwist.node.admin import AdminExecutor
 from bmqtwist.node.broker import Broker, Identity
 from bmqtwist.node.clusterconfig import ClusterDefinition
 from bmqtwist.node.config import Configuration
@@ -22,7 +20,6 @@ from bmqtwist.node.domains import DomainProvider, DomainSource
 from bmqtwist.node.load import find_class
 from bmqtwist.node.localcluster import LocalCluster
 from bmqtwist.node.security import build_security
-from bmqtwist.node.stats import Statistics
 from bmqtwist.node.watch import Watch
 from bmqtwist.report import ListReport
 from bmqtwist.storage.filesets import FileSets
@@ -99,12 +96,16 @@ class NodeShell:
 
 
 class Node:
-    """A broker that can be stopped, crashed and started again. `now` (seconds) is whoever runs it to set."""
+    """A broker that can be stopped, crashed and started again. `now` (seconds) is whoever runs it to set.
+
+    `observed`: there are statistics from the start; without it, from the first admin command on.
+    """
 
     broker: Broker
 
-    def __init__(self, configure: Callable[[], Configuration], domains: Callable[[Configuration], DomainSource]) -> None:
-        self._configure, self._domains = configure, domains
+    def __init__(self, configure: Callable[[], Configuration], domains: Callable[[Configuration], DomainSource],
+                 observed: bool = True) -> None:
+        self._configure, self._domains, self._observed = configure, domains, observed
         self.disk, self.report = MemoryDisk(), ListReport()
         self.now = 1000.0
         self.dumps: list[str] = []  # what the broker kept for a person to look at
@@ -129,17 +130,29 @@ class Node:
         provider = DomainProvider(self._domains(configuration), configuration.app.bmqconf_config.cache_ttl_seconds,
                                   self.report)
         self.broker = Broker(configuration, identity, self.report, security, provider, NodeShell(self))
-        stats = configuration.app.stats
-        self._statistics = Statistics(self.now, stats.snapshot_interval, stats.printer.print_interval)
-        self.broker.admin = AdminExecutor(self.broker, self._statistics, self._turn_due).execute
+        self.broker.admin = self._first_command
         for definition in configuration.clusters.my_clusters:
             self._open_cluster(definition, configuration.self_nodes[definition.name])
         self.broker.start(self.now)
         Watch(self.broker).start(self.now)
-        if self._statistics.enabled:
-            self.broker.timers.every(self.now, max(stats.snapshot_interval, self._statistics.step_seconds),
-                                     lambda now: self._statistics.sample(now, observe.sources(self.broker)))
+        if self._observed:
+            self._observe()
         self.run()
+
+    def _first_command(self, command: str, source: str) -> str:
+        self._observe()
+        return self.broker.admin(command, source)
+
+    def _observe(self) -> None:
+        from bmqtwist.node import observe  # a quarter of all imports, and most tests need none of it
+        from bmqtwist.node.admin import AdminExecutor
+        from bmqtwist.node.stats import Statistics
+        stats = self.broker.configuration.app.stats
+        statistics = Statistics(self.now, stats.snapshot_interval, stats.printer.print_interval)
+        self.broker.admin = AdminExecutor(self.broker, statistics, self._turn_due).execute
+        if statistics.enabled:
+            self.broker.timers.every(self.now, max(stats.snapshot_interval, statistics.step_seconds),
+                                     lambda now: statistics.sample(now, observe.sources(self.broker)))
 
     def _turn_due(self) -> None:
         self.due = True
