@@ -19,7 +19,7 @@ from bmqtwist.storagetool.inputs import (
     ledger_files,
 )
 from bmqtwist.storagetool.ledgerview import KnownQueue, Ledger, open_ledger, queues_of
-from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding, SetView
+from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding, SetView, Snapshot, Source
 from bmqtwist.storagetool.verify import verify_set
 from bmqtwist.storagetool.verifyledger import leases_of, verify_ledger
 
@@ -60,6 +60,12 @@ def directory_target(directory: str) -> Target:
 
 def verify(target: Target, with_ledger: bool, watch: Watch | None) -> list[Told]:
     """All findings about a target."""
+    with ExitStack() as stack:
+        views = [(each, open_set(each, stack, watch)) for each in target.sets]  # journals first: see Snapshot
+        return _verify(target, views, with_ledger, watch)
+
+
+def _verify(target: Target, views: list[tuple[SetFiles, SetView]], with_ledger: bool, watch: Watch | None) -> list[Told]:
     told: list[Told] = []
     ledger = None
     if target.ledger and with_ledger:
@@ -72,22 +78,21 @@ def verify(target: Target, with_ledger: bool, watch: Watch | None) -> list[Told]
              for path in target.older_ledgers]
     queues = queues_of(ledger.entries) if ledger else {}
     leases = leases_of(ledger) if ledger else {}
-    for each in target.sets:
-        told += _verify_one(each, queues, ledger, leases, watch)
+    for each, view in views:
+        told += _verify_one(each, view, queues, ledger, leases)
     told += _missing_sets(target, queues)
     return told
 
 
-def _verify_one(each: SetFiles, queues: dict[bytes, KnownQueue], ledger: Ledger | None, leases: dict[int, int],
-                watch: Watch | None) -> list[Told]:
+def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, KnownQueue], ledger: Ledger | None,
+                leases: dict[int, int]) -> list[Told]:
     name = f"bmq_{each.partition_id}.{each.stamp}" if each.stamp else os.path.basename(each.journal)
     number = each.partition_id if each.partition_id >= 0 else None
     known = None
     if number is not None and ledger is not None and ledger.entries:
         known = {key: queue for key, queue in queues.items()
                  if queue.partition_id == number and not queue.removed}
-    with ExitStack() as stack:
-        findings, lease = verify_set(open_set(each, stack, watch), known, number)
+    findings, lease = verify_set(view, known, number)
     if number is not None and leases and lease > leases.get(number, 0):
         findings.append(Finding(ERROR, f"the journal has lease {lease}, the ledger knows of"
                                        f" {leases.get(number, 0)} at most"))
@@ -107,13 +112,13 @@ def _missing_sets(target: Target, queues: dict[bytes, KnownQueue]) -> list[Told]
 
 
 def open_set(each: SetFiles, stack: ExitStack, watch: Watch | None = None) -> SetView:
-    """The files of a set, closed with `stack`."""
-    files = []
+    """The files of a set, closed with `stack`; the journal as it is now."""
+    files: list[Source | None] = []
     for path in (each.journal, each.data, each.qlist):
         file = ReadOnlyFile(path, watch) if path else None
         if file is not None:
             stack.callback(file.close)
-        files.append(file)
+        files.append(Snapshot(file) if file is not None and path == each.journal else file)
     return SetView(*files)
 
 

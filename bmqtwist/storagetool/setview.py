@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from bmqtwist.storage.records import FileType
+from bmqtwist.storage.records import RECORD_BYTES, FileType
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
+_CHUNK_BYTES = 4 << 20
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
@@ -19,6 +21,35 @@ class Source(Protocol):
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
+
+
+class Snapshot:
+    """A journal as it is now: what a running broker appends to it from now on reads as zeros.
+
+    A broker writes ledger and DATA before the JOURNAL, so whoever takes the snapshot first finds all it refers to.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source, self.size = source, source.size
+        self._end = self._written_end()
+
+    def _written_end(self) -> int:
+        """Offset behind the last record that holds a byte that is not zero: it may be being written."""
+        at = self.size
+        while at > 0:
+            start = max(0, at - _CHUNK_BYTES)
+            written = self._source.read(start, at - start).rstrip(b"\0")
+            if written:
+                records = -(-(start + len(written) - JOURNAL_HEADER_BYTES) // RECORD_BYTES)
+                return JOURNAL_HEADER_BYTES + records * RECORD_BYTES
+            at = start
+        return 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        data = self._source.read(offset, min(size, max(0, self.size - offset)))
+        beyond = offset + len(data) - max(offset, self._end)
+        return data[:-beyond] + bytes(beyond) if beyond > 0 else data
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from storage_kit import DEFAULT, KEY, OTHER, WALL, make_message, start
 from storagetool_kit import SETS, bmq, change, flip, one, spill, storage_directory, write_ledger
 
 from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storagetool.inputs import ReadOnlyFile
+from bmqtwist.storagetool.setview import Snapshot
 
 URI = "bmq://d/q"
 SLOT = {"sync": 0, "creation": 1, "first": 2, "middle": 5, "last": 9, "deletion": 10, "end": 13}
@@ -303,3 +305,18 @@ def test_a_ledger_that_begins_anew_is_in_order_and_one_that_goes_back_is_not(tmp
     ledger.write_bytes(content + content[88:])
     outcome = bmq("verify", directory)
     assert outcome.code == 1 and "has LSN 1-2, after 1-4" in outcome.out
+
+
+def test_a_journal_that_grows_meanwhile_is_seen_as_it_was(tmp_path: Path) -> None:
+    """A running broker appends between two looks: what comes after the first is no stale rest."""
+    path = tmp_path / "journal"
+    path.write_bytes(b"r" * 100 + bytes(900))  # headers of 44 bytes, 56 of the first record's 60
+    snapshot = Snapshot(ReadOnlyFile(str(path)))
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"s" * 124)
+    assert snapshot.size == 1000
+    assert snapshot.read(0, 2000) == b"r" * 100 + b"s" * 4 + bytes(896)
+    assert snapshot.read(60, 100) == b"r" * 40 + b"s" * 4 + bytes(56)
+    assert snapshot.read(150, 10) == bytes(10)
+    assert snapshot.read(990, 20) == bytes(10) and snapshot.read(1000, 5) == b""
