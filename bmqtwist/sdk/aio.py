@@ -18,7 +18,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Generic, cast, overload
+from typing import Any, Generic, Unpack, cast, overload
 
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.front import OnAck, OnEvent, Timer
@@ -26,7 +26,7 @@ from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import session_options, tls_context
 from bmqtwist.sdk.loopfront import LoopFront, LoopQueue
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
+from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.results import Ack
 from bmqtwist.wire.properties import PropertyType
 
@@ -174,7 +174,7 @@ class Session(LoopFront):
 
     def __init__(self, broker: str | Iterable[str] | None = None, *, options: SessionOptions | None = None,
                  tls: ssl.SSLContext | None = None, on_event: OnEvent | None = None, on_nack: OnAck | None = None,
-                 health: HealthMonitor | None = None, connect: Connector = connect_tcp, **changes: Any) -> None:
+                 health: HealthMonitor | None = None, connect: Connector = connect_tcp, **changes: Unpack[SessionMembers]) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._tls, self._connector = tls, connect
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -212,9 +212,9 @@ class Session(LoopFront):
         """
         return Opening(lambda: self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
-    async def room(self, timeout_s: float | None = None, *, size: int = 1) -> None:
-        """Wait until there is room for a payload of so many bytes with `post_nowait`, not longer than that."""
-        await self._wait_for_room(size, timeout_s)
+    async def room(self, timeout_s: float | None = None, *, size: int = 1) -> bool:
+        """Wait until there is room for a payload of so many bytes with `post_nowait`, not longer than that; is there?"""
+        return await self._wait_for_room(size, timeout_s)
 
     # -- a front's own ----------------------------------------------------------------------------------------------
 

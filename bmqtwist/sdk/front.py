@@ -183,6 +183,8 @@ class Front(ABC):
     async def _open(self, queue: QueueT, read: bool, write: bool, options: QueueOptions | None,
                     timeout_s: float | None) -> QueueT:
         core = self.core
+        if core.state is State.IDLE:
+            raise SdkError(Result.NOT_CONNECTED, "the session is not started: use it with `async with`, or call `start`")
 
         def make(token: object, now: float) -> None:
             queue.core = core.open(queue.uri, token, now, read=read, write=write, queue_options=options, owner=queue,
@@ -203,8 +205,9 @@ class Front(ABC):
             raise
         return queue
 
-    async def _wait_for_room(self, size: int, timeout_s: float | None) -> None:
+    async def _wait_for_room(self, size: int, timeout_s: float | None) -> bool:
         await self._room(None if timeout_s is None else self.clock() + timeout_s, size)
+        return self.core.has_room(size)
 
     async def _room(self, end: float | None, size: int = 1) -> None:
         """Wait until a post of so many bytes may be tried again, not longer than to that time."""

@@ -26,6 +26,9 @@ class HealthMonitor:
             for listener in list(self._listeners):
                 listener(healthy)
 
+    def __repr__(self) -> str:
+        return f"<HealthMonitor {'healthy' if self.healthy else 'unhealthy'}>"
+
     def listen(self, listener: Callable[[bool], object]) -> Callable[[], None]:
         """Call `listener` at each change; gives what ends that."""
         self._listeners.append(listener)

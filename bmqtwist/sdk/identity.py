@@ -10,12 +10,12 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from difflib import get_close_matches
 
 from bmqtwist.ids import GuidGenerator, make_client_id
 from bmqtwist.sdk.core import SessionCore
-from bmqtwist.sdk.options import Address, SessionOptions, parse_brokers
+from bmqtwist.sdk.options import Address, SessionMembers, SessionOptions, parse_brokers
 from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLanguage
 
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
@@ -38,10 +38,15 @@ def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> 
 
 
 def session_options(broker: str | Iterable[str] | None, options: SessionOptions | None,
-                    changes: dict[str, Any]) -> SessionOptions:
-    """Options from what a front was given: whole ones, a broker's address, single members."""
+                    changes: SessionMembers) -> SessionOptions:
+    """Options from what a front was given: whole ones, a broker's address, single members. TypeError for others."""
+    known = [each.name for each in fields(SessionOptions)]
+    for name in changes.keys() - set(known):
+        close = get_close_matches(name, known, 1)
+        raise TypeError(f"a session has no option {name!r}" + (f", did you mean {close[0]!r}?" if close else
+                                                               ": see SessionOptions"))
     if broker is not None:
-        changes = {**changes, "brokers": parse_brokers(broker)}
+        changes["brokers"] = parse_brokers(broker)
     return replace(options or SessionOptions(), **changes)
 
 

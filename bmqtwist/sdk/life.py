@@ -48,7 +48,7 @@ class Life(Traffic):
         self._connect()
 
     def _refuse_start(self, token: object) -> None:
-        raise SdkError(Result.ALREADY_IN_PROGRESS, "the session was started before")
+        raise SdkError(Result.ALREADY_IN_PROGRESS, "a session can be started once: make a new one")
 
     def _start_due(self) -> None:
         self._give_up(Result.TIMEOUT, f"no connection within {self.options.connect_timeout_s:g} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.expression import compile_expression
@@ -55,7 +56,7 @@ class Credential:
     """What is shown to the broker before anything else."""
 
     mechanism: str  # BASIC, or what an authenticator of the broker is called
-    data: bytes | None = None  # in the form of the mechanism
+    data: bytes | None = field(default=None, repr=False)  # in the form of the mechanism; a secret, mostly
 
     @classmethod
     def basic(cls, user: str, password: str) -> Credential:
@@ -150,3 +151,31 @@ class SessionOptions:
             raise LocalError("a low watermark cannot be above its high one")
         if self.compression_threshold_bytes < COMPRESS_BYTES_MIN:
             raise LocalError(f"compression_threshold_bytes: at least {COMPRESS_BYTES_MIN}, less is never compressed")
+
+
+class SessionMembers(TypedDict, total=False):
+    """The members of SessionOptions, as `Session` takes them by name."""
+
+    brokers: tuple[Address, ...]
+    connect_timeout_s: float
+    attempt_timeout_s: float
+    disconnect_timeout_s: float
+    open_timeout_s: float
+    configure_timeout_s: float
+    close_timeout_s: float
+    backoff_first_s: float
+    backoff_max_s: float
+    drain_s: float
+    post_wait_s: float
+    unacked_bytes_max: int
+    channel_high_bytes: int
+    channel_low_bytes: int
+    batch_bytes_max: int
+    batch_delay_s: float
+    slow_consumer_high: int
+    slow_consumer_low: int
+    compression: bool
+    compression_threshold_bytes: int
+    credential: Credential | Callable[[], Credential] | None
+    encoding: Encoding
+    trace: Callable[[], TraceContext | None] | None

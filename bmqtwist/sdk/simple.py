@@ -18,7 +18,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.core import SessionCore
@@ -29,7 +29,7 @@ from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import session_options
 from bmqtwist.sdk.log import LOG
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import QueueOptions, SessionOptions
+from bmqtwist.sdk.options import QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.pump import PumpFactory
 from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.sdk.sockets import SocketPump
@@ -178,7 +178,7 @@ class Session(Front):
 
     def __init__(self, broker: str | Iterable[str] | None = None, *, options: SessionOptions | None = None,
                  tls: ssl.SSLContext | None = None, on_event: OnEvent | None = None, on_nack: OnAck | None = None,
-                 health: HealthMonitor | None = None, pump: PumpFactory = SocketPump, **changes: Any) -> None:
+                 health: HealthMonitor | None = None, pump: PumpFactory = SocketPump, **changes: Unpack[SessionMembers]) -> None:
         super().__init__(on_event, on_nack)
         self.options: SessionOptions = session_options(broker, options, changes)
         self.running: bool = True

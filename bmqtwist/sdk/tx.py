@@ -16,7 +16,7 @@ cancelled: no message is lost by that, and nothing stays open.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, cast, overload
+from typing import Any, Generic, Unpack, cast, overload
 from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
@@ -34,7 +34,7 @@ from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import session_options
 from bmqtwist.sdk.loopfront import LoopFront, LoopQueue
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
+from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
@@ -267,7 +267,7 @@ class Session(LoopFront):
     def __init__(self, reactor: Any, broker: str | Iterable[str] | None = None, *,
                  options: SessionOptions | None = None, tls: Any = None, on_event: OnEvent | None = None,
                  on_nack: OnAck | None = None, health: HealthMonitor | None = None,
-                 endpoint: MakeEndpoint | None = None, **changes: Any) -> None:
+                 endpoint: MakeEndpoint | None = None, **changes: Unpack[SessionMembers]) -> None:
         self.reactor: Any = reactor
         self._tls, self._make_endpoint = tls, endpoint or self._hostname_endpoint
         super().__init__(session_options(broker, options, changes), on_event, on_nack, health, reactor.seconds)
@@ -304,8 +304,9 @@ class Session(LoopFront):
         """
         return Deferred.fromCoroutine(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
-    def room(self, timeout_s: float | None = None, *, size: int = 1) -> Deferred[None]:
-        """Fires when there is room for a payload of so many bytes with `post_nowait`, or after that time."""
+    def room(self, timeout_s: float | None = None, *, size: int = 1) -> Deferred[bool]:
+        """Fires with True when there is room for a payload of so many bytes with `post_nowait`, with False after that
+        time."""
         return Deferred.fromCoroutine(self._wait_for_room(size, timeout_s))
 
     # -- a front's own ----------------------------------------------------------------------------------------------

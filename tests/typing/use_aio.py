@@ -66,7 +66,7 @@ async def sessions() -> None:
         assert_type(session, Session)
         assert_type(session.options, SessionOptions)
         assert_type(session.counters(), Counters)
-        await session.room(1.0, size=100)
+        assert_type(await session.room(1.0, size=100), bool)
     session = Session(["tcp://a", "tcp://b"], post_wait_s=1.0)
     await session.start()
     assert_type(await session.stop(drain=False), None)

@@ -22,7 +22,7 @@ async def sessions(reactor: Any) -> None:
     session = Session(reactor, "tcp://a", on_event=print, on_nack=print, health=HealthMonitor(), endpoint=endpoint,
                       post_wait_s=1.0)
     assert_type(session.start(), Deferred[None])
-    assert_type(session.room(1.0), Deferred[None])
+    assert_type(session.room(1.0), Deferred[bool])
     assert_type(session.stop(drain=False), Deferred[None])
     async with session as entered:
         assert_type(entered, Session)

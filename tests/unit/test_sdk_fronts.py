@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sdk_fronts_kit import FRONTS, URI, Front, w
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk import (
     Ack,
+    Credential,
     EventKind,
     HealthMonitor,
     Message,
@@ -19,7 +21,9 @@ from bmqtwist.sdk import (
     Result,
     SdkError,
     SessionEvent,
+    SessionOptions,
 )
+from bmqtwist.sdk.options import SessionMembers
 
 OTHER = "bmq://bmq.test.mem.priority/other"
 LATE = Result.BW_LIMIT
@@ -262,7 +266,7 @@ def test_posts_without_acknowledgement_make_room_by_being_sent(front: Front) -> 
         before = session.clock()
         for _ in range(20):
             if front.name != "simple":
-                await session.room(size=9000)
+                assert await session.room(size=9000)
             queue.post_nowait(b"x" * 9000, ack=False)
         assert session.clock() - before < 1.0
         await w(session.stop())
@@ -539,6 +543,43 @@ def test_a_broker_that_falls_silent_is_left_and_found_again(front: Front) -> Non
     assert front.kinds() == [EventKind.CONNECTED, EventKind.CONNECTION_LOST, EventKind.RECONNECTED,
                              EventKind.QUEUE_REOPEN_RESULT, EventKind.STATE_RESTORED, EventKind.DISCONNECTED]
     assert len(front.broker.messages(URI)) == 1
+
+
+def test_options_by_name_are_those_of_session_options_and_a_typo_is_answered_with_the_right_name(front: Front) -> None:
+    assert {each.name: each.type for each in fields(SessionOptions)} == {
+        name: hint.__forward_arg__ for name, hint in SessionMembers.__annotations__.items()}
+
+    async def scenario() -> None:
+        with pytest.raises(TypeError, match="no option 'post_wait', did you mean 'post_wait_s'"):
+            front.make(post_wait=1.0)
+        with pytest.raises(TypeError, match="no option 'zzz': see SessionOptions"):
+            front.make(zzz=1.0)
+        session = await front.start(post_wait_s=1.0, options=SessionOptions(drain_s=2.0))
+        assert (session.options.post_wait_s, session.options.drain_s) == (1.0, 2.0)
+        await w(session.stop())
+    front.run(scenario)
+
+
+def test_a_session_that_was_not_started_says_so_and_one_starts_only_once(loop_front: Front) -> None:
+    async def scenario() -> None:
+        session = loop_front.make()
+        with pytest.raises(SdkError, match="not started") as caught:
+            await session.open(URI, write=True)
+        assert caught.value.result is Result.NOT_CONNECTED
+        await session.start()
+        with pytest.raises(SdkError, match="make a new one"):
+            await session.start()
+        assert (await (await session.open(URI, write=True)).post(b"x")).ok  # it goes on
+        await session.stop()
+        with pytest.raises(SdkError, match="make a new one"):
+            await session.start()
+    loop_front.run(scenario)
+
+
+def test_what_is_printed_holds_no_secret() -> None:
+    options = SessionOptions(credential=Credential.basic("me", "sesame"))
+    assert "sesame" not in repr(options) + repr(options.credential) + str(options)
+    assert repr(HealthMonitor(False)) == "<HealthMonitor unhealthy>"
 
 
 def test_a_start_without_a_broker_times_out_and_leaves_nothing(front: Front) -> None:

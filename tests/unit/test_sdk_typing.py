@@ -30,6 +30,8 @@ async def asyncio_front(session: aio.Session, queue: aio.Queue, orders: aio.Queu
     session.open("bmq://d/q", True)  # wrong
     (await orders.get()).value.nothing  # wrong
     aio.Session(connect=print)  # wrong
+    aio.Session(post_wait=1.0)  # wrong
+    aio.Session(post_wait_s="1 s")  # wrong
     rpc.Requester(simple.Session(), "d")  # wrong
 
 def blocking_front(queue: simple.Queue) -> None:
