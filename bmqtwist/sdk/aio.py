@@ -174,7 +174,8 @@ class Session(LoopFront):
 
     def __init__(self, broker: str | Iterable[str] | None = None, *, options: SessionOptions | None = None,
                  tls: ssl.SSLContext | None = None, on_event: OnEvent | None = None, on_nack: OnAck | None = None,
-                 health: HealthMonitor | None = None, connect: Connector = connect_tcp, **changes: Unpack[SessionMembers]) -> None:
+                 health: HealthMonitor | None = None, connect: Connector = connect_tcp,
+                 **changes: Unpack[SessionMembers]) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._tls, self._connector = tls, connect
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -178,7 +178,8 @@ class Session(Front):
 
     def __init__(self, broker: str | Iterable[str] | None = None, *, options: SessionOptions | None = None,
                  tls: ssl.SSLContext | None = None, on_event: OnEvent | None = None, on_nack: OnAck | None = None,
-                 health: HealthMonitor | None = None, pump: PumpFactory = SocketPump, **changes: Unpack[SessionMembers]) -> None:
+                 health: HealthMonitor | None = None, pump: PumpFactory = SocketPump,
+                 **changes: Unpack[SessionMembers]) -> None:
         super().__init__(on_event, on_nack)
         self.options: SessionOptions = session_options(broker, options, changes)
         self.running: bool = True
