@@ -36,6 +36,7 @@ class Judge(Bench):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.writers: Counter[int] = Counter()  # opened for writing on this connection, by queue id
+        self.pending: dict[int, ControlMessage] = {}  # requests of this connection that were not granted yet
         self.last = -1  # number of the last post on this connection
         self.numbers: dict[bytes, int] = {}  # of posts, by GUID
         self.unanswered: list[events.Put] = []
@@ -44,19 +45,21 @@ class Judge(Bench):
         self.first: list[int] = []  # posts by first arrival
 
     def _negotiate(self) -> None:
-        self.writers, self.last, self.unanswered = Counter(), -1, []
+        self.writers, self.last, self.unanswered, self.pending = Counter(), -1, [], {}
         super()._negotiate()
 
     def answer(self, message: ControlMessage, force: bool = False) -> None:
-        """Keep track of what is open."""
+        """Keep track of what is open; with `force` a request of this connection, or of another, is answered again."""
         value, name = message.value, message.choice
+        if not force:
+            self.pending[id(message)] = message
         if name in self.once and not force:
             self.once.discard(name)
             return
         answered = name not in self.silent or force
-        if name == "openQueue" and answered and name not in self.refuse:
+        if name == "openQueue" and answered and name not in self.refuse and self.pending.pop(id(message), None):
             self.writers[value.handle_parameters.q_id] += value.handle_parameters.write_count
-        if name == "closeQueue":
+        if name == "closeQueue" and not force:
             self.writers[value.handle_parameters.q_id] -= value.handle_parameters.write_count
         super().answer(message, force)
         self.refuse.pop(name, None)
