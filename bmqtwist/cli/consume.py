@@ -172,7 +172,7 @@ class Printer:
                 first = await life.wait_for(self._queue.get(), min(timeouts, default=None))
                 if first is not None:
                     await self._print(self._batch(first))
-                    self.confirm()
+                    await self._settle()
                 elif left is None or limits.idle is not None and limits.idle < left:
                     break
         finally:
@@ -181,6 +181,20 @@ class Printer:
             return EXIT_CLOSED_PIPE
         missing = limits.count is not None and self.printed < limits.count
         return EXIT_NOT_ALL if missing or self.unreadable else EXIT_GOOD
+
+    async def _settle(self) -> None:
+        """Confirm. A broker whose window was full goes on when a fifth of it is free, or after a configure: with the last
+        confirmation before the end less than that may be."""
+        before = self._confirmed
+        self.confirm()
+        if self._confirmed > before and self._confirmed == self._early():
+            with suppress(SdkError):
+                await self._queue.configure(self._queue.options)
+
+    def _early(self) -> int | None:
+        """How many may be confirmed before the last is printed, None = all."""
+        count = self._limits.count
+        return None if count is None else max(count - self._window, 0)
 
     async def _reader_leaves(self) -> None:
         """Nobody reads any more: stop, even if no message comes."""
@@ -219,8 +233,9 @@ class Printer:
         if not self._window:
             return
         printed = [message for end, message in self._waiting if end <= self._output.written]
-        if not everything and self._limits.count is not None:
-            printed = printed[:max(self._limits.count - self._window - self._confirmed, 0)]
+        early = None if everything else self._early()
+        if early is not None:
+            printed = printed[:early - self._confirmed]
         for done, message in enumerate(printed):
             try:
                 message.confirm()
