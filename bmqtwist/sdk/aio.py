@@ -24,7 +24,7 @@ from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.front import OnAck, OnEvent, Timer
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import session_options, tls_context
-from bmqtwist.sdk.loopfront import LoopFront, LoopQueue
+from bmqtwist.sdk.loopfront import READ_BYTES, LoopFront, LoopQueue
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.results import Ack
@@ -32,18 +32,18 @@ from bmqtwist.wire.properties import PropertyType
 
 __all__ = ["Connector", "Opening", "Queue", "Session", "connect_tcp"]
 
-Connector = Callable[[Callable[[], asyncio.Protocol], Address, ssl.SSLContext | None],
+Connector = Callable[[Callable[[], asyncio.BaseProtocol], Address, ssl.SSLContext | None],
                      Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]]
 
 
-async def connect_tcp(make_protocol: Callable[[], asyncio.Protocol], address: Address,
+async def connect_tcp(make_protocol: Callable[[], asyncio.BaseProtocol], address: Address,
                       tls: ssl.SSLContext | None) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
     """The connector that is used by default: TCP, with TLS if there is a context."""
     return await asyncio.get_running_loop().create_connection(make_protocol, address.host, address.port, ssl=tls)
 
 
-class _Channel(asyncio.Protocol):
-    """One connection."""
+class _Channel(asyncio.BufferedProtocol):
+    """One connection. Its buffer bounds how much is worked on before everybody else has a turn of the loop."""
 
     session: Session
     attempt: int
@@ -51,6 +51,7 @@ class _Channel(asyncio.Protocol):
     def __init__(self, session: Session, attempt: int) -> None:
         self.session, self.attempt = session, attempt
         self.transport: asyncio.Transport | None = None
+        self._buffer = memoryview(bytearray(READ_BYTES))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """From the loop: the connection stands."""
@@ -58,9 +59,13 @@ class _Channel(asyncio.Protocol):
         self.transport = channel = cast(asyncio.Transport, transport)
         channel.set_write_buffer_limits(options.channel_high_bytes, options.channel_low_bytes)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """From the loop: where bytes go."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """From the loop: bytes."""
-        self.session.received(self, data)
+        self.session.received(self, bytes(self._buffer[:nbytes]))
 
     def pause_writing(self) -> None:
         """From the loop: too much waits for the socket."""

@@ -40,6 +40,7 @@ class FrontQueue(Generic[ValueT]):
         self.error: SdkError | None = None  # why it is closed, if that was not our wish
         self.ended: bool = False
         self._inbox: deque[Message[ValueT]] = deque()
+        self._streak = 0  # messages that an iteration was given without a wait
         self._getters: deque[Any] = deque()
         self._group = Group()  # of posts that nobody waits for
         self._sealed: list[Group] = []  # of earlier ones, not reported yet

@@ -22,6 +22,9 @@ from bmqtwist.sdk.options import Address, SessionOptions
 from bmqtwist.sdk.results import SdkError
 from bmqtwist.wire.properties import PropertyType
 
+READ_BYTES = 1 << 16  # taken from a connection at a time: some hundred small messages
+_MESSAGES_A_TURN = 100  # given to one reader without a wait: then everybody else has a turn
+
 
 class Channel(Protocol):
     """One connection."""
@@ -208,7 +211,11 @@ class LoopQueue(FrontQueue[ValueT], Generic[ValueT]):
 
     async def __anext__(self) -> Message[ValueT]:
         if self._inbox:
-            return self.get_nowait()
+            self._streak += 1
+            if self._streak < _MESSAGES_A_TURN:
+                return self.get_nowait()
+            await self._front.breathe()
+        self._streak = 0
         try:
             return cast(Message[ValueT], await self._get())
         except SdkError:

@@ -32,7 +32,7 @@ from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.front import OnAck, OnEvent, Timer
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.identity import session_options
-from bmqtwist.sdk.loopfront import LoopFront, LoopQueue
+from bmqtwist.sdk.loopfront import READ_BYTES, LoopFront, LoopQueue
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.results import Ack, Result, SdkError
@@ -55,7 +55,11 @@ MakeEndpoint = Callable[[Address], Endpoint | IStreamClientEndpoint]
 
 
 class _Channel(Protocol):
-    """One connection, a push producer of its transport."""
+    """One connection, a push producer of its transport.
+
+    A transport pauses its producer with less than we are willing to let wait (and `bufferSize`, which says when, is also
+    what it reads at a time): what is written while it is paused is counted here.
+    """
 
     transport: Any
 
@@ -64,6 +68,8 @@ class _Channel(Protocol):
 
     def __init__(self, session: Session, attempt: int) -> None:
         self.session, self.attempt = session, attempt
+        self._paused = self._blocked = False
+        self._unsent_bytes = 0  # written while the transport has enough
 
     def connectionMade(self) -> None:
         """From the reactor: the connection stands."""
@@ -72,7 +78,7 @@ class _Channel(Protocol):
         if set_no_delay is not None:
             set_no_delay(True)
         inner = getattr(transport, "transport", transport)  # below TLS
-        inner.bufferSize = self.session.options.channel_high_bytes
+        inner.bufferSize = min(self.session.options.channel_high_bytes, READ_BYTES)
         transport.registerProducer(self, True)
 
     def dataReceived(self, data: bytes) -> None:
@@ -85,12 +91,15 @@ class _Channel(Protocol):
         self.session.lost(self, reason.getErrorMessage() if reason is not None else "")
 
     def pauseProducing(self) -> None:
-        """From the transport: too much waits for the socket."""
-        self.session.blocked(self, True)
+        """From the transport: it has enough."""
+        self._paused = True
 
     def resumeProducing(self) -> None:
-        """From the transport: it has got through."""
-        self.session.blocked(self, False)
+        """From the transport: everything has got through."""
+        self._paused, self._unsent_bytes = False, 0
+        if self._blocked:
+            self._blocked = False
+            self.session.blocked(self, False)
 
     def stopProducing(self) -> None:
         """From the transport: the connection is going away."""
@@ -102,6 +111,11 @@ class _Channel(Protocol):
     def write(self, data: bytes) -> None:
         """Send."""
         self.transport.write(data)
+        if self._paused:
+            self._unsent_bytes += len(data)
+            if not self._blocked and self._unsent_bytes > self.session.options.channel_high_bytes:
+                self._blocked = True
+                self.session.blocked(self, True)
 
     def abort(self) -> None:
         """Close at once, if it is open."""

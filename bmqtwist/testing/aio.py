@@ -82,7 +82,20 @@ class MemoryTransport(asyncio.Transport):
         if self._paused is not None:
             self._paused.append(data)
         elif not self._lost and not self._closing:
-            self._protocol.data_received(data)
+            self._hand_over(data)
+
+    def _hand_over(self, data: bytes) -> None:
+        protocol = self._protocol
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            protocol.data_received(data)
+            return
+        at = 0
+        while at < len(data) and not self._closing:
+            buffer = memoryview(protocol.get_buffer(len(data) - at))
+            size = min(len(buffer), len(data) - at)
+            buffer[:size] = data[at:at + size]
+            protocol.buffer_updated(size)
+            at += size
 
     def lost(self, reason: str) -> None:
         """From the link: it is gone."""

@@ -129,7 +129,7 @@ class Broker:
 
         from bmqtwist.testing.aio import MemoryTransport
 
-        async def connect(make_protocol: Callable[[], asyncio.Protocol], address: object,
+        async def connect(make_protocol: Callable[[], asyncio.BaseProtocol], address: object,
                           tls: object) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
             protocol = make_protocol()
             transport = MemoryTransport(self._host, self._host.loop_driver(asyncio.get_running_loop()), protocol)

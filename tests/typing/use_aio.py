@@ -51,7 +51,7 @@ def on_order(message: Message[Order]) -> None:
     assert_type(message.value, Order)
 
 
-async def tunnel(make: Callable[[], asyncio.Protocol], address: Address,
+async def tunnel(make: Callable[[], asyncio.BaseProtocol], address: Address,
                  tls: ssl.SSLContext | None) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
     """A connector."""
     return await connect_tcp(make, Address("proxy", address.port), tls)

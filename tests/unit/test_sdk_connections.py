@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, fail
 from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions
 from bmqtwist.sdk.effects import Connect
 from bmqtwist.sdk.pump import Pump
-from bmqtwist.testing import Broker
+from bmqtwist.testing import Broker, run
 from bmqtwist.testing.pump import MemoryPump
 
 
@@ -250,3 +250,45 @@ def test_a_pull_producer_is_asked_as_long_as_there_is_room() -> None:
         await session.stop()
     front.run(scenario)
     assert len(front.broker.messages(URI)) == 50
+
+
+def test_a_reader_of_many_messages_leaves_the_loop_to_others_now_and_then() -> None:
+    """An iteration that never waits must not keep timers and connections from their turn."""
+    with Broker() as broker:
+        for number in range(1000):
+            broker.put(URI, b"%d" % number)
+
+        async def scenario() -> list[int]:
+            turns: list[int] = []
+            read = 0
+
+            async def others() -> None:
+                while read < 1000:
+                    turns.append(read)
+                    await asyncio.sleep(0)
+            async with broker.session() as session, session.open(URI, read=True) as queue:
+                await asyncio.sleep(1)
+                beside = asyncio.ensure_future(others())
+                async for message in queue:
+                    message.confirm()
+                    read += 1
+                    if read == 1000:
+                        break
+                await beside
+            return turns
+        turns = run(scenario())
+    assert max(b - a for a, b in zip(turns, turns[1:] + [1000], strict=True)) <= 100
+
+
+@pytest.mark.parametrize("high", [30_000, 124 << 20])
+def test_a_twisted_connection_reads_a_bounded_amount_at_a_time(high: int) -> None:
+    """`bufferSize` is both what a transport reads at once and what makes it pause a producer."""
+    front = FRONTS["tx"]()
+    sizes = []
+
+    async def scenario() -> None:
+        session = await front.start(channel_high_bytes=high, channel_low_bytes=high // 2)
+        sizes.append(session._channel.transport.bufferSize)
+        await session.stop()
+    front.run(scenario)
+    assert sizes == [min(high, 1 << 16)]
