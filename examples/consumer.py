@@ -24,8 +24,8 @@ def main() -> None:
     """Open the queue and wait."""
     uri, broker = (sys.argv[1:] + [QUEUE, BROKER][len(sys.argv) - 1:])[:2]
     session = blazingmq.Session(blazingmq.session_events.log_session_event, on_message=on_message, broker=broker)
-    session.open_queue(uri, read=True, options=blazingmq.QueueOptions(max_unconfirmed_messages=100))
     try:
+        session.open_queue(uri, read=True, options=blazingmq.QueueOptions(max_unconfirmed_messages=100))
         threading.Event().wait()
     except KeyboardInterrupt:
         print("Leaving; what is not confirmed goes to the next consumer")
