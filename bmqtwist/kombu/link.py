@@ -144,6 +144,7 @@ class Link:
         """Post to several queues. With `confirm`, until the broker has acknowledged all of them."""
         self.check()
         end = time.monotonic() + timeout_s
+        core, size = self._pump.core, len(payload)
         waiters = []
         for uri in uris:
             queue = self._writable(uri)
@@ -152,8 +153,7 @@ class Link:
             with self._changed:
                 while not self._try_post(queue, payload, properties, waiter if confirm else None):
                     left = end - time.monotonic()
-                    core = self._pump.core
-                    if left <= 0 or not self.wait(core.has_room, left):
+                    if left <= 0 or not self.wait(lambda: core.has_room(size), left):
                         raise LinkLost(f"post to {uri}: no room in {timeout_s:g} s")
         if not confirm:
             return

@@ -12,7 +12,6 @@ exactly one outcome, whatever connections and brokers do.
 """
 
 from bmqtwist.sdk.codecs import BytesCodec, Codec, JsonCodec, MsgspecCodec, PydanticCodec
-from bmqtwist.sdk.effects import Group
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, Credential, QueueOptions, SessionOptions, Subscription, parse_brokers
@@ -20,7 +19,7 @@ from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, 
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = [
-    "Ack", "Address", "BytesCodec", "Codec", "Credential", "EventKind", "Group", "HealthMonitor", "JsonCodec", "Message",
+    "Ack", "Address", "BytesCodec", "Codec", "Credential", "EventKind", "HealthMonitor", "JsonCodec", "Message",
     "MsgspecCodec", "PostsFailed", "PropertyType", "PydanticCodec", "QueueOptions", "Result",
     "SdkError", "SessionEvent", "SessionOptions", "Subscription", "parse_brokers",
 ]

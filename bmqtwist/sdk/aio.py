@@ -244,7 +244,7 @@ class Session(LoopFront):
         """Call the application back; its mistakes go to the loop's exception handler."""
         try:
             result = callback(argument)
-        except Exception as error:  # noqa: BLE001 - one callback's mistake must not cost what else is due in this turn
+        except (Exception, asyncio.CancelledError) as error:  # one callback's mistake must not cost what else is due
             self._report(callback, error)
             return
         if asyncio.iscoroutine(result):

@@ -27,6 +27,13 @@ from bmqtwist.wire import control, schema
 from bmqtwist.wire.control import encoding_of
 
 
+def _seconds(given: float | None, default: float) -> float:
+    """How long a request may take; SdkError INVALID_ARGUMENT for what would be over before it began."""
+    if given is not None and not given > 0:
+        raise SdkError(Result.INVALID_ARGUMENT, f"timeout_s {given}: must be greater than 0")
+    return default if given is None else given
+
+
 class SessionCore(Life):
     """One session. `identity` says who we are; `make_guid` gives GUIDs; `random` numbers in [0, 1)."""
 
@@ -106,6 +113,7 @@ class SessionCore(Life):
              timeout_s: float | None = None) -> Queue:
         """Open a queue, now or once there is a connection; `token` is completed when that is done."""
         self.now = now
+        seconds = _seconds(timeout_s, self.options.open_timeout_s)
         target = parse_uri(uri)
         if not (read or write):
             raise SdkError(Result.INVALID_ARGUMENT, f"{uri}: open it for reading, for writing, or both")
@@ -117,7 +125,7 @@ class SessionCore(Life):
         flags = (FLAG_READ if read else 0) | (FLAG_WRITE if write else 0)
         queue = self.machine.make(uri, target, flags, queue_options or QueueOptions(), owner or self, token)
         self.queues[uri] = queue
-        self.deadlines.set((queue, "step"), now + (timeout_s or self.options.open_timeout_s))
+        self.deadlines.set((queue, "step"), now + seconds)
         if send:
             self.machine.feed(queue, QueueInput.CONNECTED)
         return queue
@@ -126,6 +134,7 @@ class SessionCore(Life):
                   timeout_s: float | None = None) -> None:
         """Change how a queue is read."""
         self.now = now
+        seconds = _seconds(timeout_s, self.options.configure_timeout_s)
         if not queue.is_open:
             raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open")
         self._row[Input.REQUEST]()
@@ -133,16 +142,16 @@ class SessionCore(Life):
             raise SdkError(Result.ALREADY_IN_PROGRESS, f"{queue.uri} is being configured")
         job = Job("configure", queue_options, token)
         self.machine.add_job(queue, job)
-        if timeout_s:
-            self.deadlines.set((queue, job), now + timeout_s)
+        self.deadlines.set((queue, job), now + seconds)
         self.machine.run_jobs(queue)
 
     def close(self, queue: Queue, token: object, now: float, timeout_s: float | None = None) -> None:
         """Close a queue; without a connection that is done at once."""
         self.now = now
+        seconds = _seconds(timeout_s, self.options.close_timeout_s)
         self._row[Input.CLOSE](queue, token)
-        if timeout_s and queue.state in (QueueState.DECONFIGURING, QueueState.CLOSING):
-            self.deadlines.set((queue, "step"), now + timeout_s)
+        if timeout_s is not None and queue.state in (QueueState.DECONFIGURING, QueueState.CLOSING):
+            self.deadlines.set((queue, "step"), now + seconds)
 
     def _transmit(self) -> bool:
         return True

@@ -210,6 +210,9 @@ class FrontQueue(Generic[ValueT]):
 
     def deliver(self, message: Message[ValueT]) -> None:
         """From the session: a message."""
+        if self.ended:  # it crossed our close: others get it
+            self._front.core.consumed(1)
+            return
         if self.on_message is not None:
             self._front.core.consumed(1)
             self._front.call(self.on_message, message)

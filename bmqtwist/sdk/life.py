@@ -271,13 +271,14 @@ class Life(Traffic):
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         try:
             credential = self._credential()
+            if credential is not None:
+                self._authenticate(credential)
         except Exception as error:  # noqa: BLE001 - the application's own code: without a credential there is no session
             self._no_credential(error)
             self._retry(str(error))
             return
         if credential is not None:
             self._enter(State.AUTHENTICATING)
-            self._authenticate(credential)
         else:
             self._identify()
 
@@ -311,11 +312,10 @@ class Life(Traffic):
     def _reauthenticate_due(self) -> None:
         try:
             credential = self._credential()
+            if credential is not None:
+                self._authenticate(credential)
         except Exception as error:  # noqa: BLE001 - the application's own code: the broker ends the session if it stays so
             self._no_credential(error)
-            return
-        if credential is not None:
-            self._authenticate(credential)
 
     def _on_reauthentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         try:
@@ -432,3 +432,8 @@ class Life(Traffic):
         r_id, self._next_r_id = self._next_r_id, self._next_r_id + 1 & 0x7FFFFFFF
         self._requests[r_id] = queue, purpose, _ANSWERS[choice]
         self._send(ControlMessage(r_id, choice, value))
+
+    def forget_request(self, purpose: Job) -> None:
+        """Nobody waits for the answer any more; a broker that never gives one costs no memory."""
+        for r_id in [r_id for r_id, found in self._requests.items() if found[1] is purpose]:
+            del self._requests[r_id]

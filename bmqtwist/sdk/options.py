@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -97,7 +97,7 @@ class QueueOptions:
     max_unconfirmed_bytes: int = MAX_UNCONFIRMED_BYTES  # of payload and properties
     consumer_priority: int = 0  # only consumers of the highest one that is present get messages
     suspends_on_bad_host_health: bool = False
-    subscriptions: tuple[Subscription, ...] = ()
+    subscriptions: Sequence[Subscription] = ()  # kept as a tuple
 
     def __post_init__(self) -> None:
         if not isinstance(self.subscriptions, tuple):
@@ -106,8 +106,8 @@ class QueueOptions:
 
     def effective(self) -> tuple[Subscription, ...]:
         """The subscriptions to configure, at least one."""
-        return self.subscriptions or (Subscription("", self.max_unconfirmed_messages, self.max_unconfirmed_bytes,
-                                                   self.consumer_priority),)
+        return tuple(self.subscriptions) or (Subscription("", self.max_unconfirmed_messages, self.max_unconfirmed_bytes,
+                                                          self.consumer_priority),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -505,6 +505,7 @@ class QueueMachine:
     def job_timed_out(self, queue: Queue, job: Job) -> None:
         """A configuration took too long, sent or not."""
         if queue.job is job:
+            self._core.forget_request(job)
             self.job_answered(queue, job, Result.TIMEOUT, "no answer to configure")
         elif job in queue.jobs:
             queue.jobs.remove(job)

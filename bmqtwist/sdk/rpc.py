@@ -57,7 +57,7 @@ class _Requests(Generic[ValueT]):
 
     async def _enter(self) -> None:
         queue = self._front.make_queue(self.uri, self._codec, self._on_reply)
-        self._queue = await self._front._open(queue, True, False, None, None)
+        self._queue = await self._front._open(queue, True, True, None, None)  # a Responder of this session may write to it
 
     async def _exit(self) -> None:
         for promise in list(self._waiting.values()):
@@ -185,7 +185,11 @@ class _Replies:
         while uri in self._opening:
             await front.stand_in(self._opening[uri])
         queue = self._queues.pop(uri, None)
-        if queue is not None and queue.is_open:
+        known = front.core.queues.get(uri)
+        if queue is None and known is not None and known.writable and known.is_open:  # by somebody else of this session
+            queue = front.make_queue(uri, self._codec, None)
+            queue.core = known
+        elif queue is not None and queue.is_open:
             self._queues[uri] = queue  # the latest
         else:
             self._opening[uri] = deque()

@@ -7,7 +7,7 @@ readable, writable, time passed. From our code: `perform` after calling the core
 from __future__ import annotations
 
 import contextlib
-import select
+import selectors
 import socket
 import ssl
 
@@ -18,6 +18,7 @@ from bmqtwist.sdk.pump import Dispatch, Pump
 
 _READ_BYTES = 1 << 18
 _WAIT_S = 60.0  # a step without a deadline returns after that
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # `select` knows no descriptors above 1023
 _AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -60,21 +61,25 @@ class SocketPump(Pump):
             now = self.clock()
             wait = min(_WAIT_S if due is None else max(due - now, 0.0), _WAIT_S if timeout_s is None else timeout_s)
             channel = self._socket
-            writing = [channel] if channel is not None and self._unsent else []
-        reading = [self._far] if channel is None else [self._far, channel]
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
         try:
-            readable, writable, _ = select.select(reading, writing, [], wait)
+            with _Selector() as selector:
+                selector.register(self._far, selectors.EVENT_READ)
+                if channel is not None:
+                    selector.register(channel, events)
+                ready = {key.fileobj: mask for key, mask in selector.select(wait)}
         except (OSError, ValueError):  # closed by another thread meanwhile
             return
         with self.lock:
-            if self._far in readable:
+            if self._far in ready:
                 self._poked = False
                 with contextlib.suppress(*_AGAIN):
                     self._far.recv(1024)
             if channel is not None and channel is self._socket:
-                if writable:
+                mask = ready.get(channel, 0)
+                if mask & selectors.EVENT_WRITE:
                     self.write([])
-                if channel in readable and channel is self._socket:
+                if mask & selectors.EVENT_READ and channel is self._socket:
                     self._read(channel)
             self.tick_and_perform()
 
@@ -88,11 +93,11 @@ class SocketPump(Pump):
             if context is not None:
                 made = context.wrap_socket(made, server_hostname=address.host)
             made.setblocking(False)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - a host name that is none, say: whatever it is, there is no connection
             if made is not None:
                 made.close()
             with self.lock:
-                self.core.failed(dial.attempt, str(error), self.clock())
+                self.core.failed(dial.attempt, str(error) or type(error).__name__, self.clock())
                 self.perform()
             return
         with self.lock:

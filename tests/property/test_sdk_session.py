@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
 from sdk_kit import FANOUT, URI, Bench
 
 from bmqtwist.errors import Category
-from bmqtwist.sdk import Group, QueueOptions, Result, SdkError, SessionOptions, Subscription, parse_brokers
+from bmqtwist.sdk import QueueOptions, Result, SdkError, SessionOptions, Subscription, parse_brokers
+from bmqtwist.sdk.effects import Group
 from bmqtwist.sdk.queues import Queue
 from bmqtwist.sdk.states import QueueState, State
 from bmqtwist.wire import events

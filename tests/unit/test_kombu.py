@@ -17,11 +17,12 @@ from bmqtwist.errors import LocalError
 from bmqtwist.ids import parse_uri
 from bmqtwist.kombu import LinkLost, Refused, SecureTransport, Transport, transport
 from bmqtwist.kombu.errors import refusal
-from bmqtwist.kombu.link import Reader
+from bmqtwist.kombu.link import Link, Reader
 from bmqtwist.kombu.names import is_private, queue_name, queue_uri
 from bmqtwist.kombu.settings import BROADCAST_DOMAIN, DOMAIN, Settings, settings_of, tls_of
 from bmqtwist.sdk.options import Credential, QueueOptions
 from bmqtwist.sdk.results import Result
+from bmqtwist.testing import Broker
 
 URL = "bmq://localhost/d"
 OPTIONS = {"broadcast_domain": "b"}
@@ -382,3 +383,16 @@ def test_an_event_loop_is_served_in_bursts(connection: Connection) -> None:
     assert len(got) == 100
     connection.transport.on_readable(connection.connection, None)
     assert len(got) == 150
+
+
+def test_posts_that_nobody_waits_for_wait_for_room_of_their_size() -> None:
+    """Half of the room is taken: the next one is posted as soon as the broker has acknowledged the first."""
+    broker = Broker()
+    link = Link(settings_of(Connection(broker.listen().replace("tcp", "bmq"), transport_options={
+        "confirm_publish": False, "session": {"unacked_bytes_max": 10_000}})))
+    try:
+        for _ in range(20):
+            link.post(["bmq://bmq.test.mem.priority/q"], b"x" * 6000, {}, confirm=False, timeout_s=5.0)
+    finally:
+        link.stop()
+        broker.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from sdk_fronts_kit import FRONTS, URI, Front, w
 from twisted.internet.defer import Deferred, fail
 
-from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions
+from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, blazingmq, simple
 from bmqtwist.sdk.effects import Connect
 from bmqtwist.sdk.pump import Pump
 from bmqtwist.testing import Broker, run
@@ -292,3 +294,37 @@ def test_a_twisted_connection_reads_a_bounded_amount_at_a_time(high: int) -> Non
         await session.stop()
     front.run(scenario)
     assert sizes == [min(high, 1 << 16)]
+
+
+# -- sockets --------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_name_that_is_none_is_a_failed_attempt_for_sessions_with_threads_too() -> None:
+    with pytest.raises(blazingmq.exceptions.BrokerTimeoutError):
+        blazingmq.Session(lambda event: None, broker="tcp://a..b:1", timeout=blazingmq.Timeouts(connect_timeout=0.3))
+    with pytest.raises(SdkError) as raised:
+        simple.Session("tcp://a..b:1", connect_timeout_s=0.3)
+    assert raised.value.result is Result.TIMEOUT
+
+
+def test_a_blocking_session_works_in_a_process_with_thousands_of_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip("so many files may not be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    broker = Broker()
+    files = []
+    try:
+        url = broker.listen()
+        while not files or files[-1] < 1100:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+        with simple.Session(url, connect_timeout_s=5.0) as session, session.open(URI, read=True, write=True) as queue:
+            assert queue.post(b"x").ok
+            message = queue.get(5.0)
+            assert message is not None and message.payload == b"x"
+            message.confirm()
+    finally:
+        for each in files:
+            os.close(each)
+        broker.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

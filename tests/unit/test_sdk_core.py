@@ -12,7 +12,6 @@ from bmqtwist.errors import Category, LocalError
 from bmqtwist.sdk import (
     Credential,
     EventKind,
-    Group,
     HealthMonitor,
     JsonCodec,
     PropertyType,
@@ -23,6 +22,7 @@ from bmqtwist.sdk import (
     Subscription,
     parse_brokers,
 )
+from bmqtwist.sdk.effects import Group
 from bmqtwist.sdk.states import QueueState, State
 from bmqtwist.wire import events, properties, schema
 from bmqtwist.wire.fast import sub_queue_ids
@@ -328,6 +328,18 @@ def test_a_credential_that_cannot_be_made_is_an_error_and_tried_again() -> None:
     assert bench.done["start"].result is Result.TIMEOUT and EventKind.ERROR in bench.kinds()
 
 
+def test_a_credential_that_is_none_is_an_error_too_now_and_at_its_renewal() -> None:
+    """As a coroutine function gives, say: the clock goes on, nothing is raised into the loop."""
+    given: list[object] = ["no credential", Credential("BASIC", b"good"), object()]
+    bench = Bench(SessionOptions(credential=lambda: given.pop(0) if len(given) > 1 else given[0])).start()  # type: ignore
+    assert EventKind.ERROR in bench.kinds() and bench.core.state is State.WAITING
+    bench.advance(5.0)
+    assert bench.core.state is State.READY
+    bench.events.clear()
+    bench.advance(60.0)
+    assert bench.kinds() == [EventKind.ERROR] and bench.core.state is State.READY
+
+
 def test_a_start_without_any_broker_times_out_and_stops_trying() -> None:
     bench = Bench(SessionOptions(connect_timeout_s=10.0))
     bench.up = False
@@ -430,6 +442,30 @@ def test_a_late_answer_is_ignored() -> None:
     for s_id in (1, 2):  # either may be in force at the broker
         bench.push(b"m", s_id=s_id)
     assert len(bench.messages) == 2 and queue.options == QueueOptions()
+
+
+def test_a_broker_that_never_answers_costs_no_memory() -> None:
+    bench = Bench().start()
+    queue = bench.open(read=True)
+    bench.silent.add("configureStream")
+    for number in range(100):
+        bench.core.configure(queue, QueueOptions(number), "configure", bench.now, timeout_s=1.0)
+        bench.advance(2.0)
+    assert not bench.core._requests
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0, -1.0, float("nan")])
+def test_a_request_that_may_take_no_time_is_refused_and_changes_nothing(seconds: float) -> None:
+    bench = Bench().start()
+    queue = bench.open(read=True)
+    for call in (lambda: bench.open(FANOUT, timeout_s=seconds),
+                 lambda: bench.core.configure(queue, QueueOptions(9), "configure", bench.now, seconds),
+                 lambda: bench.core.close(queue, "close", bench.now, seconds)):
+        with pytest.raises(SdkError, match="must be greater than 0") as raised:
+            call()
+        assert raised.value.result is Result.INVALID_ARGUMENT
+    bench.turn()
+    assert queue.state is QueueState.OPEN and list(bench.core.queues) == [URI] and not bench.core._requests
 
 
 def test_stop_drains_first_and_then_says_goodbye() -> None:

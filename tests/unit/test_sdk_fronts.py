@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -174,6 +176,46 @@ def test_a_callback_that_raises_costs_nothing_but_itself(front: Front) -> None:
     else:
         front.run(scenario)
     assert got == [b"bad", b"good"]
+
+
+def test_a_callback_that_raises_cancelled_costs_nothing_but_itself(loop_front: Front) -> None:
+    """As `future.result()` of a cancelled one does: everybody else hears what is due in this turn."""
+    front = loop_front
+
+    def on_ack(ack: Ack) -> None:
+        raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        session = await front.start()
+        queue = await session.open(URI, write=True)
+        queue.post_nowait(b"a", on_ack=on_ack)
+        assert (await queue.post(b"b")).ok
+        await session.stop()
+    front.run(scenario)
+    assert EventKind.CONNECTION_LOST not in front.kinds()
+    if front.name == "aio":
+        assert front.unhandled == [asyncio.CancelledError]
+        front.unhandled.clear()
+
+
+def test_a_message_that_crosses_a_close_that_was_given_up_is_not_kept(loop_front: Front) -> None:
+    front = loop_front
+
+    async def scenario() -> None:
+        session = await front.start()
+        queue = await session.open(URI, read=True)
+        with front.broker.faults.stall("configure"):
+            closing = front.begin(w(queue.close()))
+            await front.pass_time(0.01)
+            closing.cancel()
+            with contextlib.suppress(BaseException):
+                await closing
+            front.broker.put(URI, b"x")
+            await front.until(lambda: session.counters().messages == 1)
+            assert not queue._inbox and session.counters().inbox_now == 0
+        await session.stop()
+    front.run(scenario)
+    assert len(front.broker.drain(URI)) == 1
 
 
 def test_a_callback_of_a_loop_may_be_a_coroutine_function(loop_front: Front) -> None:

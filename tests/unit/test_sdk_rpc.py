@@ -118,6 +118,25 @@ def _two_blocking_sessions(front: Front) -> None:
     front.run(scenario)
 
 
+def test_requester_and_responders_may_share_a_session(loop_front: Front) -> None:
+    front = loop_front
+
+    async def scenario() -> None:
+        session = await front.start()
+        async with rpc.Requester(session, DOMAIN) as requester:
+            queue = await session.open(URI, read=True, write=True)
+            for _ in range(2):
+                async with rpc.Responder(session) as responder:
+                    asking = front.begin(requester.request(queue, b"21", timeout_s=5.0))
+                    request = await queue.get()
+                    await responder.reply(request, b"42")
+                    request.confirm()
+                    assert (await asking).payload == b"42"
+            assert requester._queue.is_open
+        await session.stop()
+    front.run(scenario)
+
+
 def test_many_requests_at_a_time_by_several_workers_each_have_their_own_reply(loop_front: Front) -> None:
     front = loop_front
 
