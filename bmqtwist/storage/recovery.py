@@ -35,6 +35,7 @@ _MESSAGE_BODY = Struct(">BB5s5xI16sI")
 _CONFIRM_BODY = Struct(">2x5s5s16s8x")
 _DELETION_BODY = Struct(">3x5s16s12x")
 _QUEUE_OP_BODY = Struct(">2x5s5siIQI4x")
+UNFINISHED = "they were being written when the broker died, and are cut off"  # the end of an alarm about DATA or QLIST
 _LISTED_MAX = 20  # GUIDs named in one alarm
 _QUEUE_RECORD_BYTES_MAX = 64 << 20
 _TAIL_BYTES = 1 << 20  # how far behind the end of DATA and QLIST stale bytes are looked for
@@ -509,7 +510,7 @@ class _Fold:
                 continue
             text = f"{name}: at least {stale} B behind offset {position} belong to no record of the journal"
             if self.scan.preallocated:
-                state.alarms.append(f"{text}: they were being written when the broker died, and are cut off")
+                state.alarms.append(f"{text}: {UNFINISHED}")
             else:
                 self.damage(f"{text}, though the files were closed: records are missing")
 

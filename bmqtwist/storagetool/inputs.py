@@ -97,6 +97,8 @@ def kind_of(path: str) -> str:
     for suffix, kind in _SUFFIXES.items():
         if path.endswith(suffix):
             return kind
+    if not os.path.lexists(path):
+        raise InputError(f"there is no {path}")
     raise InputError(f"{path} is no storage file: its name should end with {', '.join(_SUFFIXES)}")
 
 

@@ -51,6 +51,10 @@ class Snapshot:
         beyond = offset + len(data) - max(offset, self._end)
         return data[:-beyond] + bytes(beyond) if beyond > 0 else data
 
+    def grown(self) -> bool:
+        """Has something been appended since?"""
+        return any(self._source.read(self._end, RECORD_BYTES))
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -21,7 +21,7 @@ from bmqtwist.storage.records import (
     SyncPoint,
     parse_queue_record,
 )
-from bmqtwist.storage.recovery import RecoveredPartition, recover
+from bmqtwist.storage.recovery import UNFINISHED, RecoveredPartition, recover
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionFiles
 from bmqtwist.storagetool.fields import hex_key
 from bmqtwist.storagetool.journalview import (
@@ -35,7 +35,7 @@ from bmqtwist.storagetool.journalview import (
 )
 from bmqtwist.storagetool.ledgerview import KnownQueue
 from bmqtwist.storagetool.selection import Story, is_sync_point, stories
-from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding, SetView
+from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding, SetView, Snapshot
 
 CLOCK_STEP_SECONDS = 60  # a timestamp may lie so far before that of an earlier record: clocks are adjusted
 LISTED_MAX = 10  # GUIDs or offsets named in one finding
@@ -52,7 +52,11 @@ def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None,
     absent = tuple(f"{kind.name}: {what}" for kind, source in view.sources.items()
                    if source is None or not source.size for what in ("file is shorter", "the file has 0 B"))
     severity = ERROR if recovered.damaged else WARNING
-    found += [Finding(severity, text) for text in recovered.alarms if not absent or not text.startswith(absent)]
+    journal = view.sources[FileType.JOURNAL]
+    written = isinstance(journal, Snapshot) and journal.grown()  # then DATA is ahead of it, as it should be
+    found += [Finding(NOTE, text.replace(UNFINISHED, "they were written meanwhile"))
+              if written and text.endswith(UNFINISHED) else Finding(severity, text)
+              for text in recovered.alarms if not absent or not text.startswith(absent)]
     found += [Finding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
               for queue in recovered.queues.values() if not queue.in_ledger]
     checks = _Checks(view, recovered)

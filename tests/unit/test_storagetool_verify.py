@@ -10,15 +10,18 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from storage_kit import DEFAULT, KEY, OTHER, WALL, make_message, start
 from storagetool_kit import SETS, bmq, change, flip, one, spill, storage_directory, write_ledger
 
+from bmqtwist.cli.storageverify import open_set
 from bmqtwist.storage.memory import MemoryDisk
-from bmqtwist.storagetool.inputs import ReadOnlyFile
-from bmqtwist.storagetool.setview import Snapshot
+from bmqtwist.storagetool.inputs import ReadOnlyFile, file_sets
+from bmqtwist.storagetool.setview import NOTE, WARNING, Snapshot
+from bmqtwist.storagetool.verify import verify_set
 
 URI = "bmq://d/q"
 SLOT = {"sync": 0, "creation": 1, "first": 2, "middle": 5, "last": 9, "deletion": 10, "end": 13}
@@ -320,3 +323,19 @@ def test_a_journal_that_grows_meanwhile_is_seen_as_it_was(tmp_path: Path) -> Non
     assert snapshot.read(60, 100) == b"r" * 40 + b"s" * 4 + bytes(56)
     assert snapshot.read(150, 10) == bytes(10)
     assert snapshot.read(990, 20) == bytes(10) and snapshot.read(1000, 5) == b""
+
+
+def test_data_of_messages_that_come_meanwhile_is_a_note(tmp_path: Path) -> None:
+    """DATA is read after the journal, so it is ahead of it; where nobody writes that is still a warning."""
+    directory = build(tmp_path / "s", stop=False)
+    journal = one(directory, "journal")
+    complete = journal.read_bytes()
+    change(journal, at("end", 60), bytes(60))  # the second of the two late messages
+    assert ": they were being written when the broker died" in bmq("verify", directory).out
+    with ExitStack() as stack:
+        view = open_set(file_sets(str(directory))[0], stack)
+        assert [each.severity for each in verify_set(view, None, 0)[0] if "behind offset" in each.text] == [WARNING]
+        change(journal, 0, complete)  # and here it comes
+        told = [each for each in verify_set(view, None, 0)[0] if "behind offset" in each.text]
+    assert [each.severity for each in told] == [NOTE]
+    assert told[0].text.endswith("they were written meanwhile")
