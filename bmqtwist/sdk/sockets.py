@@ -86,8 +86,11 @@ class SocketPump(Pump):
     def _connect(self, dial: Connect) -> None:
         """Dial without the lock: it may take its time."""
         address, made = dial.address, None
+        patience_s = self.options.attempt_timeout_s
+        if "start" in self.core.deadlines:
+            patience_s = min(patience_s, self.options.connect_timeout_s)
         try:
-            made = socket.create_connection((address.host, address.port), self.options.attempt_timeout_s)
+            made = socket.create_connection((address.host, address.port), patience_s)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = tls_context(address, self.tls)
             if context is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -305,6 +307,14 @@ def test_a_host_name_that_is_none_is_a_failed_attempt_for_sessions_with_threads_
     with pytest.raises(SdkError) as raised:
         simple.Session("tcp://a..b:1", connect_timeout_s=0.3)
     assert raised.value.result is Result.TIMEOUT
+
+
+def test_a_broker_that_is_silent_during_the_tls_handshake_is_waited_for_no_longer_than_the_start_may_take() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun = time.monotonic()
+        with pytest.raises(SdkError) as raised:
+            simple.Session(f"tls://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=0.3, attempt_timeout_s=8.0)
+        assert raised.value.result is Result.TIMEOUT and time.monotonic() - begun < 5.0
 
 
 def test_a_blocking_session_works_in_a_process_with_thousands_of_open_files() -> None:
