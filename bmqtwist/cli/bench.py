@@ -11,6 +11,7 @@ import json
 import os
 import struct
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, cast
@@ -63,7 +64,7 @@ class Plan:
               help=f"Seconds to post for.  [default: {_DURATION_S:g}, without --count]")
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1), help="Messages posted in one go.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages per second of all producers together.")
-@click.option("--in-flight", default=1000, show_default=True, type=click.IntRange(1),
+@click.option("--in-flight", default=500, show_default=True, type=click.IntRange(1),
               help="Messages of a producer without acknowledgement at a time.")
 @click.option("--max-unconfirmed", default=10_000, show_default=True, type=click.IntRange(1),
               help="Window of each consumer.")
@@ -112,7 +113,8 @@ class Bench:
         self._run_id = os.urandom(8)
         self._filler = b"x" * (plan.size - STAMP.size)
         self._acks, self._deliveries = Histogram(), Histogram()
-        self._posted = self._answered = self._refused = self._foreign = 0
+        self._posted = self._answered = self._foreign = 0
+        self._refusals: Counter[str] = Counter()
         self._last_ack = self._last_delivery = 0
         self._news = asyncio.Event()
         self._watch: Watch = lambda count: None
@@ -175,7 +177,7 @@ class Bench:
             self._last_ack = now = time.monotonic_ns()
             self._acks.add(now - stamp)
         else:
-            self._refused += 1
+            self._refusals[ack.status.name] += 1
         self._watch(1)
         self._news.set()
 
@@ -214,7 +216,8 @@ class Bench:
         posting, reading = (self._last_ack - begun) / 1e9, (self._last_delivery - begun) / 1e9
         consumed = self._deliveries.count
         return {
-            "plan": asdict(plan), "posted": self._posted, "acknowledged": self._acks.count, "refused": self._refused,
+            "plan": asdict(plan), "posted": self._posted, "acknowledged": self._acks.count,
+            "refused": self._refusals.total(), "refusals": self._refusals,
             "consumed": consumed, "missing": max(expected - consumed, 0) + self._posted - self._answered,
             "ofOthers": self._foreign, "seconds": round(wall, 3),
             "postedPerSecond": round(self._acks.count / posting) if posting > 0 else 0,
@@ -250,6 +253,7 @@ def as_text(uri: str, result: dict[str, Any]) -> str:
                   f"  {'to ack' if what == 'posted' else 'to reader':<9} {figures}   (ms)"]
     lines.append(f"  client    {result['clientCpuPercent']} % of a core"
                  + ("; the client is the limit here" if result["clientCpuPercent"] >= _BUSY_PERCENT else ""))
-    lines += [f"  {count} {text}" for count, text in ((result["refused"], "refused"), (result["missing"], "did not arrive"),
+    lines += [f"  {count} refused: {status}" for status, count in result["refusals"].items()]
+    lines += [f"  {count} {text}" for count, text in ((result["missing"], "did not arrive"),
                                                      (result["ofOthers"], "messages of others were left alone")) if count]
     return "\n".join(lines)

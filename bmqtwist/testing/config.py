@@ -26,6 +26,9 @@ _LIMITS = {"queue_messages": ("queueLimits", "messages"), "queue_bytes": ("queue
            "domain_messages_ratio": ("domainLimits", "messagesWatermarkRatio"),
            "domain_bytes_ratio": ("domainLimits", "bytesWatermarkRatio")}
 
+_MODES = ("priority", "fanout", "broadcast")
+_CONSISTENCIES = ("eventual", "strong")
+
 
 def broker_config(storage: PurePath, port: int, **app: Any) -> dict[str, Any]:
     """`bmqbrkrcfg.json`; `app` replaces members of appConfig, those of networkInterfaces.tcpInterface by `tcp`."""
@@ -151,6 +154,9 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
                  max_delivery_attempts: int = 0, ttl: float = 3600, subscriptions: Mapping[str, str] | None = None,
                  consistency: str = "eventual", **parameters: Any) -> str:
     """The text of a domain's file from what `Broker.domain` takes; LocalError if that is contradictory."""
+    for what, value, known in (("mode", mode, _MODES), ("consistency", consistency, _CONSISTENCIES)):
+        if value not in known:
+            raise LocalError(f"domain {name}: {what} is one of {', '.join(known)}, not {value!r}")
     if (mode == "fanout") != bool(app_ids):
         raise LocalError(f"domain {name}: app_ids are what a fanout domain has, and no other")
     limits: dict[str, Any] = {key: value for key, value in (("queue_messages", max_messages), ("queue_bytes", max_bytes))

@@ -190,9 +190,10 @@ def test_a_bench_leaves_messages_of_others_alone(cli: Cli) -> None:
 
 
 def test_a_bench_tells_of_refusals(cli: Cli) -> None:
-    """Exit code 1."""
+    """With their status; exit code 1."""
     done = cli("bench", "bmq://d.small/bench", "-n", "20", "-C", "0", "--json")
-    assert done.code == 1 and done.tree["refused"] == 17
+    assert done.code == 1 and done.tree["refused"] == 17 and done.tree["refusals"] == {"LIMIT_MESSAGES": 17}
+    assert b"\n  5 refused: LIMIT_MESSAGES\n" in cli("bench", "bmq://d.small/bench", "-n", "5", "-C", "0").out
 
 
 def test_a_bench_that_is_interrupted_tells_what_it_measured_so_far(cli: Cli) -> None:

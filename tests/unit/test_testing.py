@@ -358,6 +358,16 @@ def test_a_domain_that_makes_no_sense_is_refused(broker: Broker, options: dict[s
         broker.put("bmq://d/q", b"x")
 
 
+@pytest.mark.parametrize(("options", "hint"), [
+    ({"mode": "fanot"}, "mode is one of priority, fanout, broadcast, not 'fanot'"),
+    ({"consistency": "stron"}, "consistency is one of eventual, strong, not 'stron'"),
+])
+def test_a_mode_that_does_not_exist_is_named(broker: Broker, options: dict[str, Any], hint: str) -> None:
+    """With those that do."""
+    with pytest.raises(LocalError, match=hint):
+        broker.domain("d", **options)
+
+
 def test_what_is_put_is_delivered_and_what_is_drained_is_gone(broker: Broker) -> None:
     guid = broker.put(PRIORITY, b"hello " * 1000, {"n": 1, "s": "x"}, compress=True)
     with broker.blocking_session() as session:
