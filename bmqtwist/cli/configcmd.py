@@ -53,6 +53,8 @@ def show(directory: str, patterns: tuple[str, ...], domains: tuple[str, ...], ch
             for each in group:
                 note = "  (no effect here)" if each.ignored else ""
                 click.echo(f"  {f'{each.path} = {_text(each)}':<{_COLUMN}} {each.origin}{note}")
+    if patterns and not entries:
+        click.echo(f"bmq: no member matches {' or '.join(patterns)}", err=True)
     for problem in found.problems:
         click.echo(f"error: {problem}", err=True)
     raise SystemExit(EXIT_USAGE if found.problems else EXIT_GOOD)

@@ -198,5 +198,5 @@ def _raw(name: str, kind: PropertyType, value: Value) -> bytes:
             return bool(value).to_bytes(1, "big") if kind == PropertyType.BOOL else value.to_bytes(
                 size, "big", signed=True)
         except OverflowError:
-            raise LocalError(f"property {name[:40]!r}: {value} does not fit a {kind.name}") from None
+            raise LocalError(f"property {name[:40]!r}: {value} does not fit into {kind.name}") from None
     raise LocalError(f"property {name[:40]!r}: {type(value).__name__} is not a value of a {kind.name}")

@@ -66,6 +66,8 @@ def test_show_tells_every_value_and_where_it_comes_from(cli: Cli, config: Config
 
 def test_show_can_be_narrowed_down(cli: Cli, config: ConfigDirectory) -> None:
     """By path, domain and origin; `etc` is the directory if none is named; the environment can be left out."""
+    none = cli("config", "show", "-k", "nope.*", cwd=config.root)
+    assert (none.code, none.out) == (0, b"") and "no member matches nope.*" in none.err
     done = cli("config", "show", "-k", "*.messageTtl", "--domain", "e", cwd=config.root)
     number = line_of(config.etc / "domains" / "e.json", "messageTtl")
     assert re.fullmatch(rf"domains/e.json\n  definition.parameters.messageTtl = 3600 +line {number}\n", done.out.decode())

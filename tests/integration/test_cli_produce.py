@@ -131,7 +131,7 @@ def test_lines_that_come_late_are_posted_when_they_come(cli: Cli) -> None:
     (("bmq://d.priority", "x"), "Missing queue"),
     (("bmq://d.priority/q", ""), "at least one byte"),
     (("bmq://d.priority/q", "-p", "novalue", "x"), "name=value"),
-    (("bmq://d.priority/q", "-p", "n:int32=99999999999", "x"), "INT32"),
+    (("bmq://d.priority/q", "-p", "n:int32=99999999999", "x"), "does not fit into INT32"),
     (("bmq://d.priority/q", "-p", "n:number=1", "x"), "'number' is no property type"),
     (("bmq://d.priority/q", "-p", "n:int64=one", "x"), "'one' is no integer"),
     (("bmq://d.priority/q", "-d", "\\q"), "'\\q' is not understood"),
