@@ -20,11 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from kit.memory import MemoryLink, MemoryWorld
+from kit.memory import MemoryLink, MemoryWorld  # noqa: E402
 
-from bmqtwist.storage.files import RealDisk
-from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.fast import (
+from bmqtwist.storage.files import RealDisk  # noqa: E402
+from bmqtwist.wire.checksum import crc32c  # noqa: E402
+from bmqtwist.wire.fast import (  # noqa: E402
     ACK_REQUESTED,
     CONFIRM_MESSAGE,
     EventType,

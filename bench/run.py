@@ -23,7 +23,8 @@ from bench.floor import FloorBroker
 from bench.load import run_cell
 from bench.rabbit import Missing, Rabbit
 
-_COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7), ("client us", 9),
+_COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7),
+            ("client us", 9),
             ("cores", 6), ("RSS MiB", 8), ("foreign", 7), ("x rabbit", 9))
 
 

@@ -126,7 +126,8 @@ def main(text: str) -> None:
     for producer in producers:
         producer.session.stop()
     print(json.dumps({"posted": sum(p.posted for p in producers), "acked": sum(p.acked for p in producers),
-                      "nacked": sum(p.refused for p in producers), "received": sum(c.received for c in consumers), "cpu_seconds": cpu}))
+                      "nacked": sum(p.refused for p in producers), "received": sum(c.received for c in consumers),
+                      "cpu_seconds": cpu}))
 
 
 if __name__ == "__main__":

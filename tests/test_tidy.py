@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "bmqtwist"
 
 # docs/architecture.md, "Ranks": a module imports only from its own rank or a lower number.
-RANKS: dict[str, float] = {"limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5, "sdk": 5.5,
-         "node": 6, "console": 7, "cli": 7, "kombu": 7, "storagetool": 7, "testing": 8, "tap": 8}
+RANKS: dict[str, float] = {
+    "limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5,
+    "sdk": 5.5, "node": 6, "console": 7, "cli": 7, "kombu": 7, "storagetool": 7, "testing": 8, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
 IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.shell", "node.pipe", "node.process", "node.statslog",
               "node.tls", "node.load", "node.logs", "storagetool.inputs", "sdk.identity",

@@ -51,7 +51,8 @@ class Session:
 
     __slots__ = ("host", "peer", "session_number", "state", "description", "identity", "encoding", "v2_properties",
                  "makes_guids", "guard", "handles", "closed_ids", "closing_now", "just_opened", "outbox", "stats", "channel",
-                 "closing", "lagging", "held", "waiting", "now", "wall", "last_received", "missed_heartbeats", "connected_at", "negotiated_at",
+                 "closing", "lagging", "held", "waiting", "now", "wall", "last_received",
+                 "missed_heartbeats", "connected_at", "negotiated_at",
                  "transport", "encoding_of_authentication", "_frames", "_answers", "_held",
                  "_unacked", "_lines", "_turn_bytes")
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Union
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import EXPRESSION_CHARS_MAX, EXPRESSION_OPERATORS_MAX, EXPRESSION_PROPERTIES_MAX
 
-Value = Union[int, str, bool, bytes]
+Value = Union[int, str, bool, bytes]  # noqa: UP007
 Values = Mapping[str, object]  # property values by name; anything but int, str and bool counts as unreadable
 Evaluate = Callable[[Values], object]
 

@@ -17,7 +17,8 @@ from fuzz.mutation import Mutator
 
 _ODD: tuple[Any, ...] = (None, True, False, 0, 1, -1, 2, 63, 64, 65535, 65536, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 63,
                          1 << 64, -(1 << 63) - 1, 0.5, 1.5, -0.1, 1e308, "", "x", "/nowhere/at/all", "E_VERSION_1",
-                         "tcp://localhost:30114", "tcp://localhost:99999", "bmq://", "\0", "\u00e9", "a" * 5000, [], [[]], {}, [{}],
+                         "tcp://localhost:30114", "tcp://localhost:99999", "bmq://", "\0", "\u00e9", "a" * 5000,
+                          [], [[]], {}, [{}],
                          {"a": 1}, {"inMemory": {}}, {"fileBacked": {}}, ["foo", "foo"], ["", "__default"], [1, "two"])
 _FILES = ("bmqbrkrcfg.json", "clusters.json", "domains/d.json", "domains/fan.json", "domains/cast.json")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent.parent), str(Path(__file__).resolve().parent.parent)]
 
-import atheris
+import atheris  # noqa: E402
 
 with atheris.instrument_imports(include=["bmqtwist"]):
     from kit.codec import Unreadable

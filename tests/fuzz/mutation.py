@@ -78,7 +78,8 @@ class Mutator:
             other = self.random.choice(self.others)
             start = self.random.randrange(len(other)) if other else 0
             at = self._at(data)
-            data[at:at + self.random.choice((0, 4, 64, 1 << 20))] = other[start:start + self.random.choice((4, 24, 128, 1024))]
+            piece = other[start:start + self.random.choice((4, 24, 128, 1024))]
+            data[at:at + self.random.choice((0, 4, 64, 1 << 20))] = piece
 
     def _swap(self, data: bytearray) -> None:
         first, second = self._at(data) & ~3, self._at(data) & ~3

@@ -29,7 +29,8 @@ from fuzz.mutation import Mutator
 WORLD_FRAMES = 20_000  # after so many a world is thrown away with what has piled up in it
 PROBE_CONVERSATIONS = 25  # between two looks at the decent client
 _LIMITS = {"queue_messages": 50, "queue_bytes": 1 << 20, "domain_messages": 500, "domain_bytes": 8 << 20}
-_PRIORITY = ("t.prio", "bmq.test.mem.priority", "t.maxq", "t.maxc", "t.mda", "t.dedup", "t.q3", "t.b10", "t.ttl", "t.mem", "t.sc",
+_PRIORITY = ("t.prio", "bmq.test.mem.priority", "t.maxq", "t.maxc", "t.mda", "t.dedup", "t.q3", "t.b10", "t.ttl", "t.mem",
+             "t.sc",
              "t.mda1", "t.mda3")
 
 
@@ -62,12 +63,14 @@ class Sessions:
         world = self.world = MemoryWorld(Path(self._folder.name) / str(self.counts["worlds"]), start=False,
                                          app={"bmqtwist": {"durability": "none", "event_bytes_max": 1 << 20}})
         for name in _PRIORITY:
-            extra = {"t.maxq": {"maxQueues": 2}, "t.maxc": {"maxConsumers": 1, "maxProducers": 1}, "t.ttl": {"messageTtl": 1},
+            extra = {"t.maxq": {"maxQueues": 2}, "t.maxc": {"maxConsumers": 1, "maxProducers": 1},
+                     "t.ttl": {"messageTtl": 1},
                      "t.mda": {"maxDeliveryAttempts": 2}, "t.mda1": {"maxDeliveryAttempts": 1},
                      "t.mda3": {"maxDeliveryAttempts": 3}, "t.mem": {"in_memory": True}, "t.sc": {"strong": True}}
             world.domain(name, **_LIMITS, **extra.get(name, {}))
         for name in ("t.fan", "bmq.test.mem.fanout", "t.fanadd"):
-            world.domain(name, "fanout", subscriptions=[app_subscription("baz", "x > 0")] if name == "t.fan" else None, **_LIMITS)
+            subscriptions = [app_subscription("baz", "x > 0")] if name == "t.fan" else None
+            world.domain(name, "fanout", subscriptions=subscriptions, **_LIMITS)
         world.domain("t.bc", "broadcast", in_memory=True, **_LIMITS)
         world.domain("decent", **_LIMITS)
         world.start()

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 for place in (ROOT, ROOT / "tests"):
     sys.path.insert(0, str(place))
 
-from soak.command import main
+from soak.command import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -35,7 +35,8 @@ class QueueHistory:
         self.uri, self.apps = uri, {app: AppView() for app in apps}
         self.attempted: dict[bytes, int] = {}  # GUID: checksum of its payload
         self.acknowledged: set[bytes] = set()
-        self.counts = dict.fromkeys(("attempted", "acknowledged", "refused", "delivered", "redelivered", "settled", *VERDICTS),
+        self.counts = dict.fromkeys(("attempted", "acknowledged", "refused", "delivered", "redelivered", "settled",
+                                     *VERDICTS),
                                     0)
         self.examples: list[str] = []
 

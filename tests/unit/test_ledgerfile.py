@@ -96,7 +96,7 @@ def test_the_records_of_a_real_file_are_those_the_original_tool_prints(path):
     found = read_ledger(path.read_bytes())
     told = told_by_tool(path, "csl.json")["Records"]
     assert len(told) == len(found.records)
-    for entry, (offset, each) in zip(told, found.records):
+    for entry, (offset, each) in zip(told, found.records, strict=True):
         assert (entry["RecordType"], int(entry["Offset"])) == (each.type.name, offset)
         assert (int(entry["ElectorTerm"]), int(entry["SequenceNumber"])) == (each.term, each.sequence_number)
         assert int(entry["Epoch"]) == each.timestamp and entry["LogId"] == found.log_id.hex().upper()

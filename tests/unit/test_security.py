@@ -92,7 +92,8 @@ def build(authenticators: list[PluginConfig] | None = None, anonymous: Anonymous
 
     app = AppConfig(authentication=AuthenticationConfig(authenticators=tuple(authenticators or ()),
                                                        anonymous_credential=anonymous),
-                    authorization=AuthorizationConfig(authorizer=authorizer), bmqtwist=BmqtwistConfig(authorization=rules or AuthorizationRules()))
+                    authorization=AuthorizationConfig(authorizer=authorizer),
+                    bmqtwist=BmqtwistConfig(authorization=rules or AuthorizationRules()))
     return build_security(app, report or ListReport(), lambda seconds: None, find)
 
 
