@@ -82,8 +82,6 @@ class Service:
 
 def test_a_request_has_its_reply(front: Front) -> None:
     async def scenario() -> None:
-        if front.name == "simple":
-            pytest.skip("one thread: see the test with two sessions below")
         service = await Service(front).begin()
         session = await front.start()
         requester = await entered(front.requester(session))
