@@ -26,6 +26,8 @@ def admin(connection: Connection, as_json: bool, pretty: bool, command: tuple[st
     failed = False
     try:
         with connection.admin() as client:
+            if not command and sys.stdin.isatty():
+                click.echo("bmq: admin commands, one a line; HELP lists them, Ctrl-D ends", err=True)
             lines = [" ".join(command)] if command else (line.strip() for line in sys.stdin)
             for line in lines:
                 if line:

@@ -63,7 +63,7 @@ def test_fewer_messages_than_asked_for_are_told_by_the_exit_code(cli: Cli) -> No
     uri = "bmq://d.priority/fewer"
     post(cli, uri, "only")
     done = cli("consume", uri, "-n", "5", "--duration", "0.5")
-    assert (done.code, done.out) == (1, b"only\n")
+    assert (done.code, done.out) == (1, b"only\n") and "bmq: 1 of 5 message(s) came" in done.err
     assert cli.stored(uri) == 0
     assert cli("consume", uri, "--duration", "0.3").code == 0
 
