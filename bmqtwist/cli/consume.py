@@ -180,7 +180,7 @@ class Printer:
         if self._output.gone.is_set():
             return EXIT_CLOSED_PIPE
         missing = limits.count is not None and self.printed < limits.count
-        if missing:
+        if missing and not life.stopping.is_set():
             click.echo(f"bmq: {self.printed} of {limits.count} message(s) came", err=True)
         return EXIT_NOT_ALL if missing or self.unreadable else EXIT_GOOD
 
