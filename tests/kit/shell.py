@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -81,6 +82,15 @@ class ShellProcess:
                     raise Expired(f"nothing fits {pattern!r} in {self.output[self._at:]!r}, behind "
                                   f"{self.output[:self._at]!r}")
                 self._news.wait(left)
+
+    def interrupt(self, pattern: str) -> None:
+        """Ctrl-C until the pattern comes: Python's line editor misses a signal that comes while it handles a key."""
+        for _ in range(20):
+            self.type("\x03")
+            with contextlib.suppress(Expired):
+                self.capture(pattern, DEADLINE / 20)
+                return
+        raise Expired(f"nothing fits {pattern!r} after Ctrl-C")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
