@@ -5,9 +5,9 @@ import os
 from setuptools import setup
 
 HOT = [f"bmqtwist/{name}.py" for name in (
-    "wire/frames", "storage/message", "storage/gate", "storage/partition", "storage/filesets", "storage/files",
+    "wire/frames", "storage/message", "storage/gate", "storage/partition", "storage/fileset", "storage/files",
     "queue/counters", "queue/history", "queue/meter", "queue/routing", "queue/app", "queue/handle", "queue/queue",
-    "queue/delivery", "queue/openclose", "queue/domain", "link/outbox", "link/session", "node/broker", "node/timers")]
+    "queue/delivery", "queue/handles", "queue/domain", "link/outbox", "link/session", "node/broker", "node/timers")]
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

@@ -24,13 +24,13 @@ from twisted.python.usage import UsageError
 from bmqtwist import __version__
 from bmqtwist.cli.bmqbrkr import EXIT_CONFIG, EXIT_START, main, start_panic
 from bmqtwist.cli.check import run_check
+from bmqtwist.config.broker import StatPlugin
+from bmqtwist.config.compose import Overrides
+from bmqtwist.config.load import Loaded, load
 from bmqtwist.console.http import Labels, make_site
+from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
-from bmqtwist.node.config import StatPlugin
-from bmqtwist.node.load import Loaded, load
-from bmqtwist.node.logs import Logs
-from bmqtwist.node.service import BrokerService
-from bmqtwist.node.startup import Overrides
+from bmqtwist.logs.observer import Logs
 from bmqtwist.report import Report
 
 

@@ -14,12 +14,13 @@ PACKAGE = ROOT / "bmqtwist"
 
 # docs/architecture.md, "Ranks": a module imports only from its own rank or a lower number.
 RANKS: dict[str, float] = {
-    "limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "link": 5,
-    "sdk": 5.5, "node": 6, "console": 7, "cli": 7, "kombu": 7, "storagetool": 7, "testing": 8, "tap": 8}
+    "limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "config": 4.5,
+    "link": 5, "sdk": 5.5, "security": 5.6, "logs": 5.7, "node": 6, "monitor": 6.2, "admin": 6.4, "daemon": 6.8,
+    "console": 7, "cli": 7, "kombu": 7, "storagetool": 7, "testing": 8, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
-IO_MODULES = {"storage.files", "link.tcp", "node.service", "node.shell", "node.pipe", "node.process", "node.statslog",
-              "node.tls", "node.load", "node.logs", "storagetool.inputs", "sdk.identity",
-              "sdk.sockets", "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
+IO_MODULES = {"storage.files", "link.tcp", "config.load", "security.tls", "logs.observer",
+              "daemon.service", "daemon.reactor", "daemon.control_pipe", "daemon.process", "daemon.statistics_log", "storagetool.inputs",
+              "sdk.identity", "sdk.sockets", "sdk.pump", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
 IO_PACKAGES = {"console", "cli", "kombu", "testing"}
 CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "queue.expression", "__version__")
 FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein", "autobahn")

@@ -17,12 +17,12 @@ from typing import Any, NoReturn, Protocol
 from twisted.logger import globalLogBeginner
 
 from bmqtwist import __version__
+from bmqtwist.config.compose import Overrides
+from bmqtwist.config.load import BROKER_FILE, Loaded, load
+from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError
+from bmqtwist.logs.observer import Logs
 from bmqtwist.node.broker import Identity
-from bmqtwist.node.configprint import pretty_json
-from bmqtwist.node.load import BROKER_FILE, Loaded, load
-from bmqtwist.node.logs import Logs
-from bmqtwist.node.startup import Overrides
 from bmqtwist.report import Report
 
 EXIT_USAGE, EXIT_CONFIG, EXIT_START = 1, 2, 6

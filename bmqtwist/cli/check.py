@@ -9,8 +9,8 @@ from typing import TextIO
 import click
 
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_USAGE
-from bmqtwist.node.load import check as check_directory
-from bmqtwist.node.startup import NO_OVERRIDES, Overrides
+from bmqtwist.config.compose import NO_OVERRIDES, Overrides
+from bmqtwist.daemon.preflight import check as check_directory
 
 
 @click.command()

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bmqtwist.node.config import AppConfig, Configuration, DomainVariant
-from bmqtwist.node.configprint import MASK
-from bmqtwist.node.domains import Resolved, check_domain_text, normalise
-from bmqtwist.node.load import BROKER_FILE, CLUSTERS_FILE, DOMAINS_DIRECTORY, DomainReader, Lines, load
-from bmqtwist.node.schemacheck import Finding, declarations
-from bmqtwist.node.startup import ENVIRONMENT
+from bmqtwist.config.broker import AppConfig, Configuration, DomainVariant
+from bmqtwist.config.compose import ENVIRONMENT
+from bmqtwist.config.declare import Finding, declarations
+from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DOMAINS_DIRECTORY, DomainReader, Lines, load
+from bmqtwist.config.provider import Resolved, check_domain_text, normalise
+from bmqtwist.config.text import MASK
 from bmqtwist.report import ListReport
 
 DEFAULT, FILE, VARIABLE, DERIVED = "default", "file", "environment", "derived"

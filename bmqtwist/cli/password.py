@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from bmqtwist.node.passwords import SALT_BYTES, make_hash
+from bmqtwist.security.passwords import SALT_BYTES, make_hash
 
 
 @click.command()

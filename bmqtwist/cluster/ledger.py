@@ -24,7 +24,7 @@ from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord, StateMism
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, make_storage_key, parse_uri
 from bmqtwist.report import NullReport, Report
-from bmqtwist.storage.ledgerfile import LEDGER_HEADER_BYTES, pack_ledger_header, read_ledger
+from bmqtwist.storage.ledger_format import LEDGER_HEADER_BYTES, pack_ledger_header, read_ledger
 from bmqtwist.storage.store import LedgerFile
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType, encode_cluster_state_record
 from bmqtwist.wire.cluster_schema import (

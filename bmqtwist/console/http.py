@@ -22,8 +22,8 @@ from werkzeug.exceptions import HTTPException
 
 from bmqtwist import __version__
 from bmqtwist.console.prometheus import CONTENT_TYPE, exposition
-from bmqtwist.node.prometheus import Family
-from bmqtwist.node.snapshot import BrokerState
+from bmqtwist.monitor.prometheus import Family
+from bmqtwist.monitor.snapshot import BrokerState
 
 IDLE_SECONDS_MAX = 30  # a connection without a request
 TEXT = "text/plain; charset=utf-8"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bmqtwist.node.prometheus import Family
+from bmqtwist.monitor.prometheus import Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -13,7 +13,7 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
 from bmqtwist.link.states import State
 from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.openclose import ConsumerSpec, OpenRequest, check_open, close_queue, configure, open_queue
+from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, check_open, close_queue, configure, open_queue
 from bmqtwist.queue.queue import ROUTING_FLAGS
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopResponse
 from bmqtwist.wire.control import ControlMessage
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 def handle(session: Session, message: ControlMessage) -> None:
     """Answer one control message."""
-    session.host.report.info("%s: Received control message: %s", session.description, bracketed(message))
+    session.context.report.info("%s: Received control message: %s", session.description, bracketed(message))
     action = _ACTIONS.get(message.choice)
     if action is None:
-        session.host.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {session.description}: unexpected control message "
+        session.context.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {session.description}: unexpected control message "
                                   f"'{message.choice}'")
         return
     try:
         action(session, message.r_id or 0, message.value)
     except Refused as refused:
         tag = _FAILURE_TAGS.get(message.choice, "#CLIENT_IMPROPER_BEHAVIOR")
-        session.host.report.warn(f"{tag} {session.description}: {refused.category.name} {refused.code} {refused.message}")
+        session.context.report.warn(f"{tag} {session.description}: {refused.category.name} {refused.code} {refused.message}")
         session.answer(message.r_id or 0, "status", Status(refused.category, refused.code, refused.message))
 
 
@@ -61,8 +61,8 @@ def _request(parameters: QueueHandleParameters) -> OpenRequest:
 
 
 def _open(session: Session, r_id: int, value: OpenQueue) -> None:
-    host = session.host
-    if not host.serving:
+    context = session.context
+    if not context.serving:
         return  # left for the broker that comes after: the SDK sends it again
     parameters = value.handle_parameters
     request = _request(parameters)
@@ -74,11 +74,11 @@ def _open(session: Session, r_id: int, value: OpenQueue) -> None:
     known = session.handles.get(request.q_id)
     if known is not None and known.queue.uri != uri.canonical:
         raise Refused(Category.E_INVALID_ARGUMENT, "queueId is already in use for a different queue", -1)
-    queue = host.find_queue(session, uri, request)
+    queue = context.find_queue(session, uri, request)
     opened = open_queue(queue, session, known, request)
     session.handles[request.q_id] = opened
     session.closed_ids.pop(request.q_id, None)
-    host.opened(session, queue)
+    context.opened(session, queue)
     session.just_opened.append(queue.uri)
     session.answer(r_id, "openQueueResponse", OpenQueueResponse(
         value, RoutingConfiguration(ROUTING_FLAGS[queue.mode]), queue.domain.settings.deduplication_ms))
@@ -122,7 +122,7 @@ def _close(session: Session, r_id: int, value: CloseQueue) -> None:
         session.close_id(request.q_id)
         session.closing_now.add(request.q_id)
         session.outbox.drop_acks(request.q_id)
-        session.host.closed(session, opened.queue)
+        session.context.closed(session, opened.queue)
     session.answer(r_id, "closeQueueResponse", CloseQueueResponse())
 
 
@@ -136,7 +136,7 @@ def _cluster(session: Session, r_id: int, value: ClusterMessage) -> None:
     if value.choice == "stopRequest":
         session.answer(r_id, "clusterMessage", ClusterMessage("stopResponse", StopResponse("")))
         return
-    session.host.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {session.description}: cluster message '{value.choice}'")
+    session.context.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {session.description}: cluster message '{value.choice}'")
 
 
 _ACTIONS: dict[str, Callable[..., None]] = {

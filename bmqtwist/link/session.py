@@ -18,16 +18,16 @@ from bmqtwist.ids import NULL_GUID
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, TURN_PUSH_BYTES_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
-from bmqtwist.link.host import Host
+from bmqtwist.link.context import SessionContext
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.states import ANSWERS, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
-from bmqtwist.queue.openclose import drop_handle
+from bmqtwist.queue.handles import drop_handle
 from bmqtwist.queue.routing import Subscription
 from bmqtwist.report import LineLimiter
 from bmqtwist.storage.partition import Message, PartitionUnavailable
-from bmqtwist.wire import control, restyle
+from bmqtwist.wire import application_data, control
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import CONFIRM_MESSAGE, HEARTBEAT_RSP, PUT_HEADER
@@ -49,20 +49,20 @@ _HELD_FRAMES_MAX = 1024  # frames kept back while a credential is looked at
 class Session:
     """One connection: its state, its handles, what it will write."""
 
-    __slots__ = ("host", "peer", "session_number", "state", "description", "identity", "encoding", "v2_properties",
+    __slots__ = ("context", "peer", "session_number", "state", "description", "identity", "encoding", "v2_properties",
                  "makes_guids", "guard", "handles", "closed_ids", "closing_now", "just_opened", "outbox", "stats", "channel",
                  "closing", "lagging", "held", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "connected_at", "negotiated_at",
                  "transport", "encoding_of_authentication", "_frames", "_answers", "_held",
                  "_unacked", "_lines", "_turn_bytes")
 
-    def __init__(self, host: Host, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
-        self.host, self.peer, self.guard = host, peer, guard
+    def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
+        self.context, self.peer, self.guard = context, peer, guard
         self.description = peer
         self.identity = ClientIdentity()
         self.encoding = Encoding.BER
         self.v2_properties = self.makes_guids = False
-        self.transport: object = None  # what performs take(), the host's
+        self.transport: object = None  # what performs take(), the performer's
         self.session_number = 0
         self.handles: dict[int, Handle] = {}
         self.closed_ids: dict[int, None] = {}  # queue ids given up on this connection: no ACK may name them any more
@@ -112,10 +112,10 @@ class Session:
         self._turn_bytes = 0
         self.closing_now.clear()
         if self.just_opened:
-            took_ns = round((self.host.now - self.now) * 1e9)
+            took_ns = round((self.context.now - self.now) * 1e9)
             for uri in self.just_opened:
-                self.host.report.info("%s: open queue [queue: '%s'] took: %.2f us (%d nanoseconds)", self.description, uri,
-                                      took_ns / 1000, took_ns)
+                self.context.report.info("%s: open queue [queue: '%s'] took: %.2f us (%d nanoseconds)", self.description,
+                                         uri, took_ns / 1000, took_ns)
             self.just_opened.clear()
         data = self.outbox.take()
         self.channel.out_chunks += 1
@@ -125,16 +125,16 @@ class Session:
         """The channel is gone: everything held goes back, at the cost of a delivery attempt unless we closed it."""
         self.now, self.wall = now, wall
         if self.state is not State.CLOSED:
-            self.drop_handles(crashed=self.host.serving)
+            self.drop_handles(crashed=self.context.serving)
             self.enter(State.CLOSED)
         self.guard.closed()
-        self.host.gone(self)
+        self.context.gone(self)
 
     def close(self, reason: str, *args: object) -> None:
         """Write what is collected, then close; nothing more is read."""
         if self.state is not State.CLOSED:
-            self.host.report.warn(reason, *args)
-            self._end(crashed=self.host.serving)
+            self.context.report.warn(reason, *args)
+            self._end(crashed=self.context.serving)
 
     def leave(self) -> None:
         """The broker goes away: write what is collected, then close, at no cost of a delivery attempt."""
@@ -164,7 +164,7 @@ class Session:
         for q_id, handle in handles.items():
             self.close_id(q_id)
             drop_handle(handle, crashed, self.wall)
-            self.host.closed(self, handle.queue)
+            self.context.closed(self, handle.queue)
 
     def close_id(self, q_id: int) -> None:
         """A queue id was closed for good."""
@@ -174,7 +174,7 @@ class Session:
 
     def _flush(self) -> None:
         if not self.waiting:
-            self.host.flush_later(self)
+            self.context.flush_later(self)
 
     def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage,
              encoding: int | None = None) -> None:
@@ -195,7 +195,7 @@ class Session:
             try:
                 payload = handle.queue.payload(message)
             except (PartitionUnavailable, OSError) as error:  # it stays stored; the partition has raised its alarm
-                self.host.report.error(f"{self.description}: message [GUID: {message.guid.hex().upper()}] of queue "
+                self.context.report.error(f"{self.description}: message [GUID: {message.guid.hex().upper()}] of queue "
                                        f"'{handle.queue.uri}' is not delivered: {error}")
                 return
         compression, schema_id, flags = message.compression, 0, 4 if redelivered else 0
@@ -205,10 +205,10 @@ class Session:
                 schema_id = 1
                 if not self.v2_properties:
                     try:
-                        payload, compression = restyle.for_old_reader(payload, True, compression,
+                        payload, compression = application_data.for_old_reader(payload, True, compression,
                                                                        message.schema_id)
                     except PeerError as error:
-                        self.host.report.alarm("CLIENT_INVALID_PUSH", f"{self.description}: properties of message "
+                        self.context.report.alarm("CLIENT_INVALID_PUSH", f"{self.description}: properties of message "
                                                f"[GUID: {message.guid.hex().upper()}] cannot be converted: {error}")
                         return
                     schema_id = 0
@@ -221,7 +221,7 @@ class Session:
         if self._turn_bytes > TURN_PUSH_BYTES_MAX and not self.held:
             self.hold()
         if not self.waiting:
-            self.host.flush_later(self)
+            self.context.flush_later(self)
 
     def hold(self) -> None:
         """Count every subscription as full: what waits for this client must not grow with its credit."""
@@ -253,14 +253,14 @@ class Session:
             self.stats.ack_msgs += 1
         self.outbox.ack(handle.q_id, guid, correlation_id, status)
         if not self.waiting:
-            self.host.flush_later(self)
+            self.context.flush_later(self)
 
     def _failed_ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         self.stats.nack_msgs += 1
         handle.queue.stats.nack_msgs += 1
         if self.now - handle.acks_failed_at >= _FAILED_ACK_LOG_S:
             handle.acks_failed_at = self.now
-            self.host.report.warn(f"{self.description}: failed Ack [status: {AckStatus(status).name}, source: "
+            self.context.report.warn(f"{self.description}: failed Ack [status: {AckStatus(status).name}, source: "
                                   f"'onAckEvent', correlationId: {correlation_id}, GUID: {guid.hex().upper()}, queue: "
                                   f"'{handle.queue.uri}' (id: {handle.q_id})]")
 
@@ -310,7 +310,7 @@ class Session:
             else:
                 correlation_id = int.from_bytes(guid[1:4], "big")
                 wants_ack = wants_ack or correlation_id != 0
-                guid = self.host.make_guid()
+                guid = self.context.make_guid()
             if size > APPLICATION_DATA_BYTES_MAX or crc32c(payload) != crc:
                 self._invalid_put("PUT message that is too large or does not match its CRC32-C", q_id)
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
@@ -318,14 +318,14 @@ class Session:
             if wants_ack:
                 if guid in unacked:
                     if self._lines.admits(now):
-                        self.host.report.warn(f"#UNACKED_PUT_GUID_COLLISION {self.description}: GUID "
+                        self.context.report.warn(f"#UNACKED_PUT_GUID_COLLISION {self.description}: GUID "
                                               f"[{guid.hex().upper()}], queue '{handle.queue.uri}'")
                     wants_ack = False
                 else:
                     unacked.add(guid)
             if has_properties and compression and not schema_id:
                 try:
-                    payload, crc = restyle.inflated_v1(payload)
+                    payload, crc = application_data.inflated_v1(payload)
                     compression = 0
                 except PeerError:
                     pass  # stored as it came; only subscriptions and conversions notice
@@ -337,7 +337,7 @@ class Session:
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
 
     def _refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
-        self.host.invalid_put(size, False)
+        self.context.invalid_put(size, False)
         if handle is None:
             self._invalid_put("PUT message for queue with unknown Id", q_id)
         else:
@@ -353,11 +353,11 @@ class Session:
 
     def _invalid_put(self, what: str, q_id: int) -> None:
         if self._lines.admits(self.now):
-            self.host.report.warn(f"#CLIENT_INVALID_PUT {self.description}: {what} ([ qId = {q_id} subId = DEFAULT ])")
+            self.context.report.warn(f"#CLIENT_INVALID_PUT {self.description}: {what} ([ qId = {q_id} subId = DEFAULT ])")
 
     def _corrupted(self, what: str, code: int) -> None:
         if self._lines.admits(self.now):
-            self.host.report.warn(f"#CORRUPTED_EVENT {self.description}: Invalid {what} event [rc: {code}]")
+            self.context.report.warn(f"#CORRUPTED_EVENT {self.description}: Invalid {what} event [rc: {code}]")
 
     # -- CONFIRM ----------------------------------------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Session:
             handle = handles.get(q_id)
             if handle is None:
                 if self._lines.admits(now):
-                    self.host.report.warn(f"#CLIENT_UNKNOWN_QUEUE {self.description}: CONFIRM for a queue with unknown "
+                    self.context.report.warn(f"#CLIENT_UNKNOWN_QUEUE {self.description}: CONFIRM for a queue with unknown "
                                           f"Id [ qId = {q_id} ]")
                 continue
             substream = handle.substreams.get(sub_id)
@@ -386,7 +386,7 @@ class Session:
                 continue
             if handle.queue.mode == "broadcast":
                 if self._lines.admits(now):
-                    self.host.report.warn(f"#CLIENT_IMPROPER_BEHAVIOR {self.description}: Received CONFIRM message for "
+                    self.context.report.warn(f"#CLIENT_IMPROPER_BEHAVIOR {self.description}: Received CONFIRM message for "
                                           f"queue in broadcast mode [queue: '{handle.queue.uri}']")
                 continue
             stats.confirm_msgs += 1
@@ -410,7 +410,7 @@ class Session:
         self.perform(self.guard.identity(self.now))
 
     def _welcome(self) -> None:
-        response = self.host.welcome(self, self.identity)
+        response = self.context.welcome(self, self.identity)
         if response is None:
             self.close("#SESSION_NEGOTIATION %s: refused", self.description)
             return
@@ -446,9 +446,9 @@ class Session:
         if message is None:
             return
         if message.choice == "adminCommand":
-            self.host.run_admin(self, message.r_id or 0, message.value.command)
+            self.context.run_admin(self, message.r_id or 0, message.value.command)
         else:
-            self.host.report.error(f"#ADMCLIENT_IMPROPER_BEHAVIOR {self.description}: unexpected control message "
+            self.context.report.error(f"#ADMCLIENT_IMPROPER_BEHAVIOR {self.description}: unexpected control message "
                                    f"'{message.choice}'")
 
     def admin_answer(self, r_id: int, text: str) -> None:
@@ -460,10 +460,10 @@ class Session:
         try:
             message = control.decode_control(buffer[start:end], encoding_of(specific))
         except PeerError as error:
-            self.host.report.error(f"#CORRUPTED_EVENT {self.description}: failed to decode control message: {error}")
+            self.context.report.error(f"#CORRUPTED_EVENT {self.description}: failed to decode control message: {error}")
             return None
         if not message.choice or message.r_id is None and message.choice != "clusterMessage" or (message.r_id or 0) < 0:
-            self.host.report.error(f"#CORRUPTED_CONTROL_MESSAGE {self.description}: no request id or no known choice")
+            self.context.report.error(f"#CORRUPTED_CONTROL_MESSAGE {self.description}: no request id or no known choice")
             return None
         return message
 
@@ -486,7 +486,7 @@ class Session:
         if self.negotiated_at is None:
             self.close("#AUTHENTICATION %s: %s", self.description, why)
         else:
-            self.host.report.error(f"#CORRUPTED_EVENT {self.description}: failed to decode authentication message: {why}")
+            self.context.report.error(f"#CORRUPTED_EVENT {self.description}: failed to decode authentication message: {why}")
 
     def authenticated(self, token: int, outcome: Outcome, now: float, wall: int) -> None:
         """An authenticator has judged, on its own time."""
@@ -505,9 +505,9 @@ class Session:
             elif isinstance(effect, Close):
                 self.close("#AUTHENTICATION %s: %s", self.description, effect.reason)
             elif isinstance(effect, Drop):
-                self.host.report.info("%s: %s", self.description, effect.reason)
+                self.context.report.info("%s: %s", self.description, effect.reason)
             elif isinstance(effect, Authenticate):
-                self.host.authenticate(self, effect)
+                self.context.authenticate(self, effect)
         if self.guard.holding:
             if self.state is State.NEGOTIATING:
                 self.enter(State.HOLDING)
@@ -543,12 +543,12 @@ class Session:
         """An event that clients do not send."""
         tag = "#ADMCLIENT_UNEXPECTED_EVENT" if self.state is State.ADMINISTERING else "#CLIENT_UNEXPECTED_EVENT"
         if self._lines.admits(self.now):
-            self.host.report.error(f"{tag} {self.description}: event of an unexpected type dropped")
+            self.context.report.error(f"{tag} {self.description}: event of an unexpected type dropped")
 
     def on_invalid_packet(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """An event whose header made no sense."""
         if self._lines.admits(self.now):
-            self.host.report.error(f"#TCP_INVALID_PACKET {self.description}: event with an impossible header dropped")
+            self.context.report.error(f"#TCP_INVALID_PACKET {self.description}: event with an impossible header dropped")
 
     @property
     def is_java(self) -> bool:

@@ -4,7 +4,7 @@
     turn(now)                                    once after them: write, release, deliver, answer
     tick(now)                                    when `next_deadline` has come
 
-Pure: files, clock, threads and sockets are given. `Shell` is what performs the few things that need the world.
+Pure: files, clock, threads and sockets are given. `Performer` is what performs the few things that need the world.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from bmqtwist.config.broker import Configuration
+from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
 from bmqtwist.limits import LAGGING_BYTES
@@ -21,12 +23,8 @@ from bmqtwist.link.authentication import Authenticate
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.node import welcome
-from bmqtwist.node.authorization import Action
-from bmqtwist.node.config import Configuration
-from bmqtwist.node.domains import DomainProvider, LoadedDomain
-from bmqtwist.node.localcluster import LocalCluster
-from bmqtwist.node.security import Security
-from bmqtwist.node.settings import domain_settings, throttle
+from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.domain_settings import domain_settings, throttle
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
 from bmqtwist.queue import describe, poison
@@ -35,9 +33,11 @@ from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.delivery import deliver
 from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE
-from bmqtwist.queue.openclose import OpenRequest
+from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.queue.queue import Effect, Queue
 from bmqtwist.report import Report
+from bmqtwist.security.authenticators import Security
+from bmqtwist.security.authorization import Action
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.wire.fast import HEARTBEAT_REQ
@@ -62,7 +62,7 @@ class Identity:
     started_wall: float  # seconds since the epoch at the same moment
 
 
-class Shell(Protocol):
+class Performer(Protocol):
     """What the broker cannot do itself."""
 
     def turn_due(self) -> None:
@@ -91,11 +91,11 @@ class Broker:
     """One node."""
 
     def __init__(self, configuration: Configuration, identity: Identity, report: Report, security: Security,
-                 provider: DomainProvider, shell: Shell) -> None:
+                 provider: DomainProvider, performer: Performer) -> None:
         self.configuration, self.identity, self.report = configuration, identity, report
-        self.security, self.provider, self.shell = security, provider, shell
+        self.security, self.provider, self.performer = security, provider, performer
         self.serving = True
-        self.clusters: dict[str, LocalCluster] = {}
+        self.clusters: dict[str, Cluster] = {}
         self.domains: dict[str, Domain] = {}  # by the name clients use
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
@@ -119,7 +119,7 @@ class Broker:
 
     # -- life -------------------------------------------------------------------------------------------------------
 
-    def add_cluster(self, cluster: LocalCluster) -> None:
+    def add_cluster(self, cluster: Cluster) -> None:
         """A recovered cluster; its domains with stored queues are loaded."""
         self.clusters[cluster.name] = cluster
         self._partitions += cluster.partitions
@@ -204,7 +204,7 @@ class Broker:
     def _sync(self, partition: Partition) -> None:
         token = partition.wants_sync()
         if token is not None:
-            self.shell.sync(partition, token)
+            self.performer.sync(partition, token)
 
     def _release(self, effects: list[Effect]) -> None:
         now = self.now
@@ -222,14 +222,14 @@ class Broker:
     def _write_all(self) -> None:
         writers, self._writers = self._writers, []
         for session in writers:
-            behind = self.shell.write(session, session.take())
+            behind = self.performer.write(session, session.take())
             session.lagging = behind > LAGGING_BYTES
             if session.lagging and not session.held:
                 session.hold()
             elif session.held and not session.lagging:
                 self.timers.at(self.now, partial(self._resume, session))
             if session.closing:
-                self.shell.finish(session)
+                self.performer.finish(session)
             elif behind:
                 self._slow(session, behind)
 
@@ -237,10 +237,10 @@ class Broker:
         if self._outbox_max and behind > self._outbox_max:
             session.close("#CLIENT_SEND_FAILURE %s: the client does not read: %d bytes wait for it (limit: %d)",
                           session.description, behind, self._outbox_max)
-            self.shell.finish(session)
-            self.shell.turn_due()  # for what it held
+            self.performer.finish(session)
+            self.performer.turn_due()  # for what it held
         elif not any(handle.read_count for handle in session.handles.values()):
-            self.shell.read(session, False)  # a producer that does not read its ACKs is slowed down
+            self.performer.read(session, False)  # a producer that does not read its ACKs is slowed down
 
     def _resume(self, session: Session, now: float) -> None:
         if not session.lagging:
@@ -258,7 +258,7 @@ class Broker:
         partition.sync_failed(token, error)
         self.turn(now)
 
-    # -- what queues ask (queue.queue.Surroundings) -----------------------------------------------------------------
+    # -- what queues ask (queue.queue.QueueContext) -----------------------------------------------------------------
 
     def touch(self, queue: Queue) -> None:
         """Deliver from the queue in this turn."""
@@ -278,7 +278,7 @@ class Broker:
         if self.now - self._poison_alarm_at < POISON_ALARM_PERIOD_S:
             return
         self._poison_alarm_at = self.now
-        self.report.alarm("POISON_PILL", poison.alarm(queue, app, message, self.shell.dump))
+        self.report.alarm("POISON_PILL", poison.alarm(queue, app, message, self.performer.dump))
 
     def metered(self, queue: Queue) -> None:
         """The meters of a queue or of its domain changed their state."""
@@ -288,7 +288,7 @@ class Broker:
             else:
                 self.report.info(event.text)
 
-    # -- what sessions ask (link.host.Host) -------------------------------------------------------------------------
+    # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
 
     def connect(self, peer: str, now: float) -> Session:
         """A connection was accepted."""
@@ -303,7 +303,7 @@ class Broker:
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Let an authenticator judge."""
-        self.shell.authenticate(session, effect)
+        self.performer.authenticate(session, effect)
 
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a negotiation."""
@@ -380,7 +380,7 @@ class Broker:
                     cluster.reconcile_apps(queue, self.wall(self.now))
                     cluster.require_receipts(queue)
 
-    def set_replication_factor(self, cluster: LocalCluster, factor: int) -> None:
+    def set_replication_factor(self, cluster: Cluster, factor: int) -> None:
         """How many nodes must have a message of a strong queue before it is acknowledged and delivered."""
         cluster.replication_factor = factor
         for queue in cluster.queues.values():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bmqtwist.config.broker import AppConfig
 from bmqtwist.errors import Category
-from bmqtwist.node.config import AppConfig
 from bmqtwist.wire.schema import (
     DEVELOPMENT_VERSION,
     BrokerResponse,

@@ -111,7 +111,7 @@ def _redeliver(queue: Queue, app: App, now: float) -> bool:
                 chosen.substream.redelivered = (guid, now)
             _send(queue, app, chosen, message, True, now)
         elif resting:
-            queue.around.wake_at(min(substream.redelivered[1] for substream in resting) + delay,  # type: ignore[index]
+            queue.context.wake_at(min(substream.redelivered[1] for substream in resting) + delay,  # type: ignore[index]
                                  queue)
             return False
         elif chosen is STOP:
@@ -146,7 +146,7 @@ def _send(queue: Queue, app: App, subscription: Subscription, message: Message, 
     if messages >= subscription.max_messages or held >= subscription.max_bytes:
         subscription.full = True
         if subscription.max_messages != 1 and queue.lines.admits(now):
-            queue.around.report.info(
+            queue.context.report.info(
                 f"Queue '{queue.uri}' with handle of client {substream.handle.client.description}, appId = "
                 f"'{app.app_id}' has too many outstanding data [Messages: {messages} (limit: "
                 f"{subscription.max_messages}), Bytes: {held} (limit: {subscription.max_bytes})]. I'm taking a break!")
@@ -164,5 +164,5 @@ def _stop(queue: Queue, app: App, message: Message, now: float) -> None:
         app.stopped = True
         if not queue.lines.admits(now):
             return
-        queue.around.report.info(f"Queue '{queue.uri}', appId = '{app.app_id}' does not have any subscription capacity; "
+        queue.context.report.info(f"Queue '{queue.uri}', appId = '{app.app_id}' does not have any subscription capacity; "
                                  f"early exits delivery at {message.guid.hex().upper()}")

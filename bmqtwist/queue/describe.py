@@ -9,7 +9,7 @@ from bmqtwist.queue.app import App
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.textformat import grouped, pretty_bytes
 from bmqtwist.storage.message import Message
-from bmqtwist.wire import properties, restyle
+from bmqtwist.wire import application_data, properties
 
 EXPRESSIONS_MAX = 10
 
@@ -43,7 +43,7 @@ def message_properties(queue: Queue, message: Message) -> properties.Properties:
     if not message.has_properties:
         return {}
     try:
-        area, v2 = restyle.properties_area(queue.payload(message), message.compression, message.schema_id)
+        area, v2 = application_data.properties_area(queue.payload(message), message.compression, message.schema_id)
         return properties.decode(area, v2)
     except PeerError:
         return {}

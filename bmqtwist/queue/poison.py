@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.textformat import grouped, hexdump
-from bmqtwist.wire import properties, restyle
+from bmqtwist.wire import application_data, properties
 from bmqtwist.wire.properties import Properties, PropertyType
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _bounded_hexdump(payload: bytes) -> str:
 def message_dump(data: bytes, has_properties: bool, compression: int, schema_id: int) -> str:
     """The dump of application data as it is stored; what cannot be taken apart is shown raw."""
     try:
-        area, payload = restyle.open_data(data, has_properties, compression, schema_id)
+        area, payload = application_data.open_data(data, has_properties, compression, schema_id)
         if not area:
             return dump_text({}, b"", payload)
         values = properties.decode(area, schema_id != 0)

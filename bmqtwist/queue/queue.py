@@ -32,7 +32,7 @@ ROUTING_FLAGS = {"priority": 2, "fanout": 10, "broadcast": 7}
 Effect = tuple["Queue", Message | None, Handle | None, bytes, int, float]
 
 
-class Surroundings(Protocol):
+class QueueContext(Protocol):
     """What a queue asks of the broker around it."""
 
     report: Report
@@ -56,13 +56,13 @@ class Surroundings(Protocol):
 class Queue:
     """State and rules of one queue at its primary."""
 
-    def __init__(self, uri: str, name: str, key: bytes, domain: Domain, partition: Partition, around: Surroundings,
+    def __init__(self, uri: str, name: str, key: bytes, domain: Domain, partition: Partition, context: QueueContext,
                  history_seconds: float) -> None:
         self.uri, self.name, self.key, self.domain, self.partition = uri, name, key, domain, partition
         self.partition_id = partition.partition_id
         self.mode, self.in_memory = domain.mode, domain.in_memory
-        self.around = around
-        self.gate: Callable[[Effect], None] = around.gate_memory if self.in_memory else partition.gate
+        self.context = context
+        self.gate: Callable[[Effect], None] = context.gate_memory if self.in_memory else partition.gate
         self.apps: dict[str, App] = {}
         self.active: list[App] = []  # the registered ones
         self.mask = 0  # bits of the registered apps
@@ -164,7 +164,7 @@ class Queue:
             return 0
         if self.history.seen_or_add(guid, now) or guid in self.messages:
             if self.lines.admits(now):
-                self.around.report.info(f"Duplicate PUT message queue [{self.uri}] from client "
+                self.context.report.info(f"Duplicate PUT message queue [{self.uri}] from client "
                                         f"[{handle.client.description}], GUID [{guid.hex().upper()}]")
             if wants_ack:
                 self.gate((self, None, acked, guid, correlation_id, now))
@@ -181,7 +181,7 @@ class Queue:
             return 0
         refused = self.meter.try_add(size)
         if self.meter.events:
-            self.around.metered(self)
+            self.context.metered(self)
         if refused:
             self.history.discard(guid)
             return refused
@@ -225,7 +225,7 @@ class Queue:
             handle = subscription.substream.handle
             if handle.client.lagging:  # at most once, and no credit bounds what would pile up
                 if self.lines.admits(message.arrived):
-                    self.around.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
+                    self.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
                                             f"of queue '{self.uri}' is not delivered to it")
                 continue
             handle.client.push(handle, subscription.s_id, message, False)
@@ -262,7 +262,7 @@ class Queue:
             if pending & app.bit:
                 app.fresh.append(message)
         if not self.touched:
-            self.around.touch(self)
+            self.context.touch(self)
 
     def restore(self, messages: list[Message]) -> None:
         """Take over recovered messages (pending masks and arrival times set), in arrival order."""
@@ -326,7 +326,7 @@ class Queue:
     def reject(self, app: App, message: Message, wall: int) -> None:
         """No delivery attempt is left: the app loses the message, the operator is told."""
         self.stats.reject_msgs += 1
-        self.around.poisoned(self, app, message)
+        self.context.poisoned(self, app, message)
         self._finish(app, message, REJECTED, wall)
 
     def remove(self, message: Message, reason: int, wall: int) -> None:
@@ -335,7 +335,7 @@ class Queue:
         message.pending = 0
         self.meter.remove(1, message.size)
         if self.meter.events:
-            self.around.metered(self)
+            self.context.metered(self)
         if not self.in_memory:
             try:
                 self.partition.append_deletion(self.key, message, reason, wall)
@@ -364,7 +364,7 @@ class Queue:
             for app in self.active:
                 app.forget(message)
         self.stats.gc_msgs += len(gone)
-        self.around.report.info(f"For storage for queue [{self.uri}] and queueKey [{self.key.hex().upper()}] configured "
+        self.context.report.info(f"For storage for queue [{self.uri}] and queueKey [{self.key.hex().upper()}] configured "
                                 f"with TTL value of [{ttl}] seconds, garbage-collected [{len(gone)}] messages due to "
                                 f"TTL expiration")
         self.touch()
@@ -399,12 +399,12 @@ class Queue:
         self.touch()
         return count, size
 
-    # -- around -----------------------------------------------------------------------------------------------------
+    # -- the rest ----------------------------------------------------------------------------------------------------
 
     def touch(self) -> None:
         """Deliver at the end of the turn."""
         if not self.touched:
-            self.around.touch(self)
+            self.context.touch(self)
 
     def readers(self) -> int:
         """Sum of the read counts of all clients."""

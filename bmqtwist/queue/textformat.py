@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import datetime
+
 _UNITS = ("KB", "MB", "GB", "TB", "PB", "EB")
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _ROW = 16  # bytes of one hexdump line
 _SHOWN = bytes(code if 0x20 <= code <= 0x7E else 0x2E for code in range(256))
 
@@ -26,6 +29,12 @@ def pretty_bytes(count: int) -> str:
             return f"{size:.2f} {unit}"
         size /= 1024
     return f"{size:.2f} {_UNITS[-1]}"
+
+
+def timestamp_text(wall: float) -> str:
+    """Seconds since the epoch as `21NOV2026_05:23:56.623349+0000`."""
+    moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=round(wall * 1e6))
+    return f"{moment:%d}{_MONTHS[moment.month - 1]}{moment:%Y_%H:%M:%S.%f}+0000"
 
 
 def hexdump(data: bytes | bytearray | memoryview) -> str:

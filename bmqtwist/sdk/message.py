@@ -10,8 +10,8 @@ from bmqtwist.errors import LocalError
 from bmqtwist.sdk.codecs import ValueT
 from bmqtwist.sdk.results import Result, SdkError
 from bmqtwist.wire import properties as wire_properties
+from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.properties import PropertyType, Value
-from bmqtwist.wire.restyle import open_data
 
 if TYPE_CHECKING:
     from bmqtwist.sdk.options import Subscription

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.sdk.effects import Group
 from bmqtwist.wire import events, properties
+from bmqtwist.wire.application_data import close_data, open_data
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES, EventType, event_header
-from bmqtwist.wire.restyle import close_data, open_data
 
 if TYPE_CHECKING:
     from bmqtwist.sdk.queues import Queue

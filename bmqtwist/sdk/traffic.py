@@ -17,6 +17,7 @@ from bmqtwist.sdk.results import ACK_RESULTS, Ack, EventKind, Result, SdkError
 from bmqtwist.sdk.states import QueueState, State
 from bmqtwist.sdk.tracing import inject
 from bmqtwist.wire import options, properties
+from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import (
     ACK_MESSAGE,
@@ -29,7 +30,6 @@ from bmqtwist.wire.fast import (
     WORDS_MASK,
     put_message,
 )
-from bmqtwist.wire.restyle import SCHEMA_ANONYMOUS, close_data
 
 _PUSH_BYTES_MIN = PUSH_HEADER_BYTES - 4  # a header without the schema word is accepted
 _REDELIVERED = 4  # flag of PUSH

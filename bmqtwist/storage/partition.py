@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
+from bmqtwist.storage.compaction import Live, LiveCopy
 from bmqtwist.storage.gate import Gate
-from bmqtwist.storage.livecopy import Live, LiveCopy
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
     CONFIRM,

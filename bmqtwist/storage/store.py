@@ -4,7 +4,7 @@
    Partition, recovery           MetadataLedger
           |                            |
     PartitionFiles                 LedgerFile
-          |  (filesets.py)             |
+          |  (fileset.py)              |
           +------------ Disk ----------+
                     /         \\
         files.py (real)     memory.py (simulated, with faults)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
-from bmqtwist.storage.ledgerfile import LedgerContents, read_ledger
+from bmqtwist.storage.ledger_format import LedgerContents, read_ledger
 from bmqtwist.storagetool.selection import Range
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (

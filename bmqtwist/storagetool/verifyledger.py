@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bmqtwist.storage.ledgerfile import parse_ledger_file_name
+from bmqtwist.storage.ledger_format import parse_ledger_file_name
 from bmqtwist.storagetool.ledgerview import Ledger
 from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding
 from bmqtwist.wire.cluster_events import LedgerRecordType

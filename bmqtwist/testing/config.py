@@ -8,11 +8,11 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
+from bmqtwist.config.broker import BrokerConfig, Clusters, Configuration
+from bmqtwist.config.compose import NO_OVERRIDES, compose
+from bmqtwist.config.declare import Finding, decode_text
+from bmqtwist.config.provider import DomainFile
 from bmqtwist.errors import LocalError
-from bmqtwist.node.config import BrokerConfig, Clusters, Configuration
-from bmqtwist.node.domains import DomainFile
-from bmqtwist.node.schemacheck import Finding, decode_text
-from bmqtwist.node.startup import NO_OVERRIDES, compose
 
 CLUSTER = "c3"
 NODE = "n1"

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from bmqtwist.errors import PeerError
 from bmqtwist.sdk import Result
 from bmqtwist.wire import properties as wire_properties
+from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.properties import PropertyType, Value
-from bmqtwist.wire.restyle import open_data
 
 _SHOWN_BYTES = 40  # of a payload, in a transcript
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bmqtwist.node.config import Configuration
+from bmqtwist.config.broker import Configuration
 from bmqtwist.node.timers import Timers
 from bmqtwist.testing.clock import Clock
 from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, sample_domains

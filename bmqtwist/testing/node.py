@@ -1,6 +1,6 @@
 """One broker after another over a disk in memory: no sockets, files, threads or clock of its own.
 
-The composition is that of `node/service.py`, with a shell that performs at once. `run` lets the broker work until
+The composition is that of `daemon/service.py`, with a shell that performs at once. `run` lets the broker work until
 nothing moves any more; what has not been said by then will not be said by waiting.
 """
 
@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.config.provider import DomainProvider, DomainSource
+from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.daemon.preflight import find_class
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.node.broker import Broker, Identity
-from bmqtwist.node.clusterconfig import ClusterDefinition
-from bmqtwist.node.config import Configuration
-from bmqtwist.node.domains import DomainProvider, DomainSource
-from bmqtwist.node.load import find_class
-from bmqtwist.node.localcluster import LocalCluster
-from bmqtwist.node.security import build_security
-from bmqtwist.node.watch import Watch
+from bmqtwist.node.cluster import Cluster
 from bmqtwist.report import ListReport
-from bmqtwist.storage.filesets import FileSets
-from bmqtwist.storage.ledgerdisk import DiskLedgerFile
+from bmqtwist.security.authenticators import build_security
+from bmqtwist.storage.fileset import FileSets
+from bmqtwist.storage.ledger_file import DiskLedgerFile
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.store import File, FileSizes
@@ -48,7 +48,7 @@ class Wire(Protocol):
 
 
 class NodeShell:
-    """node.broker.Shell that performs at once, or as soon as the node lets it."""
+    """node.broker.Performer that performs at once, or as soon as the node lets it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -144,15 +144,15 @@ class Node:
         return self.broker.admin(command, source)
 
     def _observe(self) -> None:
-        from bmqtwist.node import observe  # a quarter of all imports, and most tests need none of it
-        from bmqtwist.node.admin import AdminExecutor
-        from bmqtwist.node.stats import Statistics
+        from bmqtwist.admin.executor import AdminExecutor
+        from bmqtwist.monitor import snapshots  # a quarter of all imports, and most tests need none of it
+        from bmqtwist.monitor.statistics import Statistics
         stats = self.broker.configuration.app.stats
         statistics = Statistics(self.now, stats.snapshot_interval, stats.printer.print_interval)
         self.broker.admin = AdminExecutor(self.broker, statistics, self._turn_due).execute
         if statistics.enabled:
             self.broker.timers.every(self.now, max(stats.snapshot_interval, statistics.step_seconds),
-                                     lambda now: statistics.sample(now, observe.sources(self.broker)))
+                                     lambda now: statistics.sample(now, snapshots.sources(self.broker)))
 
     def _turn_due(self) -> None:
         self.due = True
@@ -174,7 +174,7 @@ class Node:
                             config.max_archived_file_sets, config.preallocate)
             each.open(wall)
             files.append(each)
-        cluster = LocalCluster(definition, node_id, self.broker, self.report, self._timer_ns)
+        cluster = Cluster(definition, node_id, self.broker, self.report, self._timer_ns)
         ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=self.report)
         cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, wall)
         self.broker.add_cluster(cluster)

@@ -14,9 +14,9 @@ from bmqtwist.storage.message import Message
 from bmqtwist.testing.events import Content
 from bmqtwist.testing.node import Node
 from bmqtwist.wire import properties as wire_properties
+from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.properties import PropertyType
-from bmqtwist.wire.restyle import SCHEMA_ANONYMOUS, close_data
 
 
 @dataclass(kw_only=True)

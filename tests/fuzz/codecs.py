@@ -9,17 +9,9 @@ from random import Random
 from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.queue.expression import ExpressionError, compile_expression
-from bmqtwist.storage.ledgerfile import read_ledger
+from bmqtwist.storage.ledger_format import read_ledger
 from bmqtwist.storage.records import pack_queue_record, parse_queue_record
-from bmqtwist.wire import (
-    cluster_events,
-    compression,
-    control,
-    events,
-    options,
-    properties,
-    restyle,
-)
+from bmqtwist.wire import application_data, cluster_events, compression, control, events, options, properties
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import FrameBuffer
 from fuzz import corpus
@@ -103,14 +95,14 @@ def property_areas(data: bytes) -> None:
             properties.to_v1(data)
 
 
-def application_data(data: bytes) -> None:
+def stored_data(data: bytes) -> None:
     """Application data in each style, compressed or not."""
     for has_properties in (False, True):
         for cat in (0, 1):
             for schema_id in (0, 1):
                 try:
-                    restyle.open_data(data, has_properties, cat, schema_id)
-                    restyle.for_old_reader(data, has_properties, cat, schema_id)
+                    application_data.open_data(data, has_properties, cat, schema_id)
+                    application_data.for_old_reader(data, has_properties, cat, schema_id)
                 except PeerError:
                     continue
     try:
@@ -181,7 +173,7 @@ TARGETS: dict[str, tuple[Target, Callable[[], Sequence[bytes]], float]] = {
     "option_areas": (option_areas, lambda: [bytes.fromhex(text) for text in (
         "0400000200000001", "0c4000030000000180000000", "0e000080", "0400000400000003000000010000000208000002666f6f01")], 1),
     "property_areas": (property_areas, _properties, 3),
-    "application_data": (application_data, _properties, 1),
+    "application_data": (stored_data, _properties, 1),
     "expressions": (expressions, lambda: [text.encode() for text in corpus.EXPRESSIONS], 2),
     "uris": (uris, lambda: [text.encode() for text in corpus.URIS], 1),
     "ledger": (ledger, _ledgers, 0.2),

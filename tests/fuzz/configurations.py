@@ -10,8 +10,9 @@ from typing import Any
 
 from kit.config import ConfigDirectory, app_subscription
 
-from bmqtwist.node.load import check, load
-from bmqtwist.node.schemacheck import ConfigError
+from bmqtwist.config.declare import ConfigError
+from bmqtwist.config.load import load
+from bmqtwist.daemon.preflight import check
 from fuzz.findings import Finding
 from fuzz.mutation import Mutator
 

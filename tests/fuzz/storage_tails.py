@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 
 from bmqtwist.errors import BmqError
-from bmqtwist.storage.filesets import FileSets
+from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable

@@ -285,7 +285,7 @@ def test_confirming_the_last_redelivered_message_ends_the_pause(world: World) ->
 @spec("broker", 145)
 @pytest.mark.parametrize("how", ["stream", "old form"])
 def test_a_suspended_consumer_keeps_what_it_has_and_others_get_the_rest(world: World, how: str) -> None:
-    """Host health: suspend, confirm while suspended, resume."""
+    """SessionContext health: suspend, confirm while suspended, resume."""
     world.domain()
     producer = world.producer()
     first = world.consumer(priority=1)

@@ -10,8 +10,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from bmqtwist.config.load import DomainReader, load
 from bmqtwist.link.session import Session
-from bmqtwist.node.load import DomainReader, load
 from bmqtwist.testing.node import Node, NodeShell
 from kit.client import DEADLINE, Client, Expired
 from kit.config import ConfigDirectory

@@ -12,17 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire import (
-    ber,
-    cluster_events,
-    compression,
-    control,
-    events,
-    jsoncodec,
-    options,
-    properties,
-    restyle,
-)
+from bmqtwist.wire import application_data, ber, cluster_events, compression, control, events, jsoncodec, options, properties
 from bmqtwist.wire.cluster_events import LedgerRecordType, RecoveryFile, StorageType
 from bmqtwist.wire.control import (
     ClusterMessage,
@@ -318,7 +308,8 @@ def test_a_damaged_area_is_properties_or_the_peers_fault(v2, wanted, damage):
 @given(st.binary(max_size=100), st.booleans())
 def test_any_bytes_are_properties_or_the_peers_fault(raw, v2):
     for read in (lambda: properties.decode(raw, v2), lambda: properties.to_v1(raw),
-                 lambda: restyle.open_data(raw, True, 1, int(v2)), lambda: restyle.for_old_reader(raw, True, 0, 1)):
+                 lambda: application_data.open_data(raw, True, 1, int(v2)),
+                 lambda: application_data.for_old_reader(raw, True, 0, 1)):
         try:
             read()
         except PeerError:
@@ -329,10 +320,10 @@ def test_any_bytes_are_properties_or_the_peers_fault(raw, v2):
 @given(PROPERTIES, st.binary(max_size=50), st.integers(0, 100), st.booleans(), st.booleans())
 def test_application_data_closed_is_opened_again(wanted, unit, times, v2, compress):
     area, payload = properties.encode(wanted, v2), unit * times
-    data, kind = restyle.close_data(area, payload, v2, compress)
+    data, kind = application_data.close_data(area, payload, v2, compress)
     assert len(data) <= len(area) + len(payload)
-    assert restyle.open_data(data, True, kind, int(v2)) == (area, payload)
-    assert restyle.for_old_reader(data, True, kind, int(v2)) == (properties.encode(wanted, False) + payload, 0)
+    assert application_data.open_data(data, True, kind, int(v2)) == (area, payload)
+    assert application_data.for_old_reader(data, True, kind, int(v2)) == (properties.encode(wanted, False) + payload, 0)
 
 
 @given(st.binary(max_size=3000))

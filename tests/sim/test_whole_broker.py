@@ -81,7 +81,7 @@ def _stacks_instead_of_queueing(patch: pytest.MonkeyPatch) -> None:
             if message.pending & app.bit:
                 app.fresh.appendleft(message)
         if not queue.touched:
-            queue.around.touch(queue)
+            queue.context.touch(queue)
 
     patch.setattr(Queue, "released", released)
 

@@ -125,8 +125,8 @@ class SimLink:
             self._world.turn_due()
 
 
-class SimShell:
-    """node.broker.Shell of one life of the broker."""
+class SimPerformer:
+    """node.broker.Performer of one life of the broker."""
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
@@ -314,7 +314,7 @@ class SimWorld(MemoryWorld):
             self.died += isinstance(error, Died)
             self.crash_now(power=False)
             return
-        self.broker.shell = SimShell(self)
+        self.broker.performer = SimPerformer(self)
         self.up = True
         self.turn_due()
         self._note()
@@ -350,7 +350,7 @@ class SimWorld(MemoryWorld):
             if broker.shutdown is not None and broker.shutdown.done:
                 broker.turn(self.now)
                 for session in list(broker.sessions):
-                    broker.shell.finish(session)
+                    broker.performer.finish(session)
                 drain_until = self.now + DRAIN_SECONDS
         elif not broker.sessions or self.now > drain_until:
             broker.close(self.now)

@@ -46,7 +46,7 @@ class Judge:
     mechanism, blocking = "SLOW", True
 
 
-class Host:
+class SessionContext:
     """The broker as a session sees it."""
 
     serving = True
@@ -75,9 +75,9 @@ class Host:
         self.gone_sessions.append(session)
 
 
-def session(state: State, host: Host | None = None) -> tuple[Session, Host]:
+def session(state: State, host: SessionContext | None = None) -> tuple[Session, SessionContext]:
     """A session brought into a state in the way a client does it."""
-    host = host or Host()
+    host = host or SessionContext()
     authenticators: Any = {"SLOW": Judge()}
     made = Session(host, "peer", Authentication(authenticators, Credential("SLOW", b"")), 0.0, 1 << 20)  # type: ignore[arg-type]
     if state is State.NEGOTIATING:

@@ -8,20 +8,20 @@ from typing import Any
 
 from kit.config import broker_config, clusters_config, domain_config
 
+from bmqtwist.admin.executor import AdminExecutor
 from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.config.broker import BrokerConfig, Configuration
+from bmqtwist.config.clusters import Clusters
+from bmqtwist.config.declare import decode_text
+from bmqtwist.config.domain import DomainVariant
+from bmqtwist.config.provider import DomainFile, DomainProvider
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import parse_uri
-from bmqtwist.node.admin import AdminExecutor
+from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.node.broker import Broker, Identity
-from bmqtwist.node.clusterconfig import Clusters
-from bmqtwist.node.config import BrokerConfig, Configuration
-from bmqtwist.node.domainconfig import DomainVariant
-from bmqtwist.node.domains import DomainFile, DomainProvider
-from bmqtwist.node.localcluster import LocalCluster
-from bmqtwist.node.schemacheck import decode_text
-from bmqtwist.node.stats import Statistics
+from bmqtwist.node.cluster import Cluster
 from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.openclose import (
+from bmqtwist.queue.handles import (
     ConsumerSpec,
     OpenRequest,
     configure,
@@ -30,7 +30,7 @@ from bmqtwist.queue.openclose import (
 )
 from bmqtwist.queue.queue import Queue
 from bmqtwist.report import ListReport
-from bmqtwist.storage.filesets import FileSets
+from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.memory import MemoryDisk, MemoryLedgerFile
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.store import FileSizes
@@ -97,15 +97,15 @@ class Bench:
         clusters = decode_text(Clusters, json.dumps(clusters_config(storage, 1, **cluster)), "clusters", [])
         configuration = Configuration(directory="etc", broker=broker, clusters=clusters, self_nodes={"c3": 1}, listeners=())
         identity = Identity("bmqtwist", 1, "host", b"client", STARTED, STARTED_WALL)
-        self.report, self.source, self.shell = ListReport(), Source(), Shell()
+        self.report, self.source, self.performer = ListReport(), Source(), Shell()
         security: Any = None  # no connection is made
         self.broker = Broker(configuration, identity, self.report, security,
-                             DomainProvider(self.source, 30.0, self.report), self.shell)
+                             DomainProvider(self.source, 30.0, self.report), self.performer)
         disk, self._tick, self._guid, self._q_id = MemoryDisk(), 0, 0, 0
         files = [FileSets(disk, "/l", "/a", number, SIZES, 2) for number in range(2)]
         for each in files:
             each.open(int(STARTED_WALL))
-        self.cluster = LocalCluster(clusters.my_clusters[0], 1, self.broker, self.report, self._timer)
+        self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker, self.report, self._timer)
         self.cluster.start(MetadataLedger(MemoryLedgerFile(), 1, "n1", 1 << 20), list(files), "none", 1 << 20,
                            int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)

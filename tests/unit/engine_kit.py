@@ -11,7 +11,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue.delivery import deliver
 from bmqtwist.queue.domain import Domain, DomainSettings, Limits, Throttle
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
-from bmqtwist.queue.openclose import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
+from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.queue import Queue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
@@ -72,7 +72,7 @@ class Engine:
             self.queue.add_app(app, key)
         self._guid = self._q_id = 0
 
-    # queue.queue.Surroundings
+    # queue.queue.QueueContext
 
     def touch(self, queue: Queue) -> None:
         queue.touched = True

@@ -31,10 +31,10 @@ from sdk_kit import Bench
 from bmqtwist.sdk import QueueOptions, SessionOptions, Subscription
 from bmqtwist.sdk.queues import Queue
 from bmqtwist.wire import control, events, options, properties, schema
+from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import Encoding
 from bmqtwist.wire.fast import EventType
-from bmqtwist.wire.restyle import open_data
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 REAL_BROKER_PORT = 30141

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bmqtwist.storage.filesets import FileSets
+from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Message, Partition

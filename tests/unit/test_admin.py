@@ -10,10 +10,10 @@ from admin_kit import Bench
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bmqtwist.admin.commands import Value, integer
+from bmqtwist.admin.executor import list_slice
+from bmqtwist.admin.tunables import PublishIntervals
 from bmqtwist.errors import LocalError, Refused
-from bmqtwist.node.admin import list_slice
-from bmqtwist.node.admincommands import Value, integer
-from bmqtwist.node.tunables import PublishIntervals
 
 Q = "DOMAINS DOMAIN d QUEUE q "
 F = "DOMAINS DOMAIN f QUEUE q "

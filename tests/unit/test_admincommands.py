@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmqtwist.node import admincommands as cmd
-from bmqtwist.node.admincommands import (
+from bmqtwist.admin import commands as cmd
+from bmqtwist.admin.commands import (
     TABLE,
     Command,
     CommandError,
@@ -18,7 +18,7 @@ from bmqtwist.node.admincommands import (
     Value,
     integer,
 )
-from bmqtwist.node.adminparse import parse, parse_value
+from bmqtwist.admin.parse import parse, parse_value
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "admin" / "session.json"
 GOLDEN = [(pair["command"], pair["answer"]) for pair in json.loads(VECTORS.read_text())]

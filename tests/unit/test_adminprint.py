@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bmqtwist.node import adminresults as results
-from bmqtwist.node import snapshot as state
-from bmqtwist.node.admincommands import Value, integer
-from bmqtwist.node.adminjson import print_json
-from bmqtwist.node.adminprint import print_text, timestamp_text, window_text
+from bmqtwist.admin import results
+from bmqtwist.admin.commands import Value, integer
+from bmqtwist.admin.json import print_json
+from bmqtwist.admin.text import print_text, window_text
+from bmqtwist.monitor import snapshot as state
+from bmqtwist.queue.textformat import timestamp_text
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "admin" / "session.json"
 GOLDEN: dict[str, list[str]] = {}

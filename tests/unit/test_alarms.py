@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmqtwist.node.alarms import SOURCES_MAX, AlarmThrottle, alarm_text, copy_text
+from bmqtwist.logs.alarms import SOURCES_MAX, AlarmThrottle, alarm_text, copy_text
 
 
 def test_an_alarm_reads_as_operators_know_it() -> None:

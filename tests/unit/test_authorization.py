@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bmqtwist.node.authorization import Action, DefaultAuthorizer, RulesAuthorizer
-from bmqtwist.node.config import Rule
+from bmqtwist.config.broker import Rule
 from bmqtwist.report import ListReport
+from bmqtwist.security.authorization import Action, DefaultAuthorizer, RulesAuthorizer
 
 
 def row(principal: str, actions: tuple[str, ...], domain: str, effect: str) -> Rule:

@@ -45,7 +45,7 @@ def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, LazyShell]:
     world = MemoryWorld(tmp_path, app={"bmqtwist": {"outboxBytesMax": CAP, **extension}})
     world.domain("d")
     shell = LazyShell(world)
-    world.broker.shell = shell
+    world.broker.performer = shell
     return world, shell
 
 

@@ -16,7 +16,7 @@ from kit.process import BrokerProcess, free_port
 
 from bmqtwist.cli import bmqbrkr
 from bmqtwist.cli.main import main
-from bmqtwist.node.passwords import StoredPassword
+from bmqtwist.security.passwords import StoredPassword
 
 
 def bmq(*arguments: str, stdin: str = "", env: dict[str, str] | None = None) -> Result:

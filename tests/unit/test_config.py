@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmqtwist.node import config, configdoc
-from bmqtwist.node.configprint import bracketed, plain, pretty_json
-from bmqtwist.node.domainconfig import DomainVariant
-from bmqtwist.node.load import check, load, read_text
-from bmqtwist.node.schemacheck import ConfigError, declarations, decode_text
+from bmqtwist.config import broker as config
+from bmqtwist.config import document as configdoc
+from bmqtwist.config.declare import ConfigError, declarations, decode_text
+from bmqtwist.config.domain import DomainVariant
+from bmqtwist.config.load import load, read_text
+from bmqtwist.config.text import bracketed, plain, pretty_json
+from bmqtwist.daemon.preflight import check
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = {"messages": 2000, "messagesWatermarkRatio": 0.8, "bytes": 2097152, "bytesWatermarkRatio": 0.8}
@@ -303,7 +305,7 @@ def test_a_sample_domain_is_what_its_name_says(path):
 
 def test_the_tables_of_the_documentation_are_up_to_date():
     text = (ROOT / "docs/configuration.md").read_text()
-    assert configdoc.refresh(text) == text, "run: python -m bmqtwist.node.configdoc docs/configuration.md"
+    assert configdoc.refresh(text) == text, "run: python -m bmqtwist.config.document docs/configuration.md"
 
 
 def test_every_member_is_documented_and_every_unit_follows_the_name():

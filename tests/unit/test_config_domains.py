@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bmqtwist.errors import Category, LocalError, Refused
-from bmqtwist.node.domains import (
+from bmqtwist.config.load import DomainReader
+from bmqtwist.config.provider import (
     STAMP_PERIOD_S,
     DomainFile,
     DomainProvider,
@@ -16,7 +16,7 @@ from bmqtwist.node.domains import (
     check_domain_text,
     validate_definition,
 )
-from bmqtwist.node.load import DomainReader
+from bmqtwist.errors import Category, LocalError, Refused
 from bmqtwist.report import ListReport
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmqtwist.node.jsontext import JSON_DEPTH_MAX, JsonError, parse
+from bmqtwist.config.jsontext import JSON_DEPTH_MAX, JsonError, parse
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from bmqtwist.config import broker as config
+from bmqtwist.config.clusters import Tcp, Transport, parse_endpoint
+from bmqtwist.config.compose import NO_OVERRIDES, Overrides, compose, endpoint_address, overrides_from
+from bmqtwist.config.declare import ConfigError, decode_text
+from bmqtwist.config.load import load, local_host_names
+from bmqtwist.daemon.preflight import check, find_class
 from bmqtwist.errors import LocalError
-from bmqtwist.node import config
-from bmqtwist.node.clusterconfig import Tcp, Transport, parse_endpoint
-from bmqtwist.node.load import check, find_class, load, local_host_names
-from bmqtwist.node.schemacheck import ConfigError, decode_text
-from bmqtwist.node.startup import NO_OVERRIDES, Overrides, compose, endpoint_address, overrides_from
 
 HERE = frozenset({"localhost", "127.0.0.1", "::1", "ourhost"})
 
@@ -281,7 +282,7 @@ def test_the_check_follows_redirects_and_locations(tmp_path):
 
 
 def test_classes_are_found_by_their_dotted_name():
-    assert find_class("bmqtwist.node.security.AnonAuthenticator").__name__ == "AnonAuthenticator"
-    for name in ("AnonAuthenticator", "bmqtwist.node.security.Nothing", "no.such.module.Class", ""):
+    assert find_class("bmqtwist.security.authenticators.AnonAuthenticator").__name__ == "AnonAuthenticator"
+    for name in ("AnonAuthenticator", "bmqtwist.security.authenticators.Nothing", "no.such.module.Class", ""):
         with pytest.raises(LocalError):
             find_class(name)

@@ -11,8 +11,8 @@ from twisted.python.failure import Failure
 
 from bmqtwist.console.http import Console, Labels, make_site
 from bmqtwist.console.prometheus import exposition
-from bmqtwist.node.prometheus import Family, families
-from bmqtwist.node.snapshot import (
+from bmqtwist.monitor.prometheus import Family, families
+from bmqtwist.monitor.snapshot import (
     AppState,
     BrokerState,
     ClusterState,
@@ -25,7 +25,7 @@ from bmqtwist.node.snapshot import (
     SessionState,
     StorageState,
 )
-from bmqtwist.node.stats import Statistics
+from bmqtwist.monitor.statistics import Statistics
 
 METER = MeterState("m", 21, 1000, 63, 1048576)
 QUEUE = QueueState("bmq://t.fan.~lab/q", "q", "t.fan.~lab", "AABBCCDDEE", "fanout", 1, 21, 63, METER,

@@ -10,7 +10,7 @@ from bmqtwist.cluster.ledger import LEAST_ASSIGNED, LedgerRefused, LedgerUnavail
 from bmqtwist.cluster.state import Primary, QueueRecord
 from bmqtwist.ids import DEFAULT_APP_KEY
 from bmqtwist.report import ListReport
-from bmqtwist.storage.ledgerfile import parse_ledger_file_name, read_ledger
+from bmqtwist.storage.ledger_format import parse_ledger_file_name, read_ledger
 from bmqtwist.wire.cluster_events import LedgerRecordType
 
 SINGLE = [path for path in FILES if path.parent.name.endswith((".n1", ".n1-after-restart"))

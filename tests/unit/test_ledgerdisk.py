@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from bmqtwist.storage.files import RealDisk
-from bmqtwist.storage.ledgerdisk import DiskLedgerFile
+from bmqtwist.storage.ledger_file import DiskLedgerFile
 from bmqtwist.storage.memory import Died, MemoryDisk
 
 WALL = 1795237237

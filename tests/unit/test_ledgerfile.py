@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmqtwist.errors import LocalError
-from bmqtwist.storage import ledgerfile
-from bmqtwist.storage.ledgerfile import (
+from bmqtwist.storage import ledger_format as ledgerfile
+from bmqtwist.storage.ledger_format import (
     LedgerHeader,
     encode_ledger,
     ledger_file_name,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from twisted.logger import Logger, LogPublisher
 
+from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
-from bmqtwist.node.config import LogController
-from bmqtwist.node.logformat import SEVERITIES, FileNames, Levels, LineFormat, Record, date_text
-from bmqtwist.node.logs import LogFile, LogObserver, Logs, TwistedReport
+from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record, date_text
+from bmqtwist.logs.observer import LogFile, LogObserver, Logs, TwistedReport
 
 WALL = 1795237237.248  # 21 November 2026, 05:00:37.248
 RECORD = Record(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py", 42, 17, 99)

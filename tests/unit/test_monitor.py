@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from admin_kit import Bench
 
-from bmqtwist.node.monitor import is_collectable
-from bmqtwist.node.watch import Watch
+from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.node.cluster import is_collectable
 
 URI = "bmq://d/q"
 

@@ -11,7 +11,7 @@ from engine_kit import WALL, Client, Engine, got, spec_of
 from bmqtwist.errors import Category, Refused
 from bmqtwist.limits import RESERVED_ID_MIN
 from bmqtwist.queue.handle import FLAG_ADMIN, FLAG_READ, FLAG_WRITE, Handle
-from bmqtwist.queue.openclose import COUNT_MAX, OpenRequest, check_open, close_queue, configure, open_queue
+from bmqtwist.queue.handles import COUNT_MAX, OpenRequest, check_open, close_queue, configure, open_queue
 from bmqtwist.queue.routing import PRIORITY_INVALID
 
 

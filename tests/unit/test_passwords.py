@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bmqtwist.errors import LocalError
-from bmqtwist.node.passwords import PASSWORD_BYTES_MAX, StoredPassword, make_hash
+from bmqtwist.security.passwords import PASSWORD_BYTES_MAX, StoredPassword, make_hash
 
 SALT = bytes(range(16))
 

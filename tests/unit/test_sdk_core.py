@@ -25,9 +25,9 @@ from bmqtwist.sdk import (
 from bmqtwist.sdk.effects import Group
 from bmqtwist.sdk.states import QueueState, State
 from bmqtwist.wire import events, properties, schema
+from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.fast import sub_queue_ids
 from bmqtwist.wire.options import SubQueueIds, SubQueueInfo, SubQueueInfos, encode
-from bmqtwist.wire.restyle import open_data
 
 HEARTBEAT = bytes.fromhex("000000084c020000")
 

@@ -16,8 +16,8 @@ from bmqtwist.sdk import SessionOptions, tracing
 from bmqtwist.sdk.prometheus import Collector
 from bmqtwist.sdk.tracing import TraceContext
 from bmqtwist.wire import events, properties
+from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.fast import sub_queue_ids
-from bmqtwist.wire.restyle import open_data
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"

@@ -6,6 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
+from bmqtwist.config.broker import (
+    AnonymousCredential,
+    AppConfig,
+    AuthorizationRules,
+    BmqtwistConfig,
+    Disallow,
+    Rule,
+    Setting,
+    SettingValue,
+)
+from bmqtwist.config.broker import Authentication as AuthenticationConfig
+from bmqtwist.config.broker import Authenticator as PluginConfig
+from bmqtwist.config.broker import Authorization as AuthorizationConfig
+from bmqtwist.config.broker import Credential as CredentialConfig
 from bmqtwist.errors import Category, LocalError
 from bmqtwist.link.authentication import (
     TABLE,
@@ -23,24 +37,16 @@ from bmqtwist.link.authentication import (
     State,
     attempt,
 )
-from bmqtwist.node.authorization import Action
-from bmqtwist.node.config import (
-    AnonymousCredential,
-    AppConfig,
-    AuthorizationRules,
-    BmqtwistConfig,
-    Disallow,
-    Rule,
-    Setting,
-    SettingValue,
-)
-from bmqtwist.node.config import Authentication as AuthenticationConfig
-from bmqtwist.node.config import Authenticator as PluginConfig
-from bmqtwist.node.config import Authorization as AuthorizationConfig
-from bmqtwist.node.config import Credential as CredentialConfig
-from bmqtwist.node.passwords import make_hash
-from bmqtwist.node.security import AnonAuthenticator, BasicAuthenticator, Security, TestAuthenticator, build_security
 from bmqtwist.report import ListReport
+from bmqtwist.security.authenticators import (
+    AnonAuthenticator,
+    BasicAuthenticator,
+    Security,
+    TestAuthenticator,
+    build_security,
+)
+from bmqtwist.security.authorization import Action
+from bmqtwist.security.passwords import make_hash
 
 
 class Slow:

@@ -199,7 +199,7 @@ def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory:
     for payload in sent:
         producer.post(payload)
     writes: list[int] = []
-    original = memory.broker.shell.write
+    original = memory.broker.performer.write
 
     def write(to: session.Session, parts: list[bytes]) -> int:
         size = sum(map(len, parts))
@@ -207,7 +207,7 @@ def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory:
             writes.append(size)
         return original(to, parts)
 
-    monkeypatch.setattr(memory.broker.shell, "write", write)
+    monkeypatch.setattr(memory.broker.performer, "write", write)
     consumer = memory.consumer(m=1000)
     memory.advance(0.01)
     assert [push.payload for push in memory.pushes(consumer)] == sent

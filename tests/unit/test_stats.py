@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmqtwist.node import snapshot as state
-from bmqtwist.node.prometheus import families
-from bmqtwist.node.stats import (
+from bmqtwist.monitor import snapshot as state
+from bmqtwist.monitor.prometheus import families
+from bmqtwist.monitor.statistics import (
     INVALID_QUEUE,
     QUEUE_METRICS,
     SLOTS,
@@ -18,7 +18,7 @@ from bmqtwist.node.stats import (
     Statistics,
     TooOften,
 )
-from bmqtwist.node.statsprint import interval_text, stats_json, stats_tables, stats_tree
+from bmqtwist.monitor.tables import interval_text, stats_json, stats_tables, stats_tree
 from bmqtwist.queue.counters import AppStats, ChannelStats, ClientStats, QueueStats
 
 URI = "bmq://d.~lcl/q"

@@ -18,8 +18,7 @@ from twisted.plugin import getPlugins
 from twisted.python.usage import UsageError
 
 from bmqtwist import tap
-from bmqtwist.console.http import Labels
-from bmqtwist.node.config import (
+from bmqtwist.config.broker import (
     AppConfig,
     BmqtwistConfig,
     BoundListener,
@@ -31,8 +30,9 @@ from bmqtwist.node.config import (
     StatPlugin,
     Stats,
 )
-from bmqtwist.node.exposure import exposure_warnings
+from bmqtwist.console.http import Labels
 from bmqtwist.report import ListReport
+from bmqtwist.security.exposure import exposure_warnings
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 

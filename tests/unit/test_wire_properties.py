@@ -6,7 +6,7 @@ import pytest
 from wire_recordings import CLIENT, RECORDINGS, good_events
 
 from bmqtwist.errors import LocalError, PeerError
-from bmqtwist.wire import compression, events, properties, restyle
+from bmqtwist.wire import application_data, compression, events, properties
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES, EventType
 from bmqtwist.wire.properties import PropertyType as Kind
@@ -153,10 +153,10 @@ def test_the_checksum_is_castagnoli():
 @pytest.mark.parametrize("size", [0, 5, 5000])
 def test_data_closed_can_be_opened(v2, compress, size):
     area = V2 if v2 else V1
-    data, kind = restyle.close_data(area, bytes(size), v2, compress)
+    data, kind = application_data.close_data(area, bytes(size), v2, compress)
     assert kind == (compress and size == 5000)
-    assert restyle.open_data(data, True, kind, int(v2)) == (area, bytes(size))
-    assert restyle.properties_area(data, kind, int(v2)) == (area, v2)
+    assert application_data.open_data(data, True, kind, int(v2)) == (area, bytes(size))
+    assert application_data.properties_area(data, kind, int(v2)) == (area, v2)
     if v2:
         assert data[:60] == V2  # stays readable
 
@@ -164,25 +164,25 @@ def test_data_closed_can_be_opened(v2, compress, size):
 @pytest.mark.parametrize("v2", [False, True])
 @pytest.mark.parametrize("compress", [False, True])
 def test_an_old_reader_gets_v1_inflated(v2, compress):
-    data, kind = restyle.close_data(V2 if v2 else V1, bytes(5000), v2, compress)
-    assert restyle.for_old_reader(data, True, kind, int(v2)) == (V1 + bytes(5000), 0)
+    data, kind = application_data.close_data(V2 if v2 else V1, bytes(5000), v2, compress)
+    assert application_data.for_old_reader(data, True, kind, int(v2)) == (V1 + bytes(5000), 0)
 
 
 def test_a_message_without_properties_goes_to_an_old_reader_as_it_is():
     data, kind = compression.deflate(bytes(5000))
-    assert restyle.for_old_reader(data, False, kind, 0) == (data, 1)
-    assert restyle.open_data(data, False, kind, 0) == (b"", bytes(5000))
+    assert application_data.for_old_reader(data, False, kind, 0) == (data, 1)
+    assert application_data.open_data(data, False, kind, 0) == (b"", bytes(5000))
 
 
 def test_a_compressed_v1_message_is_stored_inflated_with_a_new_checksum():
-    data, kind = restyle.close_data(V1, bytes(5000), False, True)
+    data, kind = application_data.close_data(V1, bytes(5000), False, True)
     assert kind == 1
-    assert restyle.inflated_v1(data) == (V1 + bytes(5000), crc32c(V1 + bytes(5000)))
+    assert application_data.inflated_v1(data) == (V1 + bytes(5000), crc32c(V1 + bytes(5000)))
 
 
 def test_an_unknown_compression_is_refused():
     with pytest.raises(PeerError):
-        restyle.open_data(b"x", False, 2, 0)
+        application_data.open_data(b"x", False, 2, 0)
 
 
 def test_the_real_broker_changes_style_as_we_do():
@@ -203,8 +203,8 @@ def test_the_real_broker_changes_style_as_we_do():
         has_properties = bool(put.flags & MESSAGE_PROPERTIES)
         stored = put.data, put.compression
         if has_properties and put.compression and not put.schema_id:
-            stored = restyle.inflated_v1(put.data)[0], 0
-        old = restyle.for_old_reader(*stored[:1], has_properties, stored[1], put.schema_id)
+            stored = application_data.inflated_v1(put.data)[0], 0
+        old = application_data.for_old_reader(*stored[:1], has_properties, stored[1], put.schema_id)
         for copy in copies:
             if copy.schema_id or not has_properties:
                 assert (copy.data, copy.compression) == stored
@@ -216,7 +216,7 @@ def test_the_real_broker_changes_style_as_we_do():
 
 def test_what_the_client_compressed_opens_to_what_was_posted():
     for stem in ("producer_v1props_zlib", "producer_v2props_zlib"):
-        opened = [restyle.open_data(put.data, bool(put.flags & MESSAGE_PROPERTIES), put.compression, put.schema_id)
+        opened = [application_data.open_data(put.data, bool(put.flags & MESSAGE_PROPERTIES), put.compression, put.schema_id)
                   for event in good_events(CLIENT / f"{stem}.c2b.bin") if event.kind == EventType.PUT
                   for put in events.decode_put(event.raw, 8, len(event.raw))[0]]
         assert len(opened) >= 2 and max(len(payload) for _, payload in opened) >= 1024

@@ -21,15 +21,7 @@ from wire_recordings import (
 )
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire import (
-    ber,
-    cluster_events,
-    control,
-    jsoncodec,
-    options,
-    properties,
-    restyle,
-)
+from bmqtwist.wire import application_data, ber, cluster_events, control, jsoncodec, options, properties
 from bmqtwist.wire import events as data_events
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage
@@ -178,7 +170,7 @@ def test_the_checksum_of_a_put_is_that_of_its_data_and_its_properties_are_readab
             if not message.data:
                 assert event.kind == EventType.PUSH and message.flags & IMPLICIT_PAYLOAD
                 continue
-            area, v2 = restyle.properties_area(message.data, message.compression, message.schema_id)
+            area, v2 = application_data.properties_area(message.data, message.compression, message.schema_id)
             found = properties.decode(area, v2)
             assert found and properties.encode(found, v2) == area
             if v2:

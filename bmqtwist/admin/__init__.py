@@ -1,0 +1,1 @@
+"""Admin commands: declared, parsed, run, answered as text or JSON."""

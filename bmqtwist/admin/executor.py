@@ -1,0 +1,362 @@
+"""Runs admin commands against the broker: one method for each kind of command, found through `_HANDLERS`.
+
+Answers are values (`adminresults`); a refusal is a LocalError or Refused with the words for the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.admin import commands, results
+from bmqtwist.admin.json import print_json
+from bmqtwist.admin.parse import parse
+from bmqtwist.admin.text import print_text
+from bmqtwist.admin.tunables import PublishIntervals, Quorum
+from bmqtwist.config.text import pretty_json
+from bmqtwist.node.cluster import is_collectable
+from bmqtwist.errors import LocalError, Refused
+from bmqtwist.ids import InvalidUri, parse_uri
+from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.statistics import Statistics
+from bmqtwist.monitor.tables import stats_tables, stats_tree
+from bmqtwist.storage.partition import PartitionUnavailable
+
+if TYPE_CHECKING:
+    from bmqtwist.node.broker import Broker
+    from bmqtwist.node.cluster import Cluster
+    from bmqtwist.queue.domain import Domain
+    from bmqtwist.queue.queue import Queue
+    from bmqtwist.storage.message import Message
+    from bmqtwist.storage.partition import Partition
+
+WHOLE_QUEUE = "*"
+_REPLICATION = "non-negative integer count of the number of peers required to persist each message"
+_ELECTOR = "non-negative integer count of the number of votes required to become leader, 0 = more than half of the nodes"
+
+
+class AdminExecutor:
+    """The commands of one broker. `execute` is what sessions and the control pipe call; `after_reconfigure` is called
+    once a domain has a new configuration.
+    """
+
+    def __init__(self, broker: Broker, statistics: Statistics,
+                 after_reconfigure: Callable[[], None] = lambda: None) -> None:
+        self._broker, self._statistics, self._after_reconfigure = broker, statistics, after_reconfigure
+        self._replication: dict[str, Quorum] = {}
+        self._elector: dict[str, Quorum] = {}
+        stats = broker.configuration.app.stats
+        self._intervals = PublishIntervals({plugin.name: plugin.publish_interval for plugin in stats.plugins},
+                                           stats.snapshot_interval)
+
+    def execute(self, text: str, source: str) -> str:
+        """Run one command; whatever the text is, the answer is a text. `source`: who asks, for the log."""
+        report = self._broker.report
+        report.info("Received command '%s' [source: %s]", text, source)
+        try:
+            command, encoding = parse(text)
+        except commands.CommandError as error:
+            answer = error.answer
+        else:
+            result = self.run(command)
+            answer = (print_text(result) if encoding is commands.Encoding.TEXT
+                      else print_json(result, encoding is commands.Encoding.JSON_PRETTY))
+        report.info("Send response message to '%s': %d characters", source, len(answer))
+        return answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
+
+    def run(self, command: commands.Command) -> results.Result:
+        """Run a parsed command; a refusal becomes an Error."""
+        try:
+            return _HANDLERS[type(command)](self, command)
+        except Refused as refused:
+            return results.Error(refused.message)
+        except LocalError as error:
+            return results.Error(str(error))
+
+    # -- finding ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _wall(self) -> int:
+        return self._broker.wall(self._broker.now)
+
+    def _domain(self, name: str) -> Domain:
+        """A domain, loaded if need be."""
+        try:
+            return self._broker.domain(name)
+        except Refused:
+            raise LocalError(f"Domain '{name}' doesn't exist") from None
+
+    def _active_queue(self, domain_name: str, name: str) -> Queue:
+        queue = self._domain(domain_name).queues.get(name)
+        if queue is None or not snapshots.is_active(queue):
+            raise LocalError(f"Queue '{name}' was not found on domain '{domain_name}'")
+        return queue
+
+    def _cluster(self, name: str) -> Cluster:
+        cluster = self._broker.clusters.get(name)
+        if cluster is None:
+            raise LocalError(f"cluster '{name}' not found !")
+        return cluster
+
+    def _partition(self, cluster_name: str, number: int) -> Partition:
+        partitions = self._cluster(cluster_name).partitions
+        if number >= len(partitions):
+            raise LocalError(f"Too high partitionId value: '{number}'")
+        if number < 0:
+            raise LocalError(f"Too low partitionId value: '{number}'")
+        return partitions[number]
+
+    # -- broker and statistics --------------------------------------------------------------------------------------
+
+    def _help(self, command: commands.Help) -> results.Result:
+        return results.HelpText(command.plumbing)
+
+    def _broker_config(self, command: commands.BrokerConfigDump) -> results.Result:
+        return results.BrokerConfig(pretty_json(self._broker.configuration.app))
+
+    def _stat_show(self, command: commands.StatShow) -> results.Result:
+        broker, statistics = self._broker, self._statistics
+        if not statistics.enabled:
+            raise LocalError("Statistics are switched off (appConfig.stats.snapshotInterval is 0)")
+        statistics.admit(broker.now)
+        statistics.sample(broker.now, snapshots.sources(broker))
+        state = snapshots.broker_state(broker, broker.now)
+        return results.Stats(stats_tables(state, statistics), stats_tree(state, statistics))
+
+    # -- domains ----------------------------------------------------------------------------------------------------
+
+    def _domain_infos(self, command: commands.DomainInfos) -> results.Result:
+        return results.DomainInfo(snapshots.domain_state(self._broker, self._domain(command.domain)))
+
+    def _domain_purge(self, command: commands.DomainPurge) -> results.Result:
+        return self._purge_all(self._domain(command.domain))
+
+    def _purge_all(self, domain: Domain) -> results.PurgeReport:
+        return results.PurgeReport(tuple(self._purge(queue) for queue in domain.queues.values()))
+
+    def _purge(self, queue: Queue) -> results.Purged:
+        count, size = queue.purge(None, self._wall)
+        self._broker.metered(queue)
+        return results.Purged(queue.uri, count, size)
+
+    def _queue_purge(self, command: commands.QueuePurge) -> results.Result:
+        if not command.app_id:
+            raise LocalError("Queue Purge requires a non-empty appId (Specify '*' to purge the entire queue).")
+        try:
+            uri = parse_uri(f"bmq://{command.domain}/{command.queue}").canonical
+        except InvalidUri as error:
+            raise LocalError(f"Unable to build queue uri with error '{error}'") from None
+        queue = self._domain(command.domain).queues.get(command.queue)
+        if queue is None:
+            raise LocalError(f"Queue was not found in a storage '{uri}'")
+        if command.app_id == WHOLE_QUEUE:
+            return results.PurgeReport((self._purge(queue),))
+        app = queue.apps.get(command.app_id)
+        if app is None or not app.registered:
+            return results.PurgeReport(
+                (), (f"Specified appId '{command.app_id}' not found in the storage of queue '{uri}'.",))
+        count, size = queue.purge(app, self._wall)
+        self._broker.metered(queue)
+        return results.PurgeReport((results.Purged(uri, count, size, app.app_id, snapshots.hexadecimal(app.key)),))
+
+    def _queue_internals(self, command: commands.QueueInternals) -> results.Result:
+        return results.QueueInternals(snapshots.queue_state(self._active_queue(command.domain, command.queue)))
+
+    def _queue_list(self, command: commands.QueueList) -> results.Result:
+        queue = self._active_queue(command.domain, command.queue)
+        stored = list(queue.messages.values())
+        if command.app_id:
+            app = queue.apps.get(command.app_id)
+            if app is None or not app.registered:
+                raise LocalError("Invalid 'LIST' command: invalid APPID")
+            stored = [message for message in stored if message.pending & app.bit]
+        first, last = list_slice(len(stored), command.offset, command.count)
+        return results.QueueContents(tuple(map(self._listed, stored[first:last])), first, len(stored))
+
+    def _listed(self, message: Message) -> results.ListedMessage:
+        return results.ListedMessage(snapshots.hexadecimal(message.guid), message.size,
+                                     message.arrived + snapshots.wall_offset(self._broker))
+
+    def _reconfigure(self, command: commands.DomainReconfigure) -> results.Result:
+        self._broker.reconfigure(command.domain)
+        self._after_reconfigure()
+        return results.Success()
+
+    def _resolver_clear(self, command: commands.ResolverClear) -> results.Result:
+        self._broker.provider.clear_resolver(command.domain)
+        return results.Success()
+
+    def _config_clear(self, command: commands.ConfigProviderClear) -> results.Result:
+        self._broker.provider.clear_files(command.domain)
+        return results.Success()
+
+    def _domain_remove(self, command: commands.DomainRemove) -> results.Result:
+        return self._remove_second(command.domain) if command.finalize else self._remove_first(command.domain)
+
+    def _remove_first(self, name: str) -> results.Result:
+        """Close the domain to new opens, empty it, delete its queues."""
+        domain = self._domain(name)
+        if domain.opening:
+            raise LocalError(f"Trying to remove the domain '{name}' while there are open queue requests on the fly or the"
+                             " domain is shutting down")
+        if any(queue.handles for queue in domain.queues.values()):
+            raise LocalError(f"Trying to remove the domain '{name}' while there are queues opened or opening")
+        domain.removing = True
+        purged = self._purge_all(domain)
+        cluster = self._broker.clusters[domain.cluster]
+        for queue in list(domain.queues.values()):
+            cluster.delete_queue(queue, self._wall)
+        return purged
+
+    def _remove_second(self, name: str) -> results.Result:
+        """Forget the domain: what comes under its name afterwards is a new one."""
+        domain = self._broker.domains.get(name)
+        if domain is None:
+            raise LocalError(f"Domain '{name}' doesn't exist")
+        if not domain.removing:
+            raise LocalError(f"First round of DOMAINS REMOVE '{name}' is not completed.")
+        del self._broker.domains[name]
+        if all(other.source != domain.source for other in self._broker.domains.values()):
+            self._broker.loaded.pop(domain.source, None)
+        self._broker.provider.forget(name)
+        self._broker.provider.forget(domain.source)
+        return results.Success()
+
+    # -- clusters ---------------------------------------------------------------------------------------------------
+
+    def _clusters_list(self, command: commands.ClustersList) -> results.Result:
+        return results.ClusterList(tuple(map(snapshots.cluster_state, self._broker.clusters.values())))
+
+    def _cluster_status(self, command: commands.ClusterStatus) -> results.Result:
+        return results.ClusterStatus(snapshots.cluster_state(self._cluster(command.cluster)))
+
+    def _queue_helper(self, command: commands.ClusterQueueHelper) -> results.Result:
+        return results.QueueHelper(snapshots.cluster_state(self._cluster(command.cluster)))
+
+    def _force_gc(self, command: commands.ForceGcQueues) -> results.Result:
+        cluster, now = self._cluster(command.cluster), self._broker.now
+        for queue in list(cluster.queues.values()):
+            if is_collectable(queue, now, 0, self._broker.identity.started):
+                cluster.delete_queue(queue, self._wall)
+        return results.Success()
+
+    def _storage_summary(self, command: commands.StorageSummary) -> results.Result:
+        cluster = snapshots.cluster_state(self._cluster(command.cluster))
+        return results.StorageSummary(cluster.storage_location, cluster.partitions)
+
+    def _partition_summary(self, command: commands.PartitionSummary) -> results.Result:
+        self._partition(command.cluster, command.partition_id)
+        cluster = snapshots.cluster_state(self._cluster(command.cluster))
+        return results.StorageSummary(cluster.storage_location, (cluster.partitions[command.partition_id],))
+
+    def _partition_switch(self, command: commands.PartitionSwitch) -> results.Result:
+        partition = self._partition(command.cluster, command.partition_id)
+        if command.enable:
+            partition.enable()
+        else:
+            partition.disable()
+        return results.Success()
+
+    def _rollover(self, command: commands.PartitionRollover) -> results.Result:
+        if command.partition_id == -1:
+            partitions = self._cluster(command.cluster).partitions
+        else:
+            partitions = [self._partition(command.cluster, command.partition_id)]
+        failures = []
+        for partition in partitions:
+            try:
+                partition.rollover(self._wall)
+            except PartitionUnavailable as error:
+                failures.append(f"Rollover failed on partition {partition.partition_id}, rc: -1 ({error})")
+        if failures:
+            raise LocalError("\n".join(failures))
+        return results.Success()
+
+    def _queue_status(self, command: commands.StorageQueueStatus) -> results.Result:
+        stored = snapshots.storages(self._cluster(command.cluster), command.domain)
+        if not stored and command.domain not in self._broker.domains:
+            raise LocalError(f"Unknown domain '{command.domain}'")
+        return results.StorageContent(tuple(stored))
+
+    # -- tunables ---------------------------------------------------------------------------------------------------
+
+    def _stat_set(self, command: commands.StatSet) -> results.Result:
+        return self._intervals.set(command.parameter, command.value)
+
+    def _stat_get(self, command: commands.StatGet) -> results.Result:
+        return self._intervals.get(command.parameter)
+
+    def _stat_tunables(self, command: commands.StatTunables) -> results.Result:
+        return self._intervals.list()
+
+    def _replication_of(self, name: str) -> Quorum:
+        cluster = self._cluster(name)
+        return self._replication.setdefault(name, Quorum(
+            cluster.replication_factor, _REPLICATION, lambda factor: self._broker.set_replication_factor(cluster, factor)))
+
+    def _elector_of(self, name: str) -> Quorum:
+        cluster = self._cluster(name)
+        return self._elector.setdefault(name, Quorum(cluster.definition.elector.quorum, _ELECTOR))
+
+    def _replication_set(self, command: commands.ReplicationSet) -> results.Result:
+        return self._replication_of(command.cluster).set(command.parameter, command.value)
+
+    def _replication_get(self, command: commands.ReplicationGet) -> results.Result:
+        return self._replication_of(command.cluster).get(command.parameter)
+
+    def _replication_tunables(self, command: commands.ReplicationTunables) -> results.Result:
+        return self._replication_of(command.cluster).list()
+
+    def _elector_set(self, command: commands.ElectorSet) -> results.Result:
+        return self._elector_of(command.cluster).set(command.parameter, command.value)
+
+    def _elector_get(self, command: commands.ElectorGet) -> results.Result:
+        return self._elector_of(command.cluster).get(command.parameter)
+
+    def _elector_tunables(self, command: commands.ElectorTunables) -> results.Result:
+        return self._elector_of(command.cluster).list()
+
+
+def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
+    """The part [first, last) of `total` messages that LIST asks for.
+
+    A negative offset counts from just past the last one; a negative count takes what precedes the position; 0 = all.
+    """
+    position = min(max(offset + total if offset < 0 else offset, 0), total)
+    if count < 0:
+        return max(position + count, 0), position
+    return position, total if count == 0 else min(position + count, total)
+
+
+_HANDLERS: dict[type, Callable[[AdminExecutor, Any], results.Result]] = {
+    commands.Help: AdminExecutor._help,
+    commands.BrokerConfigDump: AdminExecutor._broker_config,
+    commands.DomainPurge: AdminExecutor._domain_purge,
+    commands.DomainInfos: AdminExecutor._domain_infos,
+    commands.QueuePurge: AdminExecutor._queue_purge,
+    commands.QueueInternals: AdminExecutor._queue_internals,
+    commands.QueueList: AdminExecutor._queue_list,
+    commands.DomainReconfigure: AdminExecutor._reconfigure,
+    commands.ResolverClear: AdminExecutor._resolver_clear,
+    commands.DomainRemove: AdminExecutor._domain_remove,
+    commands.ConfigProviderClear: AdminExecutor._config_clear,
+    commands.StatShow: AdminExecutor._stat_show,
+    commands.StatSet: AdminExecutor._stat_set,
+    commands.StatGet: AdminExecutor._stat_get,
+    commands.StatTunables: AdminExecutor._stat_tunables,
+    commands.ClustersList: AdminExecutor._clusters_list,
+    commands.ClusterStatus: AdminExecutor._cluster_status,
+    commands.ClusterQueueHelper: AdminExecutor._queue_helper,
+    commands.ForceGcQueues: AdminExecutor._force_gc,
+    commands.StorageSummary: AdminExecutor._storage_summary,
+    commands.PartitionSwitch: AdminExecutor._partition_switch,
+    commands.PartitionSummary: AdminExecutor._partition_summary,
+    commands.PartitionRollover: AdminExecutor._rollover,
+    commands.StorageQueueStatus: AdminExecutor._queue_status,
+    commands.ReplicationSet: AdminExecutor._replication_set,
+    commands.ReplicationGet: AdminExecutor._replication_get,
+    commands.ReplicationTunables: AdminExecutor._replication_tunables,
+    commands.ElectorSet: AdminExecutor._elector_set,
+    commands.ElectorGet: AdminExecutor._elector_get,
+    commands.ElectorTunables: AdminExecutor._elector_tunables,
+}

@@ -1,0 +1,296 @@
+"""Answers of admin commands as JSON: one object with one member, named after the kind of answer."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bmqtwist.admin import results
+from bmqtwist.admin.commands import TABLE, Value
+from bmqtwist.admin.text import (
+    PRIMARY_QUEUE_ID,
+    UNASSIGNED_QUEUE_ID,
+    handle_parameters,
+    stream_parameters,
+    whole_ratio,
+    window_states,
+)
+from bmqtwist.monitor.snapshot import (
+    AppState,
+    AssignedQueue,
+    ClusterState,
+    ElectorState,
+    FileState,
+    HandleState,
+    MeterState,
+    NodeState,
+    PartitionState,
+    Role,
+    StorageState,
+    SubstreamState,
+)
+
+Tree = dict[str, Any]
+
+
+def print_json(result: results.Result, pretty: bool) -> str:
+    """The answer as JSON in one line, or (`pretty`) indented by 4 with a newline at the end."""
+    tree = to_tree(result)
+    if pretty:
+        return json.dumps(tree, indent=4, ensure_ascii=False).replace("/", "\\/") + "\n"
+    return json.dumps(tree, separators=(",", ":"), ensure_ascii=False).replace("/", "\\/")
+
+
+def to_tree(result: results.Result) -> Tree:
+    """The answer as JSON values; several nodes' answers under one key."""
+    if isinstance(result, results.Responses):
+        return {"responses": [{"sourceNodeDescription": node, "result": to_tree(answer)}
+                              for node, answer in result.answers]}
+    key, build = _BUILDERS[type(result)]
+    if isinstance(result, results.ClusterStatus) and result.cluster.remote:
+        key = "clusterProxyStatus"
+    return {key: build(result)}
+
+
+def _timestamp(wall: float) -> str:
+    moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=round(wall * 1e6))
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _value(value: Value) -> Tree:
+    return {value.kind: {} if value.kind == "theNull" else value.value}
+
+
+def _help(result: results.HelpText) -> Tree:
+    return {"commands": [{"command": entry.syntax,
+                          "description": entry.summary if result.plumbing else entry.help or entry.summary}
+                         for entry in TABLE], "isPlumbing": result.plumbing}
+
+
+def _meter(meter: MeterState) -> Tree:
+    tree: Tree = {
+        "name": meter.name, "isDisabled": meter.disabled, "numMessages": meter.messages,
+        "messageCapacity": meter.message_capacity, "numMessagesReserved": meter.messages_reserved,
+        "numBytes": meter.bytes, "byteCapacity": meter.byte_capacity, "numBytesReserved": meter.bytes_reserved}
+    if meter.parent is not None:
+        tree["parent"] = _meter(meter.parent)
+    return tree
+
+
+def _storages(storages: Iterable[StorageState]) -> Tree:
+    return {"storages": [{"queueUri": one.uri, "queueKey": one.key, "partitionId": one.partition_id,
+                          "numMessages": one.messages, "numBytes": one.bytes, "isPersistent": one.persistent,
+                          "internalQueueId": one.internal_id}
+                         for one in sorted(storages, key=lambda one: -one.bytes)]}
+
+
+def _domain_info(result: results.DomainInfo) -> Tree:
+    domain = result.domain
+    return {"name": domain.name, "configJson": domain.config_json, "clusterName": domain.cluster,
+            "capacityMeter": _meter(domain.meter), "queueUris": [queue.uri for queue in domain.queues],
+            "storageContent": _storages(one for one in domain.storages if one.messages)}
+
+
+def _purge_report(result: results.PurgeReport) -> Tree:
+    rows: list[Tree] = [{"queue": {"queueUri": row.uri, "appId": row.app_id, "appKey": row.app_key,
+                                   "numMessagesPurged": row.messages, "numBytesPurged": row.bytes}}
+                        for row in sorted(result.purged, key=lambda row: -row.bytes)]
+    return {"queues": rows + [{"error": {"message": message}} for message in result.errors]}
+
+
+def _queue_contents(result: results.QueueContents) -> Tree:
+    return {"messages": [{"guid": message.guid, "sizeBytes": message.size,
+                          "arrivalTimestamp": _timestamp(message.arrived)} for message in result.messages],
+            "offset": result.offset, "totalQueueMessages": result.total}
+
+
+def _substream(substream: SubstreamState) -> Tree:
+    windows = []
+    for sub in substream.subscriptions:
+        window = window_states(sub)
+        messages_ratio = whole_ratio(window.messages_high, sub.max_messages)
+        bytes_ratio = whole_ratio(window.bytes_high, sub.max_bytes)
+        windows.append({
+            "state": window.state, "messagesState": window.messages_state, "numMessages": sub.messages,
+            "messagesLowWatermarkRatio": messages_ratio, "messagesHighWatermarkRatio": messages_ratio,
+            "messagesCapacity": sub.max_messages, "bytesState": window.bytes_state, "numBytes": sub.bytes,
+            "bytesLowWatermarkRatio": bytes_ratio, "bytesHighWatermarkRatio": bytes_ratio,
+            "bytesCapacity": sub.max_bytes})
+    tree: Tree = {"subId": substream.sub_id, "appId": substream.app_id,
+                  "parametersJson": stream_parameters(substream), "unconfirmedMonitors": windows}
+    if windows:
+        tree["numUnconfirmedMessages"] = substream.unconfirmed
+    return tree
+
+
+def _handle(handle: HandleState) -> Tree:
+    return {"clientDescription": f"0x{handle.ident:012x}  ~ {handle.client}",
+            "parametersJson": handle_parameters(handle.uri, handle.q_id, handle.flags, handle.read_count,
+                                                handle.write_count, handle.admin_count),
+            "isClientClusterMember": handle.cluster_member,
+            "subStreams": [_substream(substream) for substream in handle.substreams]}
+
+
+def _app(app: AppState) -> Tree:
+    consumers = [{"priority": entry.priority,
+                  "queueHandle": {"clientDescription": entry.client, "parametersJson": "",
+                                  "isClientClusterMember": False, "subStreams": []},
+                  "count": entry.count, "expression": entry.expression} for entry in app.router]
+    return {"appId": app.app_id, "numConsumers": app.consumers, "redeliveryListLength": app.redelivery,
+            "roundRobinRouter": {"consumers": consumers}}
+
+
+def _queue_internals(result: results.QueueInternals) -> Tree:
+    queue = result.queue
+    primary = queue.role is Role.PRIMARY
+    flags = read = write = 0
+    for handle in queue.handles:
+        flags, read, write = flags | handle.flags, read + handle.read_count, write + handle.write_count
+    state = {
+        "uri": queue.uri,
+        "handleParametersJson": handle_parameters(
+            queue.uri, PRIMARY_QUEUE_ID if primary else queue.internal_id, flags, read, write),
+        "streamParametersJson": " [ ]", "id": PRIMARY_QUEUE_ID if primary else queue.internal_id, "key": queue.key,
+        "partitionId": queue.partition_id,
+        "storage": {"numMessages": queue.messages, "numBytes": queue.bytes,
+                    "virtualStorages": [{"appId": app.app_id, "appKey": app.key, "numMessages": app.messages}
+                                        for app in queue.apps if app.key]},
+        "capacityMeter": _meter(queue.meter), "handles": [_handle(handle) for handle in queue.handles]}
+    if primary:
+        consumers = [{"appId": app.app_id, "status": app.status, "isAtEndOfStorage": app.at_end, "appState": _app(app)}
+                     for app in queue.apps]
+        engine: Tree = {"fanout": {"mode": queue.mode, "maxConsumers": queue.max_consumers,
+                                   "consumerStates": consumers}}
+        return {"state": state, "queue": {"localQueue": {"queueEngine": engine}}}
+    upstream = queue.upstream
+    return {"state": state, "queue": {"remoteQueue": {
+        "numPendingPuts": upstream.pending_puts if upstream else 0,
+        "numPendingConfirms": upstream.pending_confirms if upstream else 0, "isPushExpirationTimerScheduled": False,
+        "numUpstreamGeneration": upstream.generation if upstream else 0,
+        "streams": [{"id": ident, "state": name, "genCount": generation}
+                    for ident, name, generation in (upstream.streams if upstream else ())],
+        "queueEngine": {"relay": {
+            "numSubstreams": len(queue.apps),
+            "subStreams": [{"appId": app.app_id, "appKey": app.key, "numMessages": app.messages}
+                           for app in queue.apps],
+            "appStates": [_app(app) for app in queue.apps]}}}}}
+
+
+def _cluster_list(result: results.ClusterList) -> Tree:
+    return {"clusters": [{"locality": "remote" if cluster.remote else "local", "name": cluster.name,
+                          "nodes": [{"hostName": node.name, "nodeId": node.node_id, "dataCenter": node.data_center}
+                                    for node in cluster.nodes]} for cluster in result.clusters]}
+
+
+def _nodes(nodes: Iterable[NodeState]) -> Tree:
+    rows = []
+    for node in nodes:
+        row: Tree = {"description": node.description}
+        if node.connected != "self":
+            row["isAvailable"] = node.connected == "true"
+        rows.append(row | {"status": node.status, "primaryForPartitionIds": list(node.primary_for)})
+    return {"nodes": rows}
+
+
+def _elector(elector: ElectorState) -> Tree:
+    return {"electorState": elector.state, "leaderNode": elector.leader,
+            "leaderMessageSequence": {"electorTerm": elector.term, "sequenceNumber": elector.sequence},
+            "leaderStatus": elector.status}
+
+
+def _partitions(partitions: Iterable[PartitionState]) -> Tree:
+    return {"partitions": [{"numQueuesMapped": part.queues, "numActiveQueues": part.active, "primaryNode": part.primary,
+                            "primaryLeaseId": part.lease, "primaryStatus": part.status} for part in partitions]}
+
+
+def _queues(cluster: ClusterState) -> Tree:
+    return {"storages": [{"queueUri": queue.uri, "queueKey": queue.key, "partitionId": queue.partition_id,
+                          "numMessages": 0, "numBytes": 0, "isPersistent": False,
+                          "internalQueueId": _internal_id(queue)} for queue in cluster.queues]}
+
+
+def _internal_id(queue: AssignedQueue) -> int:
+    names = {"PRIMARY": PRIMARY_QUEUE_ID, "UNASSIGNED": UNASSIGNED_QUEUE_ID}
+    return names[queue.internal_id] if queue.internal_id in names else int(queue.internal_id)
+
+
+def _file(file: FileState) -> Tree:
+    return {"positionBytes": file.used, "sizeBytes": file.total, "outstandingBytes": file.outstanding}
+
+
+def _partition(part: PartitionState) -> Tree:
+    active: Tree = {"dataFile": _file(part.data), "journalFile": _file(part.journal)}
+    if part.qlist is not None:
+        active["qlistFile"] = _file(part.qlist)
+    summary: Tree = {
+        "primaryNodeDescription": part.primary, "primaryLeaseId": part.lease, "sequenceNum": part.sequence,
+        "isAvailable": part.available,
+        "fileSets": [{"dataFileName": part.data_file, "aliasedBlobBufferCount": part.aliased}], "activeFileSet": active,
+        "totalMappedBytes": sum(file["positionBytes"] for file in active.values()),
+        "numOutstandingRecords": part.records, "numUnreceiptedMessages": part.unreceipted,
+        "naglePacketCount": part.batch, "storageContent": _storages(part.storages)}
+    return {"partitionId": part.partition_id, "state": "open", "summary": summary}
+
+
+def _summary(location: str, partitions: Iterable[PartitionState]) -> Tree:
+    return {"clusterFileStoreLocation": location, "fileStores": [_partition(part) for part in partitions]}
+
+
+def _cluster_status(cluster: ClusterState) -> Tree:
+    description = f"Cluster ({cluster.name})"
+    if cluster.remote:
+        active = {"activeNodeDescription": cluster.active_node} if cluster.active_node else {}
+        return {"description": description} | active | {
+            "isHealthy": cluster.healthy, "nodeStatuses": _nodes(cluster.nodes),
+                                "queuesInfo": _queues(cluster)}
+    return {
+        "name": cluster.name, "description": description, "selfNodeDescription": cluster.self_node,
+        "isHealthy": cluster.healthy, "nodeStatuses": _nodes(cluster.nodes),
+        "electorInfo": _elector(cluster.elector), "partitionsInfo": _partitions(cluster.partitions),
+        "queuesInfo": _queues(cluster),
+        "clusterStorageSummary": _summary(cluster.storage_location, cluster.partitions)}
+
+
+def _queue_helper(result: results.QueueHelper) -> Tree:
+    cluster = result.cluster
+    domains: dict[str, int] = {}
+    for queue in cluster.queues:
+        domains[queue.domain] = domains.get(queue.domain, 0) + 1
+    return {
+        "clusterName": cluster.name, "locality": "remote" if cluster.remote else "local",
+        "numQueues": len(cluster.queues), "numQueueKeys": len({queue.key for queue in cluster.queues}),
+        "numPendingReopenQueueRequests": cluster.pending_reopens,
+        "domains": [{"name": name, "numAssignedQueues": count, "loaded": True} for name, count in domains.items()],
+        "queues": [{"uri": queue.uri, "numInFlightContexts": queue.in_flight, "isAssigned": True,
+                    "isPrimaryAvailable": queue.primary_available, "id": _internal_id(queue), "subIds": [],
+                    "partitionId": queue.partition_id, "primaryNodeDescription": queue.primary, "key": queue.key,
+                    "isCreated": queue.created, "contexts": []} for queue in cluster.queues]}
+
+
+def _tunable(tunable: results.Tunable) -> Tree:
+    return {"name": tunable.name, "value": _value(tunable.value), "description": tunable.description}
+
+
+_BUILDERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    results.Success: ("success", lambda result: {}),
+    results.Error: ("error", lambda result: {"message": result.message}),
+    results.HelpText: ("help", _help),
+    results.DomainInfo: ("domainInfo", _domain_info),
+    results.PurgeReport: ("purgedQueues", _purge_report),
+    results.QueueContents: ("queueContents", _queue_contents),
+    results.QueueInternals: ("queueInternals", _queue_internals),
+    results.Stats: ("stats", lambda result: json.dumps(result.tree, separators=(",", ":"))),
+    results.Tunable: ("tunable", _tunable),
+    results.Tunables: ("tunables", lambda result: {"tunables": [_tunable(one) for one in result.tunables]}),
+    results.TunableConfirmation: ("tunableConfirmation", lambda result: {
+        "name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new)}),
+    results.ClusterList: ("clusterList", _cluster_list),
+    results.ClusterStatus: ("clusterStatus", lambda result: _cluster_status(result.cluster)),
+    results.QueueHelper: ("clusterQueueHelper", _queue_helper),
+    results.StorageSummary: ("clusterStorageSummary", lambda result: _summary(result.location, result.partitions)),
+    results.StorageContent: ("storageContent", lambda result: _storages(one for one in result.storages
+                                                                        if one.messages)),
+    results.BrokerConfig: ("brokerConfig", lambda result: {"asJSON": result.as_json}),
+}

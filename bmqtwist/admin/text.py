@@ -1,0 +1,433 @@
+"""Answers of admin commands as text for people. Programs compare this text: the layout is the original's to the blank.
+
+One function per kind of answer, found through `_PRINTERS`. Functions return lines; `indent` puts them deeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from bmqtwist.admin import results
+from bmqtwist.admin.commands import TABLE
+from bmqtwist.monitor.snapshot import (
+    AppState,
+    ClusterState,
+    ElectorState,
+    FileState,
+    HandleState,
+    MeterState,
+    NodeState,
+    PartitionState,
+    QueueState,
+    Role,
+    StorageState,
+    SubscriptionState,
+    SubstreamState,
+    UpstreamState,
+)
+from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
+
+Lines = list[str]
+PRIMARY_QUEUE_ID = 0xFFFFFFFE
+UNASSIGNED_QUEUE_ID = 0xFFFFFFFF
+WATERMARK_PERCENT = 80
+_WINDOW_STATES = ("STATE_NORMAL", "STATE_HIGH_WATERMARK", "STATE_FULL")
+STORAGE_HEADER = " QueueKey    Partition    NumMsgs    NumBytes                QueueUri"
+
+
+def print_text(result: results.Result) -> str:
+    """The answer as text."""
+    return _PRINTERS[type(result)](result)
+
+
+def indent(lines: Iterable[str], columns: int) -> Lines:
+    """The lines moved right; empty lines stay empty."""
+    return [" " * columns + line if line else line for line in lines]
+
+
+def quoted(text: str) -> str:
+    """Text between double quotes, with quotes and backslashes escaped."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def handle_parameters(uri: str, q_id: int, flags: int, read_count: int, write_count: int, admin_count: int = 0) -> str:
+    """The parameters of a handle, or of a queue's handles together, in one line."""
+    return (f"[ uri = {quoted(uri)} qId = {q_id} subIdInfo = NULL flags = {flags} readCount = {read_count}"
+            f" writeCount = {write_count} adminCount = {admin_count} ]")
+
+
+def stream_parameters(substream: SubstreamState) -> str:
+    """What a substream was configured with, in one line."""
+    parts = "".join(
+        f"[ sId = {sub.s_id} expression = [ version = {sub.version} text = {quoted(sub.text)} ] consumers = [ ["
+        f" maxUnconfirmedMessages = {sub.max_messages} maxUnconfirmedBytes = {sub.max_bytes}"
+        f" consumerPriority = {sub.priority} consumerPriorityCount = {sub.count} ] ] ] "
+        for sub in substream.subscriptions)
+    return f"[ appId = {quoted(substream.app_id)} subscriptions = [ {parts}] ]"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A subscription's unconfirmed messages and bytes judged against its limits; low and high watermarks coincide."""
+
+    state: str
+    messages_state: str
+    bytes_state: str
+    messages_high: int
+    bytes_high: int
+
+
+def window_states(sub: SubscriptionState) -> Window:
+    """Judge a subscription's window."""
+    messages_high = -(-sub.max_messages * WATERMARK_PERCENT // 100)
+    bytes_high = sub.max_bytes * WATERMARK_PERCENT // 100
+    messages_state = _window_state(sub.messages, messages_high, sub.max_messages)
+    bytes_state = _window_state(sub.bytes, bytes_high, sub.max_bytes)
+    return Window(max(messages_state, bytes_state, key=_WINDOW_STATES.index), messages_state, bytes_state,
+                  messages_high, bytes_high)
+
+
+def whole_ratio(high: int, limit: int) -> int:
+    """The ratio of a watermark as INTERNALS has it: cut to a whole number, so 1 for the limit itself, else 0."""
+    return 1 if limit and high >= limit else 0
+
+
+def window_text(sub: SubscriptionState, whole_ratios: bool = False) -> str:
+    """A subscription's window in one line: state, then current (low - high - limit) of messages and bytes."""
+    window = window_states(sub)
+    messages_high, bytes_high = window.messages_high, window.bytes_high
+    if whole_ratios:
+        messages_high = whole_ratio(messages_high, sub.max_messages) * sub.max_messages
+        bytes_high = whole_ratio(bytes_high, sub.max_bytes) * sub.max_bytes
+    high, size = grouped(messages_high), pretty_bytes(bytes_high)
+    return (f"{window.state} [Messages ({window.messages_state}): {grouped(sub.messages)}"
+            f" ({high} - {high} - {grouped(sub.max_messages)}), Bytes ({window.bytes_state}): {pretty_bytes(sub.bytes)}"
+            f" ({size} - {size} - {pretty_bytes(sub.max_bytes)})] ")
+
+
+def _window_state(current: int, high: int, limit: int) -> str:
+    normal, warned, full = _WINDOW_STATES
+    return full if current >= limit else warned if current >= high else normal
+
+
+def message_rows(messages: Iterable[results.ListedMessage], offset: int) -> Lines:
+    """The table of LIST: header and one row per message, numbered from `offset`."""
+    rows = [f"{number:>5}: {message.guid}  {pretty_bytes(message.size):>10}  {timestamp_text(message.arrived)}"
+            for number, message in enumerate(messages, offset)]
+    return ["       GUID                              Size        Timestamp (UTC)", *rows]
+
+
+# -- help, domains, queues
+
+
+def _help(result: results.HelpText) -> str:
+    if result.plumbing:
+        return "".join(f"{entry.syntax} - {entry.summary}\n" for entry in TABLE)
+    body = "".join(f"\n    {entry.syntax}\n        {entry.help or entry.summary}" for entry in TABLE)
+    return f"This process responds to the following CMD subcommands:{body}\n"
+
+
+def _meter(meter: MeterState) -> Lines:
+    if meter.disabled:
+        return ["[ ** DISABLED ** ]"]
+    messages = f", reserved: {grouped(meter.messages_reserved)}" if meter.messages_reserved else ""
+    size = f", reserved: {pretty_bytes(meter.bytes_reserved)}" if meter.bytes_reserved else ""
+    lines = [f"{meter.name}:",
+             f"    Messages: [current: {grouped(meter.messages)}, limit: {grouped(meter.message_capacity)}{messages}]",
+             f"    Bytes   : [current: {pretty_bytes(meter.bytes)}, limit: {pretty_bytes(meter.byte_capacity)}{size}]"]
+    return lines + (_meter(meter.parent) if meter.parent else [])
+
+
+def _storages(storages: Iterable[StorageState]) -> Lines:
+    rows = [f"{storage.key} {storage.partition_id:>7}      {grouped(storage.messages):>8}"
+            f"  {pretty_bytes(storage.bytes):>10}    {storage.uri}{'' if storage.persistent else '  (non-persistent)'}"
+            for storage in sorted(storages, key=lambda storage: -storage.bytes)]
+    return [STORAGE_HEADER, *rows] if rows else []
+
+
+def _domain_info(result: results.DomainInfo) -> str:
+    domain = result.domain
+    stored = [storage for storage in domain.storages if storage.messages]
+    return "\n".join([
+        "Domain:", "-------", f"    Name ............: {domain.name}", "    Config ..........:", domain.config_json,
+        f"    Cluster .........: {domain.cluster}", "    Capacity Meter ..: ", *indent(_meter(domain.meter), 8),
+        "    Queues ..........: ", "    ------------------", f"        ActiveQueues ..: {len(domain.queues)}",
+        *(f"           {number}. {queue.uri}" for number, queue in enumerate(domain.queues)), "",
+        "Storage .......", f"    Number of assigned queue-storages: {len(stored)}", *indent(_storages(stored), 8)])
+
+
+def _purge_report(result: results.PurgeReport) -> str:
+    if not result.purged and not result.errors:
+        return "No queue purged."
+    rows = sorted(result.purged, key=lambda row: -row.bytes)
+    lines = [(f"Purged {grouped(sum(row.messages for row in rows))} message(s) for a total of"
+             f" {pretty_bytes(sum(row.bytes for row in rows))} from {len(rows) + len(result.errors)} queue(s):"),
+             "    NumBytes     NumMsgs      AppKey             AppId  QueueName"]
+    lines += [(f"  {pretty_bytes(row.bytes):>10}  {grouped(row.messages):>10}  {row.app_key}  {row.app_id:>16}"
+               f"  {row.uri}") for row in rows]
+    if result.errors:
+        lines += ["Errors encountered: ", *result.errors]
+    return "\n".join(lines)
+
+
+def _queue_contents(result: results.QueueContents) -> str:
+    count = len(result.messages)
+    last = max(result.offset + count - 1, 0)
+    total = pretty_bytes(sum(message.size for message in result.messages))
+    head = f"Printing {count} message(s) [{result.offset}-{last} / {grouped(result.total)}] (total: {total})"
+    return "\n".join([head, *message_rows(result.messages, result.offset)]) + "\n"
+
+
+def _substream(substream: SubstreamState) -> Lines:
+    windows = "".join(" " + window_text(sub, whole_ratios=True) for sub in substream.subscriptions)
+    lines = [f"subId .................: {substream.sub_id}", f"appId .................: {substream.app_id}",
+             f"Stream Parameters .....: {stream_parameters(substream)}", "UnconfirmedMonitors ...:",
+             f"    --------{windows}"]
+    if windows:
+        lines.append(f"UnconfirmedMessages ...: {grouped(substream.unconfirmed)}")
+    return lines
+
+
+def _handle(number: int, handle: HandleState) -> Lines:
+    parameters = handle_parameters(handle.uri, handle.q_id, handle.flags, handle.read_count, handle.write_count,
+                                   handle.admin_count)
+    body = [f"Handle Parameters .....: {parameters}",
+            f"IsClientClusterMember .: {str(handle.cluster_member).lower()}"]
+    for substream in handle.substreams:
+        body += _substream(substream)
+    return [f"{number}. 0x{handle.ident:012x}  ~ {handle.client}", *indent(body, 4)]
+
+
+def _router(app: AppState) -> Lines:
+    entries: Lines = []
+    for entry in app.router:
+        entries += ["[", f"    priority = {entry.priority}", "    queueHandle = [",
+                    f"        clientDescription = {quoted(entry.client)}", '        parametersJson = ""',
+                    "        isClientClusterMember = false", "        subStreams = [", "        ]", "    ]",
+                    f"    count = {entry.count}", f"    expression = {quoted(entry.expression)}", "]"]
+    return ["[", "    consumers = [", *indent(entries, 8), "    ]", "]"]
+
+
+def _app(app: AppState) -> Lines:
+    return [f"Consumers .........: {app.consumers}", f"RedeliveryList ....: {app.redelivery}",
+            "RoundRobinRouter ..:", *indent(_router(app), 4)]
+
+
+def _local_queue(queue: QueueState) -> Lines:
+    lines = [f"FanoutQueueEngine ({queue.mode}):", "-----------------"]
+    if queue.max_consumers:
+        lines.append(f"     (maxConsumers: {queue.max_consumers})")
+    width = max((len(app.app_id) for app in queue.apps), default=0)
+    for app in queue.apps:
+        at_end = "" if app.status == "unauthorized" else f", StorageIter.atEnd={str(app.at_end).lower()}"
+        lines += [f"    {app.app_id:<{width}}: status={app.status}{at_end}", "    " + "-" * width,
+                  *indent(_app(app), 8)]
+    return ["LocalQueue:", "-----------", *indent(lines, 4)]
+
+
+def _remote_queue(queue: QueueState) -> Lines:
+    upstream = queue.upstream or UpstreamState()
+    lines = [f"Pending PUTs .......................: {upstream.pending_puts} items",
+             f"Pending CONFIRMs ...................: {upstream.pending_confirms} items",
+             "Has PUSH expiration timer scheduled : no",
+             f"Upstream generation count ..........: {upstream.generation}", "Streams ............................: "]
+    lines += [f"    [Id: {ident}, state: {state}, genCount: {generation}]"
+              for ident, state, generation in upstream.streams]
+    lines += ["", "RelayQueueEngine:", "-----------------", f"    Num SubStreams ....: {len(queue.apps)}"]
+    lines += [f"        [{app.app_id}] - [{app.key}] : {app.messages}" for app in queue.apps]
+    for app in queue.apps:
+        lines += [f"    App: {app.app_id}", "    -----------------", *indent(_app(app), 8)]
+    return ["RemoteQueue:", "------------", *indent(lines, 4)]
+
+
+def _queue_internals(result: results.QueueInternals) -> str:
+    queue = result.queue
+    flags = read = write = 0
+    for handle in queue.handles:
+        flags, read, write = flags | handle.flags, read + handle.read_count, write + handle.write_count
+    primary = queue.role is Role.PRIMARY
+    lines = ["Queue Internals", "---------------", "    State:", "    ------",
+             f"        URI ...............: {queue.uri}",
+             "        Handle Parameters .: "
+             + handle_parameters(queue.uri, PRIMARY_QUEUE_ID if primary else queue.internal_id, flags, read, write),
+             "        Stream Parameters .:  [ ]",
+             f"        Id/Key ............: {'primary' if primary else queue.internal_id} ~ {queue.key}",
+             f"        PartitionId .......: {queue.partition_id}",
+             f"        Storage ...........: {grouped(queue.messages)} messages, {pretty_bytes(queue.bytes)}",
+             f"            Num virtual storages: {len(queue.apps)}",
+             *(f"            {app.app_id} : [appKey: {app.key}, numMessages: {grouped(app.messages)}]"
+               for app in queue.apps if app.key),
+             "        Capacity Meter ....:", *indent(_meter(queue.meter), 12), "",
+             "    QueueHandleCatalog:", "    -------------------", f"            {len(queue.handles)} handles:"]
+    for number, handle in enumerate(queue.handles, 1):
+        lines += indent(_handle(number, handle), 16)
+    lines += ["", *indent(_local_queue(queue) if primary else _remote_queue(queue), 4)]
+    return "\n".join(lines) + "\n\n"
+
+
+# -- clusters
+
+
+def _cluster_list(result: results.ClusterList) -> str:
+    text = "The following clusters are active:"
+    for cluster in result.clusters:
+        rows = "".join(f"\n        {node.name:<20}{node.node_id:<7}{node.data_center:<14}" for node in cluster.nodes)
+        text += f"\n    [{'REMOTE' if cluster.remote else 'LOCAL':<6}] {cluster.name}:{rows}\n"
+    return text
+
+
+def _nodes(nodes: Iterable[NodeState]) -> Lines:
+    lines = ["Nodes", "-----"]
+    for node in nodes:
+        lines += [node.description, f"    IsConnected: {node.connected}", f"    Node Status: {node.status}"]
+        if node.primary_for:
+            lines.append(f"    Primary for partitions: [ {', '.join(map(str, node.primary_for))} ]")
+    return lines
+
+
+def _elector(elector: ElectorState) -> Lines:
+    return ["Elector", "-------", f"Self State            : {elector.state}",
+            f"Leader Node           : {elector.leader}",
+            f"LSN: [ electorTerm = {elector.term} sequenceNumber = {elector.sequence} ]",
+            f"Leader Status         : {elector.status}"]
+
+
+def _partitions(partitions: Iterable[PartitionState]) -> Lines:
+    lines = ["Partitions", "----------"]
+    for part in partitions:
+        lines += [f"PartitionId: {part.partition_id}",
+                  f"    Num Queues    : mapped ({grouped(part.queues)}), active ({grouped(part.active)})",
+                  f"    Primary Node   : {part.primary}", f"    Primary LeaseId: {part.lease}",
+                  f"    Primary Status : {part.status}"]
+    return lines
+
+
+def _queues(cluster: ClusterState) -> Lines:
+    lines = ["Queues", "------", f"Num Queues: {grouped(len(cluster.queues))}"]
+    if cluster.queues:
+        lines.append(" QueueKey    Partition    Internal QueueId          QueueUri")
+    return lines + [f"{queue.key} {queue.partition_id:>7}      {queue.internal_id:>15}       {queue.uri}"
+                    for queue in cluster.queues]
+
+
+def _file(label: str, file: FileState) -> str:
+    percent = file.used * 100 // file.total if file.total else 0
+    return (f"{label}(used/total): {pretty_bytes(file.used)} / {pretty_bytes(file.total)}  ({percent} %)."
+            f" Outstanding bytes: {grouped(file.outstanding)}")
+
+
+def _partition_summary(part: PartitionState) -> Lines:
+    lines = [f"Partition [{part.partition_id}]:", "----------------",
+             (f"    Primary Node: {part.primary}, PSN: [ primaryLeaseId = {part.lease}"
+              f" sequenceNumber = {part.sequence}]"),
+             f"    IsAvailable: {str(part.available).lower()}", f"    Total maintained file sets: {part.file_sets}", "",
+             "    Aliased payload count: ", f"        {part.data_file} : {part.aliased}", "",
+             "    Active file set details: ", "        " + _file("Data file size    ", part.data),
+             "        " + _file("Journal file size ", part.journal)]
+    mapped = part.data.used + part.journal.used
+    if part.qlist is not None:
+        lines.append("        " + _file("Qlist file size   ", part.qlist))
+        mapped += part.qlist.used
+    lines += ["", f"    Total mapped size      : {pretty_bytes(mapped)}",
+              f"    Num outstanding records: {grouped(part.records)}",
+              f"    Num unreceipted messages: {grouped(part.unreceipted)}",
+              f"    Current Nagle count: {part.batch}", "",
+              f"    Number of assigned queue-storages: {grouped(len(part.storages))}"]
+    return lines + indent(_storages(part.storages), 8)
+
+
+def _summary(location: str, partitions: Iterable[PartitionState]) -> Lines:
+    lines = ["Storage Summary:", "----------------", f"    Storage location: {location}", ""]
+    for part in partitions:
+        lines += indent(_partition_summary(part), 4)
+    return lines
+
+
+def _storage_summary(result: results.StorageSummary) -> str:
+    return "\n".join(_summary(result.location, result.partitions)) + "\n"
+
+
+def _cluster_status(result: results.ClusterStatus) -> str:
+    cluster = result.cluster
+    healthy = "Yes" if cluster.healthy else "No"
+    if cluster.remote:
+        lines = ["Cluster", "-------", f"    Cluster name: Cluster ({cluster.name})",
+                 f"    Active node : {cluster.active_node or '* none *'}", f"    Is Healthy  : {healthy}", "",
+                 *_nodes(cluster.nodes), "", *_queues(cluster)]
+        return "\n".join(lines)
+    lines = [f"Cluster ('{cluster.name}') :", "-" * (len(cluster.name) + 14),
+             f"    Cluster name  : Cluster ({cluster.name})", f"    Cluster size  : {len(cluster.nodes)} node(s)",
+             f"    Self Node     : {cluster.self_node}", f"    Is Healthy    : {healthy}"]
+    for section in (_nodes(cluster.nodes), _elector(cluster.elector), _partitions(cluster.partitions),
+                    _queues(cluster), _summary(cluster.storage_location, cluster.partitions)):
+        lines += ["", *indent(section, 4)]
+    return "\n".join(lines) + "\n"
+
+
+def _queue_helper(result: results.QueueHelper) -> str:
+    cluster = result.cluster
+    domains: dict[str, int] = {}
+    for queue in cluster.queues:
+        domains[queue.domain] = domains.get(queue.domain, 0) + 1
+    lines = ["ClusterQueueHelper :", "--------------------",
+             f"    cluster......................: {cluster.name} ({'remote' if cluster.remote else 'local'})",
+             f"    nbQueues.....................: {len(cluster.queues)}",
+             f"    nbQueueKeys..................: {len({queue.key for queue in cluster.queues})}",
+             f"    nbPendingReopenQueueRequests.: {cluster.pending_reopens}", "", "    Domains :", "    ---------"]
+    for name, count in domains.items():
+        lines += [f"        {name}: numAssignedQueues={count}", ""]
+    if not domains:
+        lines.append("")
+    lines += ["    Queues :", "    --------"]
+    for queue in cluster.queues:
+        lines += [f"        {queue.uri}", f"            inFlightContexts.: {queue.in_flight}",
+                  "            assigned.........: true",
+                  f"            primaryAvailable..: {str(queue.primary_available).lower()}",
+                  f"            id...............: {queue.internal_id}", "            subIds...........: ",
+                  f"            partitionId......: {queue.partition_id} (primary: {queue.primary})",
+                  f"            key..............: {queue.key}",
+                  f"            queue............: {'created' if queue.created else '*NOT* created'}",
+                  f"            nbContext........: {queue.contexts}"]
+    return "\n".join(lines)
+
+
+def _storage_content(result: results.StorageContent) -> str:
+    rows = _storages(storage for storage in result.storages if storage.messages)
+    return "\n" + "\n".join(rows) if rows else ""
+
+
+# -- tunables and the rest
+
+
+def _tunables(result: results.Tunables) -> str:
+    width = max((len(tunable.name) for tunable in result.tunables), default=0)
+    return "".join(f"{tunable.name}{'':.<{width - len(tunable.name) + 2}}: {tunable.value}\n    {tunable.description}\n"
+                   for tunable in result.tunables)
+
+
+def _responses(result: results.Responses) -> str:
+    return "".join(f'Response from node "{node}":\n{print_text(answer)}\n\n' for node, answer in result.answers)
+
+
+_PRINTERS: dict[type, Callable[[Any], str]] = {
+    results.Success: lambda result: "SUCCESS",
+    results.Error: lambda result: result.message,
+    results.HelpText: _help,
+    results.DomainInfo: _domain_info,
+    results.PurgeReport: _purge_report,
+    results.QueueContents: _queue_contents,
+    results.QueueInternals: _queue_internals,
+    results.Stats: lambda result: result.text,
+    results.Tunable: lambda result: f"{result.name} = {result.value}",
+    results.Tunables: _tunables,
+    results.TunableConfirmation: lambda result: f"{result.name} set to {result.new} from {result.old}",
+    results.ClusterList: _cluster_list,
+    results.ClusterStatus: _cluster_status,
+    results.QueueHelper: _queue_helper,
+    results.StorageSummary: _storage_summary,
+    results.StorageContent: _storage_content,
+    results.BrokerConfig: lambda result: result.as_json,
+    results.Responses: _responses,
+}

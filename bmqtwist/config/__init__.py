@@ -1,0 +1,1 @@
+"""What configuration files say: every member declared once, read, checked, composed."""

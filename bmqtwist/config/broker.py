@@ -1,0 +1,462 @@
+"""What `bmqbrkrcfg.json` says: every member declared once, with type, default, unit and effect.
+
+The classes are plain data. `declare` reads files into them, `document` prints them, `load` finds the files.
+Clusters are in `clusters`, domains in `domain`; both are re-exported here together with `Configuration`,
+which holds all that a broker knows when it starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+from bmqtwist.config.clusters import (
+    ClusterDefinition,
+    ClusterNode,
+    ClusterProxyDefinition,
+    Clusters,
+    Elector,
+    MessageThrottle,
+    PartitionConfig,
+    QueueOperations,
+)
+from bmqtwist.config.declare import CASELESS, Int32, Int64, Natural, Natural64, Port, UInt64, choice, member
+from bmqtwist.config.domain import Domain, DomainDefinition, DomainVariant, Expression, Limits, Subscription
+from bmqtwist.limits import EVENT_BYTES_MAX
+
+__all__ = ["AppConfig", "Authentication", "Authenticator", "Authorization", "AuthorizationRules", "BmqtwistConfig",
+           "BoundListener", "BrokerConfig", "ClusterDefinition", "ClusterNode", "ClusterProxyDefinition", "Clusters",
+           "Configuration", "Credential", "Domain", "DomainDefinition", "DomainVariant", "Elector", "Expression",
+           "Limits", "Listener", "LogController", "MessageThrottle", "PartitionConfig", "QueueOperations", "Rule",
+           "Setting", "Subscription", "TaskConfig", "TcpInterface", "TlsConfig"]
+
+PASSWORD_HASH_PREFIX = "$scrypt$"  # a BASIC password that starts so is a hash, anything else is plain text
+OUTBOX_BYTES_MAX_DEFAULT = 256 << 20
+PAYLOAD_CACHE_BYTES_DEFAULT = 64 << 20
+UNAUTHENTICATED_SECONDS_DEFAULT = 180
+
+Severity: TypeAlias = Annotated[Literal["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "OFF"], CASELESS]
+
+_ONE_THREAD = "one thread serves all; there are no thread pools to size"
+_NO_ALLOCATOR = "memory is managed by Python"
+
+
+# ---------------------------------------------------------------------------------------------------- taskConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syslog:
+    """taskConfig.logController.syslog"""
+
+    enabled: bool = member("whether to write to syslog", False)
+    app_name: str = member("name of the program in syslog", "")
+    log_format: str = member("format of a record", "")
+    verbosity: str = member("least severe level", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDump:
+    """taskConfig.logController.logDump"""
+
+    record_buffer_size: Int32 = member("size of the buffer of recent records", 32768, unit="B")
+    recording_level: str = member("least severe level kept", "OFF")
+    trigger_level: str = member("level of the record that prints the others", "OFF")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogController:
+    """taskConfig.logController"""
+
+    file_name: str = member("log file; `%T` = time of the start, `%p` = process id; empty = no file", "")
+    file_max_age_days: Int32 = member("log files older than that are deleted; 0 = never", 0, unit="days")
+    rotation_bytes: Int32 = member("a log file that grew to that size is replaced by a new one; 0 = never", 0,
+                                   unit="B")
+    logfile_format: str = member("format of a record in the file: `%d` time, `%t` thread, `%s` severity, `%F:%l` "
+                                 "place in the code, `%c` category, `%m` message, `%a` attributes",
+                                 "%d (%t) %s %F:%l %m\n\n")
+    console_format: str = member("format of a record on stdout", "%d (%t) %s %F:%l %m\n")
+    logging_verbosity: Severity = member("least severe level logged", "INFO")
+    bsls_log_severity_threshold: str = member("level of an internal library of the original", "ERROR",
+                                              ignored="that library does not exist here")
+    console_severity_threshold: Severity = member("least severe level copied to stdout", "INFO")
+    categories: tuple[str, ...] = member("levels of single categories, `EXPR:SEVERITY:COLOR`; EXPR may end in `*`", ())
+    syslog: Syslog = member("copy to syslog", Syslog, ignored="the log goes to the file and to stdout")
+    log_dump: LogDump = member("dump of recent records", LogDump, ignored="records are not buffered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    """taskConfig"""
+
+    allocator_type: Literal["NEWDELETE", "COUNTING", "STACKTRACETEST"] = member(
+        "memory allocator", "NEWDELETE", ignored=_NO_ALLOCATOR)
+    allocation_limit: UInt64 = member("cap of the memory used", 0, unit="B", ignored=_NO_ALLOCATOR)
+    log_controller: LogController = member("the log", LogController)
+
+
+# ---------------------------------------------------------------------------------------------------- dispatcher
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorParameters:
+    """appConfig.dispatcherConfig.*.processorConfig"""
+
+    queue_size: Int32 = member("capacity of a thread's queue", 0, unit="items")
+    queue_size_low_watermark: Int32 = member("notice when it is reached from above", 0, unit="items")
+    queue_size_high_watermark: Int32 = member("notice when it is reached from below", 0, unit="items")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorConfig:
+    """appConfig.dispatcherConfig.{sessions,queues,clusters}"""
+
+    num_processors: Int32 = member("number of threads", 0)
+    processor_config: ProcessorParameters = member("queue of a thread", ProcessorParameters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherConfig:
+    """appConfig.dispatcherConfig"""
+
+    sessions: ProcessorConfig = member("threads for sessions", ProcessorConfig, ignored=_ONE_THREAD)
+    queues: ProcessorConfig = member("threads for queues", ProcessorConfig, ignored=_ONE_THREAD)
+    clusters: ProcessorConfig = member("threads for clusters", ProcessorConfig, ignored=_ONE_THREAD)
+    alarm_timeout_ms: Natural = member("a turn of the event loop that takes longer is an alarm; 0 = off", 180000,
+                                       unit="ms")
+    warning_timeout_ms: Natural = member("a turn of the event loop that takes longer is warned about; 0 = off", 10000,
+                                         unit="ms")
+
+
+# --------------------------------------------------------------------------------------------------------- stats
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prometheus:
+    """appConfig.stats.plugins[].prometheusSpecific"""
+
+    mode: Literal["E_PUSH", "E_PULL"] = member("who opens the connection", "E_PULL")
+    host: str = member("address to push to, or to serve `/metrics` at", "localhost")
+    port: Port = member("port to push to, or to serve `/metrics` at", 8080)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatPlugin:
+    """appConfig.stats.plugins[]"""
+
+    name: str = member("which consumer of metrics", "")
+    queue_size: Int32 = member("capacity of its queue", 10000, unit="items", ignored="metrics are not queued")
+    queue_high_watermark: Int32 = member("notice when the queue is that full", 5000, unit="items",
+                                         ignored="metrics are not queued")
+    queue_low_watermark: Int32 = member("notice when the queue is that empty again", 1000, unit="items",
+                                        ignored="metrics are not queued")
+    publish_interval: Natural = member("time between two publications; 0 = off", 30, unit="s")
+    namespace_prefix: str = member("prepended to the name of each metric", "")
+    hosts: tuple[str, ...] = member("hosts that publish; empty = all", ())
+    instance_id: str = member("label of the instance", "")
+    prometheus_specific: Prometheus | None = member("where Prometheus finds us", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsPrinter:
+    """appConfig.stats.printer"""
+
+    print_interval: Natural = member("time between two prints; 0 = off", 60, unit="s")
+    file: str = member("statistics log; `%T` and `%p` as in the log; JSON goes to `<file>.json`; empty = no file", "")
+    max_age_days: Int32 = member("files older than that are deleted; 0 = never", 0, unit="days")
+    rotate_bytes: Int32 = member("a file that grew to that size is replaced by a new one; 0 = never", 268435456,
+                                 unit="B")
+    rotate_days: Int32 = member("a file of that age is replaced by a new one; 0 = never", 1, unit="days")
+    encoding: Literal["NONE", "TABLE", "JSON", "TABLE_AND_JSON"] = member("what is printed", "TABLE_AND_JSON")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """appConfig.stats"""
+
+    snapshot_interval: Natural = member("sampling period; 0 = no statistics", 1, unit="s")
+    plugins: tuple[StatPlugin, ...] = member("consumers of metrics", ())
+    printer: StatsPrinter = member("statistics log", StatsPrinter)
+
+
+# ------------------------------------------------------------------------------------------------------- network
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeats:
+    """appConfig.networkInterfaces.heartbeats"""
+
+    client: Natural = member("missed intervals before a client's connection is closed; 0 = never", 0,
+                             unit="intervals")
+    downstream_broker: Natural = member("the same for proxies connected to us", 0, unit="intervals")
+    upstream_broker: Natural = member("the same for nodes we are a proxy of", 0, unit="intervals")
+    cluster_peer: Natural = member("the same for nodes of our cluster", 0, unit="intervals")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """appConfig.networkInterfaces.tcpInterface.listeners[]"""
+
+    name: str = member("name in the log")
+    address: str | None = member("address to listen at; absent = loopback, unless the node's endpoint names another "
+                                 "(the original: 0.0.0.0)", None)
+    port: Port = member("port to listen at; 0 = any free one")
+    tls: bool = member("serve TLS with the certificate of tlsConfig", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpInterface:
+    """appConfig.networkInterfaces.tcpInterface"""
+
+    name: str = member("name in the log", "TCPInterface")
+    port: Port = member("port to listen at where `listeners` is empty", 0)
+    io_threads: Int32 = member("number of threads that read and write", 0, ignored=_ONE_THREAD)
+    max_connections: Natural = member("connections accepted at a time; 0 = no limit", 10000)
+    low_watermark: Natural64 = member("a client's output that fell to that size is written to again", 1024, unit="B")
+    high_watermark: Natural64 = member("a client's output beyond that size is warned about and kept aside", 2048,
+                                       unit="B")
+    node_low_watermark: Natural64 = member("the same for nodes of a cluster", 1024, unit="B")
+    node_high_watermark: Natural64 = member("the same for nodes of a cluster", 2048, unit="B")
+    heartbeat_interval_ms: Natural = member("period of heartbeats; 0 = none at all", 3000, unit="ms")
+    listeners: tuple[Listener, ...] = member("listening sockets; all serve the same queues", ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInterfaces:
+    """appConfig.networkInterfaces"""
+
+    heartbeats: Heartbeats = member("when a silent connection counts as dead", Heartbeats)
+    tcp_interface: TcpInterface | None = member("TCP; absent = no listening socket", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """appConfig.tlsConfig"""
+
+    certificate_authority: str = member("file with the certificates that peers' certificates are checked against", "")
+    certificate: str = member("file with our certificate")
+    key: str = member("file with the private key")
+    versions: str = member("allowed versions, separated by commas", "TLSv1.3")
+
+
+# ------------------------------------------------------------------------------------------------------ security
+@choice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingValue:
+    """Value of a setting: exactly one of its members."""
+
+    bool_val: bool | None = member("true or false", None)
+    int_val: Int32 | None = member("integer", None)
+    long_val: Int64 | None = member("integer", None)
+    double_val: float | None = member("number", None)
+    string_val: str | None = member("string; passwords: see \"Passwords\" below", None, secret=True)
+
+    @property
+    def value(self) -> bool | int | float | str:
+        """Whichever member is there."""
+        every = (self.bool_val, self.int_val, self.long_val, self.double_val, self.string_val)
+        return next(value for value in every if value is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a plug-in: `settings[]`"""
+
+    key: str = member("name of the setting")
+    value: SettingValue = member("its value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authenticator:
+    """A plug-in and its settings: `authenticators[]`, `credentialProvider`, `authorizer`"""
+
+    name: str = member("which plug-in")
+    settings: tuple[Setting, ...] = member("its settings", ())
+
+    def setting(self, key: str) -> bool | int | float | str | None:
+        """The value of the last setting of that name; None = not set."""
+        return {setting.key: setting.value.value for setting in self.settings}.get(key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disallow:
+    """appConfig.authentication.anonymousCredential.disallow"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """appConfig.authentication.anonymousCredential.credential"""
+
+    mechanism: str = member("mechanism used for who does not authenticate")
+    identity: str = member("data handed to that mechanism", secret=True)
+
+
+@choice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnonymousCredential:
+    """appConfig.authentication.anonymousCredential"""
+
+    disallow: Disallow | None = member("who does not authenticate is refused", None)
+    credential: Credential | None = member("who does not authenticate is treated as if it had sent this", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authentication:
+    """appConfig.authentication"""
+
+    authenticators: tuple[Authenticator, ...] = member("one per mechanism; none = everybody passes", ())
+    anonymous_credential: AnonymousCredential | None = member("what becomes of who does not authenticate", None)
+    min_threads: Natural = member("threads kept for authentication", 1)
+    max_threads: Natural = member("threads used for authentication at most", 8)
+    credential_provider: Authenticator | None = member("credentials we show to other brokers", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authorization:
+    """appConfig.authorization"""
+
+    authorizer: Authenticator | None = member("who decides; absent = everything is allowed", None)
+
+
+# ------------------------------------------------------------------------------------------------- our extensions
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http:
+    """appConfig.bmqtwist.http"""
+
+    address: str = member("address of the console and metrics", "127.0.0.1")
+    port: Port = member("port of the console and metrics; 0 = off", 0)
+
+
+Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectClusterNode", "ConnectAdmin",
+                            "ExecuteAdminCommand", "QueueRead", "QueueWrite"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """appConfig.bmqtwist.authorization.rules[]"""
+
+    principal: str = member("who: pattern with `*` and `?`, as `BASIC_USER-alice`", "*")
+    actions: tuple[Action, ...] = member("what; `*` = everything", ("*",))
+    domain: str = member("where, for QueueRead and QueueWrite: pattern of the domain with `*` and `?`", "*")
+    effect: Literal["allow", "deny"] = member("the decision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizationRules:
+    """appConfig.bmqtwist.authorization"""
+
+    rules: tuple[Rule, ...] = member("the first rule that matches decides", ())
+    default: Literal["allow", "deny"] = member("the decision where no rule matches", "allow")
+
+
+Durability: TypeAlias = Literal["none", "group", "always"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BmqtwistConfig:
+    """appConfig.bmqtwist: what the original has no member for"""
+
+    durability: Durability = member(
+        "when a message counts as stored: `none` = written to the page cache, survives the end of the process, as the "
+        "original; `group` = after an fdatasync that covers a batch, survives the loss of power; `always` = "
+        "fdatasync in every turn", "group")
+    http: Http = member("console and metrics", Http)
+    outbox_bytes_max: Natural64 = member("output waiting for a client that does not read; beyond it the client is "
+                                         "disconnected; 0 = no limit, as the original", OUTBOX_BYTES_MAX_DEFAULT,
+                                         unit="B")
+    payload_cache_bytes: Natural64 = member("payloads of file-backed queues kept in memory; the others are read back",
+                                            PAYLOAD_CACHE_BYTES_DEFAULT, unit="B")
+    sessions_per_identity_max: Natural = member("sessions of one principal at a time; 0 = no limit", 0)
+    unauthenticated_seconds_max: Natural = member("time from the connection to the end of the negotiation; "
+                                                  "0 = no limit", UNAUTHENTICATED_SECONDS_DEFAULT, unit="s")
+    event_bytes_max: Natural = member("size of one event; a peer that announces more is disconnected",
+                                      EVENT_BYTES_MAX, unit="B")
+    authorization: AuthorizationRules = member("who may do what", AuthorizationRules)
+
+
+# ----------------------------------------------------------------------------------------------------- appConfig
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BmqconfConfig:
+    """appConfig.bmqconfConfig"""
+
+    cache_ttl_seconds: Natural = member("life of a domain file in the cache", 30, unit="s", name="cacheTTLSeconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugins:
+    """appConfig.plugins"""
+
+    libraries: tuple[str, ...] = member("directories with shared libraries", (),
+                                        ignored="plug-ins are built in; shared libraries are not loaded")
+    enabled: tuple[str, ...] = member("names of the plug-ins to start", ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagePropertiesV2:
+    """appConfig.messagePropertiesV2"""
+
+    advertise_v2_support: bool = member("whether clients are told that version 2 properties are understood", True)
+    min_cpp_sdk_version: Natural = member("oldest C++ SDK that is told so", 11207)
+    min_java_sdk_version: Natural = member("oldest Java SDK that is told so", 10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppConfig:
+    """appConfig"""
+
+    broker_instance_name: str = member("name of this broker in negotiation, log and statistics", "default")
+    broker_version: Int32 = member("version of the file's broker", 999999,
+                                   ignored="the version is the program's")
+    config_version: Int32 = member("version of the file, for people", 0)
+    etc_dir: str = member("configuration directory", "", ignored="it is the directory on the command line")
+    host_name: str = member("host name of this broker in negotiation; also finds our node in a cluster", "")
+    host_tags: str = member("tags of the host", "")
+    host_data_center: str = member("data center of the host; a proxy prefers nodes in its own", "")
+    logs_observer_max_size: Int32 = member("size of the buffer of an in-memory log", 0,
+                                           ignored="there is no in-memory log")
+    latency_monitor_domain: str = member("domain of the latency monitor", "bmq.sys.latemon.latency",
+                                         ignored="there is no latency monitor")
+    dispatcher_config: DispatcherConfig = member("event loop", DispatcherConfig)
+    stats: Stats = member("statistics", Stats)
+    network_interfaces: NetworkInterfaces = member("network", NetworkInterfaces)
+    bmqconf_config: BmqconfConfig = member("cache of domain files", BmqconfConfig)
+    plugins: Plugins = member("plug-ins", Plugins)
+    message_properties_v2: MessagePropertiesV2 = member("version 2 message properties", MessagePropertiesV2)
+    configure_stream: bool = member("use the new form of the configure request upstream", False)
+    advertise_subscriptions: bool | None = member("whether clients are told that subscriptions are understood; "
+                                                  "absent = they are (the original: not)", None)
+    route_command_timeout_ms: Natural = member("time for an admin command sent on to other nodes", 3000, unit="ms")
+    authentication: Authentication = member("who may connect", Authentication)
+    authorization: Authorization = member("who may do what", Authorization)
+    tls_config: TlsConfig | None = member("TLS of the listeners that have `tls`", None)
+    bmqtwist: BmqtwistConfig = member("members the original does not know", BmqtwistConfig)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """bmqbrkrcfg.json"""
+
+    task_config: TaskConfig = member("the process", TaskConfig)
+    app_config: AppConfig = member("the broker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundListener:
+    """A listening socket as it will be opened."""
+
+    name: str
+    address: str
+    port: Port
+    tls: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """All that is known at the start: `self_nodes` maps each of our clusters to our node id in it."""
+
+    directory: str
+    broker: BrokerConfig
+    clusters: Clusters
+    self_nodes: dict[str, int]
+    listeners: tuple[BoundListener, ...]
+
+    @property
+    def app(self) -> AppConfig:
+        """appConfig"""
+        return self.broker.app_config
+
+    @property
+    def extension(self) -> BmqtwistConfig:
+        """appConfig.bmqtwist"""
+        return self.broker.app_config.bmqtwist

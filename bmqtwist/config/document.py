@@ -1,0 +1,87 @@
+"""The tables of docs/configuration.md, made from the declarations: `python -m bmqtwist.config.document FILE` writes them
+between the two markers in FILE. A test compares the file with `tables()`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from bmqtwist.config.broker import BrokerConfig, Clusters, DomainVariant
+from bmqtwist.config.declare import Declaration, declarations, is_choice, range_of, words_of
+
+BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+FILES = (("bmqbrkrcfg.json", BrokerConfig), ("clusters.json", Clusters), ("domains/&lt;name&gt;.json", DomainVariant))
+
+
+def tables() -> str:
+    """One heading per file, one table per object, in the order of the members."""
+    parts = []
+    for file, root in FILES:
+        parts.append(f"## {file}\n")
+        seen: set[type] = set()
+        parts += _object(root, "", seen)
+    return "\n".join(parts)
+
+
+def _object(cls: type, path: str, seen: set[type]) -> list[str]:
+    members = declarations(cls)
+    if cls in seen or not members:
+        return []
+    seen.add(cls)
+    lines = [f"### `{path}`\n"] if path else []
+    if is_choice(cls):
+        lines.append("Exactly one of:\n")
+    lines += ["| member | type | default | unit | effect |", "|---|---|---|---|---|"]
+    lines += [_row(declared) for declared in members]
+    lines.append("")
+    for declared in members:
+        if dataclasses.is_dataclass(declared.kind):
+            inner = f"{path}.{declared.name}" if path else declared.name
+            lines += _object(declared.kind, inner + ("[]" if declared.many else ""), seen)  # type: ignore[arg-type]
+    return lines
+
+
+def _row(declared: Declaration) -> str:
+    told = declared.member
+    text = f"*ignored: {told.ignored}.* {told.text}" if told.ignored else told.text
+    cells = (f"`{declared.name}`", _kind(declared), _default(declared), told.unit, text)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _kind(declared: Declaration) -> str:
+    kind: Any = declared.kind
+    if dataclasses.is_dataclass(kind):
+        name = "object"
+    elif declared.enumerated:
+        name = ", ".join(f"`{option}`" for option in words_of(kind))
+    elif kind in (bool, str, float):
+        name = {bool: "bool", str: "string", float: "number"}[kind]
+    else:
+        name = range_of(kind).name
+    return f"array of {name}" if declared.many else name
+
+
+def _default(declared: Declaration) -> str:
+    if declared.mandatory:
+        return "**mandatory**"
+    default = declared.default
+    if default is None or default == () or dataclasses.is_dataclass(default):
+        return ""
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    return f'"{default}"'.replace("\n", "\\n") if isinstance(default, str) else str(default)
+
+
+def refresh(text: str) -> str:
+    """A document with the tables between its markers replaced by the present ones."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.write_text(refresh(target.read_text(encoding="utf-8")), encoding="utf-8")

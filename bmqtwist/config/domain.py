@@ -1,0 +1,177 @@
+"""What `domains/<name>.json` says: a redirect, or a definition with location and parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bmqtwist.config.declare import Int32, Int64, Natural, Natural64, choice, member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fanout:
+    """mode.fanout"""
+
+    app_ids: tuple[str, ...] = member("the apps; each gets every message", (), name="appIDs")
+    publish_app_id_metrics: bool = member("publish metrics per app", True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priority:
+    """mode.priority"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broadcast:
+    """mode.broadcast"""
+
+
+@choice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """mode"""
+
+    fanout: Fanout | None = member("every app gets every message", None)
+    priority: Priority | None = member("one consumer gets a message, the highest priority first", None)
+    broadcast: Broadcast | None = member("every consumer present gets a message; nothing is kept", None)
+
+    @property
+    def kind(self) -> Literal["fanout", "priority", "broadcast"]:
+        """Which of the three."""
+        return "fanout" if self.fanout is not None else "priority" if self.priority is not None else "broadcast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InMemory:
+    """storage.config.inMemory"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileBacked:
+    """storage.config.fileBacked"""
+
+
+@choice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageKind:
+    """storage.config"""
+
+    in_memory: InMemory | None = member("messages die with the node", None)
+    file_backed: FileBacked | None = member("messages are kept in files", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """storage.domainLimits, storage.queueLimits"""
+
+    messages: Int64 = member("quota of messages; one more is admitted")
+    messages_watermark_ratio: float = member("part of the quota that raises an alarm, from 0 to 1", 0.8)
+    bytes: Int64 = member("quota of payload; exceeded by one message at most", unit="B")
+    bytes_watermark_ratio: float = member("part of the quota that raises an alarm, from 0 to 1", 0.8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """storage"""
+
+    domain_limits: Limits = member("quota of all queues of the domain together")
+    queue_limits: Limits = member("quota of each queue")
+    config: StorageKind = member("where messages are kept")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageGroups:
+    """msgGroupIdConfig"""
+
+    rebalance: bool = member("move groups when consumers come and go", False)
+    max_groups: Int32 = member("number of groups", 2147483647)
+    ttl_seconds: Int64 = member("life of a group", 0, unit="s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eventual:
+    """consistency.eventual"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strong:
+    """consistency.strong"""
+
+
+@choice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consistency:
+    """consistency"""
+
+    eventual: Eventual | None = member("ACK when the primary has the message", None)
+    strong: Strong | None = member("ACK and delivery when a majority has the message", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """subscriptions[].expression"""
+
+    version: Literal["E_UNDEFINED", "E_VERSION_1"] = member("language of the text", "E_UNDEFINED")
+    text: str = member("condition on message properties; empty = always true", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """subscriptions[]"""
+
+    app_id: str = member("which app; empty = the only one of a priority or broadcast domain", "")
+    expression: Expression = member("which messages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """definition.parameters"""
+
+    name: str = member("for people; the file's name decides", "")
+    mode: Mode = member("who gets a message")
+    storage: Storage = member("where messages are kept, and how many")
+    max_consumers: Natural = member("consumers per queue; 0 = no limit", 0)
+    max_producers: Natural = member("producers per queue; 0 = no limit", 0)
+    max_queues: Natural = member("queues of the domain; 0 = no limit", 0)
+    msg_group_id_config: MessageGroups | None = member("message groups", None,
+                                                       ignored="message groups exist in no broker")
+    max_idle_time: Natural = member("alarm when a message waits so long undelivered; 0 = off; deletes nothing", 0,
+                                    unit="s")
+    message_ttl: Natural64 = member("life of a message", unit="s")
+    max_delivery_attempts: Natural = member("deliveries of a message before it is dropped as poison; 0 = no limit; "
+                                            "at most 63", 0)
+    deduplication_time_ms: Natural = member("how long a message's GUID is remembered", 300000, unit="ms")
+    consistency: Consistency = member("when a PUT is acknowledged", Consistency(eventual=Eventual()))
+    subscriptions: tuple[Subscription, ...] = member("conditions of the apps", ())
+
+    @property
+    def in_memory(self) -> bool:
+        """Do messages die with the node?"""
+        return self.storage.config.in_memory is not None
+
+    @property
+    def strong(self) -> bool:
+        """Does an ACK wait for a majority?"""
+        return self.consistency.strong is not None
+
+    @property
+    def app_ids(self) -> tuple[str, ...]:
+        """The configured apps of a fanout domain; empty for the other modes."""
+        return self.mode.fanout.app_ids if self.mode.fanout is not None else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainDefinition:
+    """definition"""
+
+    location: str = member("name of the cluster")
+    parameters: Domain = member("the domain")
+
+
+@choice
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainVariant:
+    """domains/<name>.json"""
+
+    definition: DomainDefinition | None = member("the domain", None)
+    redirect: str | None = member("name of another domain that is used instead; that one is no redirect", None)

@@ -1,0 +1,357 @@
+"""Domains by name: files, redirects, caches, and the rules a domain's configuration must keep.
+
+Pure: reading is injected (`DomainSource`, on disk `load.DomainReader`), time is an argument. What goes wrong is raised
+with the category, code and words that a client gets (`Refused`), or the words that an admin gets (`LocalError`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from bmqtwist.config.clusters import ClusterProxyDefinition
+from bmqtwist.config.declare import ConfigError, Finding, decode_text
+from bmqtwist.config.domain import Consistency, Domain, DomainDefinition, DomainVariant, Eventual
+from bmqtwist.config.text import bracketed
+from bmqtwist.errors import Category, LocalError, Refused
+from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
+from bmqtwist.queue.expression import ExpressionError, compile_expression
+from bmqtwist.report import Report
+
+FILES_READ_MAX = 2  # a domain's file, and that of the domain it redirects to
+STAMP_PERIOD_S = 60.0  # how often the configuration directory is looked at for changes
+CONTENT_CHARS_MAX = 1024  # of a file that cannot be decoded, and of the reasons, in the answer
+NAME_CHARS_MAX = 200  # a file name has at most 255 bytes
+CODE_READ, CODE_DECODE, CODE_REDIRECT, CODE_CONFIG = -1, -2, -3, -10
+
+_NAME = re.compile(r"[-a-zA-Z0-9._~]+")
+
+Compile = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class DomainFile:
+    """What a source found: the text, or None with `missing` telling absent from unreadable."""
+
+    path: str
+    text: str | None
+    missing: bool = False
+
+    @property
+    def complaint(self) -> str:
+        """Why there is no text."""
+        if self.missing:
+            return f"Domain file '{self.path}' doesn't exist"
+        return f"Unable to open domain file '{self.path}'"
+
+
+class DomainSource(Protocol):
+    """Where the files of domains are."""
+
+    def read(self, name: str) -> DomainFile:
+        """`domains/<name>.json`"""
+
+    def read_proxy_cluster(self, name: str) -> DomainFile:
+        """`proxyclusters/<name>.json`"""
+
+    def stamp(self) -> int:
+        """Another number when the configuration directory changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Where a domain's name leads: the name behind a redirect, and the cluster."""
+
+    name: str
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDomain:
+    """A domain ready to use."""
+
+    name: str
+    cluster: str
+    config: Domain
+
+
+class DomainProvider:
+    """Answers for names of domains. A loaded domain keeps its configuration until `reconfigure`; the caches here only
+    spare reading a file twice within a short time.
+    """
+
+    def __init__(self, source: DomainSource, cache_ttl_s: float, report: Report,
+                 compile_text: Compile = compile_expression) -> None:
+        self._source, self._ttl_s, self._report, self._compile = source, cache_ttl_s, report, compile_text
+        self._resolved: dict[str, Resolved] = {}
+        self._definitions: dict[str, tuple[float, DomainDefinition]] = {}  # name -> (expiry, content)
+        self._noticed: dict[str, frozenset[str]] = {}  # what was warned about when the file was last read
+        self._stamp = 0
+        self._stamp_due = float("-inf")
+
+    def resolve(self, name: str, now: float) -> Resolved:
+        """Follow a redirect. Refused: E_UNKNOWN with -1 no file, -2 not decodable, -3 too many redirections."""
+        self._look_at_directory(now)
+        known = self._resolved.get(name)
+        if known is not None:
+            self._report.debug("Domain '%s' resolved from cache", name)
+            return known
+        target = name
+        for _ in range(FILES_READ_MAX):
+            variant = self._read_variant(name, target)
+            if variant.definition is not None:
+                self._resolved[name] = resolved = Resolved(target, variant.definition.location)
+                return resolved
+            self._report.info("Redirecting %s to %s", target, variant.redirect)
+            target = variant.redirect or ""
+        raise Refused(Category.E_UNKNOWN,
+                      f"Too many redirections [domain: '{name}, redirections: {FILES_READ_MAX}']", CODE_REDIRECT)
+
+    def definition(self, name: str, now: float) -> DomainDefinition:
+        """The content of a domain's file as written, at most cache_ttl_s old. Refused as in `resolve`."""
+        cached = self._definitions.get(name)
+        if cached is not None and now < cached[0]:
+            return cached[1]
+        self._definitions.pop(name, None)
+        variant = self._read_variant(name, name)
+        if variant.definition is None:
+            raise Refused(Category.E_UNKNOWN, f"invalid domain configuration for domain '{name}' "
+                                              "(not a domain definition)", CODE_DECODE)
+        self._definitions[name] = now + self._ttl_s, variant.definition
+        return variant.definition
+
+    def first_load(self, resolved: Resolved, now: float) -> LoadedDomain:
+        """The configuration of a domain that is not loaded yet, for a member of its cluster.
+
+        Refused: E_REFUSED, -10, where it is not valid.
+        """
+        try:
+            config = normalise(self.definition(resolved.name, now).parameters, resolved, self._report)
+            complaint = validate_definition(config, self._compile)
+            if not complaint:
+                self._warn_of_strangers(resolved.name, config)
+                return LoadedDomain(resolved.name, resolved.cluster, config)
+            reason = "Failed configuring domain"
+        except Refused as refused:
+            complaint, reason = refused.message, "Error decoding configuration"
+        self._report.error("#DOMAINMANAGER_INVALID_CONFIG Domain '%s': %s", resolved.name, complaint)
+        raise Refused(Category.E_REFUSED,
+                      f"Attempt failed. Details: ConfigProvider failed to load domain config [ domain = "
+                      f"'{resolved.name}' configProviderError = '{reason}'' ]", CODE_CONFIG)
+
+    def load(self, name: str, now: float) -> LoadedDomain:
+        """resolve, then first_load."""
+        return self.first_load(self.resolve(name, now), now)
+
+    def reconfigure(self, name: str, loaded: Mapping[str, LoadedDomain], now: float) -> LoadedDomain:
+        """What `DOMAINS RECONFIGURE` makes of a file read afresh; equal to the loaded one = nothing to do.
+
+        `loaded`: the domains in use by name. Raises LocalError with the admin's answer; the old configuration stays.
+        """
+        self._definitions.pop(name, None)
+        if name not in loaded:
+            try:
+                resolved = self.resolve(name, now)
+                if resolved.name not in loaded:
+                    self._definitions.pop(resolved.name, None)
+                    return self.first_load(resolved, now)
+            except Refused:
+                raise LocalError(f"Domain '{name}' doesn't exist") from None
+            name = resolved.name
+            self._definitions.pop(name, None)
+        old = loaded[name]
+        try:
+            parameters = self.definition(name, now).parameters
+        except Refused as refused:
+            raise LocalError(refused.message) from None
+        new = normalise(parameters, Resolved(name, old.cluster), self._report)
+        if new == old.config:
+            return old
+        complaint = validate_definition(new, self._compile) or check_reconfigure(old.config, new)
+        if complaint:
+            raise LocalError(f"error = '{complaint}' config = '{bracketed(new)}'")
+        self._warn_of_strangers(name, new)
+        return LoadedDomain(name, old.cluster, new)
+
+    def proxy_cluster(self, name: str) -> ClusterProxyDefinition:
+        """A proxy cluster from the second place where one may be defined. Refused: E_REFUSED, -10."""
+        file = self._source.read_proxy_cluster(name) if _is_name(name) else DomainFile(name, None, missing=True)
+        notices: list[Finding] = []
+        try:
+            if file.text:
+                return decode_text(ClusterProxyDefinition, file.text, file.path, notices)
+        except ConfigError as error:
+            self._report.error("%s", error)
+        text = f"Fetch proxy definition failed for cluster: '{name}', file: '{file.path}' is not readable or empty"
+        raise Refused(Category.E_REFUSED, f"{text}. Details: cluster = {name} status = [ category = E_REFUSED "
+                                          f'code = {CODE_CONFIG} message = "{text}" ]', CODE_CONFIG)
+
+    def clear_resolver(self, name: str | None = None) -> None:
+        """Forget where a name (None = every name) leads. LocalError: it was not known."""
+        _clear(self._resolved, name)
+
+    def clear_files(self, name: str | None = None) -> None:
+        """Forget the content of a file (None = of all). LocalError: it was not known."""
+        _clear(self._definitions, name)
+
+    def forget(self, name: str) -> None:
+        """Drop everything about a domain that was removed, redirects to it included."""
+        self._definitions.pop(name, None)
+        self._noticed.pop(name, None)
+        self._resolved = {alias: to for alias, to in self._resolved.items() if name not in (alias, to.name)}
+
+    def _look_at_directory(self, now: float) -> None:
+        if now < self._stamp_due:
+            return
+        self._stamp_due = now + STAMP_PERIOD_S
+        stamp = self._source.stamp()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._resolved.clear()
+
+    def _read_variant(self, asked: str, name: str) -> DomainVariant:
+        file = self._source.read(name) if _is_name(name) else DomainFile(name, None, missing=True)
+        if file.text is None:
+            raise Refused(Category.E_UNKNOWN, file.complaint, CODE_READ)
+        notices: list[Finding] = []
+        try:
+            variant = decode_text(DomainVariant, file.text, file.path, notices)
+        except ConfigError as error:
+            reasons, content = str(error)[:CONTENT_CHARS_MAX], file.text[:CONTENT_CHARS_MAX]
+            raise Refused(Category.E_UNKNOWN, f"Error while decoding domain configuration [domain: '{asked}', rc: -1, "
+                          f"error: '{reasons}', from content: '{content}']", CODE_DECODE) from None
+        texts = frozenset(map(str, notices))
+        for text in sorted(texts - self._noticed.get(name, frozenset())):
+            self._report.warn("%s", text)
+        self._noticed[name] = texts
+        return variant
+
+    def _warn_of_strangers(self, name: str, config: Domain) -> None:
+        for app_id in strangers(config):
+            self._report.warn("Domain '%s': subscriptions: appId '%s' is not in appIDs, its subscription is ignored",
+                              name, app_id)
+
+
+def normalise(config: Domain, resolved: Resolved, report: Report) -> Domain:
+    """What can be put right is put right, and said: strong broadcast, strong in memory, too many attempts."""
+    if config.mode.kind == "broadcast" and config.strong:
+        report.alarm("DOMAIN", "%s, %s: A broadcast domain cannot be of strong consistency. Updated this domain's "
+                     "consistency to eventual. Say so in the domain's file to silence this.", resolved.cluster,
+                     resolved.name)
+        config = replace(config, consistency=Consistency(eventual=Eventual()))
+    elif config.in_memory and config.strong:
+        report.warn("%s, %s: strong consistency of a domain in memory outlives no restart", resolved.cluster,
+                    resolved.name)
+    if config.max_delivery_attempts > DELIVERY_ATTEMPTS_MAX:
+        report.warn("%s, %s: maxDeliveryAttempts is %d, at most %d are counted: taken as %d", resolved.cluster,
+                    resolved.name, config.max_delivery_attempts, DELIVERY_ATTEMPTS_MAX, DELIVERY_ATTEMPTS_MAX)
+        config = replace(config, max_delivery_attempts=DELIVERY_ATTEMPTS_MAX)
+    return config
+
+
+def validate_definition(config: Domain, compile_text: Compile = compile_expression) -> str:
+    """Why a configuration cannot be used, all reasons of the first kind found; empty = it can."""
+    checks = (_check_limits(config), _check_subscriptions(config, compile_text), _check_mode(config))
+    return next((complaint for complaint in checks if complaint), "")
+
+
+def check_reconfigure(old: Domain, new: Domain) -> str:
+    """Why `new` cannot replace `old`; empty = it can."""
+    if old.mode.kind != new.mode.kind:
+        return (f"Reconfiguration of domain routing mode is not allowed (was '{bracketed(old.mode)}', changed to "
+                f"'{bracketed(new.mode)}')")
+    if old.in_memory != new.in_memory:
+        return (f"Reconfiguration of storage type is not allowed (was '{bracketed(old.storage.config)}', changed to "
+                f"'{bracketed(new.storage.config)})")
+    return ""
+
+
+def _check_limits(config: Domain) -> str:
+    complaints = []
+    for limits in (config.storage.domain_limits, config.storage.queue_limits):
+        for name, ratio in (("messagesWatermarkRatio", limits.messages_watermark_ratio),
+                            ("bytesWatermarkRatio", limits.bytes_watermark_ratio)):
+            if not 0 <= ratio <= 1:
+                complaints.append(f"'{name}' must be in range [0; 1], got: {ratio:g}")
+        for name, count in (("messages", limits.messages), ("bytes", limits.bytes)):
+            if count < 0:
+                complaints.append(f"'{name}' must not be negative, got: {count}")
+    return "\n".join(complaints)
+
+
+def _check_subscriptions(config: Domain, compile_text: Compile) -> str:
+    complaints = []
+    for subscription in config.subscriptions:
+        expression = subscription.expression
+        if expression.version != "E_VERSION_1":
+            complaints.append(f"Unsupported version: [ expression: {bracketed(expression)} ]")
+        elif expression.text:
+            try:
+                compile_text(expression.text)
+            except ExpressionError as error:
+                complaints.append(f"Expression validation failed: [ expression: {bracketed(expression)}, rc: "
+                                  f'{error.code}, reason: "{error.message}" ]')
+    app_ids = [subscription.app_id for subscription in config.subscriptions]
+    if len(set(app_ids)) != len(app_ids):
+        complaints.append("Two subscriptions are of the same appId")
+    if config.mode.kind != "fanout" and any(app_ids):
+        complaints.append(f"A subscription of a {config.mode.kind} domain must have an empty appId")
+    return "\n".join(complaints)
+
+
+def _check_mode(config: Domain) -> str:
+    if config.mode.kind == "broadcast" and not config.in_memory:
+        return "A broadcast domain must have its storage in memory"
+    if len(set(config.app_ids)) != len(config.app_ids) or "" in config.app_ids:
+        return "'appIDs' must be different from each other and not empty"
+    return ""
+
+
+def strangers(config: Domain) -> list[str]:
+    """Apps that a fanout domain has a subscription for but does not list."""
+    if config.mode.kind != "fanout":
+        return []
+    return [each.app_id for each in config.subscriptions if each.app_id not in config.app_ids]
+
+
+def check_domain_text(file: DomainFile, problems: list[Finding], warnings: list[Finding],
+                      lines: dict[tuple[str, str], int] | None = None) -> DomainVariant | None:
+    """Add what is wrong with the file of one domain to the two lists; None = it cannot be used."""
+    if file.text is None:
+        problems.append(Finding(file.path, 0, "", file.complaint))
+        return None
+    try:
+        variant = decode_text(DomainVariant, file.text, file.path, warnings, lines)
+    except ConfigError as error:
+        problems += error.findings
+        return None
+    if variant.definition is None:
+        return variant
+    config, path = variant.definition.parameters, "definition.parameters"
+    complaint = validate_definition(config)
+    if complaint:
+        problems += [Finding(file.path, 0, path, line) for line in complaint.splitlines()]
+        return None
+    warnings += [Finding(file.path, 0, f"{path}.subscriptions", f"appId '{app_id}' is not in appIDs, its subscription "
+                         "is ignored") for app_id in strangers(config)]
+    if config.mode.kind == "broadcast" and config.strong:
+        warnings.append(Finding(file.path, 0, f"{path}.consistency", "a broadcast domain cannot be strong; taken as "
+                                "eventual"))
+    if config.max_delivery_attempts > DELIVERY_ATTEMPTS_MAX:
+        warnings.append(Finding(file.path, 0, f"{path}.maxDeliveryAttempts", f"found {config.max_delivery_attempts}; "
+                                f"taken as {DELIVERY_ATTEMPTS_MAX}"))
+    return variant
+
+
+def _is_name(name: str) -> bool:
+    """Names of files only: whoever asks must not leave the directory."""
+    return len(name) <= NAME_CHARS_MAX and _NAME.fullmatch(name) is not None
+
+
+def _clear(cache: dict[str, Resolved] | dict[str, tuple[float, DomainDefinition]], name: str | None) -> None:
+    if name is None:
+        cache.clear()
+    elif cache.pop(name, None) is None:
+        raise LocalError(f"Domain '{name}' doesn't exist")

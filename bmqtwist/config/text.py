@@ -1,0 +1,75 @@
+"""Configuration objects in print: as plain data, as JSON the way admin answers show it, and as the `[ a = 1 ]` of
+error messages. All three follow the declarations, so a new member appears without a word here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from bmqtwist.config.declare import declarations
+
+MASK = "***"
+
+
+def plain(value: Any, secret: bool = False) -> Any:
+    """Dictionaries, lists and scalars with the names of the file; absent members are left out, secrets are masked.
+
+    >>> from bmqtwist.config.broker import Credential
+    >>> plain(Credential(mechanism="BASIC", identity="alice:secret"))
+    {'mechanism': 'BASIC', 'identity': '***'}
+    """
+    if isinstance(value, tuple):
+        return [plain(each, secret) for each in value]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return MASK if secret else value
+    members = ((declared, getattr(value, declared.attribute)) for declared in declarations(type(value)))
+    return {declared.name: plain(inner, declared.member.secret) for declared, inner in members if inner is not None}
+
+
+def pretty_json(value: Any) -> str:
+    """Two blanks per level, an empty object over three lines, empty arrays left out, a newline at the end."""
+    return _pretty(plain(value), "") + "\n"
+
+
+def _pretty(value: Any, margin: str) -> str:
+    inner = margin + "  "
+    if isinstance(value, dict):
+        lines = [f"{inner}{json.dumps(name)}: {_pretty(each, inner)}" for name, each in value.items() if each != []]
+        return "{\n" + ",\n".join(lines) + "\n" + margin + "}"
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + _pretty(each, inner) for each in value) + "\n" + margin + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def bracketed(value: Any) -> str:
+    """`[ name = value ]` on one line: strings quoted, absent members as NULL, an empty object as nothing.
+
+    >>> from bmqtwist.config.domain import Broadcast, Fanout, Mode
+    >>> bracketed(Mode(broadcast=Broadcast()))
+    '[ broadcast =  ]'
+    >>> bracketed(Mode(fanout=Fanout(app_ids=("foo", "bar"))))
+    '[ fanout = [ appIDs = [ "foo" "bar" ] publishAppIdMetrics = true ] ]'
+    """
+    if isinstance(value, tuple):
+        return f"[ {''.join(bracketed(each) + ' ' for each in value)}]"
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, float):
+        return f"{value:g}"
+    if not dataclasses.is_dataclass(value):
+        return str(value)
+    parts = []
+    kind: type = type(value)
+    for declared in declarations(kind):
+        inner = getattr(value, declared.attribute)
+        if inner is None and getattr(value, "IS_CHOICE", False):
+            continue
+        shown = inner if declared.enumerated else bracketed(inner)
+        parts.append(f"{declared.name} = {shown} ")
+    return f"[ {''.join(parts)}]" if parts else ""

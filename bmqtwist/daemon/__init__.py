@@ -1,0 +1,1 @@
+"""The broker as a process: the service, the reactor, the control pipe, housekeeping."""

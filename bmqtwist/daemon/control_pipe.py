@@ -1,0 +1,108 @@
+"""The control pipe: a named pipe whose lines are commands, and a file that keeps them.
+
+    CMD <admin command>      the answer goes to the log
+
+From the reactor: doRead. Only the user who runs the broker may write.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.python.failure import Failure
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+from bmqtwist.errors import LocalError
+from bmqtwist.logs.format import date_text
+from bmqtwist.monitor.tables import interval_text
+from bmqtwist.report import Report
+
+LINE_BYTES_MAX = 65536  # a line beyond that is dropped
+SOURCE = "MTRAP"  # who a command came from, as the log says it
+
+
+@implementer(IReadDescriptor)
+class ControlPipe:
+    """The pipe at `path`; commands are kept in `history_path`. `run(command, source)` answers one."""
+
+    def __init__(self, reactor: Any, path: str, history_path: str, run: Callable[[str, str], str],
+                 report: Report) -> None:
+        self._reactor, self._path, self._history_path = reactor, path, history_path
+        self._run, self._report = run, report
+        self._buffer = b""
+        self._descriptor = -1
+
+    def open(self) -> None:
+        """Make the pipe and listen; LocalError if something else is in its place."""
+        try:
+            if os.path.lexists(self._path):
+                if not stat.S_ISFIFO(os.lstat(self._path).st_mode):
+                    raise LocalError(f"'{self._path}' is in the way of the control pipe: remove it.")
+                os.unlink(self._path)
+            os.mkfifo(self._path, 0o600)
+            # opened for writing as well, so that it does not end when a writer closes it
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise LocalError(f"The control pipe '{self._path}' cannot be made: {error.strerror or error}.") from None
+        self._reactor.addReader(self)
+
+    def close(self) -> None:
+        """Remove the pipe."""
+        if self._descriptor >= 0:
+            self._reactor.removeReader(self)
+            os.close(self._descriptor)
+            self._descriptor = -1
+            try:
+                os.unlink(self._path)
+            except OSError:
+                pass  # somebody was quicker
+
+    def fileno(self) -> int:
+        """For the reactor."""
+        return self._descriptor
+
+    def logPrefix(self) -> str:
+        """For the reactor."""
+        return "control pipe"
+
+    def connectionLost(self, reason: Failure) -> None:
+        """From the reactor, at its end."""
+        self.close()
+
+    def doRead(self) -> None:
+        """From the reactor: somebody wrote."""
+        try:
+            self._buffer += os.read(self._descriptor, LINE_BYTES_MAX)
+        except BlockingIOError:
+            return
+        *lines, self._buffer = self._buffer.split(b"\n")
+        if len(self._buffer) > LINE_BYTES_MAX:
+            self._report.error("Error processing command [rc: -1]: a line of more than %d bytes", LINE_BYTES_MAX)
+            self._buffer = b""
+        for line in lines:
+            text = line.decode("utf-8", "replace").strip()
+            if text:
+                self._take(text)
+
+    def _take(self, text: str) -> None:
+        self._keep(text)
+        verb, _, command = text.partition(" ")
+        if verb.upper() != "CMD" or not command.strip():
+            self._report.error("Error processing command [rc: -1]: '%s' is not of the form 'CMD <command>'", text)
+            return
+        begun = time.monotonic()
+        answer = self._run(command.strip(), SOURCE)
+        self._report.info("Command '%s' processed successfully in %s:\n%s", text,
+                          interval_text(round((time.monotonic() - begun) * 1e9)), answer)
+
+    def _keep(self, text: str) -> None:
+        try:
+            with open(self._history_path, "a", encoding="utf-8") as file:
+                file.write(f"{date_text(time.time())} {text}\n")
+        except OSError as error:
+            self._report.warn("'%s' cannot be written: %s", self._history_path, error)

@@ -1,0 +1,21 @@
+"""What the operating system says about this process."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from bmqtwist.monitor.snapshot import ProcessState
+
+
+def process_state(loop_lag: float, loop_lag_max: float) -> ProcessState:
+    """The process now; memory is 0 where there is no /proc."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        virtual, resident = (int(number) * os.sysconf("SC_PAGE_SIZE") for number in pages[:2])
+    except (OSError, ValueError):
+        virtual = resident = 0
+    return ProcessState(usage.ru_utime, usage.ru_stime, resident, virtual, usage.ru_minflt, usage.ru_majflt,
+                        usage.ru_nswap, usage.ru_nvcsw, usage.ru_nivcsw, loop_lag, loop_lag_max)

@@ -1,0 +1,239 @@
+"""What performs: joins one broker to a reactor, its connections, its worker threads and the clock.
+
+From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
+From the broker (`node.broker.Performer`): turn_due, sync, authenticate, write, finish, read, dump.
+
+However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
+is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
+message.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+
+from bmqtwist.errors import LocalError
+from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
+from bmqtwist.link.session import Session
+from bmqtwist.link.tcp import Connection
+from bmqtwist.report import Report
+from bmqtwist.storage.partition import Partition
+
+if TYPE_CHECKING:
+    from bmqtwist.node.broker import Broker
+
+DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
+LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
+
+
+class ReactorPerformer:
+    """One broker on one reactor. `broker` is set by whoever builds both."""
+
+    broker: Broker
+
+    def __init__(self, reactor: Any, report: Report, connections_max: int, auth_threads: tuple[int, int],
+                 warn_after_s: float, alarm_after_s: float) -> None:
+        self.reactor, self.report, self.connections_max = reactor, report, connections_max
+        self.lag = self.lag_max = 0.0  # seconds the event loop was late: last, and largest so far
+        self._warn_after, self._alarm_after = warn_after_s, alarm_after_s
+        least, most = auth_threads
+        self._disk = ThreadPool(0, 4, "storage")
+        self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
+        self._turn_due = False
+        self._round: Callable[[float | None], None] = lambda delay: None
+        self._tick_call: Any = None
+        self._tick_at = float("inf")
+        self._lag_call: Any = None
+        self._refused_at = float("-inf")
+        self._running = False
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads and the clock."""
+        self._disk.start()
+        self._judges.start()
+        self._round, self.reactor.doIteration = self.reactor.doIteration, self._iterate
+        self._running = True
+        self._measure_lag(time.monotonic())
+        self._arm()
+
+    def stop(self) -> None:
+        """Stop clock and threads; waits for what runs in them."""
+        if self._running:
+            self.reactor.doIteration = self._round
+        self._running = False
+        for call in (self._tick_call, self._lag_call):
+            if call is not None and call.active():
+                call.cancel()
+        self._judges.stop()
+        self._disk.stop()
+
+    # -- turns and ticks --------------------------------------------------------------------------------------------
+
+    def turn_due(self) -> None:
+        """A turn at the end of this round of the reactor."""
+        self._turn_due = True
+
+    def _iterate(self, delay: float | None) -> None:
+        """One round of the reactor, and the turn that is due then."""
+        self._round(0 if self._turn_due else delay)
+        if self._turn_due:
+            self._turn_due = False
+            self.broker.turn(time.monotonic())
+            self._arm()
+
+    def _tick(self) -> None:
+        self._tick_call, self._tick_at = None, float("inf")
+        self.broker.tick(time.monotonic())
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline = self.broker.next_deadline()
+        if deadline is None or deadline == self._tick_at or not self._running:
+            return
+        delay = max(0.0, deadline - time.monotonic())
+        if self._tick_call is None:
+            self._tick_call = self.reactor.callLater(delay, self._tick)
+        else:
+            self._tick_call.reset(delay)
+        self._tick_at = deadline
+
+    def _measure_lag(self, due: float) -> None:
+        now = time.monotonic()
+        self.lag = max(0.0, now - due)
+        self.lag_max = max(self.lag_max, self.lag)
+        if self._alarm_after and self.lag >= self._alarm_after:
+            self.report.alarm("DISPATCHER", "The event loop was busy for %.3f s", self.lag)
+        elif self._warn_after and self.lag >= self._warn_after:
+            self.report.warn("The event loop was busy for %.3f s", self.lag)
+        if self._running:
+            self._lag_call = self.reactor.callLater(LAG_PERIOD_S, self._measure_lag, now + LAG_PERIOD_S)
+
+    # -- link.tcp.Driver --------------------------------------------------------------------------------------------
+
+    def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
+        """A new connection; None refuses it."""
+        now = time.monotonic()
+        if not self.broker.serving or self.connections_max and len(self.broker.sessions) >= self.connections_max:
+            if now - self._refused_at >= 1.0:
+                self._refused_at = now
+                self.report.warn("Connection of '%s' refused [connections: %d, maxConnections: %d, serving: %s]", peer,
+                                 len(self.broker.sessions), self.connections_max, self.broker.serving)
+            return None
+        session = self.broker.connect(peer, now)
+        session.transport = connection
+        return session
+
+    def received(self, session: Session, data: bytes) -> None:
+        """Bytes for a session; a turn follows."""
+        now = time.monotonic()
+        self._turn_due = True
+        try:
+            session.receive(data, now, self.broker.wall(now))
+        except Exception:  # noqa: BLE001 - our mistake, met by one client: it must not cost the others anything
+            self._slipped(Failure(), f"while serving {session.description}")
+            session.close("#INTERNAL_ERROR %s: closing", session.description)
+
+    def lost(self, session: Session) -> None:
+        """The channel of a session is gone."""
+        now = time.monotonic()
+        session.lost(now, self.broker.wall(now))
+        self.turn_due()
+
+    def drained(self, session: Session) -> None:
+        """A peer that was behind has taken everything."""
+        session.lagging = False
+        session.resume()
+        self.turn_due()
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> object:
+        """Delay a call."""
+        return self.reactor.callLater(seconds, action)
+
+    # -- node.broker.Performer ------------------------------------------------------------------------------------------
+
+    def sync(self, partition: Partition, token: int) -> None:
+        """Run partition.sync() on a thread."""
+        waiting = deferToThreadPool(self.reactor, self._disk, partition.sync)
+        waiting.addCallbacks(lambda _: self._synced(partition, token),
+                             lambda failure: self._sync_failed(partition, token, failure))
+        waiting.addErrback(self._slipped, "after a sync")
+
+    def _synced(self, partition: Partition, token: int) -> None:
+        self.broker.synced(partition, token, time.monotonic())
+        self._arm()
+
+    def _sync_failed(self, partition: Partition, token: int, failure: Failure) -> None:
+        error = failure.value
+        if not isinstance(error, OSError):
+            self._slipped(failure, "in a sync")
+            error = OSError(str(error))
+        self.broker.sync_failed(partition, token, error, time.monotonic())
+        self._arm()
+
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """Run an authenticator on a thread; it cannot fail, only deny."""
+        waiting: Any = deferToThreadPool(self.reactor, self._judges, attempt, effect.authenticator, effect.data,
+                                         effect.peer)
+        waiting.addErrback(lambda failure: Denied(f"Authentication failed: {failure.type.__name__}", -3))
+        waiting.addCallback(self._judged, session, effect.token)
+        waiting.addErrback(self._slipped, "after an authentication")
+
+    def _judged(self, outcome: Outcome, session: Session, token: int) -> None:
+        now = time.monotonic()
+        session.authenticated(token, outcome, now, self.broker.wall(now))
+        self.turn_due()
+
+    def write(self, session: Session, parts: list[bytes]) -> int:
+        """Write to the connection; returns the bytes it has not taken yet."""
+        connection = session.transport
+        if not isinstance(connection, Connection) or connection.session is None:
+            return 0
+        session.channel.out_bytes += connection.write(parts)
+        return connection.waiting_bytes
+
+    def finish(self, session: Session) -> None:
+        """Close the connection once all is written."""
+        if isinstance(session.transport, Connection):
+            session.transport.finish()
+
+    def read(self, session: Session, wanted: bool) -> None:
+        """Go on reading, or stop."""
+        if isinstance(session.transport, Connection):
+            session.transport.read(wanted)
+
+    def dump(self, text: str) -> str:
+        """Keep a text in a file of its own."""
+        try:
+            descriptor, path = tempfile.mkstemp(prefix="")
+            os.fchmod(descriptor, DUMP_MODE)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+        except OSError as error:
+            return f"(not written: {error})"
+        return path
+
+    def _slipped(self, failure: Failure, when: str) -> None:
+        """A mistake of ours outside of any call that would have told it."""
+        self.report.error("Internal error %s: %s", when, failure.getTraceback())
+
+
+def listen(reactor: Any, factory: Any, address: str, port: int, context: Any, backlog: int) -> Any:
+    """Open a listening socket, with TLS if there is a context; LocalError with a sentence if it cannot be had."""
+    from twisted.internet.error import CannotListenError
+
+    try:
+        if context is None:
+            return reactor.listenTCP(port, factory, backlog=backlog, interface=address)
+        return reactor.listenSSL(port, factory, context, backlog=backlog, interface=address)
+    except CannotListenError as error:
+        raise LocalError(f"Cannot listen at '{address}:{port}': {error.socketError}. Is another broker running?") from None

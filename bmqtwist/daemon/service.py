@@ -1,0 +1,303 @@
+"""One broker as a Twisted service: what is opened in which order, and closed in the reverse of it.
+
+    open     storage directories locked, ledger and partitions recovered     what can fail does so here
+    listen   broker and console take connections                             `BMQbrkr started successfully`
+    stop     listeners closed, deliveries stop, confirms awaited, connections closed, files closed, locks released
+                                                                             `BMQbrkr stopped (shutdown took ...)`
+
+From the reactor: startService, stopService (through the application, at SIGINT and SIGTERM), `_wait_for_stop`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
+from twisted.python.failure import Failure
+
+from bmqtwist.admin.executor import AdminExecutor
+from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.config.load import DomainReader
+from bmqtwist.config.provider import DomainProvider
+from bmqtwist.daemon.control_pipe import ControlPipe
+from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.daemon.preflight import find_class
+from bmqtwist.daemon.process import process_state
+from bmqtwist.daemon.reactor import ReactorPerformer, listen
+from bmqtwist.daemon.statistics_log import StatisticsLog
+from bmqtwist.errors import LocalError
+from bmqtwist.ids import make_client_id
+from bmqtwist.link.tcp import ConnectionFactory
+from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.prometheus import Family, families
+from bmqtwist.monitor.snapshot import BrokerState
+from bmqtwist.monitor.statistics import Statistics
+from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
+from bmqtwist.node.broker import Broker, Identity
+from bmqtwist.node.cluster import Cluster
+from bmqtwist.report import Report
+from bmqtwist.security.authenticators import build_security
+from bmqtwist.security.exposure import exposure_warnings
+from bmqtwist.security.tls import server_context
+from bmqtwist.storage.files import RealDisk
+from bmqtwist.storage.fileset import FileSets
+from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.store import File, FileSizes
+
+PROCESS_NAME = "bmqbrkr"
+PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
+BACKLOG = 1024  # connections the kernel keeps until we accept them
+STOP_POLL_S = 0.05
+COLLECT_AFTER_OBJECTS = 100_000  # new containers between two collections of the youngest generation
+DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
+
+
+class StartFailure(LocalError):
+    """The broker cannot start; the message is for the operator."""
+
+
+class BrokerService(Service):
+    """One broker. `sites(service)` makes further (name, factory, address, port) to listen at, the console for one.
+
+    `directory` is where the control pipe is made; None = no pipe.
+    """
+
+    def __init__(self, reactor: Any, configuration: Configuration, warnings: Iterable[object], report: Report,
+                 sites: Callable[[BrokerService], list[tuple[str, Any, str, int]]] = lambda service: [],
+                 directory: str | None = None) -> None:
+        self.reactor, self.configuration, self.report = reactor, configuration, report
+        self._warnings, self._sites, self._directory = tuple(warnings), sites, directory
+        app = configuration.app
+        now, wall = time.monotonic(), time.time()
+        self.identity = Identity(PROCESS_NAME, os.getpid(), app.host_name or socket.gethostname(),
+                                 make_client_id(socket.gethostname(), time.time_ns(), os.getpid(), 0), now, wall)
+        interface = app.network_interfaces.tcp_interface
+        dispatcher = app.dispatcher_config
+        self.performer = ReactorPerformer(reactor, report, interface.max_connections if interface else 0,
+                                  (app.authentication.min_threads, app.authentication.max_threads),
+                                  dispatcher.warning_timeout_ms / 1000, dispatcher.alarm_timeout_ms / 1000)
+        self.security = build_security(app, report, time.sleep, find_class)
+        provider = DomainProvider(DomainReader(configuration.directory), app.bmqconf_config.cache_ttl_seconds, report)
+        self.broker = self.performer.broker = Broker(configuration, self.identity, report, self.security, provider,
+                                                 self.performer)
+        self.statistics = Statistics(now, app.stats.snapshot_interval, app.stats.printer.print_interval)
+        self.broker.admin = AdminExecutor(self.broker, self.statistics, self.performer.turn_due).execute
+        self._tls = server_context(app.tls_config) if app.tls_config and any(
+            each.tls for each in configuration.listeners) else None
+        self._locks: list[File] = []
+        self._ledger_files: list[DiskLedgerFile] = []
+        self._ports: list[Any] = []
+        self._pipe: ControlPipe | None = None
+        self._statistics_log: StatisticsLog | None = None
+        self.started = False  # clients are served
+        self.failure: BaseException | None = None  # what went wrong in startService
+
+    # -- start ------------------------------------------------------------------------------------------------------
+
+    def startService(self) -> None:
+        """Open, recover, listen. Raises StartFailure with everything closed again."""
+        super().startService()  # type: ignore[no-untyped-call]
+        gc.disable()  # recovery makes a million objects that all must stay; `calm_collector` looks at them once
+        try:
+            self._start()
+        except (LocalError, OSError) as error:
+            self.failure = error
+            self._undo()
+            raise StartFailure(str(error)) from None
+        finally:
+            gc.enable()
+
+    def _start(self) -> None:
+        report, broker = self.report, self.broker
+        for warning in self._warnings:
+            report.warn("%s", warning)
+        if not self.configuration.app.plugins.enabled:
+            report.alarm("PLUGIN_MISSING", "No plugin is enabled at all. Please double check if this is intended.")
+        self.security.start()
+        for definition in self.configuration.clusters.my_clusters:
+            self._open_cluster(definition)
+        self.performer.start()
+        broker.start(time.monotonic())
+        Watch(broker).start(time.monotonic())
+        self._start_statistics()
+        self._open_ports()
+        if self._directory is not None:
+            self._pipe = ControlPipe(self.reactor, os.path.join(self._directory, PIPE),
+                                     os.path.join(self._directory, HISTORY), self._run_from_pipe, report)
+            self._pipe.open()
+        calm_collector()
+        self.started = True
+        report.info("BMQbrkr started successfully")
+
+    def _open_cluster(self, definition: ClusterDefinition) -> None:
+        wall = int(time.time())
+        config, extension = definition.partition_config, self.configuration.extension
+        disk = RealDisk()
+        try:
+            self._locks.append(disk.lock(config.location))
+            ledger_file = DiskLedgerFile(disk, config.location)
+            ledger_file.open()
+            self._ledger_files.append(ledger_file)
+        except OSError as error:
+            raise StartFailure(f"Cluster ({definition.name}): Failed to open cluster state ledger [rc: -1]: "
+                               f"'{config.location}': {error.strerror or error}") from None
+        sizes = FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
+        try:
+            disk.names(config.archive_location)
+            files = []
+            for index in range(config.num_partitions):
+                each = FileSets(disk, config.location, config.archive_location, index, sizes,
+                                config.max_archived_file_sets, config.preallocate)
+                each.open(wall)
+                files.append(each)
+        except OSError as error:
+            raise StartFailure(f"Cluster ({definition.name}): Failed to open the partitions [location: "
+                               f"'{config.location}', archiveLocation: '{config.archive_location}']: {error}") from None
+        node_id = self.configuration.self_nodes[definition.name]
+        cluster = Cluster(definition, node_id, self.broker, self.report, time.monotonic_ns)
+        ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=self.report)
+        cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, wall)
+        self.broker.add_cluster(cluster)
+
+    def _open_ports(self) -> None:
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        name = interface.name if interface is not None else "TCPInterface"
+        factory = ConnectionFactory(self.performer)
+        for listener in self.configuration.listeners:
+            port = listen(self.reactor, factory, listener.address, listener.port, self._tls if listener.tls else None,
+                          BACKLOG)
+            self._ports.append(port)
+            self.report.info("TCPSessionFactory '%s': successfully listening to '%s:%d'%s", name, listener.address,
+                             port.getHost().port, " with TLS" if listener.tls else "")
+        for text in exposure_warnings(self.configuration, self.security.open_to_anybody,
+                                      self.security.authorizer is not None):
+            self.report.warn("%s", text)
+        for what, site, address, number in self._sites(self):
+            port = listen(self.reactor, site, address, number, None, BACKLOG)
+            self._ports.append(port)
+            self.report.info("%s: listening to 'http://%s:%d/'", what, address, port.getHost().port)
+
+    def _run_from_pipe(self, command: str, source: str) -> str:
+        answer = self.broker.admin(command, source)
+        self.performer.turn_due()
+        return answer
+
+    # -- statistics -------------------------------------------------------------------------------------------------
+
+    def _start_statistics(self) -> None:
+        stats = self.configuration.app.stats
+        if not self.statistics.enabled:
+            return
+        now = time.monotonic()
+        self.broker.timers.every(now, max(stats.snapshot_interval, self.statistics.step_seconds), self._sample)
+        if stats.printer.print_interval:
+            self._statistics_log = StatisticsLog(stats.printer, time.time, self.report)
+            self.broker.timers.every(now, stats.printer.print_interval, self._print_statistics)
+
+    def _sample(self, now: float) -> None:
+        self.statistics.sample(now, snapshots.sources(self.broker))
+
+    def _print_statistics(self, now: float) -> None:
+        log = self._statistics_log
+        if log is None or not (log.wants_json or log.wants_tables):
+            return
+        self._sample(now)
+        state = self.state()
+        log.write(stats_tables(state, self.statistics) if log.wants_tables else "",
+                  stats_json(stats_tree(state, self.statistics), False) if log.wants_json else "")
+
+    # -- console.http.Source ----------------------------------------------------------------------------------------
+
+    def state(self) -> BrokerState:
+        """The broker now."""
+        return snapshots.broker_state(self.broker, time.monotonic(),
+                                      process_state(self.performer.lag, self.performer.lag_max))
+
+    def families(self) -> list[Family]:
+        """Its metrics now."""
+        self._sample(time.monotonic())
+        return families(self.state(), self.statistics)
+
+    def unready(self) -> str:
+        """Why clients are not served; empty = they are."""
+        if self.broker.shutdown is not None:
+            return "stopping"
+        if not self.started:
+            return "starting"
+        closed = [f"{cluster.name}/{partition.partition_id}" for cluster in self.broker.clusters.values()
+                  for partition in cluster.partitions if not partition.available]
+        return f"partitions not available: {', '.join(closed)}" if closed else ""
+
+    def log_failure(self, failure: Failure) -> None:
+        """A request to the console failed by our mistake."""
+        self.report.error("Internal error in the console: %s", failure.getTraceback())
+
+    # -- stop -------------------------------------------------------------------------------------------------------
+
+    def stopService(self) -> Deferred[None] | None:
+        """Stop gracefully; fires when nothing is left open."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        return self._stop() if self.started else None
+
+    @inlineCallbacks
+    def _stop(self) -> Any:
+        begun = time.monotonic()
+        self.started = False
+        if self._pipe is not None:
+            self._pipe.close()
+        ports, self._ports = self._ports, []
+        for port in ports:
+            yield maybeDeferred(port.stopListening)
+        self.broker.stop(begun)
+        while self.broker.shutdown is not None and not self.broker.shutdown.done:
+            yield self._pause(STOP_POLL_S)
+        now = time.monotonic()
+        self.broker.turn(now)
+        for session in list(self.broker.sessions):  # what they held stays stored, at no cost of an attempt
+            self.performer.finish(session)
+        while self.broker.sessions and time.monotonic() - now < DRAIN_SECONDS_MAX:
+            yield self._pause(STOP_POLL_S)
+        self._close()
+        self.report.info("BMQbrkr stopped (shutdown took %.5f seconds)", time.monotonic() - begun)
+
+    def _pause(self, seconds: float) -> Deferred[None]:
+        waiting: Deferred[None] = Deferred()
+        self.reactor.callLater(seconds, waiting.callback, None)
+        return waiting
+
+    def _undo(self) -> None:
+        """A start that failed: close whatever was opened."""
+        for port in self._ports:
+            port.stopListening()
+        self._ports = []
+        self._close()
+
+    def _close(self) -> None:
+        self.performer.stop()
+        try:
+            self.broker.close(time.monotonic())
+        except OSError as error:
+            self.report.panic("FILE_IO", "Storage could not be closed cleanly: %s", error)
+        if self._statistics_log is not None:
+            self._statistics_log.close()
+        self.security.stop()
+        for ledger_file in self._ledger_files:
+            ledger_file.close()
+        for lock in self._locks:
+            lock.close()
+        self._ledger_files, self._locks = [], []
+
+
+def calm_collector() -> None:
+    """Collect seldom: messages hold no cycles, so nearly all a collection would find is what must stay."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER_OBJECTS, 20, 50)

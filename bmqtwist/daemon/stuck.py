@@ -1,0 +1,117 @@
+"""Queues that are stuck: what has waited too long for a consumer raises an alarm.
+
+A queue is stuck for an app when the oldest message that the app was not given yet is older than the domain's
+`maxIdleTime`. Delivered but unconfirmed messages do not count. The alarm is raised once for each episode; the episode is
+over when nothing is overdue any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bmqtwist.admin.results import ListedMessage, QueueContents
+from bmqtwist.admin.text import (
+    handle_parameters,
+    message_rows,
+    print_text,
+    window_text,
+)
+from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.tables import interval_text
+from bmqtwist.queue.describe import app_details, app_uri
+
+if TYPE_CHECKING:
+    from bmqtwist.queue.app import App
+    from bmqtwist.queue.queue import Queue
+    from bmqtwist.storage.message import Message
+
+CATEGORY = "QUEUE_STUCK"
+STUCK_POLL_S = 0.5  # how often is looked whether a queue is due, and at a stuck queue
+LISTED_MAX = 10  # oldest messages in the alarm
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell the operator: an alarm of category QUEUE_STUCK, or (`alarm` False) an information."""
+
+    alarm: bool
+    text: str
+
+
+class StuckMonitor:
+    """Remembers which apps are stuck, and when to look at a queue again: at the moment when its oldest waiting message
+    would be overdue, after maxIdleTime when none waits, and in any case after `period` seconds.
+    """
+
+    def __init__(self, period: float = 30.0) -> None:
+        self.period = period
+        self._stuck: dict[Queue, set[str]] = {}  # queue -> app ids
+        self._due: dict[Queue, tuple[float, int]] = {}  # queue -> (when to look, under which maxIdleTime this was said)
+
+    def check(self, queues: Iterable[Queue], now: float, wall_offset: float) -> list[Notice]:
+        """Look at those queues that are due: what to tell.
+
+        To be called every `STUCK_POLL_S` seconds with all queues of the broker: that is how late an alarm may be.
+        `wall_offset` turns `now` into seconds since the epoch.
+        """
+        notices: list[Notice] = []
+        due: dict[Queue, tuple[float, int]] = {}
+        stuck: dict[Queue, set[str]] = {}
+        for queue in queues:
+            idle_max = queue.domain.max_idle_s
+            if not idle_max or queue.mode == "broadcast":
+                continue
+            moment, said_for = self._due.get(queue, (now, idle_max))
+            apps = self._stuck.get(queue, set())
+            if now >= moment or said_for != idle_max:
+                apps, moment = self._look(queue, apps, now, wall_offset, notices)
+            due[queue] = moment, idle_max
+            if apps:
+                stuck[queue] = apps
+        self._due, self._stuck = due, stuck
+        return notices
+
+    def _look(self, queue: Queue, before: set[str], now: float, wall_offset: float,
+              notices: list[Notice]) -> tuple[set[str], float]:
+        idle_max = queue.domain.max_idle_s
+        due = now + min(self.period, idle_max)
+        stuck: set[str] = set()
+        for app in queue.active:
+            waiting = app.undelivered()
+            overdue_at = waiting[0].arrived + idle_max if waiting else None
+            if overdue_at is not None and overdue_at <= now:
+                stuck.add(app.app_id)
+                due = now
+                if app.app_id not in before:
+                    notices.append(Notice(True, stuck_text(queue, app, waiting[0], wall_offset)))
+                continue
+            if overdue_at is not None:
+                due = min(due, overdue_at)
+            if app.app_id in before:
+                notices.append(Notice(False, f"Queue '{queue.uri}?id={app.app_id}' no longer appears to be stuck."))
+        return stuck, due
+
+
+def stuck_text(queue: Queue, app: App, head: Message, wall_offset: float) -> str:
+    """What the alarm says: the queue, its consumers, the lists of the app, the oldest messages, the one that waits."""
+    consumers = []
+    for number, substream in enumerate(app.substreams, 1):
+        handle, seen = substream.handle, snapshots.substream_state(substream)
+        parameters = handle_parameters(queue.uri, handle.q_id, handle.flags, handle.read_count, handle.write_count)
+        consumers += [f"  {number}. {handle.client.description}", f"    Handle Parameters .....: {parameters}",
+                      f"    Number of unconfirmed messages .....: {seen.unconfirmed}", "    UnconfirmedMonitors ....:",
+                      *(f"   {window_text(sub)}" for sub in seen.subscriptions)]
+    idle = interval_text(queue.domain.max_idle_s * 1_000_000_000)
+    first = (f"Queue '{app_uri(queue, app)}' {queue.meter.summary()}, max idle time {idle} appears to be stuck."
+             f" It currently has {app.consumers()} consumers.")
+    held = [message for message in queue.messages.values() if message.pending & app.bit]
+    oldest = QueueContents(tuple(_listed(message, wall_offset) for message in held[:LISTED_MAX]), 0, len(held))
+    header, row = message_rows([_listed(head, wall_offset)], 0)
+    return "\n".join([first, *consumers, "", app_details(queue, app), "", f"{LISTED_MAX} oldest messages in the queue:",
+                      print_text(oldest), "Current head of the queue:", header[7:], row[7:], ""])
+
+
+def _listed(message: Message, wall_offset: float) -> ListedMessage:
+    return ListedMessage(snapshots.hexadecimal(message.guid), message.size, message.arrived + wall_offset)

@@ -1,0 +1,223 @@
+"""The log: what parts report goes through twisted.logger to one observer, which writes the file and the console.
+
+    part  --Report-->  TwistedReport  --event-->  twisted.logger  --event-->  LogObserver  -->  LogFile, console
+                           |
+                           +-- ALARM and PANIC: copy to the alarm channel, at most one a minute and source
+
+Calls from our code: `Logs(...)` once, `Logs.report`, `Logs.close()`. Calls from twisted.logger: the observer. A file that
+cannot be written never stops the broker: the line is lost and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, formatEvent
+from zope.interface import implementer  # type: ignore[import-untyped]
+
+from bmqtwist.config.broker import LogController
+from bmqtwist.errors import LocalError
+from bmqtwist.logs.alarms import AlarmThrottle, alarm_text, copy_text
+from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record
+
+ROTATION_SECONDS = 86400.0  # a log file of that age is replaced by a new one, as with the original
+
+_LEVELS = {"FATAL": LogLevel.critical, "ERROR": LogLevel.error, "WARN": LogLevel.warn, "INFO": LogLevel.info,
+           "DEBUG": LogLevel.debug}
+_NAMES = {level: name for name, level in _LEVELS.items()}
+
+
+class Stream(Protocol):
+    """Something text can be written to: stdout, stderr."""
+
+    def write(self, text: str, /) -> object:
+        """Take some text."""
+
+    def flush(self) -> object:
+        """Pass it on."""
+
+
+class TwistedReport:
+    """A `Report` that logs through twisted.logger; category and place are those of the caller."""
+
+    def __init__(self, levels: Levels, alarms: Stream, clock: Callable[[], float] = time.monotonic,
+                 observer: ILogObserver | None = None) -> None:
+        self._levels, self._alarms, self._clock = levels, alarms, clock
+        self._observer = observer
+        self._loggers: dict[str, Logger] = {}
+        self._throttle = AlarmThrottle()
+        self.debugging = levels.most >= SEVERITIES["DEBUG"]
+
+    def debug(self, text: str, *args: object) -> None:
+        """See Report."""
+        if self.debugging:
+            self._emit("DEBUG", text, args)
+
+    def info(self, text: str, *args: object) -> None:
+        """See Report."""
+        self._emit("INFO", text, args)
+
+    def warn(self, text: str, *args: object) -> None:
+        """See Report."""
+        self._emit("WARN", text, args)
+
+    def error(self, text: str, *args: object) -> None:
+        """See Report."""
+        self._emit("ERROR", text, args)
+
+    def alarm(self, category: str, text: str, *args: object) -> None:
+        """See Report."""
+        self._raise("ALARM", category, text % args if args else text)
+
+    def panic(self, category: str, text: str, *args: object) -> None:
+        """See Report."""
+        self._raise("PANIC", category, text % args if args else text)
+
+    def _emit(self, severity: str, text: str, args: tuple[object, ...], depth: int = 2) -> None:
+        frame = sys._getframe(depth)
+        category = frame.f_globals.get("__name__", "")
+        if SEVERITIES[severity] > self._levels.threshold(category):
+            return
+        logger = self._loggers.get(category)
+        if logger is None:
+            logger = self._loggers[category] = Logger(category, observer=self._observer)
+        logger.emit(_LEVELS[severity], "{text}", text=text % args if args else text, file=frame.f_code.co_filename,
+                    line=frame.f_lineno)
+
+    def _raise(self, kind: str, category: str, text: str) -> None:
+        record = alarm_text(kind, category, text)
+        self._emit("ERROR", record, (), depth=3)
+        caller = sys._getframe(2)
+        if self._throttle.passes((category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
+            _say(self._alarms, copy_text(kind, record) + "\n")
+
+
+class LogFile:
+    """One growing file after another. `rotation_bytes`, `max_age_days` and `rotation_seconds` 0 = never."""
+
+    def __init__(self, pattern: str, rotation_bytes: int, max_age_days: int, wall: Callable[[], float],
+                 rotation_seconds: float = ROTATION_SECONDS) -> None:
+        self._names, self._wall = FileNames(pattern), wall
+        self._rotation_bytes, self._max_age_days, self._rotation_seconds = rotation_bytes, max_age_days, rotation_seconds
+        self.lost = 0  # lines that could not be written
+        try:
+            self._open()
+        except OSError as error:
+            raise LocalError(f"The log file cannot be opened: {error}. Create the directory of '{pattern}' "
+                             "first.") from None
+
+    def _open(self) -> None:
+        self._began = self._wall()
+        self.path = self._names.at(self._began, os.getpid())
+        self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (kept open)
+        self._size = self._file.tell()
+
+    def write(self, text: str) -> None:
+        """Append, and change files when it is time."""
+        try:
+            if self._due():
+                self._rotate()
+            self._size += self._file.write(text)
+            self._file.flush()
+        except (OSError, ValueError):
+            self.lost += 1
+
+    def _due(self) -> bool:
+        if self._rotation_bytes and self._size >= self._rotation_bytes:
+            return True
+        return bool(self._rotation_seconds) and self._wall() - self._began >= self._rotation_seconds
+
+    def _rotate(self) -> None:
+        self._file.close()
+        if self._names.at(self._wall(), os.getpid()) == self.path:
+            full = self._names.rotated(self.path, self._wall())
+            number = 0
+            while os.path.exists(full if not number else f"{full}.{number}"):
+                number += 1
+            os.rename(self.path, full if not number else f"{full}.{number}")
+        self._open()
+        self.clean()
+
+    def clean(self) -> Iterable[str]:
+        """Delete files of this log that are too old; returns their names."""
+        if self._max_age_days <= 0:
+            return ()
+        folder = os.path.dirname(self.path) or "."
+        before, matcher, gone = self._wall() - self._max_age_days * 86400, self._names.matcher(), []
+        for entry in os.scandir(folder):
+            if matcher.fullmatch(entry.name) and entry.path != self.path and entry.is_file(follow_symlinks=False) \
+                    and entry.stat().st_mtime < before:
+                os.unlink(entry.path)
+                gone.append(entry.name)
+        return gone
+
+    def close(self) -> None:
+        """No more lines."""
+        self._file.close()
+
+
+@implementer(ILogObserver)
+class LogObserver:
+    """Renders events and hands them to the file (all) and the console (down to its threshold)."""
+
+    def __init__(self, file: LogFile | None, file_format: LineFormat, console: Stream | None,
+                 console_format: LineFormat, console_threshold: int) -> None:
+        self._file, self._file_format = file, file_format
+        self._console, self._console_format, self._console_threshold = console, console_format, console_threshold
+        self._process = os.getpid()
+
+    def __call__(self, event: dict[str, object]) -> None:
+        """Called by twisted.logger for every event; never raises."""
+        record = self._record(event)
+        if self._file is not None:
+            self._file.write(self._file_format.render(record))
+        if self._console is not None and SEVERITIES[record.severity] <= self._console_threshold:
+            _say(self._console, self._console_format.render(record))
+
+    def _record(self, event: dict[str, object]) -> Record:
+        text = event.get("text")
+        if not isinstance(text, str):  # not ours: twisted's own, or a library's
+            text = (eventAsText(event, includeTimestamp=False, includeSystem=False) if "log_failure" in event
+                    else formatEvent(event))
+        place, line, wall = event.get("file", "-"), event.get("line", 0), event.get("log_time")
+        return Record(wall if isinstance(wall, float) else time.time(),
+                      _NAMES.get(event.get("log_level"), "INFO"),
+                      str(event.get("log_namespace", "-")), text, str(place), line if isinstance(line, int) else 0,
+                      threading.get_ident(), self._process)
+
+
+class Logs:
+    """The log of one process, as `taskConfig.logController` wants it.
+
+    `console` None: nobody reads stdout, or twistd writes there already. Raises LocalError if the file cannot be opened.
+    """
+
+    def __init__(self, settings: LogController, console: Stream | None, alarms: Stream,
+                 wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic) -> None:
+        levels = Levels(settings.logging_verbosity, settings.categories)
+        self.file = LogFile(settings.file_name, settings.rotation_bytes, settings.file_max_age_days,
+                            wall) if settings.file_name else None
+        if self.file is not None:
+            self.file.clean()
+        self.observer = LogObserver(self.file, LineFormat(settings.logfile_format), console,
+                                    LineFormat(settings.console_format),
+                                    SEVERITIES[settings.console_severity_threshold])
+        self.report = TwistedReport(levels, alarms, clock)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
+
+
+def _say(stream: Stream, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        pass  # a reader that went away; the file has the line

@@ -1,0 +1,1 @@
+"""What can be seen of a broker: plain immutable snapshots, statistics, tables, metrics."""

@@ -1,0 +1,222 @@
+"""From the living broker to the plain data of `snapshot`: the only place that knows both.
+
+Everything is read, nothing is changed. What costs more than a look at a counter is said at the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bmqtwist import __version__
+from bmqtwist.config.text import pretty_json
+from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
+from bmqtwist.monitor import snapshot as state
+from bmqtwist.monitor.statistics import Source
+from bmqtwist.wire.schema import ClientType
+
+if TYPE_CHECKING:
+    from bmqtwist.link.session import Session
+    from bmqtwist.node.broker import Broker
+    from bmqtwist.node.cluster import Cluster
+    from bmqtwist.queue.app import App
+    from bmqtwist.queue.domain import Domain
+    from bmqtwist.queue.handle import Handle, Substream
+    from bmqtwist.queue.meter import Meter
+    from bmqtwist.queue.queue import Queue
+    from bmqtwist.queue.routing import Subscription
+    from bmqtwist.storage.partition import Partition
+
+EXACT_BYTES_MESSAGES_MAX = 20_000  # up to so many messages the bytes of an app are added up, above they are estimated
+_KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
+
+
+def broker_state(broker: Broker, now: float, process: state.ProcessState | None = None) -> state.BrokerState:
+    """Everything, at the moment `now` of the monotonic clock."""
+    identity = broker.identity
+    return state.BrokerState(
+        broker.configuration.app.broker_instance_name, __version__, identity.host_name, now,
+        now + wall_offset(broker), identity.started_wall,
+        tuple(domain_state(broker, domain) for domain in broker.domains.values()),
+        tuple(session_state(session, wall_offset(broker)) for session in broker.sessions),
+        tuple(cluster_state(cluster) for cluster in broker.clusters.values()),
+        process or state.ProcessState(), broker.invalid_queue.totals())
+
+
+def wall_offset(broker: Broker) -> float:
+    """What turns the monotonic clock into seconds since the epoch."""
+    return broker.identity.started_wall - broker.identity.started
+
+
+def is_active(queue: Queue) -> bool:
+    """Whether a client has opened the queue since the broker started (and it was not deleted since)."""
+    return bool(queue.handles) or queue.idle_since is not None
+
+
+def meter_state(meter: Meter) -> state.MeterState:
+    """A meter and those above it."""
+    return state.MeterState(meter.name, meter.messages, meter.messages_max, meter.bytes, meter.bytes_max, meter.disabled,
+                            parent=meter_state(meter.parent) if meter.parent is not None else None)
+
+
+def domain_state(broker: Broker, domain: Domain) -> state.DomainState:
+    """A loaded domain, its open queues, and all its stored ones."""
+    cluster = broker.clusters[domain.cluster]
+    return state.DomainState(
+        domain.name, domain.cluster, domain.mode, pretty_json(broker.loaded[domain.source].config),
+        meter_state(domain.meter), tuple(queue_state(queue) for queue in domain.queues.values() if is_active(queue)),
+        tuple(storages(cluster, domain.name)), domain.settings.publish_app_metrics, domain.removing)
+
+
+def storages(cluster: Cluster, domain_name: str) -> list[state.StorageState]:
+    """The stored queues of a domain, loaded or not."""
+    return [storage for storage in _storages(cluster) if parse_uri(storage.uri).qualified_domain == domain_name]
+
+
+def _storages(cluster: Cluster) -> Iterable[state.StorageState]:
+    for queue in cluster.queues.values():
+        yield state.StorageState(queue.uri, hexadecimal(queue.key), queue.partition_id, len(queue.messages),
+                                 queue.meter.bytes, not queue.in_memory)
+    for record, recovered in cluster.dormant.values():
+        messages = recovered.messages if recovered is not None else []
+        yield state.StorageState(record.uri, hexadecimal(record.key), record.partition_id, len(messages),
+                                 sum(message.size for message in messages))
+
+
+def hexadecimal(key: bytes) -> str:
+    """A key or GUID as it is printed."""
+    return key.hex().upper()
+
+
+def queue_state(queue: Queue) -> state.QueueState:
+    """One queue in full."""
+    domain, meter = queue.domain, queue.meter
+    return state.QueueState(
+        queue.uri, queue.name, domain.name, hexadecimal(queue.key), queue.mode, queue.partition_id, len(queue.messages),
+        meter.bytes, meter_state(meter), tuple(app_state(queue, app) for app in queue.apps.values()),
+        tuple(handle_state(handle) for handle in queue.handles), cluster=domain.cluster,
+        persistent=not queue.in_memory, history=max(0, len(queue.history) - len(queue.messages)),
+        readers=queue.readers(), writers=queue.writers(), max_consumers=domain.max_consumers,
+        message_limit=meter.messages_max, byte_limit=meter.bytes_max,
+        oldest_wall=float(next(iter(queue.messages.values())).wall) if queue.messages else None)
+
+
+def app_messages(queue: Queue, app: App) -> int:
+    """How many messages an app has not finished with. Looks at every message its consumers hold: those that were
+    purged or have expired are still held there, and do not count."""
+    if queue.mode != "fanout":
+        return len(queue.messages) if app.registered else 0
+    app.trim()
+    held = sum(1 for substream in app.substreams for message, *_ in substream.unconfirmed.values()
+               if message.pending & app.bit)
+    return len(app.fresh) + len(app.aside) + len(app.waiting) + len(app.redelivery) + held
+
+
+def app_bytes(queue: Queue, app: App, messages: int) -> int:
+    """Their bytes; for an app that lags behind others in a long queue an estimate by the mean size."""
+    stored = len(queue.messages)
+    if not messages or messages >= stored:
+        return queue.meter.bytes if messages else 0
+    if stored <= EXACT_BYTES_MESSAGES_MAX:
+        return sum(message.size for message in queue.messages.values() if message.pending & app.bit)
+    return queue.meter.bytes * messages // stored
+
+
+def app_state(queue: Queue, app: App) -> state.AppState:
+    """One app: what it holds, who consumes it."""
+    consumers = app.consumers()
+    status = "unauthorized" if not app.registered else "alive" if consumers else "registered"
+    router = tuple(state.RouterEntry(each.priority, each.substream.handle.client.description, each.count, each.text)
+                   for each in sorted(app.router.subscriptions, key=lambda each: -each.priority))
+    messages = app_messages(queue, app)
+    return state.AppState(app.app_id, hexadecimal(app.key), status, messages, app_bytes(queue, app, messages), consumers,
+                          len(app.redelivery), app.put_aside_count(), not app.fresh, router)
+
+
+def handle_state(handle: Handle) -> state.HandleState:
+    """One handle; one that only writes counts as a substream that was never configured."""
+    substreams = tuple(map(substream_state, handle.substreams.values())) or (state.SubstreamState(0, DEFAULT_APP_ID),)
+    return state.HandleState(id(handle) & 0xFFFFFFFFFFFF, handle.client.description, handle.queue.uri, handle.q_id,
+                             handle.flags, handle.read_count, handle.write_count, substreams)
+
+
+def substream_state(substream: Substream) -> state.SubstreamState:
+    """One substream with its windows."""
+    return state.SubstreamState(substream.sub_id, substream.app_id or DEFAULT_APP_ID, substream.read_count,
+                                len(substream.unconfirmed), tuple(map(_subscription, substream.subscriptions)))
+
+
+def _subscription(each: Subscription) -> state.SubscriptionState:
+    version = "E_VERSION_1" if each.text else "E_UNDEFINED"
+    return state.SubscriptionState(each.s_id, each.text, version, each.priority, each.count, each.max_messages,
+                                   each.max_bytes, each.messages, each.bytes, each.full)
+
+
+def session_state(session: Session, offset: float) -> state.SessionState:
+    """One connection."""
+    identity = session.identity
+    kind = _KINDS.get(identity.client_type, "unknown") if session.negotiated_at is not None else "unknown"
+    unconfirmed = sum(len(substream.unconfirmed) for handle in session.handles.values()
+                      for substream in handle.substreams.values())
+    return state.SessionState(
+        session.description, session.peer, kind, identity.host_name,
+        f"{identity.sdk_language.name.removeprefix('E_')} {identity.sdk_version}", 0, session.connected_at + offset,
+        len(session.handles), unconfirmed, session.stats.totals(), session.channel.totals())
+
+
+def cluster_state(cluster: Cluster) -> state.ClusterState:
+    """A cluster whose only member is this node: it leads, and is primary of every partition."""
+    name = f"[{cluster.node_name}, {cluster.node_id}]"
+    stored: dict[int, list[state.StorageState]] = {}
+    for storage in _storages(cluster):
+        stored.setdefault(storage.partition_id, []).append(storage)
+    active = {queue.uri for queue in cluster.queues.values() if is_active(queue)}
+    partitions = tuple(partition_state(each, name, tuple(stored.get(each.partition_id, ())), active)
+                       for each in cluster.partitions)
+    nodes = []
+    for node in cluster.definition.nodes:
+        ours = node.id == cluster.node_id
+        nodes.append(state.NodeState(
+            f"[{node.name}, {node.id}]", node.name, node.id, node.data_center, "self" if ours else "false",
+            "E_AVAILABLE" if ours else "E_UNAVAILABLE",
+            tuple(each.partition_id for each in cluster.partitions) if ours else ()))
+    queues = tuple(
+        state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id, name,
+                            "PRIMARY" if record.uri in active else "UNASSIGNED",
+                            parse_uri(record.uri).qualified_domain, record.uri in active)
+        for record in cluster.ledger.state.queues.values())
+    ledger = cluster.ledger
+    return state.ClusterState(
+        cluster.name, name, bool(partitions), tuple(nodes),
+        state.ElectorState("LEADER", name, ledger.term, ledger.sequence, "ACTIVE"), partitions, queues,
+        cluster.definition.partition_config.location, ledger_bytes=ledger.size, ledger_limit=ledger.max_bytes)
+
+
+def partition_state(partition: Partition, primary: str, stored: tuple[state.StorageState, ...],
+                    active: set[str]) -> state.PartitionState:
+    """One partition with its files and the queues stored in it."""
+    sizes = partition.files.sizes
+    journal, data, qlist = (
+        state.FileState(used, total, kept) for used, total, kept in
+        zip(partition.positions(), (sizes.journal, sizes.data, sizes.qlist), partition.outstanding(), strict=True))
+    return state.PartitionState(
+        partition.partition_id, primary, partition.lease, partition.sequence, available=partition.available,
+        queues=len(stored), active=sum(storage.uri in active for storage in stored),
+        data_file=f"bmq_{partition.partition_id}.{getattr(partition.files, 'base', '')}.bmq_data", data=data,
+        journal=journal, qlist=qlist, records=len(partition.live), storages=stored)
+
+
+def sources(broker: Broker) -> list[Source]:
+    """All counters that statistics look at, with what is stored now. Apps count under (queue, app id), and only where
+    they have counters and metrics of their own."""
+    found: list[Source] = []
+    for domain in broker.domains.values():
+        by_app = domain.mode == "fanout" and domain.settings.publish_app_metrics
+        for queue in domain.queues.values():
+            if not is_active(queue):
+                continue
+            found.append(Source(queue.uri, queue.stats, len(queue.messages), queue.meter.bytes))
+            for app in queue.apps.values() if by_app else ():
+                messages = app_messages(queue, app)
+                found.append(Source((queue.uri, app.app_id), app.stats, messages, app_bytes(queue, app, messages)))
+    return found

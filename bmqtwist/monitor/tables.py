@@ -1,0 +1,123 @@
+"""Statistics as tables for people (STAT SHOW, the printer's file) and as the JSON that test suites read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bmqtwist.monitor.snapshot import BrokerState, DomainState, QueueState
+from bmqtwist.monitor.statistics import INVALID_QUEUE, Statistics
+from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
+
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
+# group, metric without "queue_", heading, how it is written
+_COLUMNS = (
+    ("Queue", "producers_count", "producer", grouped), ("Queue", "consumers_count", "consumer", grouped),
+    ("Current", "msgs_current", "msgs", grouped), ("Current", "bytes_current", "bytes", pretty_bytes),
+    ("Put", "put_msgs", "msgs (d)", grouped), ("Put", "put_bytes", "bytes (d)", pretty_bytes),
+    ("Put", "put_msgs_abs", "msgs", grouped), ("Put", "put_bytes_abs", "bytes", pretty_bytes),
+    ("Push", "push_msgs", "msgs (d)", grouped), ("Push", "push_bytes", "bytes (d)", pretty_bytes),
+    ("Push", "push_msgs_abs", "msgs", grouped), ("Push", "push_bytes_abs", "bytes", pretty_bytes),
+    ("Queue Time", "queue_time_avg", "avg", None), ("Queue Time", "queue_time_max", "max", None),
+    ("Ack", "ack_msgs", "delta", grouped), ("Ack", "ack_msgs_abs", "abs", grouped),
+    ("Ack", "ack_time_avg", "time avg", None), ("Ack", "ack_time_max", "time max", None),
+    ("Nack", "nack_msgs", "delta", grouped), ("Nack", "nack_msgs_abs", "abs", grouped),
+    ("Confirm", "confirm_msgs", "delta", grouped), ("Confirm", "confirm_msgs_abs", "abs", grouped),
+    ("Confirm", "confirm_time_avg", "time avg", None), ("Confirm", "confirm_time_max", "time max", None),
+    ("Reject", "reject_msgs", "delta", grouped), ("Reject", "reject_msgs_abs", "abs", grouped),
+    ("GC", "gc_msgs", "delta", grouped), ("GC", "gc_msgs_abs", "abs", grouped),
+)
+_CLIENT_COLUMNS = (
+    ("Put", "put_msgs", "msgs", grouped), ("Put", "put_bytes", "bytes", pretty_bytes),
+    ("Push", "push_msgs", "msgs", grouped), ("Push", "push_bytes", "bytes", pretty_bytes),
+    ("Ack", "ack_msgs", "msgs", grouped), ("Nack", "nack_msgs", "msgs", grouped),
+    ("Confirm", "confirm_msgs", "msgs", grouped),
+)
+_CHANNEL_COLUMNS = (("Bytes In", "in_bytes", "bytes", pretty_bytes), ("Bytes Out", "out_bytes", "bytes", pretty_bytes))
+
+
+def published_apps(domain: DomainState, queue: QueueState) -> bool:
+    """Whether the apps of a queue have metrics of their own."""
+    return domain.mode == "fanout" and domain.publish_app_metrics and bool(queue.apps)
+
+
+def stats_tree(state: BrokerState, statistics: Statistics) -> dict[str, Any]:
+    """All queue metrics, by domain, queue and app; members in alphabetical order."""
+    domains: dict[str, Any] = {}
+    for domain in sorted(state.domains, key=lambda domain: domain.name):
+        queues: dict[str, Any] = {}
+        for queue in sorted(domain.queues, key=lambda queue: queue.uri):
+            tree: dict[str, Any] = {}
+            if published_apps(domain, queue):
+                tree["appIds"] = {app.app_id: {"values": statistics.app_values(queue, app)}
+                                  for app in sorted(queue.apps, key=lambda app: app.app_id)}
+            tree["values"] = statistics.queue_values(queue)
+            queues[queue.uri] = tree
+        domains[domain.name] = queues
+    return {"_timestamp": timestamp_text(float(int(state.wall))).partition("+")[0],
+            "domainQueues": {"domains": domains}}
+
+
+def stats_json(tree: dict[str, Any], pretty: bool) -> str:
+    """The tree as text, in one line or indented by 4."""
+    return json.dumps(tree, indent=4) if pretty else json.dumps(tree, separators=(",", ":"))
+
+
+def stats_tables(state: BrokerState, statistics: Statistics) -> str:
+    """The tables of domains and queues, clients, cluster nodes and connections; zeros are left blank."""
+    queues: list[tuple[str, dict[str, Any]]] = []
+    for domain in state.domains:
+        queues.append((domain.name, {}))
+        for queue in domain.queues:
+            queues.append(("  " + queue.uri, _unprefixed(statistics.queue_values(queue))))
+            if published_apps(domain, queue):
+                queues += [("    " + app.app_id, _unprefixed(statistics.app_values(queue, app))) for app in queue.apps]
+    clients = [(session.description, dict(session.counters)) for session in state.sessions]
+    if any(state.invalid_queue.values()):
+        clients.append((INVALID_QUEUE, dict(state.invalid_queue)))
+    nodes: list[tuple[str, dict[str, Any]]] = [
+        (f"{cluster.name} {node.description}", {}) for cluster in state.clusters for node in cluster.nodes]
+    channels = [(session.address, dict(session.channel)) for session in state.sessions]
+    return (_table("DOMAINQUEUES", _COLUMNS, queues) + _table("CLIENTS", _CLIENT_COLUMNS, clients)
+            + _table("CLUSTERS", _CLIENT_COLUMNS, nodes) + _table("TCP CHANNELS", _CHANNEL_COLUMNS, channels))
+
+
+def interval_text(nanoseconds: int) -> str:
+    """A duration in the largest unit that fits, with two decimals."""
+    for size, unit in _UNITS:
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.2f} {unit}"
+    return f"{nanoseconds} ns"
+
+
+def _unprefixed(values: dict[str, int]) -> dict[str, Any]:
+    return {name.removeprefix("queue_"): value for name, value in values.items()}
+
+
+def _table(title: str, columns: Sequence[tuple[str, str, str, Any]], rows: list[tuple[str, dict[str, Any]]]) -> str:
+    cells = [[""] + [heading for _, _, heading, _ in columns]]
+    cells += [[label] + [_cell(values.get(name, 0), write) for _, name, _, write in columns] for label, values in rows]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(columns) + 1)]
+    groups: dict[str, int] = {}
+    for (group, _, _, _), width in zip(columns, widths[1:], strict=True):
+        groups[group] = groups.get(group, -3) + width + 3
+    for at, (group, _, _, _) in enumerate(columns, 1):  # a group's name may be wider than its columns
+        if len(group) > groups[group]:
+            widths[at] += len(group) - groups[group]
+            groups[group] = len(group)
+    head = " " * widths[0] + "".join(f" | {group:^{width}}" for group, width in groups.items())
+    lines = [head.rstrip(), _row(cells[0], widths), "-+-".join("-" * width for width in widths)]
+    lines += [_row(row, widths) for row in cells[1:]]
+    return f"\n:::::::::: :::::::::: {title} >>\n" + "\n".join(lines) + "\n"
+
+
+def _cell(value: Any, write: Any) -> str:
+    if not value:
+        return ""
+    return interval_text(int(value)) if write is None else str(write(int(value)))
+
+
+def _row(row: list[str], widths: list[int]) -> str:
+    first = f"{row[0]:<{widths[0]}}"
+    return (first + "".join(f" | {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))).rstrip()

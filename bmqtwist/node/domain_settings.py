@@ -1,0 +1,39 @@
+"""From what a domain's file says to what the engine wants to know."""
+
+from __future__ import annotations
+
+from bmqtwist.config.clusters import MessageThrottle
+from bmqtwist.config.domain import Domain as DomainConfig
+from bmqtwist.config.domain import Limits as LimitsConfig
+from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
+
+
+def domain_settings(config: DomainConfig) -> DomainSettings:
+    """The engine's settings of a validated domain."""
+    mode = config.mode
+    return DomainSettings(
+        mode="fanout" if mode.fanout is not None else "broadcast" if mode.broadcast is not None else "priority",
+        in_memory=config.in_memory,
+        domain_limits=_limits(config.storage.domain_limits),
+        queue_limits=_limits(config.storage.queue_limits),
+        ttl_s=config.message_ttl,
+        app_ids=config.app_ids,
+        max_consumers=config.max_consumers,
+        max_producers=config.max_producers,
+        max_queues=config.max_queues,
+        max_idle_s=config.max_idle_time,
+        max_attempts=config.max_delivery_attempts,
+        deduplication_ms=config.deduplication_time_ms,
+        strong=config.strong,
+        publish_app_metrics=mode.fanout.publish_app_id_metrics if mode.fanout is not None else True,
+        conditions={each.app_id: each.expression.text for each in config.subscriptions})
+
+
+def _limits(config: LimitsConfig) -> Limits:
+    return Limits(config.messages, config.bytes, config.messages_watermark_ratio, config.bytes_watermark_ratio)
+
+
+def throttle(config: MessageThrottle) -> Throttle:
+    """Thresholds and delays of redelivery; milliseconds become seconds."""
+    return Throttle(config.low_threshold, config.high_threshold, config.low_interval / 1000,
+                    config.high_interval / 1000)

@@ -1,0 +1,257 @@
+"""Opening, configuring and closing: how consumers come to a queue and what happens when they leave.
+
+Every function either does all of its work or raises Refused with the words of the original and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bmqtwist.errors import Category, Refused
+from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.limits import RESERVED_ID_MIN
+from bmqtwist.queue.app import App
+from bmqtwist.queue.expression import ExpressionError, compile_expression
+from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Client, Handle, Substream
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.routing import PRIORITY_INVALID, Matcher, Subscription
+from bmqtwist.storage.partition import Message
+
+COUNT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """The handle parameters of an open or a close, without the URI."""
+
+    q_id: int
+    sub_id: int
+    app_id: str | None  # None: no subIdInfo in the request
+    flags: int
+    read_count: int
+    write_count: int
+    admin_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSpec:
+    """One consumer of one subscription, as a configure names it."""
+
+    s_id: int
+    expression_version: int
+    expression: str
+    priority: int
+    count: int
+    max_messages: int
+    max_bytes: int
+
+
+def _invalid(message: str, code: int = 0) -> Refused:
+    return Refused(Category.E_INVALID_ARGUMENT, message, code)
+
+
+def check_open(request: OpenRequest) -> None:
+    """What can be said of an open before its domain is looked up."""
+    if request.read_count <= 0 and request.write_count <= 0 and request.admin_count <= 0:
+        raise _invalid("At least one of ([read|write]) Count must be >0")
+    if request.admin_count:
+        raise _invalid("adminCount must be 0")
+    if min(request.read_count, request.write_count) < 0:
+        raise _invalid("readCount and writeCount must be >= 0")
+    if bool(request.flags & FLAG_READ) != (request.read_count > 0):
+        raise _invalid("Read flag and readCount must both be set accordingly")
+    if bool(request.flags & FLAG_WRITE) != (request.write_count > 0):
+        raise _invalid("Write flag and writeCount must both be set accordingly")
+    if request.q_id >= RESERVED_ID_MIN:
+        raise _invalid("qId must not be set from the reserved queue ids range")
+    if request.sub_id >= RESERVED_ID_MIN:
+        raise _invalid("subId must not be set from the reserved queue ids range")
+    if request.app_id not in (None, DEFAULT_APP_ID) and request.write_count:
+        raise _invalid("AppId should not be specified in the URI if queue is opened in write mode")
+
+
+def open_queue(queue: Queue, client: Client, handle: Handle | None, request: OpenRequest) -> Handle:
+    """Open `queue` for `client`, on its existing `handle` if the queue id is in use already."""
+    app_id = request.app_id if request.app_id not in (None, DEFAULT_APP_ID) else None
+    if request.read_count and queue.mode == "fanout" and app_id is None:
+        raise Refused(Category.E_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
+    if request.app_id is not None and request.read_count and queue.mode != "fanout":
+        raise Refused(Category.E_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
+    _check_limits(queue, request)
+    if handle is not None and handle.read_count + request.read_count > COUNT_MAX:
+        raise Refused(Category.E_REFUSED, "Reached maximum read/write/admin counters for a queue", -1)
+    substream = None
+    if request.read_count:
+        name = app_id or DEFAULT_APP_ID
+        if handle is not None:
+            known = handle.substreams.get(request.sub_id)
+            if known is not None and known.app_id != name:
+                raise _invalid("Invalid handle parameters specified", -1)
+        handle = handle or Handle(client, queue, request.q_id)
+        substream = handle.substreams.get(request.sub_id)
+        if substream is None:
+            app = queue.app_for_reader(name)
+            substream = handle.substreams[request.sub_id] = Substream(handle, app, request.sub_id, name)
+            app.substreams.append(substream)
+            _set_merging(handle)
+            _alarm_unregistered(queue, app)
+        substream.read_count += request.read_count
+    handle = handle or Handle(client, queue, request.q_id)
+    handle.flags |= request.flags
+    handle.read_count += request.read_count
+    handle.write_count += request.write_count
+    queue.handles[handle] = None
+    queue.idle_since = None
+    return handle
+
+
+def _check_limits(queue: Queue, request: OpenRequest) -> None:
+    domain = queue.domain
+    crowded = []
+    if request.write_count and domain.max_producers and queue.writers() + request.write_count > domain.max_producers:
+        crowded.append(f"the limit of {domain.max_producers} producer(s)")
+    if request.read_count and domain.max_consumers and queue.readers() + request.read_count > domain.max_consumers:
+        crowded.append(f"the limit of {domain.max_consumers} consumer(s)")
+    if crowded:
+        raise Refused(Category.E_UNKNOWN, "Client would exceed " + " and ".join(crowded), -1)
+
+
+def _alarm_unregistered(queue: Queue, app: App) -> None:
+    if not app.registered and not app.alarmed:
+        app.alarmed = True
+        queue.context.report.alarm("FANOUT_UNREGISTERED_APPID",
+                                  f"AppId '{app.app_id}' is not authorized for queue '{queue.uri}' - please update the "
+                                  f"domain configuration to include the appId to enable consumption.")
+
+
+def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) -> None:
+    """Replace the subscriptions of one substream; no consumers = it consumes nothing."""
+    substream = next((each for each in handle.substreams.values() if each.app_id == (app_id or DEFAULT_APP_ID)), None)
+    if substream is None:
+        if handle.read_count:
+            raise Refused(Category.E_UNKNOWN, "No queue with specified appId")
+        return
+    subscriptions = []
+    for spec in consumers:
+        if (spec.priority == PRIORITY_INVALID) != (spec.count <= 0):
+            raise Refused(Category.E_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
+        if spec.priority == PRIORITY_INVALID:
+            continue
+        subscriptions.append(Subscription(substream, spec.s_id, _matcher(handle.queue, spec), spec.priority, spec.count,
+                                          spec.max_messages, spec.max_bytes))
+    _inherit_windows(substream, subscriptions)
+    substream.subscriptions = subscriptions
+    _set_merging(handle)
+    substream.app.reroute()
+    handle.queue.touch()
+
+
+def _set_merging(handle: Handle) -> None:
+    """One PUSH may name several substreams if each is known by one subscription id: the order of each can be kept."""
+    substreams = handle.substreams.values()
+    handle.merges = len(substreams) > 1 and all(len(each.subscriptions) <= 1 for each in substreams)
+
+
+def _matcher(queue: Queue, spec: ConsumerSpec) -> Matcher | None:
+    if not spec.expression_version or not spec.expression:
+        return None
+    try:
+        return compile_expression(spec.expression)
+    except ExpressionError as error:
+        queue.context.report.warn(f"#BMQ_SUBSCRIPTION_FAILURE for queue '{queue.uri}', error rebuilding routing [stream "
+                                 f"parameters: expression: \"{spec.expression}\", rc: {error.code}, reason: "
+                                 f"\"{error.message}\" ]")
+        raise _invalid(f"Invalid subscription expression \"{spec.expression}\": {error.message}", error.code) from None
+
+
+def _inherit_windows(substream: Substream, subscriptions: list[Subscription]) -> None:
+    """What is unconfirmed keeps counting: against the new subscription of the same text, else the first one."""
+    if not subscriptions:
+        return
+    held: dict[Subscription, list[int]] = {}
+    for guid, (message, old, pushed_at) in substream.unconfirmed.items():
+        new = next((each for each in subscriptions if each.text == old.text), subscriptions[0])
+        substream.unconfirmed[guid] = (message, new, pushed_at)
+        counts = held.setdefault(new, [0, 0])
+        counts[0] += 1
+        counts[1] += message.size
+    for subscription, (messages, size) in held.items():
+        subscription.carry_over(messages, size)
+
+
+def close_queue(handle: Handle, request: OpenRequest, final: bool, wall: int) -> bool:
+    """Subtract counts from a handle; True when it is gone (nothing left, or `final`)."""
+    if request.read_count <= 0 and request.write_count <= 0 and request.admin_count <= 0:
+        raise _invalid("At least one of [read|write|admin]Count must be > 0")
+    substream = handle.substreams.get(request.sub_id) if request.read_count else None
+    if request.read_count and substream is None:
+        if handle.read_count:
+            raise Refused(Category.E_UNKNOWN, "No subStream of the queue with specified subId")
+        raise Refused(Category.E_UNKNOWN, "Failed to release handle.")
+    if (request.write_count > handle.write_count or request.admin_count or min(request.read_count, request.write_count) < 0
+            or substream is not None and request.read_count > substream.read_count):
+        raise Refused(Category.E_UNKNOWN, "Failed to release handle.")
+    handle.write_count -= request.write_count
+    if not handle.write_count:
+        handle.flags &= ~FLAG_WRITE
+    if substream is not None:
+        handle.read_count -= request.read_count
+        substream.read_count -= request.read_count
+        if not substream.read_count:
+            drop_substream(substream, crashed=False, wall=wall)
+    if final or not handle.read_count and not handle.write_count:
+        drop_handle(handle, crashed=False, wall=wall)
+        return True
+    return False
+
+
+def drop_handle(handle: Handle, crashed: bool, wall: int) -> None:
+    """The handle is gone; `crashed` = its channel was lost, which costs each unconfirmed message an attempt."""
+    queue = handle.queue
+    for substream in list(handle.substreams.values()):
+        drop_substream(substream, crashed, wall)
+    handle.closing = True
+    handle.read_count = handle.write_count = 0
+    queue.handles.pop(handle, None)
+
+
+def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
+    """A consumer leaves: what it held unconfirmed goes back to its app."""
+    handle, app, queue = substream.handle, substream.app, substream.handle.queue
+    del handle.substreams[substream.sub_id]
+    app.substreams.remove(substream)
+    _set_merging(handle)
+    returned = [message for message, _, _ in substream.unconfirmed.values() if message.pending & app.bit]
+    substream.unconfirmed.clear()
+    substream.subscriptions = []
+    app.reroute()
+    if returned and queue.mode != "broadcast":
+        report = queue.context.report
+        report.info(f"Lost a reader for queue '{queue.uri}' {app.app_id}, redelivering {len(returned)} message(s) to "
+                    f"{len(app.substreams)} remaining readers starting from {returned[0].guid.hex().upper()}")
+        if crashed:
+            report.info(f"Queue '{queue.uri}' rejecting {len(returned)} messages because of a client crash.")
+            returned = [message for message in returned if _survives(queue, app, message, wall)]
+        app.give_back(returned)
+    if not app.substreams:
+        app.alarmed = False
+        queue.forget_app(app)
+    queue.touch()
+
+
+def _survives(queue: Queue, app: App, message: Message, wall: int) -> bool:
+    """Take one attempt off; False = that was the last one and the message was rejected."""
+    limit = queue.domain.max_attempts
+    if not limit:
+        message.attempts = None
+        return True
+    left = queue.attempts_left(app, message)
+    attempts = message.attempts = message.attempts or {}
+    attempts[app.ordinal] = left = (left or limit) - 1
+    if left > 0:
+        return True
+    queue.context.report.info(f"rejecting PUSH [GUID: '{message.guid.hex().upper()}', appId: {app.app_id}, "
+                             f"subQueueId: 0] with the counter: [{left}]")
+    queue.reject(app, message, wall)
+    return False

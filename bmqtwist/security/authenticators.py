@@ -1,0 +1,243 @@
+"""The broker's side of security: the authenticators that come along, and the start-up rules that join them up.
+
+`build_security` turns configuration into one `Security`, or says what is wrong with it. `Security.connection(peer)`
+makes the `link.authentication.Authentication` of one connection; `Security.allows(...)` asks the authorizer, if any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bmqtwist.config.broker import AppConfig
+from bmqtwist.config.broker import Authenticator as Plugin
+from bmqtwist.errors import LocalError
+from bmqtwist.link.authentication import Authentication, Authenticator, Credential, Denied, Granted, Outcome
+from bmqtwist.report import Report
+from bmqtwist.security.authorization import Action, Authorizer, Both, DefaultAuthorizer, RulesAuthorizer, Setting
+from bmqtwist.security.passwords import StoredPassword, make_hash
+
+BASIC_LIFETIME_MS = 600_000
+TEST_LIFETIME_MS = 600_000
+CREDENTIAL_BYTES_MAX = 4096  # user and password of one BASIC request
+ANONYMOUS = "ANONYMOUS"
+
+Settings = Mapping[str, Setting]
+
+
+class AnonAuthenticator:
+    """Mechanism ANONYMOUS: lets everybody in, or nobody. Settings: shouldPass, a bool [true]."""
+
+    mechanism = ANONYMOUS
+    blocking = False
+
+    def __init__(self, settings: Settings) -> None:
+        should_pass = settings.get("shouldPass", True)
+        if not isinstance(should_pass, bool):
+            raise LocalError("AnonAuthenticator: 'shouldPass' must be a boolVal.")
+        self._should_pass = should_pass
+
+    def start(self) -> None:
+        """Nothing to get ready."""
+
+    def stop(self) -> None:
+        """Nothing to let go."""
+
+    def authenticate(self, data: bytes, peer: str) -> Outcome:
+        """The same for everybody; no lifetime."""
+        return Granted("anonymous") if self._should_pass else Denied("Authentication rejected by AnonAuthenticator")
+
+
+class BasicAuthenticator:
+    """Mechanism BASIC, data `user:password`. Settings: one entry per user, a password or its hash (see passwords)."""
+
+    mechanism = "BASIC"
+
+    def __init__(self, settings: Settings) -> None:
+        self._users: dict[bytes, StoredPassword] = {}
+        for user, secret in settings.items():
+            if not isinstance(secret, str) or not user or ":" in user:
+                raise LocalError(f"BasicAuthenticator: the password of user '{user}' must be a stringVal, and a user's "
+                                 "name must not be empty or hold a colon.")
+            self._users[user.encode()] = StoredPassword(secret)
+        self.blocking = any(stored.is_hash for stored in self._users.values())
+        # An unknown user must take as long to refuse as a known one.
+        self._nobody = StoredPassword(make_hash("nobody", bytes(16)) if self.blocking else "")
+
+    @property
+    def users(self) -> int:
+        """How many there are."""
+        return len(self._users)
+
+    @property
+    def literal_users(self) -> list[str]:
+        """Users whose password stands in the configuration as it is."""
+        return [user.decode() for user, stored in self._users.items() if not stored.is_hash]
+
+    def start(self) -> None:
+        """Nothing to get ready."""
+
+    def stop(self) -> None:
+        """Nothing to let go."""
+
+    def authenticate(self, data: bytes, peer: str) -> Outcome:
+        """Principal `BASIC_USER-<user>` for ten minutes."""
+        user, colon, password = data.partition(b":")
+        name = user.decode(errors="replace")
+        if not colon or len(data) > CREDENTIAL_BYTES_MAX or not name.isprintable():
+            return Denied("Invalid authentication payload format. Expected 'username:password'")
+        stored = self._users.get(user)
+        if not (stored or self._nobody).matches(password) or stored is None:
+            return Denied(f"Invalid username or password for user '{name}'")
+        return Granted(f"BASIC_USER-{name}", BASIC_LIFETIME_MS)
+
+
+class TestAuthenticator:
+    """Mechanism TEST: passes after a while. Settings: sleepTimeMs, an int [0]. `sleep` is given by whoever may wait."""
+
+    __test__ = False  # the name is the original's; this is no test case
+    mechanism = "TEST"
+
+    def __init__(self, settings: Settings, sleep: Callable[[float], None]) -> None:
+        pause = settings.get("sleepTimeMs", 0)
+        if not isinstance(pause, int) or isinstance(pause, bool) or pause < 0:
+            raise LocalError("TestAuthenticator: 'sleepTimeMs' must be an intVal that is not negative.")
+        self._seconds, self._sleep = pause / 1000, sleep
+        self.blocking = pause > 0
+
+    def start(self) -> None:
+        """Nothing to get ready."""
+
+    def stop(self) -> None:
+        """Nothing to let go."""
+
+    def authenticate(self, data: bytes, peer: str) -> Outcome:
+        """Everybody is the same test user."""
+        if self._seconds:
+            self._sleep(self._seconds)
+        return Granted("TEST_USER", TEST_LIFETIME_MS)
+
+
+class Security:
+    """Authenticators by upper-case mechanism, the anonymous credential, and the authorizer."""
+
+    def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
+                 authorizer: Authorizer | None = None) -> None:
+        self.authenticators, self.anonymous, self.authorizer = authenticators, anonymous, authorizer
+
+    def connection(self, peer: str) -> Authentication:
+        """The authentication of a new connection from `peer`."""
+        return Authentication(self.authenticators, self.anonymous, peer)
+
+    def allows(self, principal: str, action: Action, subject: str = "") -> bool:
+        """May `principal` do this? Always, as long as no authorizer is configured."""
+        return self.authorizer is None or self.authorizer.authorize(principal, action, subject)
+
+    @property
+    def open_to_anybody(self) -> bool:
+        """A client without any credential gets in."""
+        return self.anonymous is not None and self.anonymous.mechanism.upper() == ANONYMOUS
+
+    def start(self) -> None:
+        """Start every authenticator; those already started are stopped again when one fails."""
+        started: list[Authenticator] = []
+        for authenticator in self.authenticators.values():
+            try:
+                authenticator.start()
+            except BaseException:
+                for other in reversed(started):
+                    other.stop()
+                raise
+            started.append(authenticator)
+
+    def stop(self) -> None:
+        """Stop every authenticator."""
+        for authenticator in self.authenticators.values():
+            authenticator.stop()
+
+
+Find = Callable[[str], Callable[..., object]]
+
+
+def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None], find: Find) -> Security:
+    """Join up what appConfig says of authentication and authorization, or raise LocalError.
+
+    `find` returns the class of a dotted name, or raises LocalError. Where nothing is said about clients that present
+    nothing, they pass, as with the original.
+    """
+    known: dict[str, Authenticator] = {}
+    for plugin in app.authentication.authenticators:
+        made = _make_authenticator(plugin, sleep, find)
+        mechanism = made.mechanism.upper()
+        if mechanism in known:
+            raise LocalError(f"Duplicate authenticator mechanism '{mechanism}' for plugin '{plugin.name}'. Each "
+                             "mechanism can only have one active authenticator")
+        if isinstance(made, BasicAuthenticator):
+            _look_at_users(made, report)
+        known[mechanism] = made
+    anonymous = app.authentication.anonymous_credential
+    credential: Credential | None = None
+    if anonymous is None:
+        if ANONYMOUS in known:
+            raise LocalError("Provided anonymous authenticator but anonymous credential is not provided")
+        credential = Credential(ANONYMOUS, b"")
+        known[ANONYMOUS] = AnonAuthenticator({})
+    elif anonymous.credential is not None:
+        credential = Credential(anonymous.credential.mechanism, anonymous.credential.identity.encode())
+        if credential.mechanism.upper() not in known:
+            raise LocalError(f"Anonymous credential mechanism '{credential.mechanism.upper()}' does not match any "
+                             "configured authenticator")
+    elif not known:
+        known[ANONYMOUS] = AnonAuthenticator({})
+    return Security(known, credential, _make_authorizer(app, report, find))
+
+
+def _look_at_users(basic: BasicAuthenticator, report: Report) -> None:
+    if not basic.users:
+        report.alarm("CREDENTIALS_MISSING", "No credentials found in configuration. Please double check if this is "
+                                            "intended.")
+    if basic.literal_users:
+        report.warn("#AUTHENTICATION Passwords of %d user(s) are readable in the configuration: replace them by hashes "
+                    "made with `bmq password`.", len(basic.literal_users))
+
+
+def _make_authenticator(plugin: Plugin, sleep: Callable[[float], None], find: Find) -> Authenticator:
+    settings = _settings(plugin)
+    if plugin.name == "BasicAuthenticator":
+        return BasicAuthenticator(settings)
+    if plugin.name == "AnonAuthenticator":
+        return AnonAuthenticator(settings)
+    if plugin.name == "TestAuthenticator":
+        return TestAuthenticator(settings, sleep)
+    made = _find("Authenticator", plugin.name, find)(settings)
+    mechanism, blocking = getattr(made, "mechanism", None), getattr(made, "blocking", None)
+    methods = all(callable(getattr(made, name, None)) for name in ("start", "stop", "authenticate"))
+    if not isinstance(mechanism, str) or not isinstance(blocking, bool) or not methods:
+        raise LocalError(f"Authenticator plugin '{plugin.name}' needs the attributes mechanism (str) and blocking "
+                         "(bool) and the methods start, stop and authenticate.")
+    return made  # type: ignore[return-value]
+
+
+def _make_authorizer(app: AppConfig, report: Report, find: Find) -> Authorizer | None:
+    plugin, table = app.authorization.authorizer, app.bmqtwist.authorization
+    rules = RulesAuthorizer(table.rules, table.default, report) if table.rules or table.default == "deny" else None
+    if plugin is None:
+        return rules
+    chosen: Authorizer
+    if plugin.name == "DefaultAuthorizer":
+        chosen = DefaultAuthorizer(_settings(plugin), report)
+    else:
+        chosen = _find("Authorizer", plugin.name, find)(_settings(plugin), report)  # type: ignore[assignment]
+        if not callable(getattr(chosen, "authorize", None)):
+            raise LocalError(f"Authorizer plugin '{plugin.name}' needs the method authorize.")
+    return chosen if rules is None else Both(rules, chosen)
+
+
+def _settings(plugin: Plugin) -> Settings:
+    return {setting.key: setting.value.value for setting in plugin.settings}
+
+
+def _find(kind: str, name: str, find: Find) -> Callable[..., object]:
+    try:
+        return find(name)
+    except LocalError as error:
+        raise LocalError(f"{kind} plugin '{name}' not found or could not be created: {error}") from None

@@ -1,0 +1,188 @@
+"""The performer around a broker: one turn a round, one delayed call, refusals at the limit, our own mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+
+from bmqtwist.daemon import reactor as module
+from bmqtwist.daemon.reactor import ReactorPerformer
+from bmqtwist.report import ListReport
+
+
+class Reactor(Clock):
+    """A reactor whose rounds are ours: `work` is what happens in the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: list[Any] = []
+        self.delays: list[float | None] = []
+
+    def doIteration(self, delay: float | None) -> None:
+        self.delays.append(delay)
+        work, self.work = self.work, []
+        for action in work:
+            action()
+
+
+class Session:
+    """As far as the performer looks."""
+
+    description = "task:1"
+    transport: Any = None
+
+    def __init__(self, broken: bool = False) -> None:
+        self.broken = broken
+        self.closed: list[str] = []
+
+    def receive(self, data: bytes, now: float, wall: int) -> None:
+        if self.broken:
+            raise ZeroDivisionError(data)
+
+    def lost(self, now: float, wall: int) -> None:
+        self.closed.append("lost")
+
+    def close(self, reason: str, *args: object) -> None:
+        self.closed.append(reason % args)
+
+
+class Broker:
+    """Counts what it is asked for."""
+
+    serving = True
+
+    def __init__(self) -> None:
+        self.sessions: dict[Any, None] = {}
+        self.turns, self.ticks = 0, 0
+        self.deadline: float | None = None
+        self.failed: list[OSError] = []
+
+    def turn(self, now: float) -> None:
+        self.turns += 1
+
+    def tick(self, now: float) -> None:
+        self.ticks += 1
+        self.deadline = None
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+    def wall(self, now: float) -> int:
+        return int(now)
+
+    def connect(self, peer: str, now: float) -> Any:
+        session = Session()
+        self.sessions[session] = None
+        return session
+
+    def sync_failed(self, partition: Any, token: int, error: OSError, now: float) -> None:
+        self.failed.append(error)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """(reactor, broker, performer), started; the clock is the reactor's."""
+    reactor, broker, report = Reactor(), Broker(), ListReport()
+    monkeypatch.setattr(module.time, "monotonic", reactor.seconds)
+    performer = ReactorPerformer(reactor, report, 2, (1, 1), 1.0, 5.0)
+    performer.broker = broker  # type: ignore[assignment]
+    performer.start()
+    yield reactor, broker, performer
+    performer.stop()
+
+
+def test_many_chunks_in_one_round_make_one_turn_at_its_end(world: Any) -> None:
+    reactor, broker, performer = world
+    session = Session()
+    reactor.work = [lambda: performer.received(session, b"a"), lambda: performer.received(session, b"b"),
+                    lambda: broker.turns == 0 or pytest.fail("a turn within the round")]
+    reactor.doIteration(7.0)
+    assert broker.turns == 1 and reactor.delays == [7.0]
+    reactor.doIteration(7.0)
+    assert broker.turns == 1, "nothing happened in the second round"
+
+
+def test_a_round_does_not_sleep_while_a_turn_is_due(world: Any) -> None:
+    reactor, broker, performer = world
+    performer.turn_due()
+    reactor.doIteration(None)
+    assert reactor.delays == [0] and broker.turns == 1
+
+
+def test_the_clock_is_one_delayed_call_that_follows_the_next_deadline(world: Any) -> None:
+    reactor, broker, performer = world
+    calls = len(reactor.getDelayedCalls())
+    for deadline in (5.0, 3.0, 9.0):
+        broker.deadline = deadline
+        performer.turn_due()
+        reactor.doIteration(None)
+        assert len(reactor.getDelayedCalls()) == calls + 1
+    reactor.advance(8.5)
+    assert broker.ticks == 0
+    reactor.advance(0.5)
+    assert broker.ticks == 1
+
+
+def test_connections_beyond_the_limit_are_refused_and_said_once_a_second(world: Any) -> None:
+    reactor, broker, performer = world
+    reactor.advance(10.0)
+    connected = [performer.connected(object(), f"peer{number}", 1) for number in range(5)]
+    assert [session is not None for session in connected] == [True, True, False, False, False]
+    refusals = [text for _, text in performer.report.lines if "refused" in text]
+    assert len(refusals) == 1 and "maxConnections: 2" in refusals[0]
+    reactor.advance(1.0)
+    performer.connected(object(), "late", 1)
+    assert len([text for _, text in performer.report.lines if "refused" in text]) == 2
+
+
+def test_a_stopping_broker_takes_no_connections(world: Any) -> None:
+    _, broker, performer = world
+    broker.serving = False
+    assert performer.connected(object(), "peer", 1) is None
+
+
+def test_a_mistake_of_ours_costs_the_one_client_that_met_it(world: Any) -> None:
+    reactor, broker, performer = world
+    broken, other = Session(broken=True), Session()
+    reactor.work = [lambda: performer.received(broken, b"x"), lambda: performer.received(other, b"y")]
+    reactor.doIteration(0)
+    assert broken.closed == ["#INTERNAL_ERROR task:1: closing"] and not other.closed and broker.turns == 1
+    assert any("ZeroDivisionError" in text for severity, text in performer.report.lines if severity == "ERROR")
+
+
+def test_a_lost_connection_leaves_a_turn_due(world: Any) -> None:
+    reactor, broker, performer = world
+    session = Session()
+    performer.lost(session)
+    reactor.doIteration(0)
+    assert session.closed == ["lost"] and broker.turns == 1
+
+
+@pytest.mark.parametrize("late, severity", [(0.5, None), (2.0, "WARN"), (6.0, "ALARM")])
+def test_a_loop_that_is_late_is_measured_and_said(world: Any, late: float, severity: str | None) -> None:
+    reactor, _, performer = world
+    performer._measure_lag(reactor.seconds() - late)
+    assert performer.lag == late and performer.lag_max >= late
+    said = [found for found, text in performer.report.lines if "event loop was busy" in text]
+    assert said == ([severity] if severity else [])
+
+
+def test_writing_to_what_is_no_connection_takes_everything(world: Any) -> None:
+    _, _, performer = world
+    session = Session()
+    assert performer.write(session, [b"x"]) == 0
+    performer.finish(session)
+    performer.read(session, False)
+
+
+def test_after_the_stop_the_reactor_has_its_own_rounds_back_and_nothing_is_pending() -> None:
+    reactor = Reactor()
+    performer = ReactorPerformer(reactor, ListReport(), 0, (0, 1), 0.0, 0.0)
+    performer.broker = Broker()  # type: ignore[assignment]
+    original = reactor.doIteration
+    performer.start()
+    assert reactor.doIteration != original
+    performer.stop()
+    assert reactor.doIteration == original and not reactor.getDelayedCalls()
