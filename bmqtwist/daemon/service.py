@@ -164,7 +164,7 @@ class BrokerService(Service):
         node_id = self.configuration.self_nodes[definition.name]
         cluster = Cluster(definition, node_id, self.broker, self.report, time.monotonic_ns)
         ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=self.report)
-        cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, wall)
+        cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, time.monotonic(), wall)
         self.broker.add_cluster(cluster)
 
     def _open_ports(self) -> None:

@@ -24,9 +24,11 @@ from bmqtwist.link.states import ANSWERS, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.handles import drop_handle
+from bmqtwist.queue.put import Put
 from bmqtwist.queue.routing import Subscription
 from bmqtwist.report import LineLimiter
-from bmqtwist.storage.partition import Message, PartitionUnavailable
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data, control
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
@@ -331,8 +333,8 @@ class Session:
                     pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
             stats.put_bytes += size
-            refused = handle.queue.post(handle, guid, correlation_id, wants_ack, payload, has_properties, compression,
-                                        schema_id, crc, options, now, wall)
+            refused = handle.queue.post(Put(handle, Message(guid, payload, options, has_properties, compression, schema_id,
+                                                            crc, now, wall), correlation_id, wants_ack), now, wall)
             if refused:
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
 

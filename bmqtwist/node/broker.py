@@ -30,11 +30,12 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import QueueStats
-from bmqtwist.queue.delivery import deliver
 from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE
 from bmqtwist.queue.handles import OpenRequest
-from bmqtwist.queue.queue import Effect, Queue
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
@@ -108,7 +109,7 @@ class Broker:
         self._wall_offset = identity.started_wall - identity.started
         self._guids = GuidGenerator(identity.client_id, 0)
         self._touched: list[Queue] = []
-        self._memory_gate: list[Effect] = []
+        self._in_memory: list[Put] = []
         self._writers: list[Session] = []
         self._partitions: list[Partition] = []
         self._throttles: Mapping[str, Throttle] = {
@@ -192,13 +193,13 @@ class Broker:
                 if released:
                     self._release(released)
                 self._sync(partition)
-        if self._memory_gate:
-            released, self._memory_gate = self._memory_gate, []
+        if self._in_memory:
+            released, self._in_memory = self._in_memory, []
             self._release(released)
         while self._touched:
             touched, self._touched = self._touched, []
             for queue in touched:
-                deliver(queue, now)
+                queue.deliver(now)
         self._write_all()
 
     def _sync(self, partition: Partition) -> None:
@@ -206,18 +207,10 @@ class Broker:
         if token is not None:
             self.performer.sync(partition, token)
 
-    def _release(self, effects: list[Effect]) -> None:
+    def _release(self, puts: list[Put]) -> None:
         now = self.now
-        for effect in effects:
-            queue, message, handle, guid, correlation_id, arrived = effect
-            if queue.holding:
-                queue.unreceipted.append(effect)
-                continue
-            if handle is not None:
-                queue.stats.acked(now - arrived)
-                handle.client.ack(handle, guid, correlation_id, 0)
-            if message is not None:
-                queue.released(message)
+        for put in puts:
+            put.queue.release(put, now)
 
     def _write_all(self) -> None:
         writers, self._writers = self._writers, []
@@ -269,18 +262,18 @@ class Broker:
         """Deliver from the queue again later."""
         self.timers.at(when, lambda now: queue.touch())
 
-    def gate_memory(self, effect: Effect) -> None:
-        """An effect of an in-memory queue."""
-        self._memory_gate.append(effect)
+    def hold_until_written(self, put: Put) -> None:
+        """A PUT to a queue that lives in memory: released with what is written in this turn."""
+        self._in_memory.append(put)
 
-    def poisoned(self, queue: Queue, app: App, message: Message) -> None:
+    def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
         """Tell of a message that used up its attempts, and keep a copy for a person to look at."""
         if self.now - self._poison_alarm_at < POISON_ALARM_PERIOD_S:
             return
         self._poison_alarm_at = self.now
         self.report.alarm("POISON_PILL", poison.alarm(queue, app, message, self.performer.dump))
 
-    def metered(self, queue: Queue) -> None:
+    def metered(self, queue: RootQueue) -> None:
         """The meters of a queue or of its domain changed their state."""
         for event in queue.meter.take_events():
             if event.alarm:
@@ -334,7 +327,7 @@ class Broker:
                              f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")
         return response
 
-    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest) -> Queue:
+    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest) -> RootQueue:
         """The queue of an open; created at the first one."""
         domain = self.domain(uri.qualified_domain)
         principal = session.guard.principal
@@ -345,7 +338,7 @@ class Broker:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
         queue = domain.queues.get(uri.queue)
         if queue is None:
-            queue = self.clusters[domain.cluster].create_queue(domain, uri.canonical, self.wall(self.now))
+            queue = self.clusters[domain.cluster].create_queue(domain, uri.canonical, self.now, self.wall(self.now))
         return queue
 
     def domain(self, name: str) -> Domain:
@@ -378,15 +371,12 @@ class Broker:
                 cluster = self.clusters[domain.cluster]
                 for queue in domain.queues.values():
                     cluster.reconcile_apps(queue, self.wall(self.now))
-                    cluster.require_receipts(queue)
 
     def set_replication_factor(self, cluster: Cluster, factor: int) -> None:
         """How many nodes must have a message of a strong queue before it is acknowledged and delivered."""
-        cluster.replication_factor = factor
+        cluster.set_replication_factor(factor)
         for queue in cluster.queues.values():
-            cluster.require_receipts(queue)
-            if cluster.has_quorum:
-                self._release(queue.take_receipted())
+            queue.committed(self.now)
 
     def opened(self, session: Session, queue: Queue) -> None:
         """A handle was opened."""
@@ -433,8 +423,8 @@ class Broker:
             for queue in cluster.queues.values():
                 if queue.messages:
                     queue.expire(wall)
-                if queue.unreceipted:
-                    queue.expire_unreceipted(now, wall)
+                if queue.uncommitted:
+                    queue.expire_uncommitted(now, wall)
                 queue.history.expire(now)
 
     def _check_space(self, now: float) -> None:

@@ -17,11 +17,8 @@ from bmqtwist.storage.records import (
     REF_COUNT_MAX,
     data_record_bytes,
 )
+from bmqtwist.storage.state import Live
 from bmqtwist.storage.store import ROLLOVER_CHUNK_BYTES, PartitionFiles
-
-# A live record: a MESSAGE with its DATA record; a CONFIRM, PURGE or app-level DELETION verbatim; a CREATION or ADDITION
-# with its QLIST record.
-Live = Message | bytes | tuple[bytes, bytes]
 
 
 class LiveCopy:

@@ -58,7 +58,7 @@ def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None,
               if written and text.endswith(UNFINISHED) else Finding(severity, text)
               for text in recovered.alarms if not absent or not text.startswith(absent)]
     found += [Finding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
-              for queue in recovered.queues.values() if not queue.in_ledger]
+              for queue in recovered.queues.values() if queue.key in recovered.unlisted]
     checks = _Checks(view, recovered)
     checks.journal()
     checks.data()

@@ -176,7 +176,7 @@ class Node:
             files.append(each)
         cluster = Cluster(definition, node_id, self.broker, self.report, self._timer_ns)
         ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=self.report)
-        cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, wall)
+        cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, self.now, wall)
         self.broker.add_cluster(cluster)
 
     def stop(self) -> None:

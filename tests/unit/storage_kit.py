@@ -70,13 +70,10 @@ def make_message(number: int, payload: bytes = b"payload", ref_count: int = 1, *
 
 def state(recovered: RecoveredPartition) -> dict[str, Any]:
     """What consumers could tell apart: uri -> (app ids, [(GUID, apps that still wait)])."""
-    result = {}
-    for queue in recovered.queues.values():
-        names = {app.ordinal: app.app_id for app in queue.apps}
-        result[queue.uri] = ([app.app_id for app in queue.apps],
-                             [(message.guid, [names[bit] for bit in names if message.pending >> bit & 1])
-                              for message in queue.messages])
-    return result
+    return {queue.uri: ([app.app_id for app in queue.apps.values()],
+                        [(message.guid, [app.app_id for app in queue.apps.values() if message.pending & app.bit])
+                         for message in queue.messages.values() if message.pending])
+            for queue in recovered.queues.values()}
 
 
 def reread(disk: Any, sizes: FileSizes = SMALL, **options: Any) -> RecoveredPartition:
@@ -84,9 +81,20 @@ def reread(disk: Any, sizes: FileSizes = SMALL, **options: Any) -> RecoveredPart
     return recover(open_files(disk, sizes=sizes), **options)
 
 
+def stored(recovered: RecoveredPartition) -> list[Message]:
+    """The messages of all queues that somebody waits for."""
+    return [message for queue in recovered.queues.values() for message in queue.messages.values() if message.pending]
+
+
 def guids(recovered: RecoveredPartition) -> list[str]:
-    """Outstanding GUIDs of all queues, in hex."""
-    return [message.guid.hex().upper() for queue in recovered.queues.values() for message in queue.messages]
+    """Their GUIDs, in hex."""
+    return [message.guid.hex().upper() for message in stored(recovered)]
+
+
+class Held(str):
+    """An effect that waits at a gate, as good as its text."""
+
+    position = 0
 
 
 def entries(journal: bytes) -> list[tuple[int, int, int, int, bytes]]:

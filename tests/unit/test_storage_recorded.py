@@ -11,7 +11,6 @@ from storage_kit import (
     RECORDED,
     SMALL,
     TINY,
-    WALL,
     disk_with,
     entries,
     guids,
@@ -21,6 +20,7 @@ from storage_kit import (
     path_of,
     reread,
     state,
+    stored,
 )
 
 from bmqtwist.storage import layout
@@ -95,11 +95,11 @@ def test_payloads_and_properties_are_read_back_as_stored() -> None:
     files = open_files(disk_with(path))
     recovered = recover(files)
     partition = Partition(0, 1, files, recovered)
-    big, small = next(iter(recovered.queues.values())).messages
+    big, small = stored(recovered)
     assert (big.size, len(partition.read_payload(big)), len(partition.read_payload(small))) == (61440, 61440, 5)
     path = next(RECORDED.joinpath("props-zlib/n1").glob("*.bmq_journal"))
     recovered = recover(open_files(disk_with(path)))
-    messages = next(iter(recovered.queues.values())).messages
+    messages = stored(recovered)
     assert {message.schema_id for message in messages} >= {0, 2, 3}
     assert {message.compression for message in messages} == {0, 1}
     assert any(message.has_properties for message in messages)
@@ -173,9 +173,6 @@ class Replay:
             start = next((m for m in self.messages.values() if (m.lease, m.sequence) == (record.start_lease,
                                                                                          record.start_sequence)), None)
             partition.purge(key, app, start, wall)
-            if app is None:
-                for message in [m for m in self.messages.values() if m.queue_key == key]:
-                    partition.release(self.messages.pop(message.guid))
 
 
 ONE_SET = ["props-zlib/n1", "fanout-partial/n1", "purge/n1", "ttl/n1", "poison/n1", "app-added-removed/n1",
@@ -228,7 +225,8 @@ def test_a_recorded_crash_image_is_carried_on() -> None:
 
 def test_a_queue_the_ledger_does_not_know_comes_back_with_the_names_of_qlist() -> None:
     path = next(RECORDED.joinpath("fanout-partial/n1").glob("*.bmq_journal"))
-    queue = next(iter(reread(disk_with(path), known={}).queues.values()))
-    assert (queue.uri, queue.in_ledger) == ("bmq://d.fan/f", False)
-    assert [app.app_id for app in queue.apps] == ["foo", "bar", "baz"]
-    assert WALL - 10 < min(wall for _, wall in queue.history) and len(queue.history) == 6
+    recovered = reread(disk_with(path), known={})
+    queue = next(iter(recovered.queues.values()))
+    assert (queue.uri, recovered.unlisted) == ("bmq://d.fan/f", {queue.key})
+    assert [app.app_id for app in queue.apps.values()] == ["foo", "bar", "baz"]
+    assert len(queue.history) == 6
