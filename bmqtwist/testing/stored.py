@@ -13,7 +13,7 @@ from bmqtwist.queue.root import RootQueue
 from bmqtwist.sdk.message import typed
 from bmqtwist.storage.message import Message
 from bmqtwist.testing.events import Content
-from bmqtwist.testing.node import Node
+from bmqtwist.testing.node import MemoryNode
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
 from bmqtwist.wire.checksum import crc32c
@@ -39,7 +39,7 @@ class Stored(Content):
         return f"stored    {self.uri} {self._name} {self.content}"
 
 
-def find_queue(node: Node, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
+def find_queue(node: MemoryNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
     """A queue by its URI; LocalError if its domain does not exist, None if it does not (unless `create`)."""
     parsed, broker = parse_uri(uri), node.broker
     broker.now = node.now
@@ -54,7 +54,7 @@ def find_queue(node: Node, uri: str, create: bool) -> tuple[QueueUri, RootQueue 
     return parsed, queue
 
 
-def put(node: Node, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
+def put(node: MemoryNode, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
         types: Mapping[str, PropertyType] | None, compress: bool) -> Content:
     """Post a message in nobody's name; LocalError if it is not taken."""
     parsed, queue = find_queue(node, uri, True)
@@ -76,7 +76,7 @@ def put(node: Node, uri: str, guid: bytes, payload: bytes, values: Mapping[str, 
                    compression=compression, schema_id=schema_id)
 
 
-def messages(node: Node, uri: str, began: float) -> list[Stored]:
+def messages(node: MemoryNode, uri: str, began: float) -> list[Stored]:
     """What is outstanding in a queue, or for the app that the URI names, oldest first."""
     parsed, queue = find_queue(node, uri, False)
     if queue is None:
@@ -93,7 +93,7 @@ def messages(node: Node, uri: str, began: float) -> list[Stored]:
             for message in list(queue.messages.values()) if app is None or message.pending & app.bit]
 
 
-def drain(node: Node, uri: str, began: float) -> list[Stored]:
+def drain(node: MemoryNode, uri: str, began: float) -> list[Stored]:
     """Take what `messages` shows out of the queue; LocalError for a broadcast queue, which keeps nothing."""
     found = messages(node, uri, began)
     parsed, queue = find_queue(node, uri, False)

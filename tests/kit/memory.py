@@ -12,13 +12,12 @@ from typing import Any
 
 from bmqtwist.config.load import DomainReader, load
 from bmqtwist.link.session import Session
-from bmqtwist.testing.node import Node, NodeShell
+from bmqtwist.testing.node import ImmediatePerformer, MemoryNode
 from kit.client import DEADLINE, Client, Expired
 from kit.config import ConfigDirectory
 from kit.world import World
 
 PORT = 30114  # nobody listens there; it only has to be named
-MemoryShell = NodeShell
 
 
 class MemoryLink:
@@ -75,7 +74,7 @@ class MemoryLink:
             self._world.due = True
 
 
-class MemoryWorld(Node, World):
+class MemoryWorld(MemoryNode, World):
     """A world in memory."""
 
     def __init__(self, root: Path, *, app: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None,
@@ -83,7 +82,7 @@ class MemoryWorld(Node, World):
         World.__init__(self)
         self.root = root
         self.config = ConfigDirectory(root, PORT, app=app, cluster=cluster)
-        Node.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
+        MemoryNode.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
                       lambda configuration: DomainReader(configuration.directory))
         self._peers = 0
         if start:

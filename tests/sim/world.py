@@ -241,8 +241,6 @@ class SimWorld(MemoryWorld):
             self._turning = True
             self.alive(self.now + self.random.random() * 0.0005, self._turn)
 
-    _turn_due = turn_due
-
     def _turn(self) -> None:
         self._turning = False
         self.broker.turn(self.now)
@@ -353,9 +351,7 @@ class SimWorld(MemoryWorld):
                     broker.performer.finish(session)
                 drain_until = self.now + DRAIN_SECONDS
         elif not broker.sessions or self.now > drain_until:
-            broker.close(self.now)
-            for lock in self._locks:
-                lock.close()
+            self.assembled.close()
             self.up = False
             self.life += 1
             for link in self._links:
