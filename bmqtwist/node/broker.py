@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
@@ -31,8 +32,8 @@ from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.domain import Domain, Throttle
-from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE
-from bmqtwist.queue.handles import OpenRequest
+from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
+from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, configure
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.root import RootQueue
@@ -327,8 +328,28 @@ class Broker:
                              f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")
         return response
 
-    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest) -> RootQueue:
+    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest,
+                   answer: Callable[[Queue | Refused], None]) -> None:
         """The queue of an open; created at the first one."""
+        try:
+            domain = self._openable(session, uri, request)
+        except Refused as refused:
+            answer(refused)
+            return
+        queue = domain.queues.get(uri.queue)
+        if queue is not None:
+            answer(queue)
+            return
+        domain.opening += 1
+        try:
+            found: Queue | Refused = self.clusters[domain.cluster].create_queue(domain, uri.canonical, self.now,
+                                                                                  self.wall(self.now))
+        except Refused as refused:
+            found = refused
+        self._created(domain, answer, found)
+
+    def _openable(self, session: Session, uri: QueueUri, request: OpenRequest) -> Domain:
+        """The domain of an open that is allowed."""
         domain = self.domain(uri.qualified_domain)
         principal = session.guard.principal
         for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
@@ -336,10 +357,41 @@ class Broker:
                 raise Refused(Category.E_REFUSED, f"'{principal}' is not authorized: {action.value} on '{domain.name}'")
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
-        queue = domain.queues.get(uri.queue)
-        if queue is None:
-            queue = self.clusters[domain.cluster].create_queue(domain, uri.canonical, self.now, self.wall(self.now))
-        return queue
+        return domain
+
+    def _created(self, domain: Domain, answer: Callable[[Queue | Refused], None], found: Queue | Refused) -> None:
+        """A cluster has made a queue, or has not."""
+        domain.opening -= 1
+        answer(found)
+
+    def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
+                        answer: Callable[[Refused | None], None]) -> None:
+        """Replace the subscriptions of one substream."""
+        refused: Refused | None = None
+        try:
+            configure(handle, app_id, consumers)
+        except Refused as reason:
+            refused = reason
+        answer(refused)
+
+    def close_queue(self, session: Session, handle: Handle, request: OpenRequest, final: bool,
+                    answer: Callable[[bool | Refused], None]) -> None:
+        """Subtract counts from a handle."""
+        try:
+            gone: bool | Refused = close_queue(handle, request, final, session.wall)
+        except Refused as reason:
+            gone = reason
+        answer(gone)
+
+    def request_timeout(self, choice: str, domain: str) -> float:
+        """Seconds for a request about a queue: as the cluster of its domain has it."""
+        known = self.domains.get(domain)
+        operations = QueueOperations() if known is None else self.clusters[known.cluster].definition.queue_operations
+        if choice == "openQueue":
+            return operations.open_timeout_ms / 1000
+        if choice == "closeQueue":
+            return operations.close_timeout_ms / 1000
+        return operations.configure_timeout_ms / 1000
 
     def domain(self, name: str) -> Domain:
         """A domain by its qualified name, loaded at the first call; raises Refused."""
@@ -378,11 +430,8 @@ class Broker:
         for queue in cluster.queues.values():
             queue.committed(self.now)
 
-    def opened(self, session: Session, queue: Queue) -> None:
-        """A handle was opened."""
-
-    def closed(self, session: Session, queue: Queue) -> None:
-        """A handle is gone: perhaps the queue is unused now."""
+    def unused(self, queue: Queue) -> None:
+        """A handle is gone, or did not come to be."""
         if not queue.handles:
             queue.idle_since = self.now
 
@@ -434,6 +483,8 @@ class Broker:
     def _check_sessions(self, now: float) -> None:
         patience = self.configuration.extension.unauthenticated_seconds_max
         for session in list(self.sessions):
+            if session.pending.count:
+                session.pending.tick(now)
             if session.guard.deadline is not None and now >= session.guard.deadline:
                 session.now, session.wall = now, self.wall(now)
                 session.perform(session.guard.tick(now))
