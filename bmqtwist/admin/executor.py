@@ -14,12 +14,12 @@ from bmqtwist.admin.parse import parse
 from bmqtwist.admin.text import print_text
 from bmqtwist.admin.tunables import PublishIntervals, Quorum
 from bmqtwist.config.text import pretty_json
-from bmqtwist.node.cluster import is_collectable
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
+from bmqtwist.node.cluster import is_collectable
 from bmqtwist.storage.partition import PartitionUnavailable
 
 if TYPE_CHECKING:

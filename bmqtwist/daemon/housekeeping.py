@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bmqtwist.daemon.stuck import CATEGORY, STUCK_POLL_S, StuckMonitor
-from bmqtwist.node.cluster import is_collectable
 from bmqtwist.monitor import snapshots
+from bmqtwist.node.cluster import is_collectable
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker

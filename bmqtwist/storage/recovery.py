@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Protocol
 
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
@@ -19,7 +18,11 @@ from bmqtwist.storage.datacheck import check_messages
 from bmqtwist.storage.journal import JournalScan, check_file_header, unpack_sync_point
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
+    CONFIRM_BODY,
+    DELETION_BODY,
     MAGIC,
+    MESSAGE_BODY,
+    QUEUE_OP_BODY,
     QUEUE_RECORD_HEADER,
     RECORD,
     SEQUENCE_MASK,
@@ -31,10 +34,6 @@ from bmqtwist.storage.records import (
 )
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionFiles
 
-_MESSAGE_BODY = Struct(">BB5s5xI16sI")
-_CONFIRM_BODY = Struct(">2x5s5s16s8x")
-_DELETION_BODY = Struct(">3x5s16s12x")
-_QUEUE_OP_BODY = Struct(">2x5s5siIQI4x")
 UNFINISHED = "they were being written when the broker died, and are cut off"  # the end of an alarm about DATA or QLIST
 _LISTED_MAX = 20  # GUIDs named in one alarm
 _QUEUE_RECORD_BYTES_MAX = 64 << 20
@@ -181,7 +180,7 @@ class _Fold:
     def read_journal(self) -> None:
         """Fold every accepted record."""
         live, queues, since, epoch = self.live, self.queues, self.since, self.epoch
-        unpack_message, unpack_deletion = _MESSAGE_BODY.unpack, _DELETION_BODY.unpack
+        unpack_message, unpack_deletion = MESSAGE_BODY.unpack, DELETION_BODY.unpack
         for entry in self.scan:
             offset, head, lease, wall, body = entry
             kind = head >> 60
@@ -314,7 +313,7 @@ class _Fold:
     def confirm(self, entry: tuple[int, int, int, int, bytes]) -> None:
         """CONFIRM: one app is done with a message, or (reason 2) does not want the one that follows."""
         _, head, lease, wall, body = entry
-        key, app_key, guid = _CONFIRM_BODY.unpack(body)
+        key, app_key, guid = CONFIRM_BODY.unpack(body)
         queue = self.queues.get(key) or self.adopt(key, entry)
         if queue is None:
             return
@@ -355,7 +354,7 @@ class _Fold:
     def queue_op(self, entry: tuple[int, int, int, int, bytes]) -> None:
         """CREATION, ADDITION, PURGE, DELETION."""
         offset, head, lease, wall, body = entry
-        key, app_key, op, qlist_word, start_sequence, start_lease = _QUEUE_OP_BODY.unpack(body)
+        key, app_key, op, qlist_word, start_sequence, start_lease = QUEUE_OP_BODY.unpack(body)
         record = RECORD.pack(head, lease, wall, body, MAGIC)
         if op in (QueueOp.CREATION, QueueOp.ADDITION):
             self.declare(key, op, qlist_word * 4, record, offset)
