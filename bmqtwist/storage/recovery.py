@@ -18,6 +18,8 @@ from bmqtwist.storage.datacheck import check_messages
 from bmqtwist.storage.journal import Entry, JournalScan, check_file_header, unpack_sync_point
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
+    JOURNAL_OP_BODY,
+    MESSAGE_BODY,
     QLIST_MAGIC,
     QUEUE_RECORD_HEADER,
     SEQUENCE_MASK,
@@ -200,7 +202,7 @@ class _Recovery(Replay):
 
     def odd_message(self, queue: StoredQueue | None, guid: bytes, entry: Entry) -> None:
         """A MESSAGE that cannot be kept."""
-        self.last_offset = int.from_bytes(entry[4][12:16], "big") * 8
+        self.last_offset = MESSAGE_BODY.unpack(entry[4])[3] * 8
         if queue is not None:
             what = "no GUID" if guid == NULL_GUID else f"GUID {guid.hex().upper()}, which is stored already"
             self.damage(f"JOURNAL: the MESSAGE at offset {entry[0]} has {what}: skipped")
@@ -223,7 +225,7 @@ class _Recovery(Replay):
 
     def journal_op(self, entry: Entry) -> None:
         """Positions that must exist. Other operations than sync points mean nothing to us."""
-        if int.from_bytes(entry[4][4:8], "big") != SYNC_POINT_OP:
+        if JOURNAL_OP_BODY.unpack(entry[4])[1] != SYNC_POINT_OP:
             return
         _, _, _, data, qlist = unpack_sync_point(entry)
         for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):

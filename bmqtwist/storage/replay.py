@@ -7,14 +7,17 @@ refuses (`RecordMismatch`: a replica has diverged), recovery makes the best of i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_GUID, NULL_KEY
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
+    CONFIRM_BODY,
+    DELETION_BODY,
     MAGIC,
+    MESSAGE_BODY,
+    QUEUE_OP_BODY,
     RECORD,
     SEQUENCE_MASK,
     ConfirmReason,
@@ -23,11 +26,6 @@ from bmqtwist.storage.records import (
     parse_queue_record,
 )
 from bmqtwist.storage.state import PartitionState, StoredQueue
-
-_MESSAGE_BODY = Struct(">BB5s5xI16sI")
-_CONFIRM_BODY = Struct(">2x5s5s16s8x")
-_DELETION_BODY = Struct(">3x5s16s12x")
-_QUEUE_OP_BODY = Struct(">2x5s5siIQI4x")
 
 _MESSAGE, _CONFIRM, _DELETION = int(RecordType.MESSAGE), int(RecordType.CONFIRM), int(RecordType.DELETION)
 _QUEUE_OP, _JOURNAL_OP = int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
@@ -71,7 +69,7 @@ class Replay:
     def message(self, entry: Entry) -> None:
         """MESSAGE."""
         _, head, lease, wall, body = entry
-        ref_high, compression, key, data_offset, guid, crc = _MESSAGE_BODY.unpack(body)
+        ref_high, compression, key, data_offset, guid, crc = MESSAGE_BODY.unpack(body)
         queue = self.state.queues.get(key) or self.unknown_queue(key, entry)
         if queue is None or guid in queue.messages or guid == NULL_GUID:
             self.odd_message(queue, guid, entry)
@@ -86,7 +84,7 @@ class Replay:
 
     def deletion(self, entry: Entry) -> None:
         """DELETION of a message; one that is not there is no concern, since compaction leaves out what is gone."""
-        key, guid = _DELETION_BODY.unpack(entry[4])
+        key, guid = DELETION_BODY.unpack(entry[4])
         queue = self.state.queues.get(key)
         if queue is not None:
             message = queue.messages.get(guid)
@@ -96,7 +94,7 @@ class Replay:
     def confirm(self, entry: Entry) -> None:
         """CONFIRM: one app is done with a message, or (auto-confirmed) does not want the one that follows."""
         _, head, lease, wall, body = entry
-        key, app_key, guid = _CONFIRM_BODY.unpack(body)
+        key, app_key, guid = CONFIRM_BODY.unpack(body)
         queue = self.state.queues.get(key) or self.unknown_queue(key, entry)
         if queue is None:
             return
@@ -116,7 +114,7 @@ class Replay:
     def queue_op(self, entry: Entry) -> None:
         """CREATION, ADDITION, PURGE, DELETION."""
         _, head, lease, wall, body = entry
-        key, app_key, op, qlist_words, start_sequence, start_lease = _QUEUE_OP_BODY.unpack(body)
+        key, app_key, op, qlist_words, start_sequence, start_lease = QUEUE_OP_BODY.unpack(body)
         record = RECORD.pack(head, lease, wall, body, MAGIC)
         if op in (QueueOp.CREATION, QueueOp.ADDITION):
             self.declare(key, QueueOp(op), qlist_words * 4, record, entry)
