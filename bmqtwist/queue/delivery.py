@@ -156,7 +156,10 @@ def _send(queue: Queue, app: App, subscription: Subscription, message: Message, 
     if stats is not queue.stats:
         queue.stats.pushed(size, waited)
     handle = substream.handle
-    handle.client.push(handle, subscription.s_id, message, late)
+    try:
+        handle.client.push(handle, subscription.s_id, message, late)
+    except Exception as error:
+        queue.context.client_failed(handle.client, error)
 
 
 def _stop(queue: Queue, app: App, message: Message, now: float) -> None:

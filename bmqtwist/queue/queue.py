@@ -14,7 +14,7 @@ from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import QueueStats
-from bmqtwist.queue.handle import Handle, Substream
+from bmqtwist.queue.handle import Client, Handle, Substream
 from bmqtwist.queue.history import GuidHistory
 from bmqtwist.queue.meter import Meter
 from bmqtwist.report import LineLimiter, Report
@@ -52,6 +52,9 @@ class QueueContext(Protocol):
     def poisoned(self, queue: Queue, app: App, message: Message) -> None:
         """A message ran out of delivery attempts."""
 
+    def client_failed(self, client: Client, error: Exception) -> None:
+        """A client raised when it was spoken to: it is closed when nothing is in the middle of a delivery."""
+
 
 class Queue:
     """State and rules of one queue at its primary."""
@@ -74,6 +77,7 @@ class Queue:
         self.stats = QueueStats()
         self.lines = LineLimiter()
         self.touched = False
+        self.disabled = False  # it failed too often: nothing is taken or delivered until a restart
         self.idle_since: float | None = None
         self.holding = False  # strong consistency, and fewer nodes than the replication factor: effects wait
         self.unreceipted: list[Effect] = []
@@ -151,6 +155,8 @@ class Queue:
              has_properties: bool, compression: int, schema_id: int, crc: int, options: bytes, now: float,
              wall: int) -> int:
         """Take one PUT; 0 = accepted (the ACK follows through the gate if wanted), else the status of the NACK."""
+        if self.disabled:
+            return AckStatus.NOT_READY
         size = len(payload)
         stats = self.stats
         acked = handle if wants_ack else None
@@ -228,8 +234,17 @@ class Queue:
                     self.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
                                             f"of queue '{self.uri}' is not delivered to it")
                 continue
-            handle.client.push(handle, subscription.s_id, message, False)
+            try:
+                handle.client.push(handle, subscription.s_id, message, False)
+            except Exception as error:
+                self.context.client_failed(handle.client, error)
+                continue
             self.stats.pushed(message.size, 0.0)
+
+    def forget_post(self, guid: bytes) -> None:
+        """A `post` raised: unless the message is stored, it must be new when it is posted again."""
+        if guid not in self.messages:
+            self.history.discard(guid)
 
     def require_receipts(self, wanted: bool) -> None:
         """Hold what is posted from now on until enough nodes have it, or stop doing so; what waits keeps waiting."""
@@ -253,7 +268,10 @@ class Queue:
                 self.history.discard(guid)
             self.stats.nack_noquorum_msgs += 1
             if handle is not None:
-                handle.client.ack(handle, guid, correlation_id, AckStatus.UNKNOWN)
+                try:
+                    handle.client.ack(handle, guid, correlation_id, AckStatus.UNKNOWN)
+                except Exception as error:
+                    self.context.client_failed(handle.client, error)
 
     def released(self, message: Message) -> None:
         """The records of a message are safe: its apps may have it."""
