@@ -20,6 +20,7 @@ from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
 from bmqtwist.node.cluster import is_collectable
+from bmqtwist.report import INTERNAL_ERROR, stack
 from bmqtwist.storage.partition import PartitionUnavailable
 
 if TYPE_CHECKING:
@@ -58,9 +59,13 @@ class AdminExecutor:
         except commands.CommandError as error:
             answer = error.answer
         else:
-            result = self.run(command)
-            answer = (print_text(result) if encoding is commands.Encoding.TEXT
-                      else print_json(result, encoding is commands.Encoding.JSON_PRETTY))
+            try:
+                result = self.run(command)
+                answer = (print_text(result) if encoding is commands.Encoding.TEXT
+                          else print_json(result, encoding is commands.Encoding.JSON_PRETTY))
+            except Exception as error:
+                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", text, source, stack(error))
+                answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
         report.info("Send response message to '%s': %d characters", source, len(answer))
         return answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
 

@@ -45,5 +45,8 @@ class Watch:
         for cluster in broker.clusters.values():
             keepalive = self._keepalive[cluster.name]
             for queue in list(cluster.queues.values()):
-                if is_collectable(queue, now, keepalive, broker.identity.started):
-                    cluster.delete_queue(queue, broker.wall(now))
+                try:
+                    if is_collectable(queue, now, keepalive, broker.identity.started):
+                        cluster.delete_queue(queue, broker.wall(now))
+                except Exception as error:
+                    broker.contain.told(f"Queue '{queue.uri}': the deletion of an unused queue", error)

@@ -169,7 +169,10 @@ class Session:
         handles, self.handles = self.handles, {}
         for q_id, handle in handles.items():
             self.close_id(q_id)
-            drop_handle(handle, crashed, self.wall)
+            try:
+                drop_handle(handle, crashed, self.wall)
+            except Exception as error:
+                self.context.queue_failed(handle.queue, "the loss of a client", error, disable=True)
             self.context.unused(handle.queue)
 
     def close_id(self, q_id: int) -> None:
@@ -337,8 +340,13 @@ class Session:
                     pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
             stats.put_bytes += size
-            refused = handle.queue.post(Put(handle, Message(guid, payload, options, has_properties, compression, schema_id,
-                                                            crc, now, wall), correlation_id, wants_ack), now, wall)
+            try:
+                refused = handle.queue.post(Put(handle, Message(guid, payload, options, has_properties, compression,
+                                                                schema_id, crc, now, wall), correlation_id, wants_ack),
+                                            now, wall)
+            except Exception:
+                handle.queue.forget_post(guid)
+                raise
             if refused:
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
 

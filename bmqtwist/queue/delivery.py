@@ -160,7 +160,10 @@ def _send(queue: RootQueue, app: App, subscription: Subscription, message: Messa
     if stats is not queue.stats:
         queue.stats.pushed(size, waited)
     handle = substream.handle
-    handle.client.push(handle, subscription.s_id, message, late)
+    try:
+        handle.client.push(handle, subscription.s_id, message, late)
+    except Exception as error:
+        queue.context.client_failed(handle.client, error)
 
 
 def _stop(queue: RootQueue, app: App, message: Message, now: float) -> None:

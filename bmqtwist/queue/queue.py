@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import QueueStats
-from bmqtwist.queue.handle import Handle, Substream
+from bmqtwist.queue.handle import Client, Handle, Substream
 from bmqtwist.queue.put import Put
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.message import Message
@@ -50,6 +50,9 @@ class QueueContext(Protocol):
     def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
         """A message ran out of delivery attempts."""
 
+    def client_failed(self, client: Client, error: Exception) -> None:
+        """A client raised when it was spoken to: it is closed when nothing is in the middle of a delivery."""
+
 
 class Queue(ABC):
     """Who uses a queue, and what was delivered to whom."""
@@ -62,6 +65,7 @@ class Queue(ABC):
         self.stats = QueueStats()
         self.lines = LineLimiter()
         self.touched = False
+        self.disabled = False  # it failed too often: nothing is taken or delivered until a restart
         self.idle_since: float | None = None
 
     # -- what depends on where the queue is led ---------------------------------------------------------------------
@@ -69,6 +73,10 @@ class Queue(ABC):
     @abstractmethod
     def post(self, put: Put, now: float, wall: int) -> int:
         """Take one PUT; 0 = accepted (the ACK follows later if it is wanted), else the status of the NACK."""
+
+    @abstractmethod
+    def forget_post(self, guid: bytes) -> None:
+        """A `post` raised: unless the message is stored, it must be new when it is posted again."""
 
     @abstractmethod
     def finish(self, app: App, message: Message, wall: int) -> None:

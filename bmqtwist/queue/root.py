@@ -88,6 +88,8 @@ class RootQueue(Queue):
     def post(self, put: Put, now: float, wall: int) -> int:
         """Take one PUT; 0 = accepted (the ACK follows through the gate if wanted), else the status of the NACK."""
         put.queue = self
+        if self.disabled:
+            return AckStatus.NOT_READY
         message = put.message
         guid, size = message.guid, message.size
         stats = self.stats
@@ -169,7 +171,11 @@ class RootQueue(Queue):
                     self.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
                                              f"of queue '{self.uri}' is not delivered to it")
                 continue
-            handle.client.push(handle, subscription.s_id, message, False)
+            try:
+                handle.client.push(handle, subscription.s_id, message, False)
+            except Exception as error:
+                self.context.client_failed(handle.client, error)
+                continue
             self.stats.pushed(message.size, 0.0)
 
     # -- released by the gate ---------------------------------------------------------------------------------------
@@ -191,14 +197,18 @@ class RootQueue(Queue):
         message = put.message
         if put.wants_ack and put.handle is not None:
             self.stats.acked(now - message.arrived)
-            put.handle.client.ack(put.handle, message.guid, put.correlation_id, 0)
+            self._answer(put, 0)
         if put.stored:
-            pending = message.pending
-            for app in self.active:
-                if pending & app.bit:
-                    app.fresh.append(message)
-            if not self.touched:
-                self.context.touch(self)
+            self.ready(message)
+
+    def ready(self, message: Message) -> None:
+        """A message may be delivered."""
+        pending = message.pending
+        for app in self.active:
+            if pending & app.bit:
+                app.fresh.append(message)
+        if not self.touched:
+            self.context.touch(self)
 
     def expire_uncommitted(self, now: float, wall: int) -> None:
         """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on."""
@@ -215,8 +225,20 @@ class RootQueue(Queue):
                 self.history.discard(message.guid)
             self.stats.nack_noquorum_msgs += 1
             if put.wants_ack:
-                put.answer(AckStatus.UNKNOWN)
+                self._answer(put, AckStatus.UNKNOWN)
         self.committed(now)
+
+    def _answer(self, put: Put, status: int) -> None:
+        """Answer a PUT; a client that fails then costs nobody else anything."""
+        try:
+            put.answer(status)
+        except Exception as error:
+            self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
+
+    def forget_post(self, guid: bytes) -> None:
+        """A `post` raised: unless the message is stored, it must be new when it is posted again."""
+        if guid not in self.messages:
+            self.history.discard(guid)
 
     def restore(self) -> None:
         """Take over what was recovered: every stored message is to be delivered, in order of arrival."""

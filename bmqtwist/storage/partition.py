@@ -527,6 +527,11 @@ class Partition:
         if self._gate.is_running(token):
             self._sync_broke(error)
 
+    def fail(self) -> None:
+        """Something in here raised what nobody expected: nothing more is taken or written until a restart."""
+        self._broken = True
+        self._set_journal_limit()
+
     def _sync_broke(self, error: OSError) -> None:
         self._broken = True
         self._set_journal_limit()

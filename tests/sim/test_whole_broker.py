@@ -24,6 +24,7 @@ from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.history import GuidHistory
 from bmqtwist.storage.partition import Partition
 from sim.judge import Violation
+from sim.mistakes import Mistakes
 from sim.scenario import Scenario
 
 CANARY_SEEDS = range(1, 25)
@@ -33,6 +34,13 @@ def test_whatever_happens_clients_see_what_they_were_promised(fresh_seed: int, t
     """Producers, consumers, kills, losses of power, full disks, failing syncs, retransmissions, reconfigurations."""
     counts = Scenario(fresh_seed, tmp_path).run().counts
     assert counts["acked"] > 100 and counts["delivered"] > 100 and counts["confirmed"] > 100
+
+
+def test_a_broker_that_meets_mistakes_of_its_own_goes_on_and_loses_nothing(fresh_seed: int, tmp_path: Path) -> None:
+    """The same with exceptions out of sessions, queues and partitions; a restart heals what they put out of service."""
+    with Mistakes(fresh_seed) as mistakes:
+        counts = Scenario(fresh_seed, tmp_path, mistakes).run().counts
+    assert sum(mistakes.met.values()) > 5 and counts["acked"] > 50 and counts["delivered"] > 50
 
 
 def test_the_same_seed_is_the_same_life_down_to_the_last_byte(tmp_path: Path) -> None:

@@ -90,6 +90,9 @@ class Engine:
     def poisoned(self, queue: RootQueue, app: Any, message: Any) -> None:
         self.poisons.append(message.guid)
 
+    def client_failed(self, client: Any, error: Exception) -> None:
+        raise error
+
     # what tests do
 
     def reader(self, app: str | None = None, name: str = "reader", **spec: Any) -> Handle:
