@@ -440,11 +440,12 @@ class Partition:
 
     def hold(self, effect: Any) -> None:
         """Keep an effect back until the records appended so far are safe by policy; sets its `position`."""
-        self._gate.hold(effect, self._base + self.state.sequence)
+        effect.position = self._base + self.state.sequence
+        self._gate.waiting.append(effect)
 
     def busy(self) -> bool:
         """Whether `flush` has anything to do."""
-        return bool(self._journal or self._gate.busy or self._owed)
+        return bool(self._journal or self._gate.waiting or self._owed)
 
     def flush(self, wall: int) -> list[Any]:
         """Write the turn's records, one write per file; the released effects, in order of `hold`.
@@ -457,7 +458,7 @@ class Partition:
         if self._owed and self.available:
             self._pay_late(wall)
         if self.durability == "none":
-            return self._gate.release_written()
+            return self._gate.release_written() if self._gate.waiting else []
         if self.durability == "always" and self._gate.durable != self._gate.written:
             try:
                 self.files.sync()
@@ -487,12 +488,12 @@ class Partition:
                 self._write_failed = True
                 self._set_journal_limit()
             return False
-        position = self.position
+        position = self._base + self.state.sequence
         if self.replicated:
             self._batches.append(Batch(position - len(self._journal) + 1, self._journal, self._data, self._qlist))
         self._journal, self._data, self._qlist = [], [], []
         if matters:
-            self._gate.wrote(position)
+            self._gate.written = position
         else:
             self._gate.wrote_nothing_to_wait_for(position)
         self._unmarked = True
