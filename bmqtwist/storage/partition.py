@@ -551,7 +551,7 @@ class Partition:
         if self._rewrite or self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             self._begin_rewrite(wall)
         self._base += self.sequence
-        self.state.lease, self.state.sequence = lease, 0
+        self.state.begin_lease(lease)
         self.sync_point(wall, force=True)
         for message in [message for message in self.state.messages() if not message.pending]:
             # confirmed by all, but the last primary died before it wrote that down

@@ -145,8 +145,6 @@ class _Recovery(Replay):
         state.lease, state.sequence = scan.lease, scan.sequence
         recovered.alarms += scan.problems
         recovered.damaged |= scan.damaged
-        for queue in state.queues.values():
-            state.drop_auto(queue)
         for key, count in self.strangers.items():
             self.damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which nothing explains:"
                         " they are not carried on")
@@ -227,6 +225,7 @@ class _Recovery(Replay):
         """Positions that must exist. Other operations than sync points mean nothing to us."""
         if JOURNAL_OP_BODY.unpack(entry[4])[1] != SYNC_POINT_OP:
             return
+        super().journal_op(entry)
         _, _, _, data, qlist = unpack_sync_point(entry)
         for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):
             if position > size:

@@ -153,7 +153,9 @@ class Replay:
             self.state.delete(queue)
 
     def journal_op(self, entry: Entry) -> None:
-        """Sync points change nothing."""
+        """Sync points change nothing, but a new lease begins with one."""
+        if entry[2] > self.state.lease:
+            self.state.begin_lease(entry[2])
 
     # ---- what the records refer to -------------------------------------------------------------------------------
 

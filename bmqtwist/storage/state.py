@@ -129,6 +129,12 @@ class PartitionState:
         self.cached_bytes = 0
         self._last_key = 0
 
+    def begin_lease(self, lease: int) -> None:
+        """A primary begins, with sequence number 0: what the last one left half done it does not finish."""
+        self.lease, self.sequence = lease, 0
+        for queue in self.queues.values():
+            self.drop_auto(queue)
+
     def outstanding(self) -> tuple[int, int, int]:
         """Bytes of JOURNAL, DATA, QLIST that a rollover would keep."""
         return JOURNAL_HEADER_BYTES + RECORD_BYTES * len(self.live), self.data_bytes, self.qlist_bytes
