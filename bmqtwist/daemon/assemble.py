@@ -86,7 +86,7 @@ class Node:
             cluster = Cluster(definition, node_id, broker, report, self.clock.timer_ns)
             ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=report)
             cluster.start(ledger, list(sets), configuration.extension.durability,
-                          configuration.extension.payload_cache_bytes, wall)
+                          configuration.extension.payload_cache_bytes, self.clock.now(), wall)
         except (LocalError, OSError):
             _close_all(sets)
             raise

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from bmqtwist.errors import Refused
 from bmqtwist.ids import QueueUri
 from bmqtwist.link.authentication import Authenticate
-from bmqtwist.queue.handles import OpenRequest
+from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.handles import ConsumerSpec, OpenRequest
 from bmqtwist.queue.queue import Queue
 from bmqtwist.report import Report
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
@@ -22,8 +25,14 @@ class SessionContext(Protocol):
     now: float  # of this turn, seconds, monotonic
     serving: bool  # False: stopping, new opens are left for the broker that comes after
 
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+
     def flush_later(self, session: Session) -> None:
         """The session has something to write at the end of the turn."""
+
+    def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
+        """A queue raised what nobody expected; `disable`: it can go on no more."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Let an authenticator judge off the reactor's thread; then session.authenticated(...)."""
@@ -31,14 +40,26 @@ class SessionContext(Protocol):
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a negotiation; None = close without a word (the reason is logged)."""
 
-    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest) -> Queue:
-        """The queue of an open, created if need be; raises Refused."""
+    # A request about a queue is answered by a call of `answer`: once, at once or in a later turn before its end. Nothing
+    # here raises Refused. The session may be gone by then, or the request timed out: the answer is dropped then.
 
-    def opened(self, session: Session, queue: Queue) -> None:
-        """A handle of the queue was opened."""
+    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest,
+                   answer: Callable[[Queue | Refused], None]) -> None:
+        """The queue of an open, created if need be."""
 
-    def closed(self, session: Session, queue: Queue) -> None:
-        """A handle of the queue is gone."""
+    def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
+                        answer: Callable[[Refused | None], None]) -> None:
+        """Replace the subscriptions of one substream; None = done."""
+
+    def close_queue(self, session: Session, handle: Handle, request: OpenRequest, final: bool,
+                    answer: Callable[[bool | Refused], None]) -> None:
+        """Subtract counts from a handle; True = it is gone, False = something of it is left."""
+
+    def request_timeout(self, choice: str, domain: str) -> float:
+        """Seconds after which a request about a queue of a domain has failed."""
+
+    def unused(self, queue: Queue) -> None:
+        """A handle of the queue is gone, or did not come to be: perhaps nobody has the queue open now."""
 
     def make_guid(self) -> bytes:
         """A GUID for a message of a client that makes none."""

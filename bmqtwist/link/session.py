@@ -20,13 +20,16 @@ from bmqtwist.link import requests
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome, Proceed
 from bmqtwist.link.context import SessionContext
 from bmqtwist.link.outbox import Outbox
+from bmqtwist.link.pending import Pending
 from bmqtwist.link.states import ANSWERS, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.handles import drop_handle
+from bmqtwist.queue.put import Put
 from bmqtwist.queue.routing import Subscription
 from bmqtwist.report import LineLimiter
-from bmqtwist.storage.partition import Message, PartitionUnavailable
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data, control
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
@@ -50,8 +53,8 @@ class Session:
     """One connection: its state, its handles, what it will write."""
 
     __slots__ = ("context", "peer", "session_number", "state", "description", "identity", "encoding", "v2_properties",
-                 "makes_guids", "guard", "handles", "closed_ids", "closing_now", "just_opened", "outbox", "stats", "channel",
-                 "closing", "lagging", "held", "waiting", "now", "wall", "last_received",
+                 "makes_guids", "guard", "handles", "closed_ids", "closing_now", "just_opened", "pending", "outbox",
+                 "stats", "channel", "closing", "lagging", "held", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "connected_at", "negotiated_at",
                  "transport", "encoding_of_authentication", "_frames", "_answers", "_held",
                  "_unacked", "_lines", "_turn_bytes")
@@ -67,7 +70,9 @@ class Session:
         self.handles: dict[int, Handle] = {}
         self.closed_ids: dict[int, None] = {}  # queue ids given up on this connection: no ACK may name them any more
         self.closing_now: set[int] = set()  # those of this turn
-        self.just_opened: list[str] = []  # queues whose open is answered in this turn
+        self.just_opened: list[tuple[str, float]] = []  # queues whose open is answered in this turn, and when it came
+        self.pending = Pending(partial(requests.begin, self), partial(requests.timeout, self),
+                               partial(requests.expire, self))
         self.outbox = Outbox()
         self.stats = ClientStats()
         self.channel = ChannelStats()
@@ -112,8 +117,8 @@ class Session:
         self._turn_bytes = 0
         self.closing_now.clear()
         if self.just_opened:
-            took_ns = round((self.context.now - self.now) * 1e9)
-            for uri in self.just_opened:
+            for uri, arrived in self.just_opened:
+                took_ns = round((self.context.now - arrived) * 1e9)
                 self.context.report.info("%s: open queue [queue: '%s'] took: %.2f us (%d nanoseconds)", self.description,
                                          uri, took_ns / 1000, took_ns)
             self.just_opened.clear()
@@ -159,12 +164,16 @@ class Session:
             for kind, action in row.items()}
 
     def drop_handles(self, crashed: bool) -> None:
-        """Give up every handle."""
+        """Give up every handle, and every request for one."""
+        self.pending.cancel()
         handles, self.handles = self.handles, {}
         for q_id, handle in handles.items():
             self.close_id(q_id)
-            drop_handle(handle, crashed, self.wall)
-            self.context.closed(self, handle.queue)
+            try:
+                drop_handle(handle, crashed, self.wall)
+            except Exception as error:
+                self.context.queue_failed(handle.queue, "the loss of a client", error, disable=True)
+            self.context.unused(handle.queue)
 
     def close_id(self, q_id: int) -> None:
         """A queue id was closed for good."""
@@ -331,8 +340,13 @@ class Session:
                     pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
             stats.put_bytes += size
-            refused = handle.queue.post(handle, guid, correlation_id, wants_ack, payload, has_properties, compression,
-                                        schema_id, crc, options, now, wall)
+            try:
+                refused = handle.queue.post(Put(handle, Message(guid, payload, options, has_properties, compression,
+                                                                schema_id, crc, now, wall), correlation_id, wants_ack),
+                                            now, wall)
+            except Exception:
+                handle.queue.forget_post(guid)
+                raise
             if refused:
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
 

@@ -14,9 +14,11 @@ from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.queue.domain import Domain
-from bmqtwist.queue.queue import Queue, QueueContext
-from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
-from bmqtwist.storage.recovery import RecoveredPartition, RecoveredQueue, recover
+from bmqtwist.queue.queue import QueueContext
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
+from bmqtwist.storage.recovery import RecoveredPartition, recover
+from bmqtwist.storage.state import HISTORY_SECONDS, StoredQueue
 from bmqtwist.storage.store import PartitionFiles
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from bmqtwist.report import Report
 
 _LIMIT_REACHED = -205
-HISTORY_S = 3600  # removed messages younger than that still count as duplicates after a restart, if the domain says so
 
 
 class Cluster:
@@ -38,19 +39,19 @@ class Cluster:
         self._timer_ns = timer_ns  # feeds storage keys
         self.ledger: MetadataLedger
         self.partitions: list[Partition] = []
-        self.queues: dict[str, Queue] = {}
-        self.dormant: dict[str, tuple[QueueRecord, RecoveredQueue | None]] = {}
+        self.queues: dict[str, RootQueue] = {}
+        self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self.replication_factor = len(definition.nodes) // 2 + 1
 
     # -- start ------------------------------------------------------------------------------------------------------
 
     def start(self, ledger: MetadataLedger, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
-              wall: int) -> None:
+              now: float, wall: int) -> None:
         """Recover everything and become leader and primary of all."""
         self.ledger = ledger
         log = f"Cluster ({self.name})"
         ledger.open()
-        recovered = [self._recover(index, each, wall) for index, each in enumerate(files)]
+        recovered = [self._recover(index, each, now, wall) for index, each in enumerate(files)]
         self.report.info(f"{log}: Transitioning to leader in the Cluster FSM.")
         ledger.become_leader(len(files), wall,
                              used_leases={index: each.lease for index, each in enumerate(recovered)})
@@ -61,6 +62,7 @@ class Cluster:
             partition = Partition(index, self.node_id, files[index], each, durability, cache_bytes)
             self.partitions.append(partition)
             partition.activate(ledger.state.partitions[index].lease, wall)
+            partition.committed = COMMITTED_ALL if self.has_quorum else partition.position
             self.report.info(f"{log} afterPartitionPrimaryAssignment: Partition [{index}]: new primary: "
                              f"[{self.node_name}, {self.node_id}], primary status: E_ACTIVE")
         self._match(recovered, wall)
@@ -75,66 +77,54 @@ class Cluster:
         """Our name in the cluster."""
         return next((node.name for node in self.definition.nodes if node.id == self.node_id), str(self.node_id))
 
-    def _recover(self, index: int, files: PartitionFiles, wall: int) -> RecoveredPartition:
+    def _recover(self, index: int, files: PartitionFiles, now: float, wall: int) -> RecoveredPartition:
         known = {record.key: record for record in self.ledger.state.queues.values() if record.partition_id == index}
-        return recover(files, known, history_since=wall - HISTORY_S, partition_id=index)
+        return recover(files, known, wall - int(HISTORY_SECONDS), wall - now, index, wall)
 
     def _match(self, recovered: list[RecoveredPartition], wall: int) -> None:
         """Join what the ledger and the partitions say about queues."""
-        found: dict[bytes, tuple[int, RecoveredQueue]] = {
+        found: dict[bytes, tuple[int, StoredQueue]] = {
             key: (index, queue) for index, each in enumerate(recovered) for key, queue in each.queues.items()}
         for uri, record in self.ledger.state.queues.items():
-            index, queue = found.pop(record.key, (record.partition_id, None))
-            self.dormant[uri] = record, queue
+            found.pop(record.key, None)
+            self.dormant[uri] = record
         for key, (index, queue) in found.items():
             if queue.messages and queue.uri and queue.uri not in self.ledger.state.queues:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
                                               f"registered again with its {len(queue.messages)} message(s)")
-                record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps})
+                record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps.values()})
                 self._change(self.ledger.adopt_queue, record, wall)
-                self.dormant[queue.uri] = record, queue
+                self.dormant[queue.uri] = record
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                               f"[{index}] is unknown to the metadata; its deletion was completed")
-                partition = self.partitions[index]
-                for message in queue.messages:
-                    partition.release(message)
-                self._record(partition.delete_queue, key, None, wall)
+                self._record(self.partitions[index].delete_queue, key, None, wall)
 
     def adopt_domain(self, domain: Domain, now: float, wall: int) -> None:
         """A domain was loaded: its dormant queues come to life."""
         for uri in [uri for uri in self.dormant if parse_uri(uri).qualified_domain == domain.name]:
-            record, recovered = self.dormant.pop(uri)
-            self._revive(domain, record, recovered, now, wall)
+            self._revive(domain, self.dormant.pop(uri), now, wall)
 
-    def _revive(self, domain: Domain, record: QueueRecord, recovered: RecoveredQueue | None, now: float,
-                wall: int) -> Queue:
+    def _revive(self, domain: Domain, record: QueueRecord, now: float, wall: int) -> None:
         partition = self.partitions[record.partition_id]
-        queue = self._make(domain, record.uri, record.key, partition)
-        if recovered is None:
-            self._record(partition.create_queue, record.key, record.uri, list(record.apps.items()), wall)
-            for app_id, key in record.apps.items():
-                queue.add_app(app_id, key)
-        else:
-            for app in recovered.apps:
-                queue.restore_app(app.app_id, app.key, app.ordinal)
-            for message in recovered.messages:
-                message.arrived = now - max(0, wall - message.wall)
-            if not domain.in_memory:
-                queue.restore(recovered.messages)
-            oldest = wall - queue.history.window
-            for guid, arrived_wall in recovered.history:
-                if arrived_wall >= oldest:
-                    queue.history.add(guid, now - max(0, wall - arrived_wall))
+        store = partition.state.queues.get(record.key)
+        if store is None:
+            try:
+                store = partition.create_queue(record.key, record.uri, list(record.apps.items()), wall)
+            except PartitionUnavailable as error:
+                self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
+                self.dormant[record.uri] = record
+                return
+        queue = self._make(domain, record.uri, store, partition, now)
+        queue.register_apps(first_order=0)
+        queue.restore()
         self.reconcile_apps(queue, wall)
-        return queue
 
-    def _make(self, domain: Domain, uri: str, key: bytes, partition: Partition) -> Queue:
-        queue = Queue(uri, parse_uri(uri).queue, key, domain, partition, self._context,
-                      domain.settings.deduplication_ms / 1000)
+    def _make(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
+              now: float) -> RootQueue:
+        queue = RootQueue(uri, parse_uri(uri).queue, store, domain, partition, self._context, now)
         self.queues[uri] = queue
         domain.adopt_queue(queue)
-        self.require_receipts(queue)
         return queue
 
     @property
@@ -142,9 +132,14 @@ class Cluster:
         """Whether this node alone is as many as the replication factor asks for."""
         return self.replication_factor <= 1
 
-    def require_receipts(self, queue: Queue) -> None:
-        """Apply replication factor and consistency to a queue."""
-        queue.require_receipts(queue.domain.settings.strong and not self.has_quorum)
+    def set_replication_factor(self, factor: int) -> None:
+        """How many nodes must have a record before it counts as committed; without a quorum nothing more is."""
+        had_quorum, self.replication_factor = self.has_quorum, factor
+        for partition in self.partitions:
+            if self.has_quorum:
+                partition.committed = COMMITTED_ALL
+            elif had_quorum:
+                partition.committed = partition.position
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
@@ -153,7 +148,7 @@ class Cluster:
         prefix = f"bmq://{domain_name}/"
         return sum(uri.startswith(prefix) for uri in self.ledger.state.queues)
 
-    def create_queue(self, domain: Domain, uri: str, wall: int) -> Queue:
+    def create_queue(self, domain: Domain, uri: str, now: float, wall: int) -> RootQueue:
         """Assign and create a queue that does not exist; raises Refused."""
         self._check_queue_limit(domain)
         app_ids = domain.settings.app_ids if domain.mode == "fanout" else (DEFAULT_APP_ID,)
@@ -163,13 +158,12 @@ class Cluster:
             raise Refused(Category.E_UNKNOWN, str(error), -208) from None
         partition = self.partitions[record.partition_id]
         try:
-            partition.create_queue(record.key, uri, list(record.apps.items()), wall)
+            store = partition.create_queue(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
             self._change(self.ledger.unassign_queue, uri, wall)
             raise Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10) from None
-        queue = self._make(domain, uri, record.key, partition)
-        for app_id, key in record.apps.items():
-            queue.add_app(app_id, key)
+        queue = self._make(domain, uri, store, partition, now)
+        queue.register_apps()
         apps = " ".join(f'[ "{app_id}" {key.hex().upper()} ]' for app_id, key in record.apps.items())
         self.report.info(f"Cluster ({self.name}): Assigned queue: [ uri = {uri} queueKey = {record.key.hex().upper()} "
                          f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
@@ -189,7 +183,7 @@ class Cluster:
                               f"domain 'bmq://{domain.name}' has reached the 80% watermark limit for the number of queues "
                               f"(current: {count}, limit: {limit}).")
 
-    def delete_queue(self, queue: Queue, wall: int) -> None:
+    def delete_queue(self, queue: RootQueue, wall: int) -> None:
         """Unassign and delete a queue that is empty and unused."""
         if not self._change(self.ledger.unassign_queue, queue.uri, wall):
             return
@@ -199,7 +193,7 @@ class Cluster:
         self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
                          f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ]")
 
-    def reconcile_apps(self, queue: Queue, wall: int) -> None:
+    def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
         """Make the apps of a fanout queue those of its domain's settings."""
         if queue.mode != "fanout":
             return
@@ -214,15 +208,19 @@ class Cluster:
         record = self.ledger.state.queues[queue.uri]
         self.report.info(f"Cluster ({self.name}): Advisory applied: unregister appIds {_listed(removed)} and register "
                          f"appIds {_listed(added)} for domain = [{queue.domain.name}]")
-        for app_id in removed:
-            queue.remove_app(queue.apps[app_id], wall)
-            self.report.info(f"Unregistered appId '{app_id}' for queue '{queue.uri}'")
-        if added:
-            self._record(queue.partition.add_apps, queue.key, queue.uri, [(each, record.apps[each]) for each in added],
-                         wall)
-            for app_id in added:
-                queue.add_app(app_id, record.apps[app_id]).alarmed = False
-                self.report.info(f"Registered appId '{app_id}' for queue '{queue.uri}'")
+        try:
+            for app_id in removed:
+                queue.remove_app(queue.apps[app_id], wall)
+                self.report.info(f"Unregistered appId '{app_id}' for queue '{queue.uri}'")
+            if added:
+                queue.partition.add_apps(queue.key, queue.uri, [(each, record.apps[each]) for each in added], wall)
+                queue.register_apps()
+                for app_id in added:
+                    queue.apps[app_id].alarmed = False
+                    self.report.info(f"Registered appId '{app_id}' for queue '{queue.uri}'")
+        except PartitionUnavailable as error:
+            self.report.error(f"Cluster ({self.name}): the apps of queue '{queue.uri}' are not changed in its partition: "
+                              f"{error}")
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -252,7 +250,7 @@ def _listed(app_ids: Iterable[str]) -> str:
     return f"[{' '.join(app_ids)}]"
 
 
-def is_collectable(queue: Queue, now: float, keepalive_s: float, started: float) -> bool:
+def is_collectable(queue: RootQueue, now: float, keepalive_s: float, started: float) -> bool:
     """Whether a queue may be deleted: empty, open nowhere, and so for `keepalive_s` seconds.
 
     `started`: since when a queue that nobody has opened yet counts as unused. Times are of the monotonic clock.

@@ -1,6 +1,6 @@
 """What runs an in-process broker: its clock and timers, its connections, its lives, and who is to be woken.
 
-From links: `run` after each change, `at`, `note`, `forget`. From the ends of connections (`aio`, `tx`, `pump`, `port`):
+From links: `run` after each change, `at`, `note`, `forget`. From the ends of connections (`aio`, `tx`, `transport`, `port`):
 `connect`, the drivers of event loops, `jump`. Everything is done with `lock` held, in whoever's thread it is.
 """
 

@@ -77,6 +77,8 @@ class ConnectionEnd:
         if not self._finishing:
             self._finishing = True
             now = self._simulation.now
+            if self._network.abrupt:
+                self.other.end()
             self._carry(max(self._arrives_at, now + self._network.latency(self)), self.other.end)
             self._simulation.at(now + self._simulation.delay(), self._close)
 
@@ -157,6 +159,7 @@ class Network:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
+        self.abrupt = False  # a connection that one end closes ends at once, with what is under way
         self._nodes: dict[str, SimulatedNode] = {}  # by address
         self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}  # (from, to) -> what waits for `heal`
         self._slow: dict[tuple[str, str], float] = {}

@@ -60,7 +60,7 @@ class ImmediatePerformer:
         """A judgement that comes in the next round."""
         def judged() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
-            session.authenticated(effect.token, outcome, self._node.now, self._node.broker.wall(self._node.now))
+            self._node.broker.judged(session, effect.token, outcome, self._node.now)
         self._node.later.append(judged)
 
     def write(self, session: Session, parts: list[bytes]) -> int:

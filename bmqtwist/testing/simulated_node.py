@@ -16,6 +16,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
+from bmqtwist.report import INTERNAL_ERROR
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import Partition
 from bmqtwist.testing.clock import WALL_S
@@ -38,19 +39,18 @@ class SessionReceiver(Receiver):
     def take(self, data: bytes) -> None:
         """Bytes, and a turn."""
         node = self._node
-        node.act(lambda: self._session.receive(data, node.local_now, node.broker.wall(node.local_now)))
+        node.act(lambda: node.broker.received(self._session, data, node.local_now))
         node.turn_due()
 
     def cut(self) -> None:
         """The connection is gone."""
         node = self._node
-        node.act(lambda: self._session.lost(node.local_now, node.broker.wall(node.local_now)))
+        node.act(lambda: node.broker.lost(self._session, node.local_now))
         node.turn_due()
 
     def drained(self) -> None:
         """A peer that was behind has taken everything."""
-        self._session.lagging = False
-        self._session.resume()
+        self._node.broker.drained(self._session)
         self._node.turn_due()
 
 
@@ -91,7 +91,7 @@ class SimulatedPerformer:
 
         def judged() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
-            session.authenticated(effect.token, outcome, node.local_now, node.broker.wall(node.local_now))
+            node.broker.judged(session, effect.token, outcome, node.local_now)
             node.turn_due()
         node.at(self._simulation.now + self._simulation.delay(), judged)
 
@@ -133,6 +133,7 @@ class SimulatedNode(MemoryNode):
         self._ahead, self._hidden = clock_ahead, hidden
         self.life = 0
         self.up = self.paused = False
+        self.mistakes = False  # whether its broker may meet mistakes of its own
         self.slowed = self.torn = self.died = 0  # reads that were stopped; losses of power that tore something; deaths
         self.on_restart: Callable[[bool], None] = lambda power: None
         self._turning = False
@@ -210,6 +211,7 @@ class SimulatedNode(MemoryNode):
         lines, steps = self.report.lines, self.disk.log
         for severity, text in lines[self._told:] if len(lines) > self._told else ():
             self._trace(f"{severity} {text}")
+            assert self.mistakes or f"[{INTERNAL_ERROR}]" not in text, text
         for operation, path in steps[self._written:] if len(steps) > self._written else ():
             self._trace(f"{operation} {path}")
         self._told, self._written = len(lines), len(steps)
@@ -264,7 +266,9 @@ class SimulatedNode(MemoryNode):
         self._trace("boot")
         try:
             self.live(SimulatedPerformer(self))
-        except (Died, LocalError, OSError) as error:
+        except (Died, Exception) as error:
+            if not self.mistakes and not isinstance(error, (Died, LocalError, OSError)):
+                raise
             self.died += isinstance(error, Died)
             self.crash(power=False)
             return
@@ -317,8 +321,9 @@ class SimulatedNode(MemoryNode):
 
     def _down(self, power: bool, down: float | None) -> None:
         self.on_restart(power)
+        life = self.life
         if down is not None:
-            self.simulation.at(self.simulation.now + down, self.boot)
+            self.simulation.at(self.simulation.now + down, lambda: self.boot() if self.life == life else None)
 
     # -- disk -------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
 from bmqtwist.queue.app import App
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.sdk.message import typed
 from bmqtwist.storage.message import Message
 from bmqtwist.testing.events import Content
@@ -38,7 +39,7 @@ class Stored(Content):
         return f"stored    {self.uri} {self._name} {self.content}"
 
 
-def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, Queue | None]:
+def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
     """A queue by its URI; LocalError if its domain does not exist, None if it does not (unless `create`)."""
     parsed, broker = parse_uri(uri), node.broker
     broker.now = node.now
@@ -46,7 +47,8 @@ def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, Q
         domain = broker.domain(parsed.qualified_domain)
         queue = domain.queues.get(parsed.queue)
         if queue is None and create:
-            queue = broker.clusters[domain.cluster].create_queue(domain, parsed.canonical, broker.wall(node.now))
+            queue = broker.clusters[domain.cluster].create_queue(domain, parsed.canonical, node.now,
+                                                                 broker.wall(node.now))
     except Refused as refused:
         raise LocalError(f"{uri}: {refused.message}") from None
     return parsed, queue
@@ -64,8 +66,9 @@ def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapp
     data, compression = close_data(area, payload, True, compress)
     schema_id = SCHEMA_ANONYMOUS if area else 0
     now = node.now
-    refused = queue.post(None, guid, 0, False, data, bool(area), compression, schema_id,  # type: ignore[arg-type]
-                         crc32c(data), b"", now, node.broker.wall(now))
+    wall = node.broker.wall(now)
+    message = Message(guid, data, b"", bool(area), compression, schema_id, crc32c(data), now, wall)
+    refused = queue.post(Put(None, message, 0, False), now, wall)
     if refused:
         raise LocalError(f"{uri} does not take the message: {AckStatus(refused).name}")
     node.due = True
@@ -102,7 +105,7 @@ def drain(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
     return found
 
 
-def _app(queue: Queue, uri: QueueUri) -> App | None:
+def _app(queue: RootQueue, uri: QueueUri) -> App | None:
     if not uri.app_id:
         return None
     app = queue.apps.get(uri.app_id)
@@ -111,7 +114,7 @@ def _app(queue: Queue, uri: QueueUri) -> App | None:
     return app
 
 
-def _stored(queue: Queue, message: Message, began: float, held_by: tuple[str, ...]) -> Stored:
+def _stored(queue: RootQueue, message: Message, began: float, held_by: tuple[str, ...]) -> Stored:
     pending = [app for app in queue.active if message.pending & app.bit]
     left = [each for app in pending if (each := queue.attempts_left(app, message)) is not None]
     return Stored(time=message.arrived - began, uri=queue.uri, guid=message.guid, data=queue.payload(message),

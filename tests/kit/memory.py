@@ -33,7 +33,7 @@ class MemoryLink:
     def send(self, data: bytes) -> None:
         """Hand bytes to the session; nothing is processed further before somebody receives."""
         if self.session is not None:
-            self.session.receive(data, self._world.now, self._world.broker.wall(self._world.now))
+            self._world.broker.received(self.session, data, self._world.now)
             self._world.due = True
 
     def receive(self, deadline: float) -> bytes:
@@ -70,7 +70,7 @@ class MemoryLink:
         """Tell the session that its channel is gone."""
         session, self.session = self.session, None
         if session is not None:
-            session.lost(self._world.now, self._world.broker.wall(self._world.now))
+            self._world.broker.lost(session, self._world.now)
             self._world.due = True
 
 
@@ -84,9 +84,16 @@ class MemoryWorld(ImmediateNode, World):
         self.config = ConfigDirectory(root, PORT, app=app, cluster=cluster)
         ImmediateNode.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
                       lambda configuration: DomainReader(configuration.directory))
-        self._peers = 0
+        self._peers = self._told = 0
+        self.mistakes = False  # whether the broker may meet mistakes of its own
         if start:
             self.start()
+
+    def run(self) -> None:
+        """A mistake that the broker contains is a failure of the test all the same."""
+        super().run()
+        lines, self._told = self.report.lines[self._told:], len(self.report.lines)
+        assert self.mistakes or not any("[INTERNAL_ERROR]" in text for _, text in lines), lines
 
     def link(self, listener: int = 0) -> MemoryLink:
         """A session without a socket."""

@@ -3,6 +3,7 @@
     world.py     one broker with the clients of a scenario around it
     clients.py   producers and consumers as official SDKs behave, without ever waiting
     judge.py     what clients saw, and what they never may see
+    mistakes.py  exceptions that are planted into the broker itself
     scenario.py  one seed: who takes part, what happens when, and the verdict
     cluster.py   several nodes in one network, and clients that are told what to do
 

@@ -18,6 +18,7 @@ from kit.config import domain_config
 
 from sim.clients import Consumer, Producer, SimulatedClient
 from sim.judge import Judge
+from sim.mistakes import Mistakes
 from sim.world import SimulatedWorld
 
 CHAOS_S = 6.0
@@ -40,8 +41,8 @@ class Result:
 class Scenario:
     """Everything that takes part, drawn from one seed."""
 
-    def __init__(self, seed: int, root: Path) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, root: Path, mistakes: Mistakes | None = None) -> None:
+        self.seed, self.mistakes = seed, mistakes
         self.random = Random(f"{seed}/scenario")
         self.durability = self.random.choice(("group", "group", "group", "always", "none"))
         partition = {"maxDataFileSize": self.random.choice((1 << 18, 1 << 24)),
@@ -61,14 +62,18 @@ class Scenario:
             self.world.config.domain_text(name, json.dumps(content))
         self.judge = Judge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
         self.judge.bounded.add(SMALL)
-        self.world.node.on_restart = self._restarted
-        self.world.node.boot()
+        node = self.world.node
+        self.judge.mistaken = node.mistakes = self.world.network.abrupt = mistakes is not None
+        node.on_restart = self._restarted
+        node.boot()
         self.clients: list[SimulatedClient] = []
         self._cast()
         self._plot()
 
     def _restarted(self, power: bool) -> None:
         self.judge.restarted(power, self.durability != "none")
+        if self.mistakes is not None and self.mistakes.active:
+            self.judge.faulty()  # a partition that fails records no confirms
 
     def _random(self, name: str) -> Random:
         return Random(f"{self.seed}/{name}")
@@ -132,6 +137,12 @@ class Scenario:
         """Play it; raises Violation."""
         world, node = self.world, self.world.node
         end = world.now + CHAOS_S
+        if self.mistakes is not None:
+            self.judge.faulty()
+            self.mistakes.active = True
+            world.play(end)
+            self.mistakes.active = False
+            node.crash(power=False)
         world.play(end)
         node.mend()
         self._settle()

@@ -28,7 +28,8 @@ from bmqtwist.queue.handles import (
     drop_handle,
     open_queue,
 )
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.memory import MemoryDisk, MemoryLedgerFile
@@ -107,7 +108,7 @@ class Bench:
             each.open(int(STARTED_WALL))
         self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker, self.report, self._timer)
         self.cluster.start(MetadataLedger(MemoryLedgerFile(), 1, "n1", 1 << 20), list(files), "none", 1 << 20,
-                           int(STARTED_WALL))
+                           STARTED, int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)
         self.broker.start(STARTED)
         self.statistics = Statistics(STARTED)
@@ -137,13 +138,14 @@ class Bench:
         decode_text(DomainVariant, text, name, [])
         self.source.files[name] = text
 
-    def queue(self, uri: str = "bmq://d/q") -> Queue:
+    def queue(self, uri: str = "bmq://d/q") -> RootQueue:
         """A queue, created if need be."""
         parsed = parse_uri(uri)
         domain = self.broker.domain(parsed.domain)
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
-        return domain.queues.get(parsed.queue) or self.cluster.create_queue(domain, uri, self.broker.wall(self.now))
+        return domain.queues.get(parsed.queue) or self.cluster.create_queue(
+            domain, uri, self.now, self.broker.wall(self.now))
 
     def open(self, uri: str = "bmq://d/q", app: str | None = None, *, read: bool = False, name: str = "task:1",
              limit: int = 1000, expression: str = "") -> Handle:
@@ -170,9 +172,9 @@ class Bench:
         for payload in payloads:
             self._guid += 1
             guids.append(self._guid.to_bytes(16, "big"))
-            status = handle.queue.post(handle, guids[-1], 0, True, payload, properties, 0, 0, 0, b"", self.now,
-                                       self.broker.wall(self.now))
-            assert status == 0
+            wall = self.broker.wall(self.now)
+            message = Message(guids[-1], payload, has_properties=properties, arrived=self.now, wall=wall)
+            assert handle.queue.post(Put(handle, message, 0, True), self.now, wall) == 0
         self.turn()
         return guids
 

@@ -1,0 +1,228 @@
+"""Changes of the metadata that a leader is asked for, and the advisory each of them becomes. Pure.
+
+A change is judged by the state as it will be when every record that still waits for its commit is applied: records
+commit in order, so that is the state the change will meet. Two queues that wait never share a key, a queue is never
+assigned twice, and a change of a queue may follow another one that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord, app_infos, partition_infos
+from bmqtwist.errors import LocalError
+from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, make_storage_key, parse_uri
+from bmqtwist.wire.cluster_schema import (
+    LeaderMessageSequence,
+    PartitionPrimaryAdvisory,
+    QueueAssignmentAdvisory,
+    QueueInfo,
+    QueueInfoUpdate,
+    QueueUnAssignmentAdvisory,
+    QueueUpdateAdvisory,
+)
+
+LEADER_IS_MASTER_ALL = "E_LEADER_IS_MASTER_ALL"
+LEAST_ASSIGNED = "E_LEAST_ASSIGNED"
+
+
+class ChangeRefused(LocalError):
+    """The change does not fit the state; nothing of it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignQueue:
+    """Give a queue a key and the partition with the fewest queues; one that has them already keeps them.
+
+    `app_ids`: those of a fanout queue, else the default app alone, whose key is fixed; `timer_ns` makes keys differ from
+    all made before.
+    """
+
+    uri: str
+    app_ids: Sequence[str]
+    timer_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptQueue:
+    """Register a queue that a partition holds and the metadata lost, with the key and apps it has there.
+
+    Refused if its URI or key is registered, or its partition does not exist.
+    """
+
+    queue: QueueRecord
+
+
+@dataclass(frozen=True, slots=True)
+class UnassignQueue:
+    """Forget a queue; the result is the record it had, None if there was none."""
+
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateApps:
+    """Add and remove apps of a queue; all of it, or it is refused."""
+
+    uri: str
+    added: Sequence[str]
+    removed: Sequence[str]
+    timer_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignPartitions:
+    """Replace the primaries that are not among `keep`; the result is the list of the partitions concerned."""
+
+    candidates: Collection[int]
+    keep: Collection[int]
+
+
+Change = AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartitions
+
+
+@dataclass(frozen=True, slots=True)
+class Primaries:
+    """Who becomes primary of what when a leader begins.
+
+    `candidates` may become primaries (None: the leader alone); primaries that are among `keep` stay with their lease,
+    all others get a lease one higher, even at the same node: a process never writes under the lease of its
+    predecessor. `used_leases`: the highest lease found in each partition's files, which a lost ledger would not know.
+    """
+
+    partitions: int
+    candidates: Collection[int] | None = None
+    keep: Collection[int] = ()
+    used_leases: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a change comes to: the advisory to write (None: the state is so already), and the result at its commit."""
+
+    result: Any
+    uri: str = ""  # of the queue it concerns
+    choice: str = ""
+    advisory: Any = None
+
+
+class Judge:
+    """Turns changes into plans; `node_id`: this node's."""
+
+    def __init__(self, node_id: int, algorithm: str) -> None:
+        self._node_id, self._algorithm = node_id, algorithm
+
+    def plan(self, change: Change, head: ClusterState, leaving: Set[bytes]) -> Plan:
+        """The plan of a change at the state `head`, or ChangeRefused. `leaving`: keys of queues that are still there,
+        because what removes them waits for its commit."""
+        if isinstance(change, AssignQueue):
+            return self._assign(change, head, leaving)
+        if isinstance(change, AdoptQueue):
+            return self._adopt(change.queue, head)
+        if isinstance(change, UnassignQueue):
+            return self._unassign(change.uri, head)
+        if isinstance(change, UpdateApps):
+            return self._update(change, head)
+        return self._partitions(change, head)
+
+    def primaries(self, head: ClusterState, wanted: Primaries) -> dict[int, Primary]:
+        """The primaries of a new leader's first record."""
+        found = self._choose(head, range(wanted.partitions), wanted.candidates, wanted.keep)
+        for number, used in wanted.used_leases.items():
+            if found[number].lease <= used:
+                found[number] = Primary(found[number].node_id, used + 1)
+        return found
+
+    def _assign(self, change: AssignQueue, head: ClusterState, leaving: Set[bytes]) -> Plan:
+        known = head.queues.get(change.uri)
+        if known is not None:
+            return Plan(known, change.uri)
+        if not head.partitions:
+            raise ChangeRefused(f"queue {change.uri} cannot be placed: no partition has a primary yet")
+        counts = head.queue_counts
+        partition_id = min(head.partitions, key=lambda number: (counts.get(number, 0), number))
+        key = make_storage_key(change.uri, change.timer_ns, head.keys | leaving if leaving else head.keys)
+        return _assignment(QueueRecord(change.uri, key, partition_id, _app_keys(change.app_ids, {}, change.timer_ns)))
+
+    def _adopt(self, queue: QueueRecord, head: ClusterState) -> Plan:
+        if queue.uri in head.queues or queue.key in head.keys:
+            raise ChangeRefused(f"queue {queue.uri} with key {queue.key.hex().upper()} is registered already")
+        if queue.partition_id not in head.partitions:
+            raise ChangeRefused(f"queue {queue.uri} is in partition {queue.partition_id}, which does not exist")
+        return _assignment(queue)
+
+    def _unassign(self, uri: str, head: ClusterState) -> Plan:
+        queue = head.queues.get(uri)
+        if queue is None:
+            return Plan(None, uri)
+        node_id, lease = head.partitions.get(queue.partition_id, Primary(-1, 0))
+        gone = QueueInfo(queue.uri, queue.key, queue.partition_id)
+        return Plan(queue, uri, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory(
+            LeaderMessageSequence(), queue.partition_id, lease, node_id, [gone]))
+
+    def _update(self, change: UpdateApps, head: ClusterState) -> Plan:
+        uri, added, removed = change.uri, change.added, change.removed
+        queue = head.queues.get(uri)
+        if queue is None:
+            raise ChangeRefused(f"queue {uri} is not assigned")
+        missing = [app_id for app_id in removed if app_id not in queue.apps]
+        present = [app_id for app_id in added if app_id in queue.apps]
+        if missing or present or len(set(added)) < len(added) or len(set(removed)) < len(removed):
+            raise ChangeRefused(f"queue {uri} has the apps {list(queue.apps)}: cannot add {list(added)} and remove "
+                                f"{list(removed)}")
+        if not added and not removed:
+            return Plan(queue, uri)
+        new = _app_keys(added, queue.apps, change.timer_ns)
+        update = QueueInfoUpdate(uri, queue.key, queue.partition_id, app_infos(new),
+                                 app_infos({app_id: queue.apps[app_id] for app_id in removed}),
+                                 parse_uri(uri).qualified_domain)
+        apps = {app_id: key for app_id, key in queue.apps.items() if app_id not in removed}
+        return Plan(QueueRecord(uri, queue.key, queue.partition_id, apps | new), uri, "queueUpdateAdvisory",
+                    QueueUpdateAdvisory(LeaderMessageSequence(), [update]))
+
+    def _partitions(self, change: AssignPartitions, head: ClusterState) -> Plan:
+        primaries = self._choose(head, sorted(head.partitions), change.candidates, change.keep)
+        changed = {number: primary for number, primary in primaries.items() if head.partitions[number] != primary}
+        if not changed:
+            return Plan([])
+        return Plan(list(changed), "", "partitionPrimaryAdvisory",
+                    PartitionPrimaryAdvisory(LeaderMessageSequence(), partition_infos(changed)))
+
+    def _choose(self, head: ClusterState, numbers: Iterable[int], candidates: Collection[int] | None,
+                keep: Collection[int]) -> dict[int, Primary]:
+        numbers = list(numbers)
+        known = head.partitions
+        loads = dict.fromkeys(candidates or (self._node_id,), 0)
+        for number in numbers:
+            primary = known.get(number)
+            if primary is not None and primary.node_id in keep and primary.node_id in loads:
+                loads[primary.node_id] += 1
+        primaries: dict[int, Primary] = {}
+        for number in numbers:
+            primary = known.get(number, Primary(-1, 0))
+            if primary.node_id not in keep:
+                node_id = self._node_id
+                if self._algorithm == LEAST_ASSIGNED:
+                    node_id = min(loads, key=lambda each: (loads[each], each))
+                    loads[node_id] += 1
+                primary = Primary(node_id, primary.lease + 1)
+            primaries[number] = primary
+        return primaries
+
+
+def _assignment(queue: QueueRecord) -> Plan:
+    return Plan(queue, queue.uri, "queueAssignmentAdvisory",
+                QueueAssignmentAdvisory(LeaderMessageSequence(), [queue.info()]))
+
+
+def _app_keys(app_ids: Sequence[str], taken: dict[str, bytes], timer_ns: int) -> dict[str, bytes]:
+    """Keys for new apps, different from each other and from `taken`."""
+    keys: dict[str, bytes] = {}
+    for app_id in app_ids:
+        if app_id == DEFAULT_APP_ID:
+            keys[app_id] = DEFAULT_APP_KEY
+        else:
+            keys[app_id] = make_storage_key(app_id, timer_ns, {*taken.values(), *keys.values()})
+    return keys

@@ -1,0 +1,193 @@
+"""The records of the metadata log that are in memory, how far they are safe, and what goes next into the file. Pure.
+
+```
+        base      covered            durable        written          records
+          |          |                  |              |                |
+   -------+----------+------------------+--------------+----------------+
+   forgotten  kept for   wait for their    in the write    wait for the
+              followers  commit            under way       next write
+```
+
+`base` is the LSN of the last record that memory no longer holds. A change at or before `covered` is applied.
+The file begins with the state at `covered` when it was begun, as a SNAPSHOT, and holds every record behind that. The
+SNAPSHOT is stamped with the LSN of the last record it stands for, so that the file can say which record precedes the
+next one. The only member of a cluster stamps it with the LSN of the next record as the original does: nobody asks it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from bmqtwist.cluster.log_events import NO_LSN, FileJob, Lsn, ReplaceFile, WriteFile
+from bmqtwist.cluster.state import ClusterState
+from bmqtwist.ids import make_storage_key
+from bmqtwist.storage.ledger_format import LEDGER_HEADER_BYTES, pack_ledger_header
+from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType, encode_cluster_state_record
+from bmqtwist.wire.cluster_schema import ClusterMessage, LeaderMessageSequence
+
+NEVER_WRITTEN = 0  # no write has this number
+
+
+@dataclass(slots=True)
+class LogRecord:
+    """A record and its bytes in file and messages."""
+
+    lsn: Lsn
+    record: ClusterStateRecord
+    data: bytes
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it changes the state when it is committed; a COMMIT does not."""
+        return self.record.type is not LedgerRecordType.COMMIT
+
+
+def log_record(record: ClusterStateRecord) -> LogRecord:
+    """A record that was not encoded yet."""
+    return LogRecord((record.term, record.sequence_number), record, encode_cluster_state_record(record))
+
+
+def follows(previous: Lsn, lsn: Lsn) -> bool:
+    """Whether a record may come directly after another: terms begin with sequence number 1 and leave none out."""
+    return lsn == (previous[0], previous[1] + 1) or lsn[0] > previous[0] and lsn[1] == 1
+
+
+def snapshot_record(state: ClusterState, stamp: Lsn, wall: int) -> ClusterStateRecord:
+    """The whole state as one record."""
+    advisory = state.snapshot()
+    advisory.sequence_number = LeaderMessageSequence(*stamp)
+    return ClusterStateRecord(LedgerRecordType.SNAPSHOT, *stamp, wall, ClusterMessage("leaderAdvisory", advisory))
+
+
+class RecordLog:
+    """See above. `max_bytes`: size at which a new file is begun; `name`: the node's, for making log ids."""
+
+    def __init__(self, name: str, max_bytes: int, alone: bool) -> None:
+        self.name, self.max_bytes, self.alone = name, max_bytes, alone
+        self.records: list[LogRecord] = []
+        self.base = NO_LSN
+        self.covered = self.durable = self.written = 0  # numbers of records in `records`
+        self.size = 0  # of the file with all that is written, bytes
+        self.log_id = b""
+        self.exists = False  # there is a file
+        self.renew = True  # the next write begins a new file
+        self.writing = NEVER_WRITTEN  # number of the write under way
+        self._numbers = NEVER_WRITTEN
+        self._back = 0  # `durable` once the write under way has come through
+        self._cutting = False  # the file holds more than `size` bytes
+        self._fresh_bytes = 0  # size of the file when it was begun, without what was new then
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def lsn_at(self, count: int) -> Lsn:
+        """The LSN of the last of the first `count` records."""
+        return self.records[count - 1].lsn if count else self.base
+
+    @property
+    def last(self) -> Lsn:
+        """Of the newest record."""
+        return self.lsn_at(len(self.records))
+
+    def after(self, lsn: Lsn) -> int:
+        """How many records have this LSN or a lower one."""
+        return bisect_right(self.records, lsn, key=lambda each: each.lsn)
+
+    def holds(self, lsn: Lsn) -> bool:
+        """Whether the record with this LSN is in memory, or directly before."""
+        return self.lsn_at(self.after(lsn)) == lsn
+
+    # -- changing ---------------------------------------------------------------------------------------------------
+
+    def append(self, record: ClusterStateRecord) -> LogRecord:
+        """A new record behind the others."""
+        made = log_record(record)
+        self.records.append(made)
+        return made
+
+    def cut(self, count: int) -> list[LogRecord]:
+        """Keep the first `count` records, at least the covered ones; the others come back."""
+        gone = self.records[count:]
+        if count < self.written:
+            self.size -= sum(len(each.data) for each in self.records[count:self.written])
+            self.written, self._cutting = count, True
+        del self.records[count:]
+        self.durable, self._back = min(self.durable, count), min(self._back, count)
+        return gone
+
+    def forget(self, keep_bytes: int) -> None:
+        """Covered records leave memory, but for the last `keep_bytes` bytes of them."""
+        at, kept = self.covered, 0
+        while at and kept + len(self.records[at - 1].data) <= keep_bytes:
+            at -= 1
+            kept += len(self.records[at].data)
+        if at:
+            self.base = self.records[at - 1].lsn
+            del self.records[:at]
+            self.covered, self.durable, self.written = self.covered - at, self.durable - at, self.written - at
+            self._back = max(0, self._back - at)
+
+    def restart(self, base: Lsn) -> None:
+        """The file was replaced by one that holds the state at `base` and nothing else."""
+        self.records.clear()
+        self.base = base
+        self.covered = self.durable = self.written = self._back = 0
+        self._cutting = False
+
+    # -- the file ---------------------------------------------------------------------------------------------------
+
+    def opened(self, base: Lsn, records: list[LogRecord], covered: int, size: int, log_id: bytes, renew: bool) -> None:
+        """A file was found and read."""
+        self.base, self.records, self.covered = base, records, covered
+        self.durable = self.written = len(records)
+        self.size, self.log_id, self.exists, self.renew = size, log_id, True, renew
+
+    def next_write(self, state: ClusterState, wall: int) -> FileJob | None:
+        """The next thing to be done with the file, if there is any and nothing is under way."""
+        if self.writing or self.written == len(self.records):
+            return None
+        data = b"".join(each.data for each in self.records[self.written:])
+        # a state that fills most of a file must not cause a new file with every change
+        full = self.size + len(data) > max(self.max_bytes, 2 * self._fresh_bytes)
+        if not (full or self.renew):
+            cut = self.size if self._cutting else None
+            self.size += len(data)
+            return self._begin(WriteFile(self._number(), cut, data), len(self.records))
+        head = b""
+        if self.exists or self.base != NO_LSN:
+            stamp = self.records[self.written].lsn if self.alone else self.lsn_at(self.covered)
+            waiting = [each.data for each in self.records[self.covered:self.written]]
+            head = encode_cluster_state_record(snapshot_record(state, stamp, wall)) + b"".join(waiting)
+        return self._replace(head, data, wall, self.records[self.written].lsn)
+
+    def replacement(self, record: ClusterStateRecord, wall: int) -> FileJob:
+        """A file that holds another node's SNAPSHOT and nothing else; `restart` when it is written."""
+        job = self._replace(encode_cluster_state_record(record), b"", wall, (record.term, record.sequence_number))
+        self._back = 0
+        return job
+
+    def _replace(self, head: bytes, data: bytes, wall: int, lsn: Lsn) -> FileJob:
+        self.log_id = make_storage_key(self.name, wall * 1_000_000_000 + lsn[1], {self.log_id})
+        whole = pack_ledger_header(self.log_id) + head + data
+        self.size, self._fresh_bytes = len(whole), LEDGER_HEADER_BYTES + len(head)
+        return self._begin(ReplaceFile(self._number(), self.log_id, whole, wall), len(self.records))
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _begin(self, job: FileJob, count: int) -> FileJob:
+        self.writing, self._back, self.written, self._cutting = job.number, count, count, False
+        return job
+
+    def came_through(self) -> None:
+        """The write under way survives a loss of power."""
+        self.writing, self.durable = NEVER_WRITTEN, self._back
+        self.exists, self.renew = True, False
+
+    def failed(self) -> list[LogRecord]:
+        """The write under way failed: what is not durable is taken back, and a new file begun with the next write."""
+        self.writing = NEVER_WRITTEN
+        gone = self.cut(self.durable)
+        self.written, self._cutting, self.renew = self.durable, False, True
+        return gone
