@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
 from twisted.python.failure import Failure
 
 from bmqtwist.admin.executor import AdminExecutor
-from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.load import DomainReader
@@ -43,6 +43,7 @@ from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
 from bmqtwist.node.broker import Broker, Identity
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.security.exposure import exposure_warnings
@@ -163,8 +164,9 @@ class BrokerService(Service):
                                f"'{config.location}', archiveLocation: '{config.archive_location}']: {error}") from None
         node_id = self.configuration.self_nodes[definition.name]
         cluster = Cluster(definition, node_id, self.broker, self.report, time.monotonic_ns)
-        ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=self.report)
-        cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, wall)
+        log = MetadataLog(node_id, cluster.node_name, (node_id,), config.max_csl_file_size)
+        metadata = ClusterMetadata(log, ledger_file, self.report)
+        cluster.start(metadata, list(files), extension.durability, extension.payload_cache_bytes, wall)
         self.broker.add_cluster(cluster)
 
     def _open_ports(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
@@ -26,6 +27,7 @@ from bmqtwist.link.states import State
 from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.domain_settings import domain_settings, throttle
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
 from bmqtwist.queue import describe, poison
@@ -71,6 +73,9 @@ class Performer(Protocol):
 
     def sync(self, partition: Partition, token: int) -> None:
         """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
+
+    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
@@ -130,6 +135,7 @@ class Broker:
             except Refused as refused:
                 self.report.alarm("DOMAIN", f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. Its "
                                             f"messages are kept.")
+        cluster.metadata.settle(int(self.identity.started_wall))
         cluster.report_alarms()
 
     def start(self, now: float) -> None:
@@ -187,6 +193,10 @@ class Broker:
     def turn(self, now: float) -> None:
         """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
         self.now = now
+        for cluster in self.clusters.values():
+            job = cluster.metadata.wants_write(self.wall(now))
+            if job is not None:
+                self.performer.write_metadata(cluster.metadata, job)
         for partition in self._partitions:
             if partition.busy():
                 released = partition.flush(self.wall(now))
@@ -257,6 +267,18 @@ class Broker:
     def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
         """A sync has failed: the partition takes nothing more."""
         partition.sync_failed(token, error)
+        self.turn(now)
+
+    def metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:
+        """A write of a cluster's metadata has come through."""
+        self.now = now
+        metadata.written(job, self.wall(now))
+        self.turn(now)
+
+    def metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
+        """A write of a cluster's metadata has failed: what waited for it is refused."""
+        self.now = now
+        metadata.failed(job, error, self.wall(now))
         self.turn(now)
 
     # -- what queues ask (queue.queue.QueueContext) -----------------------------------------------------------------
@@ -343,16 +365,12 @@ class Broker:
         except Refused as refused:
             answer(refused)
             return
-        queue = domain.queues.get(uri.queue)
-        if queue is not None:
+        queue, cluster = domain.queues.get(uri.queue), self.clusters[domain.cluster]
+        if queue is not None and not cluster.is_changing(queue):
             answer(queue)
             return
         domain.opening += 1
-        try:
-            found: Queue | Refused = self.clusters[domain.cluster].create_queue(domain, uri.canonical, self.wall(self.now))
-        except Refused as refused:
-            found = refused
-        self._created(domain, answer, found)
+        cluster.create_queue(domain, uri.canonical, self.wall(self.now), partial(self._created, domain, answer))
 
     def _openable(self, session: Session, uri: QueueUri, request: OpenRequest) -> Domain:
         """The domain of an open that is allowed."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.provider import DomainProvider, DomainSource
@@ -20,6 +21,7 @@ from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.node.broker import Broker, Identity
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import ListReport
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets
@@ -62,6 +64,17 @@ class NodeShell:
         def complete() -> None:
             partition.sync()
             self._node.broker.synced(partition, token, self._node.now)
+        self._node.syncs.append(complete)
+
+    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        """A write that comes through in the next round, unless the disk is stalled."""
+        def complete() -> None:
+            try:
+                metadata.perform(job)
+            except OSError as error:
+                self._node.broker.metadata_failed(metadata, job, error, self._node.now)
+            else:
+                self._node.broker.metadata_written(metadata, job, self._node.now)
         self._node.syncs.append(complete)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
@@ -175,8 +188,9 @@ class Node:
             each.open(wall)
             files.append(each)
         cluster = Cluster(definition, node_id, self.broker, self.report, self._timer_ns)
-        ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=self.report)
-        cluster.start(ledger, list(files), extension.durability, extension.payload_cache_bytes, wall)
+        log = MetadataLog(node_id, cluster.node_name, (node_id,), config.max_csl_file_size)
+        metadata = ClusterMetadata(log, ledger_file, self.report)
+        cluster.start(metadata, list(files), extension.durability, extension.payload_cache_bytes, wall)
         self.broker.add_cluster(cluster)
 
     def stop(self) -> None:

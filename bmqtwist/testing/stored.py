@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
 from bmqtwist.queue.app import App
+from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.queue import Queue
 from bmqtwist.sdk.message import typed
 from bmqtwist.storage.message import Message
@@ -46,10 +47,22 @@ def find_queue(node: Node, uri: str, create: bool) -> tuple[QueueUri, Queue | No
         domain = broker.domain(parsed.qualified_domain)
         queue = domain.queues.get(parsed.queue)
         if queue is None and create:
-            queue = broker.clusters[domain.cluster].create_queue(domain, parsed.canonical, broker.wall(node.now))
+            queue = _created(node, domain, parsed)
     except Refused as refused:
         raise LocalError(f"{uri}: {refused.message}") from None
     return parsed, queue
+
+
+def _created(node: Node, domain: Domain, uri: QueueUri) -> Queue:
+    answers: list[Queue | Refused] = []
+    node.broker.clusters[domain.cluster].create_queue(domain, uri.canonical, node.broker.wall(node.now), answers.append)
+    node.due = True
+    node.run()
+    if not answers:
+        raise LocalError(f"{uri.canonical}: no queue can be made while the storage is stalled")
+    if isinstance(answers[0], Refused):
+        raise answers[0]
+    return answers[0]
 
 
 def put(node: Node, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,

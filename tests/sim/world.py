@@ -17,9 +17,11 @@ from typing import Any
 
 from kit.memory import MemoryWorld
 
+from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import Partition
 
@@ -151,6 +153,27 @@ class SimPerformer:
                 world.broker.sync_failed(partition, token, failed[0], world.now)
             else:
                 world.broker.synced(partition, token, world.now)
+
+        done = world.now + world.sync_seconds()
+        world.alive(world.now if world.random.random() < 0.5 else done, perform)
+        world.alive(done, report)
+
+    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        """A write in a thread: it happens at any moment until it is reported."""
+        world = self._world
+        failed: list[OSError] = []
+
+        def perform() -> None:
+            try:
+                metadata.perform(job)
+            except OSError as error:
+                failed.append(error)
+
+        def report() -> None:
+            if failed:
+                world.broker.metadata_failed(metadata, job, failed[0], world.now)
+            else:
+                world.broker.metadata_written(metadata, job, world.now)
 
         done = world.now + world.sync_seconds()
         world.alive(world.now if world.random.random() < 0.5 else done, perform)
