@@ -13,7 +13,15 @@ nothing at all.
 
 from __future__ import annotations
 
+import traceback
 from typing import Final, Protocol
+
+INTERNAL_ERROR: Final = "INTERNAL_ERROR"  # category of an alarm about a mistake in this program
+
+
+def stack(error: BaseException) -> str:
+    """Where an exception was raised, for the end of an alarm."""
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 class Report(Protocol):

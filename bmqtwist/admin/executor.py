@@ -14,19 +14,20 @@ from bmqtwist.admin.parse import parse
 from bmqtwist.admin.text import print_text
 from bmqtwist.admin.tunables import PublishIntervals, Quorum
 from bmqtwist.config.text import pretty_json
-from bmqtwist.node.cluster import is_collectable
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
+from bmqtwist.node.cluster import is_collectable
+from bmqtwist.report import INTERNAL_ERROR, stack
 from bmqtwist.storage.partition import PartitionUnavailable
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
     from bmqtwist.node.cluster import Cluster
     from bmqtwist.queue.domain import Domain
-    from bmqtwist.queue.queue import Queue
+    from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
     from bmqtwist.storage.partition import Partition
 
@@ -58,9 +59,13 @@ class AdminExecutor:
         except commands.CommandError as error:
             answer = error.answer
         else:
-            result = self.run(command)
-            answer = (print_text(result) if encoding is commands.Encoding.TEXT
-                      else print_json(result, encoding is commands.Encoding.JSON_PRETTY))
+            try:
+                result = self.run(command)
+                answer = (print_text(result) if encoding is commands.Encoding.TEXT
+                          else print_json(result, encoding is commands.Encoding.JSON_PRETTY))
+            except Exception as error:
+                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", text, source, stack(error))
+                answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
         report.info("Send response message to '%s': %d characters", source, len(answer))
         return answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
 
@@ -86,7 +91,7 @@ class AdminExecutor:
         except Refused:
             raise LocalError(f"Domain '{name}' doesn't exist") from None
 
-    def _active_queue(self, domain_name: str, name: str) -> Queue:
+    def _active_queue(self, domain_name: str, name: str) -> RootQueue:
         queue = self._domain(domain_name).queues.get(name)
         if queue is None or not snapshots.is_active(queue):
             raise LocalError(f"Queue '{name}' was not found on domain '{domain_name}'")
@@ -134,7 +139,7 @@ class AdminExecutor:
     def _purge_all(self, domain: Domain) -> results.PurgeReport:
         return results.PurgeReport(tuple(self._purge(queue) for queue in domain.queues.values()))
 
-    def _purge(self, queue: Queue) -> results.Purged:
+    def _purge(self, queue: RootQueue) -> results.Purged:
         count, size = queue.purge(None, self._wall)
         self._broker.metered(queue)
         return results.Purged(queue.uri, count, size)

@@ -20,7 +20,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.format import date_text
 from bmqtwist.monitor.tables import interval_text
-from bmqtwist.report import Report
+from bmqtwist.report import INTERNAL_ERROR, Report, stack
 
 LINE_BYTES_MAX = 65536  # a line beyond that is dropped
 SOURCE = "MTRAP"  # who a command came from, as the log says it
@@ -87,7 +87,10 @@ class ControlPipe:
         for line in lines:
             text = line.decode("utf-8", "replace").strip()
             if text:
-                self._take(text)
+                try:
+                    self._take(text)
+                except Exception as error:  # out of here it would cost the pipe
+                    self._report.alarm(INTERNAL_ERROR, "Error processing command [rc: -1]: '%s': %s", text, stack(error))
 
     def _take(self, text: str) -> None:
         self._keep(text)

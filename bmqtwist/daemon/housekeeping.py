@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bmqtwist.daemon.stuck import CATEGORY, STUCK_POLL_S, StuckMonitor
-from bmqtwist.node.cluster import is_collectable
 from bmqtwist.monitor import snapshots
+from bmqtwist.node.cluster import is_collectable
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
@@ -45,5 +45,8 @@ class Watch:
         for cluster in broker.clusters.values():
             keepalive = self._keepalive[cluster.name]
             for queue in list(cluster.queues.values()):
-                if is_collectable(queue, now, keepalive, broker.identity.started):
-                    cluster.delete_queue(queue, broker.wall(now))
+                try:
+                    if is_collectable(queue, now, keepalive, broker.identity.started):
+                        cluster.delete_queue(queue, broker.wall(now))
+                except Exception as error:
+                    broker.contain.told(f"Queue '{queue.uri}': the deletion of an unused queue", error)

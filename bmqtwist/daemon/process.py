@@ -1,12 +1,32 @@
-"""What the operating system says about this process."""
+"""What the operating system says: the time, and what this process uses."""
 
 from __future__ import annotations
 
 import os
 import resource
+import time
 from pathlib import Path
 
 from bmqtwist.monitor.snapshot import ProcessState
+
+
+class MachineClock:
+    """`node.clock.Clock` of this machine."""
+
+    def __init__(self) -> None:
+        self.wall_offset = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def timer_ns(self) -> int:
+        """The same in nanoseconds."""
+        return time.monotonic_ns()
+
+    def sleep(self, seconds: float) -> None:
+        """Hold up the calling thread."""
+        time.sleep(seconds)
 
 
 def process_state(loop_lag: float, loop_lag_max: float) -> ProcessState:

@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.threads import deferToThreadPool
@@ -25,7 +26,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.link.tcp import Connection
-from bmqtwist.report import Report
+from bmqtwist.report import INTERNAL_ERROR, Report
 from bmqtwist.storage.partition import Partition
 
 if TYPE_CHECKING:
@@ -90,12 +91,18 @@ class ReactorPerformer:
         self._round(0 if self._turn_due else delay)
         if self._turn_due:
             self._turn_due = False
-            self.broker.turn(time.monotonic())
-            self._arm()
+            self._perform(self.broker.turn)
 
     def _tick(self) -> None:
         self._tick_call, self._tick_at = None, float("inf")
-        self.broker.tick(time.monotonic())
+        self._perform(self.broker.tick)
+
+    def _perform(self, action: Callable[[float], None]) -> None:
+        """Call `action(now)`; whatever it does, the clock goes on."""
+        try:
+            action(time.monotonic())
+        except Exception:
+            self._slipped(Failure(), "in a turn")
         self._arm()
 
     def _arm(self) -> None:
@@ -139,22 +146,16 @@ class ReactorPerformer:
         """Bytes for a session; a turn follows."""
         now = time.monotonic()
         self._turn_due = True
-        try:
-            session.receive(data, now, self.broker.wall(now))
-        except Exception:  # noqa: BLE001 - our mistake, met by one client: it must not cost the others anything
-            self._slipped(Failure(), f"while serving {session.description}")
-            session.close("#INTERNAL_ERROR %s: closing", session.description)
+        self.broker.received(session, data, now)
 
     def lost(self, session: Session) -> None:
         """The channel of a session is gone."""
-        now = time.monotonic()
-        session.lost(now, self.broker.wall(now))
+        self.broker.lost(session, time.monotonic())
         self.turn_due()
 
     def drained(self, session: Session) -> None:
         """A peer that was behind has taken everything."""
-        session.lagging = False
-        session.resume()
+        self.broker.drained(session)
         self.turn_due()
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> object:
@@ -171,12 +172,10 @@ class ReactorPerformer:
         waiting.addErrback(self._slipped, "after a sync")
 
     def _synced(self, partition: Partition, token: int) -> None:
-        self.broker.synced(partition, token, time.monotonic())
-        self._arm()
+        self._perform(partial(self.broker.synced, partition, token))
 
     def _sync_failed(self, partition: Partition, token: int, failure: Failure) -> None:
-        self.broker.sync_failed(partition, token, self._disk_error(failure, "in a sync"), time.monotonic())
-        self._arm()
+        self._perform(partial(self.broker.sync_failed, partition, token, self._disk_error(failure, "in a sync")))
 
     def _disk_error(self, failure: Failure, when: str) -> OSError:
         error = failure.value
@@ -193,12 +192,13 @@ class ReactorPerformer:
         waiting.addErrback(self._slipped, "after a write of the metadata")
 
     def _metadata_written(self, metadata: ClusterMetadata, job: FileJob) -> None:
-        self.broker.metadata_written(metadata, job, time.monotonic())
-        self._arm()
+        if self._running:  # the partitions are closed otherwise; the next start completes it
+            self._perform(partial(self.broker.metadata_written, metadata, job))
 
     def _metadata_failed(self, metadata: ClusterMetadata, job: FileJob, failure: Failure) -> None:
-        self.broker.metadata_failed(metadata, job, self._disk_error(failure, "in a write of the metadata"), time.monotonic())
-        self._arm()
+        error = self._disk_error(failure, "in a write of the metadata")
+        if self._running:
+            self._perform(partial(self.broker.metadata_failed, metadata, job, error))
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a thread; it cannot fail, only deny."""
@@ -209,8 +209,7 @@ class ReactorPerformer:
         waiting.addErrback(self._slipped, "after an authentication")
 
     def _judged(self, outcome: Outcome, session: Session, token: int) -> None:
-        now = time.monotonic()
-        session.authenticated(token, outcome, now, self.broker.wall(now))
+        self.broker.judged(session, token, outcome, time.monotonic())
         self.turn_due()
 
     def write(self, session: Session, parts: list[bytes]) -> int:
@@ -244,7 +243,7 @@ class ReactorPerformer:
 
     def _slipped(self, failure: Failure, when: str) -> None:
         """A mistake of ours outside of any call that would have told it."""
-        self.report.error("Internal error %s: %s", when, failure.getTraceback())
+        self.report.alarm(INTERNAL_ERROR, "Internal error %s: %s", when, failure.getTraceback())
 
 
 def listen(reactor: Any, factory: Any, address: str, port: int, context: Any, backlog: int) -> Any:

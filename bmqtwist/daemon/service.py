@@ -1,4 +1,4 @@
-"""One broker as a Twisted service: what is opened in which order, and closed in the reverse of it.
+"""One broker as a Twisted service: the node of `assemble.py` with what a process needs around it.
 
     open     storage directories locked, ledger and partitions recovered     what can fail does so here
     listen   broker and console take connections                             `BMQbrkr started successfully`
@@ -21,16 +21,11 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
 from twisted.python.failure import Failure
 
-from bmqtwist.admin.executor import AdminExecutor
-from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import Configuration
-from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.load import DomainReader
-from bmqtwist.config.provider import DomainProvider
+from bmqtwist.daemon.assemble import StartFailure, assemble
 from bmqtwist.daemon.control_pipe import ControlPipe
-from bmqtwist.daemon.housekeeping import Watch
-from bmqtwist.daemon.preflight import find_class
-from bmqtwist.daemon.process import process_state
+from bmqtwist.daemon.process import MachineClock, process_state
 from bmqtwist.daemon.reactor import ReactorPerformer, listen
 from bmqtwist.daemon.statistics_log import StatisticsLog
 from bmqtwist.errors import LocalError
@@ -39,19 +34,12 @@ from bmqtwist.link.tcp import ConnectionFactory
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.prometheus import Family, families
 from bmqtwist.monitor.snapshot import BrokerState
-from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
-from bmqtwist.node.broker import Broker, Identity
-from bmqtwist.node.cluster import Cluster
-from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.broker import Identity
 from bmqtwist.report import Report
-from bmqtwist.security.authenticators import build_security
 from bmqtwist.security.exposure import exposure_warnings
 from bmqtwist.security.tls import server_context
 from bmqtwist.storage.files import RealDisk
-from bmqtwist.storage.fileset import FileSets
-from bmqtwist.storage.ledger_file import DiskLedgerFile
-from bmqtwist.storage.store import File, FileSizes
 
 PROCESS_NAME = "bmqbrkr"
 PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
@@ -59,10 +47,6 @@ BACKLOG = 1024  # connections the kernel keeps until we accept them
 STOP_POLL_S = 0.05
 COLLECT_AFTER_OBJECTS = 100_000  # new containers between two collections of the youngest generation
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
-
-
-class StartFailure(LocalError):
-    """The broker cannot start; the message is for the operator."""
 
 
 class BrokerService(Service):
@@ -77,24 +61,22 @@ class BrokerService(Service):
         self.reactor, self.configuration, self.report = reactor, configuration, report
         self._warnings, self._sites, self._directory = tuple(warnings), sites, directory
         app = configuration.app
-        now, wall = time.monotonic(), time.time()
-        self.identity = Identity(PROCESS_NAME, os.getpid(), app.host_name or socket.gethostname(),
-                                 make_client_id(socket.gethostname(), time.time_ns(), os.getpid(), 0), now, wall)
+        self.clock = clock = MachineClock()
+        now, host = clock.now(), socket.gethostname()
+        self.identity = Identity(PROCESS_NAME, os.getpid(), app.host_name or host,
+                                 make_client_id(host, time.time_ns(), os.getpid(), 0), now, now + clock.wall_offset)
         interface = app.network_interfaces.tcp_interface
         dispatcher = app.dispatcher_config
         self.performer = ReactorPerformer(reactor, report, interface.max_connections if interface else 0,
-                                  (app.authentication.min_threads, app.authentication.max_threads),
-                                  dispatcher.warning_timeout_ms / 1000, dispatcher.alarm_timeout_ms / 1000)
-        self.security = build_security(app, report, time.sleep, find_class)
-        provider = DomainProvider(DomainReader(configuration.directory), app.bmqconf_config.cache_ttl_seconds, report)
-        self.broker = self.performer.broker = Broker(configuration, self.identity, report, self.security, provider,
-                                                 self.performer)
-        self.statistics = Statistics(now, app.stats.snapshot_interval, app.stats.printer.print_interval)
-        self.broker.admin = AdminExecutor(self.broker, self.statistics, self.performer.turn_due).execute
+                                          (app.authentication.min_threads, app.authentication.max_threads),
+                                          dispatcher.warning_timeout_ms / 1000, dispatcher.alarm_timeout_ms / 1000)
+        self.node = assemble(configuration, DomainReader(configuration.directory), RealDisk(), clock, self.performer,
+                             self.identity, report)
+        self.broker = self.performer.broker = self.node.broker
+        self.security = self.broker.security
+        self.statistics = self.node.observe()
         self._tls = server_context(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
-        self._locks: list[File] = []
-        self._ledger_files: list[DiskLedgerFile] = []
         self._ports: list[Any] = []
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
@@ -117,18 +99,15 @@ class BrokerService(Service):
             gc.enable()
 
     def _start(self) -> None:
-        report, broker = self.report, self.broker
+        report = self.report
         for warning in self._warnings:
             report.warn("%s", warning)
         if not self.configuration.app.plugins.enabled:
             report.alarm("PLUGIN_MISSING", "No plugin is enabled at all. Please double check if this is intended.")
-        self.security.start()
-        for definition in self.configuration.clusters.my_clusters:
-            self._open_cluster(definition)
+        self.node.open()
         self.performer.start()
-        broker.start(time.monotonic())
-        Watch(broker).start(time.monotonic())
-        self._start_statistics()
+        self.node.start()
+        self._start_statistics_log()
         self._open_ports()
         if self._directory is not None:
             self._pipe = ControlPipe(self.reactor, os.path.join(self._directory, PIPE),
@@ -137,37 +116,6 @@ class BrokerService(Service):
         calm_collector()
         self.started = True
         report.info("BMQbrkr started successfully")
-
-    def _open_cluster(self, definition: ClusterDefinition) -> None:
-        wall = int(time.time())
-        config, extension = definition.partition_config, self.configuration.extension
-        disk = RealDisk()
-        try:
-            self._locks.append(disk.lock(config.location))
-            ledger_file = DiskLedgerFile(disk, config.location)
-            ledger_file.open()
-            self._ledger_files.append(ledger_file)
-        except OSError as error:
-            raise StartFailure(f"Cluster ({definition.name}): Failed to open cluster state ledger [rc: -1]: "
-                               f"'{config.location}': {error.strerror or error}") from None
-        sizes = FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
-        try:
-            disk.names(config.archive_location)
-            files = []
-            for index in range(config.num_partitions):
-                each = FileSets(disk, config.location, config.archive_location, index, sizes,
-                                config.max_archived_file_sets, config.preallocate)
-                each.open(wall)
-                files.append(each)
-        except OSError as error:
-            raise StartFailure(f"Cluster ({definition.name}): Failed to open the partitions [location: "
-                               f"'{config.location}', archiveLocation: '{config.archive_location}']: {error}") from None
-        node_id = self.configuration.self_nodes[definition.name]
-        cluster = Cluster(definition, node_id, self.broker, self.report, time.monotonic_ns)
-        log = MetadataLog(node_id, cluster.node_name, (node_id,), config.max_csl_file_size)
-        metadata = ClusterMetadata(log, ledger_file, self.report)
-        cluster.start(metadata, list(files), extension.durability, extension.payload_cache_bytes, wall)
-        self.broker.add_cluster(cluster)
 
     def _open_ports(self) -> None:
         interface = self.configuration.app.network_interfaces.tcp_interface
@@ -194,24 +142,17 @@ class BrokerService(Service):
 
     # -- statistics -------------------------------------------------------------------------------------------------
 
-    def _start_statistics(self) -> None:
-        stats = self.configuration.app.stats
-        if not self.statistics.enabled:
-            return
-        now = time.monotonic()
-        self.broker.timers.every(now, max(stats.snapshot_interval, self.statistics.step_seconds), self._sample)
-        if stats.printer.print_interval:
-            self._statistics_log = StatisticsLog(stats.printer, time.time, self.report)
-            self.broker.timers.every(now, stats.printer.print_interval, self._print_statistics)
-
-    def _sample(self, now: float) -> None:
-        self.statistics.sample(now, snapshots.sources(self.broker))
+    def _start_statistics_log(self) -> None:
+        printer = self.configuration.app.stats.printer
+        if self.statistics.enabled and printer.print_interval:
+            self._statistics_log = StatisticsLog(printer, time.time, self.report)
+            self.broker.timers.every(self.clock.now(), printer.print_interval, self._print_statistics)
 
     def _print_statistics(self, now: float) -> None:
         log = self._statistics_log
         if log is None or not (log.wants_json or log.wants_tables):
             return
-        self._sample(now)
+        self.node.sample(now)
         state = self.state()
         log.write(stats_tables(state, self.statistics) if log.wants_tables else "",
                   stats_json(stats_tree(state, self.statistics), False) if log.wants_json else "")
@@ -220,12 +161,12 @@ class BrokerService(Service):
 
     def state(self) -> BrokerState:
         """The broker now."""
-        return snapshots.broker_state(self.broker, time.monotonic(),
+        return snapshots.broker_state(self.broker, self.clock.now(),
                                       process_state(self.performer.lag, self.performer.lag_max))
 
     def families(self) -> list[Family]:
         """Its metrics now."""
-        self._sample(time.monotonic())
+        self.node.sample(self.clock.now())
         return families(self.state(), self.statistics)
 
     def unready(self) -> str:
@@ -251,7 +192,7 @@ class BrokerService(Service):
 
     @inlineCallbacks
     def _stop(self) -> Any:
-        begun = time.monotonic()
+        begun = self.clock.now()
         self.started = False
         if self._pipe is not None:
             self._pipe.close()
@@ -261,14 +202,14 @@ class BrokerService(Service):
         self.broker.stop(begun)
         while self.broker.shutdown is not None and not self.broker.shutdown.done:
             yield self._pause(STOP_POLL_S)
-        now = time.monotonic()
+        now = self.clock.now()
         self.broker.turn(now)
         for session in list(self.broker.sessions):  # what they held stays stored, at no cost of an attempt
             self.performer.finish(session)
-        while self.broker.sessions and time.monotonic() - now < DRAIN_SECONDS_MAX:
+        while self.broker.sessions and self.clock.now() - now < DRAIN_SECONDS_MAX:
             yield self._pause(STOP_POLL_S)
         self._close()
-        self.report.info("BMQbrkr stopped (shutdown took %.5f seconds)", time.monotonic() - begun)
+        self.report.info("BMQbrkr stopped (shutdown took %.5f seconds)", self.clock.now() - begun)
 
     def _pause(self, seconds: float) -> Deferred[None]:
         waiting: Deferred[None] = Deferred()
@@ -284,18 +225,9 @@ class BrokerService(Service):
 
     def _close(self) -> None:
         self.performer.stop()
-        try:
-            self.broker.close(time.monotonic())
-        except OSError as error:
-            self.report.panic("FILE_IO", "Storage could not be closed cleanly: %s", error)
+        self.node.close()
         if self._statistics_log is not None:
             self._statistics_log.close()
-        self.security.stop()
-        for ledger_file in self._ledger_files:
-            ledger_file.close()
-        for lock in self._locks:
-            lock.close()
-        self._ledger_files, self._locks = [], []
 
 
 def calm_collector() -> None:

@@ -24,7 +24,7 @@ from bmqtwist.queue.describe import app_details, app_uri
 
 if TYPE_CHECKING:
     from bmqtwist.queue.app import App
-    from bmqtwist.queue.queue import Queue
+    from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
 
 CATEGORY = "QUEUE_STUCK"
@@ -47,18 +47,18 @@ class StuckMonitor:
 
     def __init__(self, period: float = 30.0) -> None:
         self.period = period
-        self._stuck: dict[Queue, set[str]] = {}  # queue -> app ids
-        self._due: dict[Queue, tuple[float, int]] = {}  # queue -> (when to look, under which maxIdleTime this was said)
+        self._stuck: dict[RootQueue, set[str]] = {}  # queue -> app ids
+        self._due: dict[RootQueue, tuple[float, int]] = {}  # queue -> (when to look, under which maxIdleTime this was said)
 
-    def check(self, queues: Iterable[Queue], now: float, wall_offset: float) -> list[Notice]:
+    def check(self, queues: Iterable[RootQueue], now: float, wall_offset: float) -> list[Notice]:
         """Look at those queues that are due: what to tell.
 
         To be called every `STUCK_POLL_S` seconds with all queues of the broker: that is how late an alarm may be.
         `wall_offset` turns `now` into seconds since the epoch.
         """
         notices: list[Notice] = []
-        due: dict[Queue, tuple[float, int]] = {}
-        stuck: dict[Queue, set[str]] = {}
+        due: dict[RootQueue, tuple[float, int]] = {}
+        stuck: dict[RootQueue, set[str]] = {}
         for queue in queues:
             idle_max = queue.domain.max_idle_s
             if not idle_max or queue.mode == "broadcast":
@@ -73,7 +73,7 @@ class StuckMonitor:
         self._due, self._stuck = due, stuck
         return notices
 
-    def _look(self, queue: Queue, before: set[str], now: float, wall_offset: float,
+    def _look(self, queue: RootQueue, before: set[str], now: float, wall_offset: float,
               notices: list[Notice]) -> tuple[set[str], float]:
         idle_max = queue.domain.max_idle_s
         due = now + min(self.period, idle_max)
@@ -94,7 +94,7 @@ class StuckMonitor:
         return stuck, due
 
 
-def stuck_text(queue: Queue, app: App, head: Message, wall_offset: float) -> str:
+def stuck_text(queue: RootQueue, app: App, head: Message, wall_offset: float) -> str:
     """What the alarm says: the queue, its consumers, the lists of the app, the oldest messages, the one that waits."""
     consumers = []
     for number, substream in enumerate(app.substreams, 1):

@@ -22,13 +22,13 @@ from typing import Any
 
 from bmqtwist.kombu.errors import LinkLost, refusal, translated
 from bmqtwist.kombu.settings import Settings
-from bmqtwist.sdk.effects import Completed, Room
+from bmqtwist.sdk._adapters.sockets import SocketTransport
+from bmqtwist.sdk._adapters.transport import Transport
+from bmqtwist.sdk._core.effects import Completed, Room
+from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions
-from bmqtwist.sdk.pump import Pump
-from bmqtwist.sdk.queues import Queue
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
-from bmqtwist.sdk.sockets import SocketPump
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
@@ -78,17 +78,17 @@ class Link:
             if target is not None:
                 target(effect)
 
-        self._pump = pump = SocketPump(settings.session, dispatch, settings.tls)
-        self._changed = threading.Condition(pump.lock)
+        self._transport = transport = SocketTransport(settings.session, dispatch, settings.tls)
+        self._changed = threading.Condition(transport.lock)
         stopping = threading.Event()
         self._stopping = stopping
-        self._thread = threading.Thread(target=_move, args=(pump, stopping), name="bmqtwist-kombu", daemon=True)
-        weakref.finalize(self, _end, pump, stopping).atexit = False
+        self._thread = threading.Thread(target=_move, args=(transport, stopping), name="bmqtwist-kombu", daemon=True)
+        weakref.finalize(self, _end, transport, stopping).atexit = False
         _links.add(self)
         self._thread.start()
         address = settings.session.brokers[0]
         try:
-            self._request(f"no connection to {address}", pump.core.start, settings.session.connect_timeout_s + 1.0)
+            self._request(f"no connection to {address}", transport.core.start, settings.session.connect_timeout_s + 1.0)
         except BaseException:
             self.abandon()
             raise
@@ -127,10 +127,10 @@ class Link:
         with self._changed:
             self.check()
             try:
-                make(waiter, self._pump.clock())
+                make(waiter, self._transport.clock())
             except SdkError as error:
                 raise translated(what, error) from error
-            self._pump.perform()
+            self._transport.perform()
             if not self.wait(lambda: waiter.outcome is not None, timeout_s):
                 self._fail(f"{what}: no answer in {timeout_s:g} s")
                 self.check()
@@ -144,7 +144,7 @@ class Link:
         """Post to several queues. With `confirm`, until the broker has acknowledged all of them."""
         self.check()
         end = time.monotonic() + timeout_s
-        core, size = self._pump.core, len(payload)
+        core, size = self._transport.core, len(payload)
         waiters = []
         for uri in uris:
             queue = self._writable(uri)
@@ -178,19 +178,19 @@ class Link:
                   ack: bool = True) -> bool:
         """False if there is no room."""
         try:
-            self._pump.core.post(queue, payload, self._pump.clock(), properties, ack=ack, token=token)
+            self._transport.core.post(queue, payload, self._transport.clock(), properties, ack=ack, token=token)
         except SdkError as error:
             if error.result is Result.BW_LIMIT:
                 return False
             raise translated(f"post to {queue.uri}", error) from error
-        self._pump.perform()
+        self._transport.perform()
         return True
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def _open(self, uri: str, options: QueueOptions | None, owner: object = None) -> Queue:
         """Open a queue for writing, and with `options` for reading as well."""
-        core, opened = self._pump.core, []
+        core, opened = self._transport.core, []
 
         def make(token: object, now: float) -> None:
             opened.append(core.open(uri, token, now, read=options is not None, write=True, queue_options=options,
@@ -211,7 +211,7 @@ class Link:
     def _close(self, uri: str) -> None:
         queue = self._queues.pop(uri, None)
         if queue is not None and queue.is_open:
-            core = self._pump.core
+            core = self._transport.core
             self._request(f"close {uri}", lambda token, now: core.close(queue, token, now),
                           self.settings.request_timeout_s)
 
@@ -242,7 +242,7 @@ class Link:
         with self._changed:
             reader.wanted = options
             self._tune(reader)
-            self._pump.perform()
+            self._transport.perform()
             timeout_s = self.settings.request_timeout_s
             if wait and not self.wait(lambda: not reader.configuring, timeout_s):
                 self._fail(f"configure {reader.uri}: no answer in {timeout_s:g} s")
@@ -253,7 +253,7 @@ class Link:
             return
         reader.configuring, reader.options = True, reader.wanted
         try:
-            self._pump.core.configure(reader.queue, reader.options, reader, self._pump.clock())
+            self._transport.core.configure(reader.queue, reader.options, reader, self._transport.clock())
         except SdkError as error:
             self._fail(str(translated(f"configure {reader.uri}", error)))
 
@@ -271,11 +271,11 @@ class Link:
         with self._changed:
             self.check()
             try:
-                self._pump.core.confirm(message)
+                self._transport.core.confirm(message)
             except SdkError as error:
                 raise translated(f"confirm in {message.uri}", error) from error
             message.queue.owner.unconfirmed -= 1
-            self._pump.perform()
+            self._transport.perform()
 
     # -- news -------------------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class Link:
     def _dispatch(self, effect: object) -> None:
         """An effect of the core, under the lock."""
         if isinstance(effect, Message):
-            self._pump.core.consumed(1)
+            self._transport.core.consumed(1)
             effect.queue.owner.inbox.append(effect)
             self.alarm()
         elif isinstance(effect, (Ack, Completed)):
@@ -332,7 +332,7 @@ class Link:
 
     def _event(self, event: SessionEvent) -> None:
         if event.kind is EventKind.CONNECTION_LOST and self._readers:
-            self._fail(f"the connection to {self._pump.core.options.brokers[0]} was lost: {event.message}")
+            self._fail(f"the connection to {self._transport.core.options.brokers[0]} was lost: {event.message}")
         elif event.kind is EventKind.DISCONNECTED:
             self._fail(event.message or "the connection is closed")
 
@@ -340,7 +340,7 @@ class Link:
         if not self.lost:
             self.lost = reason
             self._stopping.set()
-            self._pump.poke()
+            self._transport.poke()
             self.alarm()
 
     # -- the end ----------------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ class Link:
         """Disconnect: what was posted is acknowledged before, what was not confirmed goes to others."""
         if not self.lost:
             with contextlib.suppress(LinkLost):
-                self._request("disconnect", self._pump.core.stop, self.settings.request_timeout_s)
+                self._request("disconnect", self._transport.core.stop, self.settings.request_timeout_s)
         self.abandon()
         if threading.current_thread() is not self._thread:
             self._thread.join(self.settings.request_timeout_s)
@@ -372,7 +372,7 @@ class Link:
         """In a child process, right after the fork: the thread is not here, locks may be held by nobody. Only the
         descriptors are closed, so that the broker sees the parent go when it goes."""
         self.lost = _FORKED
-        self._pump.hang_up()
+        self._transport.hang_up()
         self._near.close()
         self._far.close()
 
@@ -380,15 +380,15 @@ class Link:
 _FORKED = "the connection belongs to the parent process"
 
 
-def _move(pump: Pump, stopping: threading.Event) -> None:
+def _move(transport: Transport, stopping: threading.Event) -> None:
     while not stopping.is_set():
-        pump.step()
-    pump.dispose()
+        transport.step()
+    transport.dispose()
 
 
-def _end(pump: Pump, stopping: threading.Event) -> None:
+def _end(transport: Transport, stopping: threading.Event) -> None:
     stopping.set()
-    pump.poke()
+    transport.poke()
 
 
 def _after_fork() -> None:

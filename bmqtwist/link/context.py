@@ -31,6 +31,9 @@ class SessionContext(Protocol):
     def flush_later(self, session: Session) -> None:
         """The session has something to write at the end of the turn."""
 
+    def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
+        """A queue raised what nobody expected; `disable`: it can go on no more."""
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Let an authenticator judge off the reactor's thread; then session.authenticated(...)."""
 

@@ -25,9 +25,11 @@ from bmqtwist.link.states import ANSWERS, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.handles import drop_handle
+from bmqtwist.queue.put import Put
 from bmqtwist.queue.routing import Subscription
 from bmqtwist.report import LineLimiter
-from bmqtwist.storage.partition import Message, PartitionUnavailable
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data, control
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
@@ -167,7 +169,10 @@ class Session:
         handles, self.handles = self.handles, {}
         for q_id, handle in handles.items():
             self.close_id(q_id)
-            drop_handle(handle, crashed, self.wall)
+            try:
+                drop_handle(handle, crashed, self.wall)
+            except Exception as error:
+                self.context.queue_failed(handle.queue, "the loss of a client", error, disable=True)
             self.context.unused(handle.queue)
 
     def close_id(self, q_id: int) -> None:
@@ -335,8 +340,13 @@ class Session:
                     pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
             stats.put_bytes += size
-            refused = handle.queue.post(handle, guid, correlation_id, wants_ack, payload, has_properties, compression,
-                                        schema_id, crc, options, now, wall)
+            try:
+                refused = handle.queue.post(Put(handle, Message(guid, payload, options, has_properties, compression,
+                                                                schema_id, crc, now, wall), correlation_id, wants_ack),
+                                            now, wall)
+            except Exception:
+                handle.queue.forget_post(guid)
+                raise
             if refused:
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
 

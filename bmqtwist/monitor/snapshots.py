@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain
     from bmqtwist.queue.handle import Handle, Substream
     from bmqtwist.queue.meter import Meter
-    from bmqtwist.queue.queue import Queue
+    from bmqtwist.queue.root import RootQueue
     from bmqtwist.queue.routing import Subscription
     from bmqtwist.storage.partition import Partition
 
@@ -48,7 +48,7 @@ def wall_offset(broker: Broker) -> float:
     return broker.identity.started_wall - broker.identity.started
 
 
-def is_active(queue: Queue) -> bool:
+def is_active(queue: RootQueue) -> bool:
     """Whether a client has opened the queue since the broker started (and it was not deleted since)."""
     return bool(queue.handles) or queue.idle_since is not None
 
@@ -77,8 +77,9 @@ def _storages(cluster: Cluster) -> Iterable[state.StorageState]:
     for queue in cluster.queues.values():
         yield state.StorageState(queue.uri, hexadecimal(queue.key), queue.partition_id, len(queue.messages),
                                  queue.meter.bytes, not queue.in_memory)
-    for record, recovered in cluster.dormant.values():
-        messages = recovered.messages if recovered is not None else []
+    for record in cluster.dormant.values():
+        stored = cluster.partitions[record.partition_id].state.queues.get(record.key)
+        messages = stored.messages.values() if stored is not None else ()
         yield state.StorageState(record.uri, hexadecimal(record.key), record.partition_id, len(messages),
                                  sum(message.size for message in messages))
 
@@ -88,7 +89,7 @@ def hexadecimal(key: bytes) -> str:
     return key.hex().upper()
 
 
-def queue_state(queue: Queue) -> state.QueueState:
+def queue_state(queue: RootQueue) -> state.QueueState:
     """One queue in full."""
     domain, meter = queue.domain, queue.meter
     return state.QueueState(
@@ -101,7 +102,7 @@ def queue_state(queue: Queue) -> state.QueueState:
         oldest_wall=float(next(iter(queue.messages.values())).wall) if queue.messages else None)
 
 
-def app_messages(queue: Queue, app: App) -> int:
+def app_messages(queue: RootQueue, app: App) -> int:
     """How many messages an app has not finished with. Looks at every message its consumers hold: those that were
     purged or have expired are still held there, and do not count."""
     if queue.mode != "fanout":
@@ -112,7 +113,7 @@ def app_messages(queue: Queue, app: App) -> int:
     return len(app.fresh) + len(app.aside) + len(app.waiting) + len(app.redelivery) + held
 
 
-def app_bytes(queue: Queue, app: App, messages: int) -> int:
+def app_bytes(queue: RootQueue, app: App, messages: int) -> int:
     """Their bytes; for an app that lags behind others in a long queue an estimate by the mean size."""
     stored = len(queue.messages)
     if not messages or messages >= stored:
@@ -122,7 +123,7 @@ def app_bytes(queue: Queue, app: App, messages: int) -> int:
     return queue.meter.bytes * messages // stored
 
 
-def app_state(queue: Queue, app: App) -> state.AppState:
+def app_state(queue: RootQueue, app: App) -> state.AppState:
     """One app: what it holds, who consumes it."""
     consumers = app.consumers()
     status = "unauthorized" if not app.registered else "alive" if consumers else "registered"

@@ -1,8 +1,10 @@
-"""The broker: sessions, domains, clusters, and the turn.
+"""The broker: sessions, domains, clusters, and when what happens.
 
-    connect / session.receive / session.lost     from the connections, any number of times
-    turn(now)                                    once after them: write, release, deliver, answer
-    tick(now)                                    when `next_deadline` has come
+    connect / received / lost     from the connections, any number of times
+    turn(now)                     once after them: write, release, deliver, answer (node/turn.py)
+    tick(now)                     when `next_deadline` has come
+
+No exception of a session, queue, partition or timer leaves these calls: node/containment.py deals with it.
 
 Pure: files, clock, threads and sockets are given. `Performer` is what performs the few things that need the world.
 """
@@ -20,24 +22,25 @@ from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
-from bmqtwist.limits import LAGGING_BYTES
-from bmqtwist.link.authentication import Authenticate
+from bmqtwist.link.authentication import Authenticate, Outcome
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.containment import Containment
 from bmqtwist.node.domain_settings import domain_settings, throttle
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
+from bmqtwist.node.turn import Turn
 from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import QueueStats
-from bmqtwist.queue.delivery import deliver
 from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, configure
-from bmqtwist.queue.queue import Effect, Queue
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
@@ -105,7 +108,8 @@ class Broker:
         self.domains: dict[str, Domain] = {}  # by the name clients use
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
-        self.timers = Timers()
+        self.contain = Containment(self)
+        self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
         self.admin: Callable[[str, str], str] = lambda command, source: ""
@@ -113,22 +117,21 @@ class Broker:
         self.now = identity.started
         self._wall_offset = identity.started_wall - identity.started
         self._guids = GuidGenerator(identity.client_id, 0)
-        self._touched: list[Queue] = []
-        self._memory_gate: list[Effect] = []
-        self._writers: list[Session] = []
-        self._partitions: list[Partition] = []
+        self._turn = Turn(self, configuration.extension.outbox_bytes_max)
+        self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
+        self.flush_later = self._turn.flush_later  # of link.context.SessionContext
+        self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
         self._throttles: Mapping[str, Throttle] = {
             cluster.name: throttle(cluster.message_throttle_config) for cluster in
             configuration.clusters.my_clusters}
         self._poison_alarm_at = float("-inf")
-        self._outbox_max = configuration.extension.outbox_bytes_max
 
     # -- life -------------------------------------------------------------------------------------------------------
 
     def add_cluster(self, cluster: Cluster) -> None:
         """A recovered cluster; its domains with stored queues are loaded."""
         self.clusters[cluster.name] = cluster
-        self._partitions += cluster.partitions
+        self._turn.partitions += cluster.partitions
         for name in dict.fromkeys(parse_uri(uri).qualified_domain for uri in cluster.dormant):
             try:
                 self.domain(name)
@@ -173,13 +176,7 @@ class Broker:
 
     def close(self, now: float) -> None:
         """The end: last sync points, files closed at their lengths."""
-        wall = self.wall(now)
-        for partition in self._partitions:
-            self._release(partition.stop(wall, self.flush_at_shutdown))
-        for queue in self._touched:
-            queue.touched = False
-        self._touched.clear()
-        self._write_all()
+        self._turn.close(self.wall(now), self.flush_at_shutdown)
         for cluster in self.clusters.values():
             cluster.report_alarms()
 
@@ -197,119 +194,98 @@ class Broker:
             job = cluster.metadata.wants_write(self.wall(now))
             if job is not None:
                 self.performer.write_metadata(cluster.metadata, job)
-        for partition in self._partitions:
-            if partition.busy():
-                released = partition.flush(self.wall(now))
-                if released:
-                    self._release(released)
-                self._sync(partition)
-        if self._memory_gate:
-            released, self._memory_gate = self._memory_gate, []
-            self._release(released)
-        while self._touched:
-            touched, self._touched = self._touched, []
-            for queue in touched:
-                deliver(queue, now)
-        self._write_all()
-
-    def _sync(self, partition: Partition) -> None:
-        token = partition.wants_sync()
-        if token is not None:
-            self.performer.sync(partition, token)
-
-    def _release(self, effects: list[Effect]) -> None:
-        now = self.now
-        for effect in effects:
-            queue, message, handle, guid, correlation_id, arrived = effect
-            if queue.holding:
-                queue.unreceipted.append(effect)
-                continue
-            if handle is not None:
-                queue.stats.acked(now - arrived)
-                handle.client.ack(handle, guid, correlation_id, 0)
-            if message is not None:
-                queue.released(message)
-
-    def _write_all(self) -> None:
-        writers, self._writers = self._writers, []
-        for session in writers:
-            behind = self.performer.write(session, session.take())
-            session.lagging = behind > LAGGING_BYTES
-            if session.lagging and not session.held:
-                session.hold()
-            elif session.held and not session.lagging:
-                self.timers.at(self.now, partial(self._resume, session))
-            if session.closing:
-                self.performer.finish(session)
-            elif behind:
-                self._slow(session, behind)
-
-    def _slow(self, session: Session, behind: int) -> None:
-        if self._outbox_max and behind > self._outbox_max:
-            session.close("#CLIENT_SEND_FAILURE %s: the client does not read: %d bytes wait for it (limit: %d)",
-                          session.description, behind, self._outbox_max)
-            self.performer.finish(session)
-            self.performer.turn_due()  # for what it held
-        elif not any(handle.read_count for handle in session.handles.values()):
-            self.performer.read(session, False)  # a producer that does not read its ACKs is slowed down
-
-    def _resume(self, session: Session, now: float) -> None:
-        if not session.lagging:
-            session.resume()
+        self._turn.run(now)
 
     def synced(self, partition: Partition, token: int, now: float) -> None:
         """A sync has come through."""
         self.now = now
-        self._release(partition.synced(token, self.wall(now)))
-        self._sync(partition)
+        self._turn.synced(partition, token, self.wall(now))
         self.turn(now)
 
     def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
         """A sync has failed: the partition takes nothing more."""
-        partition.sync_failed(token, error)
+        try:
+            partition.sync_failed(token, error)
+        except Exception as mistake:
+            self.contain.partition_failed(partition, "after a failed sync", mistake)
         self.turn(now)
 
     def metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:
-        """A write of a cluster's metadata has come through."""
+        """A write of a cluster's metadata has come through: what waited for it takes effect."""
         self.now = now
-        metadata.written(job, self.wall(now))
+        try:
+            metadata.written(job, self.wall(now))
+        except Exception as error:
+            self.contain.told("metadata: after a write", error)
         self.turn(now)
 
     def metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
         """A write of a cluster's metadata has failed: what waited for it is refused."""
         self.now = now
-        metadata.failed(job, error, self.wall(now))
+        try:
+            metadata.failed(job, error, self.wall(now))
+        except Exception as mistake:
+            self.contain.told("metadata: after a failed write", mistake)
         self.turn(now)
 
-    # -- what queues ask (queue.queue.QueueContext) -----------------------------------------------------------------
+    # -- from the connections; a turn follows -----------------------------------------------------------------------
 
-    def touch(self, queue: Queue) -> None:
-        """Deliver from the queue in this turn."""
-        queue.touched = True
-        self._touched.append(queue)
+    def received(self, session: Session, data: bytes, now: float) -> None:
+        """Bytes for a session."""
+        try:
+            session.receive(data, now, self.wall(now))
+        except Exception as error:
+            self.contain.session_failed(session, "receiving", error)
+
+    def lost(self, session: Session, now: float) -> None:
+        """The channel of a session is gone."""
+        try:
+            session.lost(now, self.wall(now))
+        except Exception as error:
+            self.contain.session_failed(session, "the loss of its connection", error)
+            self.gone(session)
+
+    def drained(self, session: Session) -> None:
+        """A peer that was behind has taken everything."""
+        session.lagging = False
+        try:
+            session.resume()
+        except Exception as error:
+            self.contain.session_failed(session, "resuming", error)
+
+    def judged(self, session: Session, token: int, outcome: Outcome, now: float) -> None:
+        """An authenticator has judged."""
+        try:
+            session.authenticated(token, outcome, now, self.wall(now))
+        except Exception as error:
+            self.contain.session_failed(session, "authentication", error)
+
+    # -- what queues ask (queue.queue.QueueContext) -----------------------------------------------------------------
 
     def wake_at(self, when: float, queue: Queue) -> None:
         """Deliver from the queue again later."""
         self.timers.at(when, lambda now: queue.touch())
 
-    def gate_memory(self, effect: Effect) -> None:
-        """An effect of an in-memory queue."""
-        self._memory_gate.append(effect)
-
-    def poisoned(self, queue: Queue, app: App, message: Message) -> None:
+    def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
         """Tell of a message that used up its attempts, and keep a copy for a person to look at."""
         if self.now - self._poison_alarm_at < POISON_ALARM_PERIOD_S:
             return
         self._poison_alarm_at = self.now
-        self.report.alarm("POISON_PILL", poison.alarm(queue, app, message, self.performer.dump))
+        try:
+            self.report.alarm("POISON_PILL", poison.alarm(queue, app, message, self.performer.dump))
+        except Exception as error:
+            self.contain.told(f"Queue '{queue.uri}': the alarm about a poison pill", error)
 
-    def metered(self, queue: Queue) -> None:
+    def metered(self, queue: RootQueue) -> None:
         """The meters of a queue or of its domain changed their state."""
-        for event in queue.meter.take_events():
-            if event.alarm:
-                self.report.alarm(event.category, f"{event.text}\n{describe.apps(queue)}")
-            else:
-                self.report.info(event.text)
+        try:
+            for event in queue.meter.take_events():
+                if event.alarm:
+                    self.report.alarm(event.category, f"{event.text}\n{describe.apps(queue)}")
+                else:
+                    self.report.info(event.text)
+        except Exception as error:
+            self.contain.told(f"Queue '{queue.uri}': the alarm about its meters", error)
 
     # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
 
@@ -318,11 +294,6 @@ class Broker:
         session = Session(self, peer, self.security.connection(peer), now, self.configuration.extension.event_bytes_max)
         self.sessions[session] = None
         return session
-
-    def flush_later(self, session: Session) -> None:
-        """Write for the session at the end of the turn."""
-        session.waiting = True
-        self._writers.append(session)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Let an authenticator judge."""
@@ -370,7 +341,7 @@ class Broker:
             answer(queue)
             return
         domain.opening += 1
-        cluster.create_queue(domain, uri.canonical, self.wall(self.now), partial(self._created, domain, answer))
+        cluster.create_queue(domain, uri.canonical, self.now, self.wall(self.now), partial(self._created, domain, answer))
 
     def _openable(self, session: Session, uri: QueueUri, request: OpenRequest) -> Domain:
         """The domain of an open that is allowed."""
@@ -447,15 +418,12 @@ class Broker:
                 cluster = self.clusters[domain.cluster]
                 for queue in domain.queues.values():
                     cluster.reconcile_apps(queue, self.wall(self.now))
-                    cluster.require_receipts(queue)
 
     def set_replication_factor(self, cluster: Cluster, factor: int) -> None:
         """How many nodes must have a message of a strong queue before it is acknowledged and delivered."""
-        cluster.replication_factor = factor
+        cluster.set_replication_factor(factor)
         for queue in cluster.queues.values():
-            cluster.require_receipts(queue)
-            if cluster.has_quorum:
-                self._release(queue.take_receipted())
+            queue.committed(self.now)
 
     def unused(self, queue: Queue) -> None:
         """A handle is gone, or did not come to be."""
@@ -473,11 +441,21 @@ class Broker:
         self.invalid_queue.nack_msgs += not accepted
 
     def run_admin(self, session: Session, r_id: int, command: str) -> None:
-        """Run a command of an admin session."""
+        """Run a command of an admin session; the answer leaves when what the command changed is committed."""
         if not self.security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
             session.admin_answer(r_id, "Command not authorized")
             return
-        session.admin_answer(r_id, self.admin(command, session.peer))
+        metadata = [cluster.metadata for cluster in self.clusters.values()]
+        before = [each.proposals for each in metadata]
+        answer = partial(self._admin_answer, session, r_id, self.admin(command, session.peer))
+        for each, proposals in zip(metadata, before, strict=True):
+            if each.proposals != proposals:
+                answer = partial(each.after, answer)
+        answer()
+
+    def _admin_answer(self, session: Session, r_id: int, text: str) -> None:
+        if session in self.sessions:
+            session.admin_answer(r_id, text)
 
     def gone(self, session: Session) -> None:
         """A session is over."""
@@ -487,9 +465,12 @@ class Broker:
 
     def _sync_points(self, now: float) -> None:
         wall = self.wall(now)
-        for partition in self._partitions:
-            partition.sync_point(wall)
-            self._sync(partition)
+        for partition in self._turn.partitions:
+            try:
+                partition.sync_point(wall)
+            except Exception as error:
+                self.contain.partition_failed(partition, "its sync point", error)
+            self._turn.sync(partition)
         for cluster in self.clusters.values():
             cluster.report_alarms()
 
@@ -497,41 +478,58 @@ class Broker:
         wall = self.wall(now)
         for cluster in self.clusters.values():
             for queue in cluster.queues.values():
-                if queue.messages:
-                    queue.expire(wall)
-                if queue.unreceipted:
-                    queue.expire_unreceipted(now, wall)
-                queue.history.expire(now)
+                try:
+                    if queue.messages:
+                        queue.expire(wall)
+                    if queue.uncommitted:
+                        queue.expire_uncommitted(now, wall)
+                    queue.history.expire(now)
+                except Exception as error:
+                    self.contain.queue_failed(queue, "expiry", error)
 
     def _check_space(self, now: float) -> None:
-        for partition in self._partitions:
-            partition.check_space(self.wall(now))
+        for partition in self._turn.partitions:
+            try:
+                partition.check_space(self.wall(now))
+            except Exception as error:
+                self.contain.told(f"Partition [{partition.partition_id}]: the check of its space", error)
 
     def _check_sessions(self, now: float) -> None:
-        patience = self.configuration.extension.unauthenticated_seconds_max
-        for session in list(self.sessions):
-            if session.pending.count:
-                session.pending.tick(now)
-            if session.guard.deadline is not None and now >= session.guard.deadline:
-                session.now, session.wall = now, self.wall(now)
-                session.perform(session.guard.tick(now))
-            elif session.negotiated_at is None and patience and now - session.connected_at >= patience:
-                session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
+        self._each_session(self._check_session, now)
 
     def _heartbeats(self, now: float) -> None:
-        app = self.configuration.app
-        interval = app.network_interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
-        limit = app.network_interfaces.heartbeats.client
+        self._each_session(self._heartbeat, now)
+
+    def _each_session(self, action: Callable[[Session, float], None], now: float) -> None:
         for session in list(self.sessions):
-            if session.state is not State.SERVING or now - session.last_received < interval or session.is_java:
-                continue
-            if session.missed_heartbeats >= limit:
-                name = app.network_interfaces.tcp_interface.name  # type: ignore[union-attr]
-                session.now, session.wall = now, self.wall(now)
-                session.close(f"#TCP_DEAD_CHANNEL TCPSessionFactory '{name}': closing unresponsive channel after {limit} "
-                              f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
-                continue
-            session.missed_heartbeats += 1
-            session.outbox.event(HEARTBEAT_REQ)
-            if not session.waiting:
-                self.flush_later(session)
+            try:
+                action(session, now)
+            except Exception as error:
+                self.contain.session_failed(session, "a timer", error)
+
+    def _check_session(self, session: Session, now: float) -> None:
+        patience = self.configuration.extension.unauthenticated_seconds_max
+        if session.pending.count:
+            session.pending.tick(now)
+        if session.guard.deadline is not None and now >= session.guard.deadline:
+            session.now, session.wall = now, self.wall(now)
+            session.perform(session.guard.tick(now))
+        elif session.negotiated_at is None and patience and now - session.connected_at >= patience:
+            session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
+
+    def _heartbeat(self, session: Session, now: float) -> None:
+        interfaces = self.configuration.app.network_interfaces
+        interval = interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
+        limit = interfaces.heartbeats.client
+        if session.state is not State.SERVING or now - session.last_received < interval or session.is_java:
+            return
+        if session.missed_heartbeats >= limit:
+            name = interfaces.tcp_interface.name  # type: ignore[union-attr]
+            session.now, session.wall = now, self.wall(now)
+            session.close(f"#TCP_DEAD_CHANNEL TCPSessionFactory '{name}': closing unresponsive channel after {limit} "
+                          f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
+            return
+        session.missed_heartbeats += 1
+        session.outbox.event(HEARTBEAT_REQ)
+        if not session.waiting:
+            self.flush_later(session)

@@ -1,7 +1,7 @@
-"""One cluster of which this node is the only member: its metadata ledger, its partitions, the queues on them.
+"""One cluster of which this node is the only member: its metadata, its partitions, the queues on them.
 
 A queue is changed in the metadata first, and in its partition when that is committed. A process that dies between the two
-leaves a partition that is behind: the next start completes what the metadata says. At the start the partitions are
+leaves a partition that is behind: the next start completes what the metadata say. At the start the partitions are
 recovered under new leases; queues whose domain cannot be loaded stay dormant, with their records kept, until it can.
 """
 
@@ -16,11 +16,13 @@ from bmqtwist.cluster.log_events import NotDone, Outcome
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
-from bmqtwist.node.metadata import ClusterMetadata, refused
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.queue.domain import Domain
-from bmqtwist.queue.queue import Queue, QueueContext
-from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
-from bmqtwist.storage.recovery import RecoveredPartition, RecoveredQueue, recover
+from bmqtwist.queue.queue import QueueContext
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
+from bmqtwist.storage.recovery import RecoveredPartition, recover
+from bmqtwist.storage.state import HISTORY_SECONDS, StoredQueue
 from bmqtwist.storage.store import PartitionFiles
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from bmqtwist.report import Report
 
 _LIMIT_REACHED = -205
-HISTORY_S = 3600  # removed messages younger than that still count as duplicates after a restart, if the domain says so
 
 
 class Cluster:
@@ -42,21 +43,21 @@ class Cluster:
         self._timer_ns = timer_ns  # feeds storage keys
         self.metadata: ClusterMetadata
         self.partitions: list[Partition] = []
-        self.queues: dict[str, Queue] = {}
-        self.dormant: dict[str, tuple[QueueRecord, RecoveredQueue | None]] = {}
-        self._creating: dict[str, list[Callable[[Queue | Refused], None]]] = {}  # who waits for a queue to be made
-        self._deleting: set[Queue] = set()  # queues whose deletion waits for its commit
+        self.queues: dict[str, RootQueue] = {}
+        self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
+        self._creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # who waits for a queue to be made
+        self._deleting: set[RootQueue] = set()  # queues whose deletion waits for its commit
         self.replication_factor = len(definition.nodes) // 2 + 1
 
     # -- start ------------------------------------------------------------------------------------------------------
 
     def start(self, metadata: ClusterMetadata, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
-              wall: int) -> None:
+              now: float, wall: int) -> None:
         """Recover everything and become leader and primary of all."""
         self.metadata = metadata
         log = f"Cluster ({self.name})"
         metadata.open()
-        recovered = [self._recover(index, each, wall) for index, each in enumerate(files)]
+        recovered = [self._recover(index, each, now, wall) for index, each in enumerate(files)]
         self.report.info(f"{log}: Transitioning to leader in the Cluster FSM.")
         metadata.lead_alone(len(files), {index: each.lease for index, each in enumerate(recovered)}, wall)
         term, sequence = metadata.log.lsn
@@ -67,6 +68,7 @@ class Cluster:
             partition = Partition(index, self.node_id, files[index], each, durability, cache_bytes)
             self.partitions.append(partition)
             partition.activate(metadata.state.partitions[index].lease, wall)
+            partition.committed = COMMITTED_ALL if self.has_quorum else partition.position
             self.report.info(f"{log} afterPartitionPrimaryAssignment: Partition [{index}]: new primary: "
                              f"[{self.node_name}, {self.node_id}], primary status: E_ACTIVE")
         self._match(recovered, wall)
@@ -82,67 +84,55 @@ class Cluster:
         """Our name in the cluster."""
         return next((node.name for node in self.definition.nodes if node.id == self.node_id), str(self.node_id))
 
-    def _recover(self, index: int, files: PartitionFiles, wall: int) -> RecoveredPartition:
+    def _recover(self, index: int, files: PartitionFiles, now: float, wall: int) -> RecoveredPartition:
         known = {record.key: record for record in self.metadata.state.queues.values() if record.partition_id == index}
-        return recover(files, known, history_since=wall - HISTORY_S, partition_id=index)
+        return recover(files, known, wall - int(HISTORY_SECONDS), wall - now, index, wall)
 
     def _match(self, recovered: list[RecoveredPartition], wall: int) -> None:
         """Join what the metadata and the partitions say about queues."""
-        found: dict[bytes, tuple[int, RecoveredQueue]] = {
+        found: dict[bytes, tuple[int, StoredQueue]] = {
             key: (index, queue) for index, each in enumerate(recovered) for key, queue in each.queues.items()}
         for uri, record in self.metadata.state.queues.items():
-            index, queue = found.pop(record.key, (record.partition_id, None))
-            self.dormant[uri] = record, queue
+            found.pop(record.key, None)
+            self.dormant[uri] = record
         for key, (index, queue) in found.items():
             if queue.messages and queue.uri and queue.uri not in self.metadata.state.queues:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
                                               f"registered again with its {len(queue.messages)} message(s)")
-                record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps})
+                record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps.values()})
                 self.metadata.propose(AdoptQueue(record), self._note, wall)
-                self.dormant[queue.uri] = record, queue
+                self.dormant[queue.uri] = record
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                               f"[{index}] is unknown to the metadata; its deletion was completed")
-                partition = self.partitions[index]
-                for message in queue.messages:
-                    partition.release(message)
-                self._record(partition.delete_queue, key, None, wall)
+                self._record(self.partitions[index].delete_queue, key, None, wall)
 
     def adopt_domain(self, domain: Domain, now: float, wall: int) -> None:
         """A domain was loaded: its dormant queues come to life."""
         for uri in [uri for uri in self.dormant if parse_uri(uri).qualified_domain == domain.name]:
-            record, recovered = self.dormant.pop(uri)
-            self._revive(domain, record, recovered, now, wall)
+            self._revive(domain, self.dormant.pop(uri), now, wall)
 
-    def _revive(self, domain: Domain, record: QueueRecord, recovered: RecoveredQueue | None, now: float,
-                wall: int) -> Queue:
+    def _revive(self, domain: Domain, record: QueueRecord, now: float, wall: int) -> None:
         partition = self.partitions[record.partition_id]
-        queue = self._make(domain, record.uri, record.key, partition)
-        if recovered is None:
-            self._record(partition.create_queue, record.key, record.uri, list(record.apps.items()), wall)
-            for app_id, key in record.apps.items():
-                queue.add_app(app_id, key)
-        else:
-            for app in recovered.apps:
-                queue.restore_app(app.app_id, app.key, app.ordinal)
-            for message in recovered.messages:
-                message.arrived = now - max(0, wall - message.wall)
-            if not domain.in_memory:
-                queue.restore(recovered.messages)
-            oldest = wall - queue.history.window
-            for guid, arrived_wall in recovered.history:
-                if arrived_wall >= oldest:
-                    queue.history.add(guid, now - max(0, wall - arrived_wall))
-            self._follow(queue, record, wall)
+        store = partition.state.queues.get(record.key)
+        if store is None:
+            try:
+                store = partition.create_queue(record.key, record.uri, list(record.apps.items()), wall)
+            except PartitionUnavailable as error:
+                self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
+                self.dormant[record.uri] = record
+                return
+        queue = self._make(domain, record.uri, store, partition, now)
+        queue.register_apps(first_order=0)
+        queue.restore()
+        self._follow(queue, record, wall)
         self.reconcile_apps(queue, wall)
-        return queue
 
-    def _make(self, domain: Domain, uri: str, key: bytes, partition: Partition) -> Queue:
-        queue = Queue(uri, parse_uri(uri).queue, key, domain, partition, self._context,
-                      domain.settings.deduplication_ms / 1000)
+    def _make(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
+              now: float) -> RootQueue:
+        queue = RootQueue(uri, parse_uri(uri).queue, store, domain, partition, self._context, now)
         self.queues[uri] = queue
         domain.adopt_queue(queue)
-        self.require_receipts(queue)
         return queue
 
     @property
@@ -150,9 +140,14 @@ class Cluster:
         """Whether this node alone is as many as the replication factor asks for."""
         return self.replication_factor <= 1
 
-    def require_receipts(self, queue: Queue) -> None:
-        """Apply replication factor and consistency to a queue."""
-        queue.require_receipts(queue.domain.settings.strong and not self.has_quorum)
+    def set_replication_factor(self, factor: int) -> None:
+        """How many nodes must have a record before it counts as committed; without a quorum nothing more is."""
+        had_quorum, self.replication_factor = self.has_quorum, factor
+        for partition in self.partitions:
+            if self.has_quorum:
+                partition.committed = COMMITTED_ALL
+            elif had_quorum:
+                partition.committed = partition.position
 
     # -- queues -----------------------------------------------------------------------------------------------------
 
@@ -161,11 +156,12 @@ class Cluster:
         prefix = f"bmq://{domain_name}/"
         return sum(uri.startswith(prefix) for uri in self.metadata.log.head.queues)
 
-    def is_changing(self, queue: Queue) -> bool:
+    def is_changing(self, queue: RootQueue) -> bool:
         """Whether a change of the queue waits for its commit: an open of it goes through `create_queue`, too."""
         return queue in self._deleting or self.metadata.log.is_pending(queue.uri)
 
-    def create_queue(self, domain: Domain, uri: str, wall: int, done: Callable[[Queue | Refused], None]) -> None:
+    def create_queue(self, domain: Domain, uri: str, now: float, wall: int,
+                     done: Callable[[RootQueue | Refused], None]) -> None:
         """The queue with this URI as the metadata have it once all that waits is committed; assigned if need be.
 
         `done` is called then, whoever else asked for the same queue meanwhile.
@@ -182,9 +178,10 @@ class Cluster:
                 return
         self._creating[uri] = [done]
         app_ids = domain.settings.app_ids if domain.mode == "fanout" else (DEFAULT_APP_ID,)
-        self.metadata.propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()), partial(self._assigned, domain, uri), wall)
+        self.metadata.propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
+                              partial(self._assigned, domain, uri, now), wall)
 
-    def _assigned(self, domain: Domain, uri: str, outcome: Outcome, wall: int) -> None:
+    def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
         """The assignment of a queue is committed, or is not."""
         if isinstance(outcome, NotDone):
             self._created(uri, Refused(Category.E_UNKNOWN, outcome.reason, -208))
@@ -196,14 +193,13 @@ class Cluster:
             return
         partition = self.partitions[record.partition_id]
         try:
-            partition.create_queue(record.key, uri, list(record.apps.items()), wall)
+            store = partition.create_queue(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
             reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
             self.metadata.propose(UnassignQueue(uri), partial(self._taken_back, uri, reason), wall)
             return
-        queue = self._make(domain, uri, record.key, partition)
-        for app_id, key in record.apps.items():
-            queue.add_app(app_id, key)
+        queue = self._make(domain, uri, store, partition, now)
+        queue.register_apps()
         apps = " ".join(f'[ "{app_id}" {key.hex().upper()} ]' for app_id, key in record.apps.items())
         self.report.info(f"Cluster ({self.name}): Assigned queue: [ uri = {uri} queueKey = {record.key.hex().upper()} "
                          f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
@@ -214,7 +210,7 @@ class Cluster:
         self._note(outcome, wall)
         self._created(uri, reason)
 
-    def _created(self, uri: str, found: Queue | Refused) -> None:
+    def _created(self, uri: str, found: RootQueue | Refused) -> None:
         for done in self._creating.pop(uri):
             done(found)
 
@@ -232,13 +228,13 @@ class Cluster:
                               f"domain 'bmq://{domain.name}' has reached the 80% watermark limit for the number of queues "
                               f"(current: {count}, limit: {limit}).")
 
-    def delete_queue(self, queue: Queue, wall: int) -> None:
+    def delete_queue(self, queue: RootQueue, wall: int) -> None:
         """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
         if queue not in self._deleting:
             self._deleting.add(queue)
             self.metadata.propose(UnassignQueue(queue.uri), partial(self._unassigned, queue), wall)
 
-    def _unassigned(self, queue: Queue, outcome: Outcome, wall: int) -> None:
+    def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """The end of a queue is committed, or is not."""
         self._deleting.discard(queue)
         self._note(outcome, wall)
@@ -252,7 +248,7 @@ class Cluster:
 
     # -- apps -------------------------------------------------------------------------------------------------------
 
-    def reconcile_apps(self, queue: Queue, wall: int) -> None:
+    def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
         """Make the apps of a fanout queue those of its domain's settings, at the commit."""
         record = self.metadata.log.head.queues.get(queue.uri)
         if queue.mode != "fanout" or record is None or record.key != queue.key:
@@ -264,13 +260,13 @@ class Cluster:
             change = UpdateApps(queue.uri, added, removed, self._timer_ns())
             self.metadata.propose(change, partial(self._updated, queue), wall)
 
-    def _updated(self, queue: Queue, outcome: Outcome, wall: int) -> None:
+    def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """A change of a queue's apps is committed, or is not."""
         self._note(outcome, wall)
         if not isinstance(outcome, NotDone):
             self._follow(queue, outcome.value, wall)
 
-    def _follow(self, queue: Queue, record: QueueRecord, wall: int) -> None:
+    def _follow(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:
         """Make the apps of a fanout queue, here and in its partition, those that the metadata name."""
         if queue.mode != "fanout":
             return
@@ -282,22 +278,26 @@ class Cluster:
         self.report.info(f"Cluster ({self.name}): Advisory applied: unregister appIds "
                          f"{_listed(app.app_id for app in removed)} and register appIds "
                          f"{_listed(app_id for app_id, _ in added)} for domain = [{queue.domain.name}]")
-        for app in removed:
-            queue.remove_app(app, wall)
-            self.report.info(f"Unregistered appId '{app.app_id}' for queue '{queue.uri}'")
-        if added:
-            self._record(queue.partition.add_apps, queue.key, queue.uri, added, wall)
-            for app_id, key in added:
-                queue.add_app(app_id, key).alarmed = False
-                self.report.info(f"Registered appId '{app_id}' for queue '{queue.uri}'")
+        try:
+            for app in removed:
+                queue.remove_app(app, wall)
+                self.report.info(f"Unregistered appId '{app.app_id}' for queue '{queue.uri}'")
+            if added:
+                queue.partition.add_apps(queue.key, queue.uri, added, wall)
+                queue.register_apps()
+                for app_id, _ in added:
+                    queue.apps[app_id].alarmed = False
+                    self.report.info(f"Registered appId '{app_id}' for queue '{queue.uri}'")
+        except PartitionUnavailable as error:
+            self.report.error(f"Cluster ({self.name}): the apps of queue '{queue.uri}' are not changed in its partition: "
+                              f"{error}")
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _note(self, outcome: Outcome, wall: int) -> None:
         """Say why a change was not made; then everything stays as it was."""
-        reason = refused(outcome)
-        if reason:
-            self.report.error(f"Cluster ({self.name}): {reason}")
+        if isinstance(outcome, NotDone):
+            self.report.error(f"Cluster ({self.name}): {outcome.reason}")
 
     def _record(self, append: Callable[..., None], *args: object) -> None:
         try:
@@ -316,7 +316,7 @@ def _listed(app_ids: Iterable[str]) -> str:
     return f"[{' '.join(app_ids)}]"
 
 
-def is_collectable(queue: Queue, now: float, keepalive_s: float, started: float) -> bool:
+def is_collectable(queue: RootQueue, now: float, keepalive_s: float, started: float) -> bool:
     """Whether a queue may be deleted: empty, open nowhere, and so for `keepalive_s` seconds.
 
     `started`: since when a queue that nobody has opened yet counts as unused. Times are of the monotonic clock.

@@ -14,7 +14,6 @@ from bmqtwist.cluster.changes import Change, Primaries
 from bmqtwist.cluster.log_events import (
     Alarm,
     Decided,
-    Done,
     FileJob,
     Flush,
     Input,
@@ -31,7 +30,7 @@ from bmqtwist.cluster.log_events import (
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.state import ClusterState
 from bmqtwist.errors import LocalError
-from bmqtwist.report import Report
+from bmqtwist.report import INTERNAL_ERROR, Report, stack
 from bmqtwist.storage.store import LedgerFile
 
 Told = Callable[[Outcome, int], None]  # what became of a change, and the wall clock then
@@ -48,7 +47,8 @@ class ClusterMetadata:
         self.log = log
         self._file, self._report = file, report
         self._waiting: dict[int, Told] = {}
-        self._tokens = 0
+        self._barriers: list[tuple[set[int], Callable[[], None]]] = []
+        self.proposals = 0  # so far; the number of a proposal is its token
         self._job: FileJob | None = None  # not begun yet
         self._stirred = False  # something happened since the last Flush
 
@@ -84,9 +84,16 @@ class ClusterMetadata:
         self._step(Propose(self._expect(told), change), wall)
 
     def _expect(self, told: Told) -> int:
-        self._tokens += 1
-        self._waiting[self._tokens] = told
-        return self._tokens
+        self.proposals += 1
+        self._waiting[self.proposals] = told
+        return self.proposals
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Do something when everything proposed so far is decided."""
+        if self._waiting:
+            self._barriers.append((set(self._waiting), action))
+        else:
+            action()
 
     # -- the file ---------------------------------------------------------------------------------------------------
 
@@ -137,11 +144,16 @@ class ClusterMetadata:
             if isinstance(output, WriteFile | ReplaceFile):
                 self._job = output
             elif isinstance(output, Decided):
-                self._waiting.pop(output.token)(output.outcome, wall)
+                self._decided(output, wall)
             elif isinstance(output, Alarm):
                 self._report.alarm("CLUSTER", "%s", output.text)
 
-
-def refused(outcome: Outcome) -> str:
-    """Why a change was not made; empty = it was."""
-    return "" if isinstance(outcome, Done) else outcome.reason
+    def _decided(self, decided: Decided, wall: int) -> None:
+        try:
+            self._waiting.pop(decided.token)(decided.outcome, wall)
+        except Exception as error:  # a mistake about one change costs the others nothing
+            self._report.alarm(INTERNAL_ERROR, "Metadata: what follows a change: %s", stack(error))
+        for outstanding, _ in self._barriers:
+            outstanding.discard(decided.token)
+        while self._barriers and not self._barriers[0][0]:
+            self._barriers.pop(0)[1]()

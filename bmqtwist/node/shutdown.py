@@ -24,16 +24,23 @@ class Shutdown:
                 for handle in queue.handles:
                     for substream in handle.substreams.values():
                         substream.subscriptions = []
-                for app in queue.apps.values():
-                    app.reroute()
+                try:
+                    for app in queue.apps.values():
+                        app.reroute()
+                except Exception as error:
+                    broker.contain.queue_failed(queue, "the end of deliveries", error, disable=True)
         self._poll(now)
 
     def _poll(self, now: float) -> None:
         report = self._broker.report
         waiting = False
         for cluster in self._broker.clusters.values():
-            left = sum(len(substream.unconfirmed) for queue in cluster.queues.values() for handle in queue.handles
-                       for substream in handle.substreams.values())
+            try:
+                left = sum(len(substream.unconfirmed) for queue in cluster.queues.values() for handle in queue.handles
+                           for substream in handle.substreams.values())
+            except Exception as error:  # the stop must come to an end
+                self._broker.contain.told(f"Cluster ({cluster.name}): the count of unconfirmed messages", error)
+                left = 0
             if not left:
                 report.info(f"Cluster ({cluster.name}): no unconfirmed message")
             elif now >= self._deadlines[cluster.name]:

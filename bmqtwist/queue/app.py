@@ -18,21 +18,21 @@ from bmqtwist.storage.partition import Message
 class App:
     """The state of one appId; a priority or broadcast queue has one, `__default`."""
 
-    __slots__ = ("app_id", "key", "ordinal", "bit", "born", "registered", "alarmed", "condition", "substreams", "router",
-                 "fresh", "aside", "waiting", "redelivery", "stopped", "recheck_aside", "recheck_waiting", "stats")
+    __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
+                 "router", "fresh", "aside", "waiting", "redelivery", "stopped", "recheck_aside", "recheck_waiting", "stats")
 
-    def __init__(self, app_id: str, key: bytes, ordinal: int, born: int = 0) -> None:
+    def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
         self.condition: Matcher | None = None  # application subscription: false = this app never sees the message
         self.substreams: list[Substream] = []
         self.router = Router()
         self.alarmed = False  # the unregistered-appId alarm was raised for the present consumers
         self.stats = AppStats()
-        self.register(key, ordinal, born)
+        self.register(key, ordinal, first_order)
 
-    def register(self, key: bytes, ordinal: int, born: int) -> None:
-        """Start (again) as an app of the queue that sees the messages of arrival order `born` and later."""
-        self.key, self.ordinal, self.born = key, ordinal, born
+    def register(self, key: bytes, ordinal: int, first_order: int) -> None:
+        """Start (again) as an app of the queue that sees the messages of arrival order `first_order` and later."""
+        self.key, self.ordinal, self.first_order = key, ordinal, first_order
         self.bit = 1 << ordinal if ordinal >= 0 else 0
         self.registered = ordinal >= 0
         self.fresh: deque[Message] = deque()

@@ -6,7 +6,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue import poison
 from bmqtwist.queue.app import App
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.textformat import grouped, pretty_bytes
 from bmqtwist.storage.message import Message
 from bmqtwist.wire import application_data, properties
@@ -14,12 +14,12 @@ from bmqtwist.wire import application_data, properties
 EXPRESSIONS_MAX = 10
 
 
-def apps(queue: Queue) -> str:
+def apps(queue: RootQueue) -> str:
     """For every app: how much it holds, and what its consumers ask for (capacity and stuck-queue alarms)."""
     return "\n\n".join(app_details(queue, app) for app in queue.active)
 
 
-def app_details(queue: Queue, app: App) -> str:
+def app_details(queue: RootQueue, app: App) -> str:
     """The block of one app."""
     held = [message for message in queue.messages.values() if message.pending & app.bit]
     lines = [f"For appId: {app.app_id}", "",
@@ -38,7 +38,7 @@ def app_details(queue: Queue, app: App) -> str:
     return "\n".join(lines)
 
 
-def message_properties(queue: Queue, message: Message) -> properties.Properties:
+def message_properties(queue: RootQueue, message: Message) -> properties.Properties:
     """The properties of a stored message with their types; none if they cannot be read."""
     if not message.has_properties:
         return {}
@@ -49,6 +49,6 @@ def message_properties(queue: Queue, message: Message) -> properties.Properties:
         return {}
 
 
-def app_uri(queue: Queue, app: App) -> str:
+def app_uri(queue: RootQueue, app: App) -> str:
     """The URI by which an alarm names one app of a queue."""
     return queue.uri if app.app_id == DEFAULT_APP_ID else f"{queue.uri}?id={app.app_id}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bmqtwist.queue.expression import Expression, compile_expression
 from bmqtwist.queue.meter import Meter
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.root import RootQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Domain:
     def __init__(self, name: str, source: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
         self.name, self.source, self.cluster, self.throttle = name, source, cluster, throttle  # source: whose file
         self.mode, self.in_memory = settings.mode, settings.in_memory
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, RootQueue] = {}
         self.meter = Meter(f"domain [bmq://{name}]")
         if self.mode == "broadcast":
             self.meter.disabled = True
@@ -78,7 +78,7 @@ class Domain:
     def _apply_limits(meter: Meter, limits: Limits) -> None:
         meter.reconfigure(limits.messages, limits.bytes, limits.messages_watermark_ratio, limits.bytes_watermark_ratio)
 
-    def adopt_queue(self, queue: Queue) -> None:
+    def adopt_queue(self, queue: RootQueue) -> None:
         """A queue of this domain comes to life."""
         self.queues[queue.name] = queue
         self._apply_limits(queue.meter, self.settings.queue_limits)

@@ -73,6 +73,8 @@ def check_open(request: OpenRequest) -> None:
 
 def open_queue(queue: Queue, client: Client, handle: Handle | None, request: OpenRequest) -> Handle:
     """Open `queue` for `client`, on its existing `handle` if the queue id is in use already."""
+    if queue.disabled:
+        raise Refused(Category.E_NOT_READY, "The queue is disabled after internal errors: see the broker's log", -1)
     app_id = request.app_id if request.app_id not in (None, DEFAULT_APP_ID) else None
     if request.read_count and queue.mode == "fanout" and app_id is None:
         raise Refused(Category.E_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)

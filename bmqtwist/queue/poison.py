@@ -32,7 +32,7 @@ from bmqtwist.wire.properties import Properties, PropertyType
 
 if TYPE_CHECKING:
     from bmqtwist.queue.app import App
-    from bmqtwist.queue.queue import Queue
+    from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
 
 DUMP_BYTES_MAX = 1 << 20  # of one payload; a hexdump is more than four times as long and is made between two turns
@@ -98,7 +98,7 @@ def alarm_text(uri: str, guid: bytes, app_id: str, sub_queue_id: int, attempts: 
             f"consumer(s). {kept}")
 
 
-def alarm(queue: Queue, app: App, message: Message, keep: Callable[[str], str]) -> str:
+def alarm(queue: RootQueue, app: App, message: Message, keep: Callable[[str], str]) -> str:
     """Keep a dump of the message with `keep` (text -> where it is, OSError if it cannot be) and make the alarm's text.
 
     The consumer has left, so the sub-queue id is 0.

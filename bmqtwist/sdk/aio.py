@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from types import TracebackType
 from typing import Any, Generic, Unpack, cast, overload
 
+from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
+from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
+from bmqtwist.sdk._adapters.identity import session_options, tls_context
 from bmqtwist.sdk.codecs import Codec, ValueT
-from bmqtwist.sdk.front import OnAck, OnEvent, Timer
 from bmqtwist.sdk.health import HealthMonitor
-from bmqtwist.sdk.identity import session_options, tls_context
-from bmqtwist.sdk.loopfront import READ_BYTES, LoopFront, LoopQueue
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.results import Ack
@@ -168,7 +168,7 @@ class Opening(Awaitable[Queue[ValueT]], Generic[ValueT]):
             await self._queue.__aexit__(kind, error, trace)
 
 
-class Session(LoopFront):
+class Session(LoopSession):
     """One session with a broker. Options: whole ones, or single members of SessionOptions by name.
 
     `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for; `health` suspends queues.
@@ -222,7 +222,7 @@ class Session(LoopFront):
         """Wait until there is room for a payload of so many bytes with `post_nowait`, not longer than that; is there?"""
         return await self._wait_for_room(size, timeout_s)
 
-    # -- a front's own ----------------------------------------------------------------------------------------------
+    # -- what the base asks for ---------------------------------------------------------------------------------------
 
     def make_queue(self, uri: str, codec: Codec[Any] | None,
                    on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:

@@ -1,8 +1,4 @@
-"""What a session has done, in numbers: counted in plain integers, mostly once per event and not per message.
-
-`Tally` is what the core counts in, `Counters` the snapshot that an application gets. Of posts only outcomes are counted:
-`posts` is their sum with what still waits for one.
-"""
+"""What a session has done, in numbers."""
 
 from __future__ import annotations
 
@@ -10,43 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bmqtwist.sdk.results import EventKind, Result
-
-
-class Tally:
-    """The counting half; see `Counters` for what the numbers mean."""
-
-    __slots__ = ("acked", "attempts", "bytes_in", "bytes_out", "confirms", "events", "failed", "failures", "losses",
-                 "messages", "reconnects", "redelivered", "retransmitted", "unasked")
-
-    acked: int
-    unasked: int
-    retransmitted: int
-    messages: int
-    redelivered: int
-    confirms: int
-    attempts: int
-    losses: int
-    reconnects: int
-    bytes_in: int
-    bytes_out: int
-    failures: int
-
-    def __init__(self) -> None:
-        self.acked = self.unasked = self.failures = self.retransmitted = 0
-        self.messages = self.redelivered = self.confirms = 0
-        self.attempts = self.losses = self.reconnects = 0
-        self.bytes_in = self.bytes_out = 0
-        self.failed: dict[Result, int] = {}
-        self.events: dict[EventKind, int] = {}
-
-    def fail(self, result: Result) -> None:
-        """A post has failed."""
-        self.failures += 1
-        self.failed[result] = self.failed.get(result, 0) + 1
-
-    def event(self, kind: EventKind) -> None:
-        """The application is told something."""
-        self.events[kind] = self.events.get(kind, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)

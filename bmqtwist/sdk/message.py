@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, cast
+from typing import Generic, Self, cast
 
 from bmqtwist.errors import LocalError
+from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk.codecs import ValueT
+from bmqtwist.sdk.options import Subscription
 from bmqtwist.sdk.results import Result, SdkError
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.properties import PropertyType, Value
-
-if TYPE_CHECKING:
-    from bmqtwist.sdk.options import Subscription
-    from bmqtwist.sdk.queues import Queue
 
 
 class Message(Generic[ValueT]):

@@ -1,7 +1,7 @@
-"""What moves bytes for the fronts without an event loop: `Pump` says what such a thing has to do, and does the common part.
+"""What moves bytes for the sessions without an event loop, under the names that applications use.
 
-`sockets.SocketPump` is the one that is used by default. Another one (an in-memory channel of a test, a tunnel) derives from
-`Pump` and is handed to `simple.Session(..., pump=...)` as a callable that makes it:
+`SocketPump` is the one that is used by default. Another one (an in-memory channel of a test, a tunnel) derives from `Pump`
+and is handed to `simple.Session(..., pump=...)` as a callable that makes it:
 
     class MyPump(Pump):
         def dial(self, effect): ...                     # open a channel, then core.connected(...) or core.failed(...)
@@ -14,97 +14,10 @@
 `perform` may be called by any thread that holds `lock`; `step` by one thread at a time, without it.
 """
 
-from __future__ import annotations
+from bmqtwist.sdk._adapters.sockets import SocketTransport as SocketPump
+from bmqtwist.sdk._adapters.transport import Dispatch
+from bmqtwist.sdk._adapters.transport import Transport as Pump
+from bmqtwist.sdk._adapters.transport import TransportFactory as PumpFactory
+from bmqtwist.sdk._core.effects import Connect
 
-import ssl
-import threading
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
-
-from bmqtwist.sdk.core import SessionCore
-from bmqtwist.sdk.effects import Close, Connect, Note
-from bmqtwist.sdk.identity import make_core
-from bmqtwist.sdk.log import emit
-from bmqtwist.sdk.options import SessionOptions
-
-Dispatch = Callable[[object], None]
-
-
-class Pump(ABC):
-    """Moves bytes between `core` and a broker; every effect but `Connect` goes to `dispatch`, and notes to the log."""
-
-    options: SessionOptions
-    dispatch: Dispatch
-    tls: ssl.SSLContext | None
-
-    def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
-        self.options, self.dispatch, self.tls = options, dispatch, tls
-        self.lock: Any = threading.RLock()
-        self.core: SessionCore = make_core(options, self.clock(), self.poke)
-        self._performing = False
-
-    def clock(self) -> float:
-        """Seconds of the clock that `core` lives by."""
-        return time.monotonic()
-
-    @abstractmethod
-    def dial(self, effect: Connect) -> None:
-        """Begin to open a channel to `effect.address`, with the lock held; `core.connected(effect.attempt, now)` or
-        `core.failed(effect.attempt, reason, now)` says how that ended."""
-
-    @abstractmethod
-    def hang_up(self) -> None:
-        """Close the channel, or give up opening it; nothing of it may be reported any more."""
-
-    @abstractmethod
-    def write(self, chunks: list[bytes]) -> None:
-        """Hand bytes to the channel; without one they are void."""
-
-    @abstractmethod
-    def step(self, timeout_s: float | None = None) -> None:
-        """Wait for the channel, a deadline or a poke, at most that long, and do what is due."""
-
-    @abstractmethod
-    def poke(self) -> None:
-        """End a waiting step. Called from any thread, and before the constructor of a derived class has gone on."""
-
-    @abstractmethod
-    def dispose(self) -> None:
-        """Let go of everything: there is no step after this."""
-
-    def perform(self, flush: bool = False) -> None:
-        """Perform effects and write; call it with the lock held, after calling the core. `flush`: batches that could
-        still wait leave, too."""
-        if self._performing:  # called back by an effect: the loop below goes on with what was added
-            return
-        self._performing = True
-        try:
-            while effects := self.core.take_effects():
-                for effect in effects:
-                    if isinstance(effect, Connect):
-                        self.dial(effect)
-                    elif isinstance(effect, Close):
-                        self.hang_up()
-                        self.dispatch(effect)
-                    elif isinstance(effect, Note):
-                        emit(effect)
-                    else:
-                        self.dispatch(effect)
-        finally:
-            self._performing = False
-        chunks = self.core.take_output(flush)
-        if chunks:
-            self.write(chunks)
-
-    def tick_and_perform(self) -> None:
-        """Do what is due by now; with the lock held."""
-        due = self.core.deadline()
-        now = self.clock()
-        if due is not None and due <= now:
-            self.core.tick(now)
-        self.perform()
-
-
-PumpFactory = Callable[[SessionOptions, Dispatch, ssl.SSLContext | None], Pump]
+__all__ = ["Connect", "Dispatch", "Pump", "PumpFactory", "SocketPump"]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING
 
 from bmqtwist.errors import AckStatus, BmqError, Category
-
-if TYPE_CHECKING:
-    from bmqtwist.sdk.queues import Queue
+from bmqtwist.sdk._core.queue import Queue
 
 
 class Result(StrEnum):

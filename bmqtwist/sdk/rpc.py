@@ -25,11 +25,11 @@ from typing import Any, Generic, Self, overload
 
 from bmqtwist.errors import BmqError, PeerError
 from bmqtwist.ids import SCHEME
+from bmqtwist.sdk._adapters.base_queue import BaseQueue
+from bmqtwist.sdk._adapters.base_session import BaseSession
+from bmqtwist.sdk._adapters.event_loop import LoopSession
+from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk.codecs import Codec, ValueT
-from bmqtwist.sdk.front import Front
-from bmqtwist.sdk.frontqueue import FrontQueue
-from bmqtwist.sdk.log import LOG
-from bmqtwist.sdk.loopfront import LoopFront
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.sdk.simple import Session as BlockingSession
@@ -48,35 +48,35 @@ Properties = Mapping[str, object]
 class _Requests(Generic[ValueT]):
     """Requests under way and their reply queue."""
 
-    def __init__(self, front: Front, domain: str, codec: Codec[Any] | None) -> None:
+    def __init__(self, session: BaseSession, domain: str, codec: Codec[Any] | None) -> None:
         self.uri: str = f"{SCHEME}{domain}/reply-{os.urandom(8).hex()}"
-        self._front, self._codec = front, codec
-        self._queue: FrontQueue[Any] | None = None
+        self._base, self._codec = session, codec
+        self._queue: BaseQueue[Any] | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Any] = {}
 
     async def _enter(self) -> None:
-        queue = self._front.make_queue(self.uri, self._codec, self._on_reply)
-        self._queue = await self._front._open(queue, True, True, None, None)  # a Responder of this session may write to it
+        queue = self._base.make_queue(self.uri, self._codec, self._on_reply)
+        self._queue = await self._base._open(queue, True, True, None, None)  # a Responder of this session may write to it
 
     async def _exit(self) -> None:
         for promise in list(self._waiting.values()):
-            self._front.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
+            self._base.fire(promise, SdkError(Result.CANCELED, "the requester is closed"))
         if self._queue is not None:
             await self._queue._leave(True)
 
-    async def _ask(self, queue: FrontQueue[Any], payload: Any, properties: Properties | None,
+    async def _ask(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None,
                    timeout_s: float) -> Message[ValueT]:
-        front = self._front
+        session = self._base
         if self._queue is None or not self._queue.is_open:
             raise SdkError(Result.INVALID_QUEUE, f"{self.uri} is not open: use the requester inside of its `with` block")
-        number, promise, end = next(self._numbers), front.promise(), front.clock() + timeout_s
+        number, promise, end = next(self._numbers), session.promise(), session.clock() + timeout_s
 
         def on_ack(ack: Ack) -> None:
             if not ack.ok:
-                front.fire(promise, SdkError(ack.status, "the request was not accepted"))
+                session.fire(promise, SdkError(ack.status, "the request was not accepted"))
         self._waiting[number] = promise
-        timer = front.call_at(end, lambda: front.fire(promise, None))
+        timer = session.call_at(end, lambda: session.fire(promise, None))
         try:
             data = queue._encoded(payload)
             values, more = {**(properties or {}), REPLY_TO: self.uri, REQUEST_ID: number}, {"token": on_ack}
@@ -104,19 +104,19 @@ class _Requests(Generic[ValueT]):
             return
         promise = self._waiting.get(number) if isinstance(number, int) else None
         if promise is not None:
-            self._front.fire(promise, message)
+            self._base.fire(promise, message)
 
 
 class Requester(_Requests[ValueT], Generic[ValueT]):
     """Makes requests; owns one reply queue with a name of its own. `codec` is for the values of replies."""
 
     @overload
-    def __init__(self: Requester[bytes], session: LoopFront, domain: str, codec: None = None) -> None: ...
+    def __init__(self: Requester[bytes], session: LoopSession, domain: str, codec: None = None) -> None: ...
 
     @overload
-    def __init__(self, session: LoopFront, domain: str, codec: Codec[ValueT]) -> None: ...
+    def __init__(self, session: LoopSession, domain: str, codec: Codec[ValueT]) -> None: ...
 
-    def __init__(self, session: LoopFront, domain: str, codec: Codec[Any] | None = None) -> None:
+    def __init__(self, session: LoopSession, domain: str, codec: Codec[Any] | None = None) -> None:
         super().__init__(session, domain, codec)
 
     async def __aenter__(self) -> Self:
@@ -127,7 +127,7 @@ class Requester(_Requests[ValueT], Generic[ValueT]):
                         trace: TracebackType | None) -> None:
         await self._exit()
 
-    async def request(self, queue: FrontQueue[Any], payload: Any, properties: Properties | None = None, *,
+    async def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
                       timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
         """Post a request and wait for its reply, which is confirmed already.
 
@@ -158,7 +158,7 @@ class BlockingRequester(_Requests[ValueT], Generic[ValueT]):
         if self._session.running:
             self._session.run(self._exit())
 
-    def request(self, queue: FrontQueue[Any], payload: Any, properties: Properties | None = None, *,
+    def request(self, queue: BaseQueue[Any], payload: Any, properties: Properties | None = None, *,
                 timeout_s: float = TIMEOUT_S) -> Message[ValueT]:
         """Post a request and wait for its reply, which is confirmed already.
 
@@ -170,9 +170,9 @@ class BlockingRequester(_Requests[ValueT], Generic[ValueT]):
 class _Replies:
     """The reply queues that were answered to, the latest QUEUES_MAX of them."""
 
-    def __init__(self, front: Front, codec: Codec[Any] | None) -> None:
-        self._front, self._codec = front, codec
-        self._queues: dict[str, FrontQueue[Any]] = {}
+    def __init__(self, session: BaseSession, codec: Codec[Any] | None) -> None:
+        self._base, self._codec = session, codec
+        self._queues: dict[str, BaseQueue[Any]] = {}
         self._opening: dict[str, deque[Any]] = {}  # who waits for a queue that somebody else is opening
         self._busy: Counter[str] = Counter()
 
@@ -180,14 +180,14 @@ class _Replies:
         while self._queues:
             await self._queues.pop(next(iter(self._queues)))._leave(True)
 
-    async def _writer(self, uri: str) -> FrontQueue[Any]:
-        front = self._front
+    async def _writer(self, uri: str) -> BaseQueue[Any]:
+        session = self._base
         while uri in self._opening:
-            await front.stand_in(self._opening[uri])
+            await session.stand_in(self._opening[uri])
         queue = self._queues.pop(uri, None)
-        known = front.core.queues.get(uri)
+        known = session.core.queues.get(uri)
         if queue is None and known is not None and known.writable and known.is_open:  # by somebody else of this session
-            queue = front.make_queue(uri, self._codec, None)
+            queue = session.make_queue(uri, self._codec, None)
             queue.core = known
         elif queue is not None and queue.is_open:
             self._queues[uri] = queue  # the latest
@@ -198,10 +198,10 @@ class _Replies:
                     idle = next((each for each in self._queues if not self._busy[each]), None)
                     if idle is not None:
                         await self._drop(idle)
-                queue = await front._open(front.make_queue(uri, self._codec, None), False, True, None, None)
+                queue = await session._open(session.make_queue(uri, self._codec, None), False, True, None, None)
                 self._queues[uri] = queue
             finally:
-                front.fire_all(self._opening.pop(uri))
+                session.fire_all(self._opening.pop(uri))
         return queue
 
     async def _drop(self, uri: str) -> None:
@@ -209,7 +209,7 @@ class _Replies:
         try:
             await self._queues.pop(uri)._leave(True)
         finally:
-            self._front.fire_all(self._opening.pop(uri))
+            self._base.fire_all(self._opening.pop(uri))
 
     async def _answer(self, request: Message[Any], payload: Any, properties: Properties | None) -> None:
         found = request.properties
@@ -227,7 +227,7 @@ class _Replies:
         if not ack.ok:
             raise SdkError(ack.status, "the reply was not accepted")
 
-    async def _serve(self, queue: FrontQueue[Any], handler: Callable[[Message[Any]], Any]) -> None:
+    async def _serve(self, queue: BaseQueue[Any], handler: Callable[[Message[Any]], Any]) -> None:
         while True:
             try:
                 message = await queue._get()
@@ -252,7 +252,7 @@ class _Replies:
 class Responder(_Replies):
     """Answers requests; keeps the reply queues it has answered to open. `codec` is for the values of replies."""
 
-    def __init__(self, session: LoopFront, codec: Codec[Any] | None = None) -> None:
+    def __init__(self, session: LoopSession, codec: Codec[Any] | None = None) -> None:
         super().__init__(session, codec)
 
     async def __aenter__(self) -> Self:
@@ -266,7 +266,7 @@ class Responder(_Replies):
         """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
         await self._answer(request, payload, properties)
 
-    async def serve(self, queue: FrontQueue[ValueT], handler: Callable[[Message[ValueT]], Awaitable[Any]]) -> None:
+    async def serve(self, queue: BaseQueue[ValueT], handler: Callable[[Message[ValueT]], Awaitable[Any]]) -> None:
         """Answer every message of a queue, one at a time, until it is closed; several calls answer several at a time.
 
         A handler that raises ends this, and its message is not confirmed. A reply that cannot be given is logged.
@@ -293,7 +293,7 @@ class BlockingResponder(_Replies):
         """Answer a request; SdkError INVALID_ARGUMENT if it does not ask for that, or what went wrong."""
         self._session.run(self._answer(request, payload, properties))
 
-    def serve(self, queue: FrontQueue[ValueT], handler: Callable[[Message[ValueT]], Any]) -> None:
+    def serve(self, queue: BaseQueue[ValueT], handler: Callable[[Message[ValueT]], Any]) -> None:
         """Answer every message of a queue until it is closed. A handler that raises ends this, and its message is not
         confirmed. A reply that cannot be given is logged."""
         self._session.run(self._serve(queue, handler))

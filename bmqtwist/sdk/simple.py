@@ -20,19 +20,18 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
+from bmqtwist.sdk._adapters.base_queue import BaseQueue
+from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
+from bmqtwist.sdk._adapters.identity import session_options
+from bmqtwist.sdk._adapters.log import LOG
+from bmqtwist.sdk._core.deadlines import Deadlines
+from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.codecs import Codec, ValueT
-from bmqtwist.sdk.core import SessionCore
-from bmqtwist.sdk.deadlines import Deadlines
-from bmqtwist.sdk.front import Front, OnAck, OnEvent, Timer
-from bmqtwist.sdk.frontqueue import FrontQueue
 from bmqtwist.sdk.health import HealthMonitor
-from bmqtwist.sdk.identity import session_options
-from bmqtwist.sdk.log import LOG
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions, SessionMembers, SessionOptions
-from bmqtwist.sdk.pump import PumpFactory
+from bmqtwist.sdk.pump import PumpFactory, SocketPump
 from bmqtwist.sdk.results import Ack, Result, SdkError
-from bmqtwist.sdk.sockets import SocketPump
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = ["Queue", "Session"]
@@ -67,7 +66,7 @@ class _Call:
         self._timers.clear(self._key)
 
 
-class Queue(FrontQueue[ValueT], Generic[ValueT]):
+class Queue(BaseQueue[ValueT], Generic[ValueT]):
     """One opened queue; iteration gives its messages until it is closed. With `with` it is closed at the end of the
     block, after a flush unless the block raises."""
 
@@ -101,7 +100,7 @@ class Queue(FrontQueue[ValueT], Generic[ValueT]):
             guid = self._put(data, properties, types, more)
         except SdkError as error:
             guid = session.run(self._place(error, data, properties, types, more))
-        if session.core.puts.batch_bytes >= session.options.batch_bytes_max:
+        if session.core.unacked.batch_bytes >= session.options.batch_bytes_max:
             session.step()
         return guid
 
@@ -168,7 +167,7 @@ class Queue(FrontQueue[ValueT], Generic[ValueT]):
             self.session.run(self._leave(kind is not None))
 
 
-class Session(Front):
+class Session(BaseSession):
     """A session that starts when it is made. Options: whole ones, or single members of SessionOptions by name.
 
     `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for; `health` suspends queues.
@@ -183,9 +182,9 @@ class Session(Front):
         super().__init__(on_event, on_nack)
         self.options: SessionOptions = session_options(broker, options, changes)
         self.running: bool = True
-        self._pump = pump(self.options, self._dispatch, tls)
-        self.core: SessionCore = self._pump.core
-        self.clock: Callable[[], float] = self._pump.clock
+        self._transport = pump(self.options, self._dispatch, tls)
+        self.core: SessionCore = self._transport.core
+        self.clock: Callable[[], float] = self._transport.clock
         self._timers, self._numbers = Deadlines(), itertools.count()
         self._calls: deque[tuple[Callable[[Any], object], object]] = deque()
         self._calling = False
@@ -195,7 +194,7 @@ class Session(Front):
             self.run(self._start())
         except BaseException:
             self.running = False
-            self._pump.dispose()
+            self._transport.dispose()
             raise
 
     # -- the application --------------------------------------------------------------------------------------------
@@ -229,19 +228,19 @@ class Session(Front):
             try:
                 self._work(self._stop(drain))
             finally:
-                self._pump.dispose()
+                self._transport.dispose()
 
     def step(self, timeout_s: float = 0.0) -> None:
         """Do what is due; wait that long if nothing is."""
         self._check_running()
-        self._pump.perform()
+        self._transport.perform()
         self._step(timeout_s)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None = None, quiet: bool = False) -> None:
         """Work until something is so; SdkError TIMEOUT if it is not in time (unless `quiet`)."""
         end = None if timeout_s is None else self.clock() + timeout_s
         self._check_running()
-        self._pump.perform()
+        self._transport.perform()
         while not done():
             self._step(None if end is None else max(end - self.clock(), 0.0))
             if end is not None and self.clock() >= end and not done():
@@ -279,7 +278,7 @@ class Session(Front):
             while True:
                 waiter: _Waiter = coroutine.send(None)
                 try:
-                    self._pump.perform()
+                    self._transport.perform()
                     while not waiter.done:
                         self._step(None)
                 except BaseException as error:  # Ctrl-C, say: the coroutine has to leave things in order
@@ -290,7 +289,7 @@ class Session(Front):
             return cast(_T, ended.value)
 
     def _step(self, timeout_s: float | None) -> None:
-        """Wait for bytes, deadlines of the core or of this front, at most that long, and do what is due."""
+        """Wait for bytes, deadlines of the core or of this session, at most that long, and do what is due."""
         timers = self._timers
         due = timers.next()
         if self._calls and not self._calling:
@@ -298,10 +297,10 @@ class Session(Front):
         if due is not None:
             left = max(due - self.clock(), 0.0)
             timeout_s = left if timeout_s is None else min(left, timeout_s)
-        self._pump.step(timeout_s)
+        self._transport.step(timeout_s)
         while self._health:
             self._set_health(self._health.popleft())
-            self._pump.perform()
+            self._transport.perform()
         while (key := timers.expire(self.clock())) is not None:
             cast("tuple[int, Callable[[], object]]", key)[1]()
         self._call_back()
@@ -318,7 +317,7 @@ class Session(Front):
                     callback(argument)
                 except Exception:  # noqa: BLE001 - one callback's mistake must not cost what else is due
                     LOG.exception("error in %r", callback)
-                self._pump.perform()
+                self._transport.perform()
         finally:
             self._calling = False
 
@@ -329,13 +328,13 @@ class Session(Front):
 
     def _hear(self, healthy: bool) -> None:
         self._health.append(healthy)
-        self._pump.poke()
+        self._transport.poke()
 
-    # -- a front's own ----------------------------------------------------------------------------------------------
+    # -- what the base asks for ---------------------------------------------------------------------------------------
 
     def turn(self, flush: bool = False) -> None:
         """Perform what the core wants."""
-        self._pump.perform(flush)
+        self._transport.perform(flush)
 
     def make_queue(self, uri: str, codec: Codec[Any] | None,
                    on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:
@@ -365,5 +364,5 @@ class Session(Front):
 
     async def breathe(self) -> None:
         """Write, and read what is there."""
-        self._pump.perform()
-        self._pump.step(0.0)
+        self._transport.perform()
+        self._transport.step(0.0)

@@ -21,12 +21,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from bmqtwist.errors import LocalError, PeerError
-
-if TYPE_CHECKING:
-    from bmqtwist.sdk.message import Message
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 SAMPLED, RANDOM_ID = 1, 2  # flags
@@ -117,7 +114,16 @@ def inject(values: Mapping[str, object] | None, context: TraceContext | None) ->
     return found
 
 
-def traceparent(message: Message) -> TraceContext | None:
+class HasProperties(Protocol):
+    """What carries properties: a message."""
+
+    @property
+    def properties(self) -> Mapping[str, object]:
+        """Values by name."""
+        ...
+
+
+def traceparent(message: HasProperties) -> TraceContext | None:
     """The context a message was posted in; None if it says none, or nothing that can be read."""
     try:
         values = message.properties

@@ -28,11 +28,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements  # type: ignore[import-untyped]
 
+from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
+from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
+from bmqtwist.sdk._adapters.identity import session_options
 from bmqtwist.sdk.codecs import Codec, ValueT
-from bmqtwist.sdk.front import OnAck, OnEvent, Timer
 from bmqtwist.sdk.health import HealthMonitor
-from bmqtwist.sdk.identity import session_options
-from bmqtwist.sdk.loopfront import READ_BYTES, LoopFront, LoopQueue
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.results import Ack, Result, SdkError
@@ -269,7 +269,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
 classImplements(Queue, IConsumer)
 
 
-class Session(LoopFront):
+class Session(LoopSession):
     """One session with a broker. Options: whole ones, or single members of SessionOptions by name.
 
     `reactor` is Twisted's. `on_event` hears session events; `on_nack` hears of failed posts that nobody waits for;
@@ -323,7 +323,7 @@ class Session(LoopFront):
         time."""
         return Deferred.fromCoroutine(self._wait_for_room(size, timeout_s))
 
-    # -- a front's own ----------------------------------------------------------------------------------------------
+    # -- what the base asks for ---------------------------------------------------------------------------------------
 
     def make_queue(self, uri: str, codec: Codec[Any] | None,
                    on_message: Callable[[Message[Any]], object] | None) -> Queue[Any]:

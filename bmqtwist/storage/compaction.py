@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from array import array
 
+from bmqtwist.storage.layout import QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
+    DATA_HEADER,
+    FLAGS_MASK,
+    FLAGS_SHIFT,
     MAGIC,
     MESSAGE,
     MESSAGE_HEAD,
     RECORD_BYTES,
+    REF_COUNT_LOW_BITS,
     REF_COUNT_MAX,
     data_record_bytes,
 )
+from bmqtwist.storage.state import Live
 from bmqtwist.storage.store import ROLLOVER_CHUNK_BYTES, PartitionFiles
 
-# A live record: a MESSAGE with its DATA record; a CONFIRM, PURGE or app-level DELETION verbatim; a CREATION or ADDITION
-# with its QLIST record.
-Live = Message | bytes | tuple[bytes, bytes]
+_QLIST_WORDS = slice(QUEUE_OP_RECORD.offset("qlist_words"), QUEUE_OP_RECORD.offset("start_sequence"))
 
 
 class LiveCopy:
@@ -44,7 +48,8 @@ class LiveCopy:
                 self._copy_message(item)
             elif type(item) is tuple:
                 record, entry = item
-                self._journal.append(record[:36] + (self._qlist_end >> 2).to_bytes(4, "big") + record[40:])
+                self._journal.append(record[:_QLIST_WORDS.start] + (self._qlist_end >> 2).to_bytes(4, "big")
+                                     + record[_QLIST_WORDS.stop:])
                 self._qlist.append(entry)
                 self._qlist_end += len(entry)
             else:
@@ -55,12 +60,12 @@ class LiveCopy:
         return offsets
 
     def _copy_message(self, message: Message) -> None:
-        size = data_record_bytes(12 + len(message.options) + message.size)
+        size = data_record_bytes(DATA_HEADER.size + len(message.options) + message.size)
         ref_count = min(message.ref_count, REF_COUNT_MAX)
         self._journal.append(MESSAGE.pack(
-            MESSAGE_HEAD | (ref_count & 0xFFF) << 48 | message.sequence, message.lease, message.wall,
-            ref_count >> 12, message.compression, message.queue_key, self._data_end >> 3, message.guid, message.crc,
-            MAGIC))
+            MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | message.sequence, message.lease, message.wall,
+            ref_count >> REF_COUNT_LOW_BITS, message.compression, message.queue_key, self._data_end >> 3, message.guid,
+            message.crc, MAGIC))
         offset = message.data_offset * 8
         if self._runs and sum(self._runs[-1]) == offset:
             self._runs[-1] = (self._runs[-1][0], self._runs[-1][1] + size)

@@ -8,13 +8,16 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
     DATA_HEADER,
     DATA_HEADER_WORDS,
+    DATA_HEADER_WORDS_SHIFT,
+    DATA_OPTIONS_SHIFT,
+    DATA_WORDS_MASK,
     PROPERTIES_FLAG,
     data_record_bytes,
 )
 from bmqtwist.storage.store import DATA_HEADER_BYTES, ROLLOVER_CHUNK_BYTES
 from bmqtwist.wire.checksum import crc32c
 
-_DATA_RECORD_BYTES_MIN = 16
+DATA_RECORD_BYTES_MIN = 16  # a header of 12 and a dword of data and padding, in whole dwords
 
 
 def check_messages(read: Callable[[int, int], bytes],
@@ -37,15 +40,15 @@ def check_messages(read: Callable[[int, int], bytes],
             if offset < DATA_HEADER_BYTES or offset + DATA_HEADER.size > top:
                 raise ValueError("its DATA record is outside of the file")
             words, flags, schema_id, _ = unpack(window, offset - base)
-            size = (words & 0x1FFFFFFF) << 2
+            size = (words & DATA_WORDS_MASK) << 2
             if offset + size > top:
                 base = offset
                 window = memoryview(read(base, max(size, ROLLOVER_CHUNK_BYTES)))
                 top = base + len(window)
             start = offset - base + DATA_HEADER.size
             stop = offset - base + size
-            options = flags >> 6 & ~3
-            if words >> 29 != DATA_HEADER_WORDS or size < _DATA_RECORD_BYTES_MIN or stop > top - base:
+            options = flags >> DATA_OPTIONS_SHIFT << 2
+            if words >> DATA_HEADER_WORDS_SHIFT != DATA_HEADER_WORDS or size < DATA_RECORD_BYTES_MIN or stop > top - base:
                 raise ValueError("the header of its DATA record is wrong")
             stop -= window[stop - 1]
             message.size = length = stop - start - options

@@ -1,11 +1,12 @@
-"""What waits until the records before it are safe: effects, batches and at most one sync under way.
+"""What waits until its records are safe here: effects in order, each with the position of the record it waits for.
 
-```
- add --> gated --turn--> waiting --begin_sync--> syncing --end_sync--> released
-           '------- everything before is durable already -------------^
-```
+    hold(effect, position)      it waits for the record at `position`, the newest there is
+    wrote(position)             the records up to there are in the files
+    begin_sync ... end_sync     those that were written before it began survive a loss of power
+    release_written / _durable  the effects up to that mark, in the order in which they came
 
-A sync covers what was written before it began; what is written meanwhile waits for the next one.
+Positions count the records of this process without gaps. A sync covers what was written before it began; what is written
+meanwhile waits for the next one. An effect is any object with an attribute `position`.
 """
 
 from __future__ import annotations
@@ -16,72 +17,85 @@ from typing import Any
 class Gate:
     """Effects come out in the order in which they went in."""
 
-    __slots__ = ("add", "gated", "_covers", "_durable", "_due", "_running", "_syncing", "_token", "_waiting", "_writes")
+    __slots__ = ("written", "durable", "_waiting", "_covers", "_token", "_due", "_running")
 
     def __init__(self) -> None:
-        self.gated: list[Any] = []  # of this turn
-        self.add = self.gated.append  # hold an effect back until everything appended so far is safe
-        self._waiting: list[Any] = []  # their records are written
-        self._syncing: list[Any] = []  # their records are covered by the sync under way
-        self._writes = self._durable = self._covers = 0  # batches written, durable, covered by the sync under way
+        self.written = self.durable = 0  # marks: positions up to which records are written, survive a loss of power
+        self._waiting: list[Any] = []
+        self._covers = 0  # what the sync under way will make durable
         self._token = 0
         self._running = self._due = False
 
     @property
-    def durable(self) -> bool:
-        """Whether everything written is durable."""
-        return self._durable == self._writes
+    def busy(self) -> bool:
+        """Does anything wait?"""
+        return bool(self._waiting)
 
-    def wrote(self) -> None:
-        """A batch was written."""
-        self._writes += 1
+    def hold(self, effect: Any, position: int) -> None:
+        """Keep an effect until the record at `position` is safe."""
+        effect.position = position
+        self._waiting.append(effect)
+
+    def wrote(self, position: int) -> None:
+        """All records up to `position` are written."""
+        self.written = position
+
+    def wrote_nothing_to_wait_for(self, position: int) -> None:
+        """As `wrote` for a record that no effect can wait for: what was durable still is as far as anybody asks."""
+        if self.durable == self.written:
+            self.durable = position
+        self.written = position
 
     def all_durable(self) -> None:
         """Everything written was synced."""
-        self._durable = self._covers = self._writes
+        self.durable = self._covers = self.written
 
     def want_sync(self) -> None:
         """Sync soon, even if no effect waits for it."""
         self._due = True
 
-    def turn(self, wait: bool) -> list[Any]:
-        """The turn is written: the effects to release now; with `wait` none while something is not durable."""
-        gated = self.gated
-        if wait and self._durable != self._writes:
-            self._waiting += gated
-            gated.clear()
+    def release_written(self) -> list[Any]:
+        """The effects whose records are written."""
+        return self._release(self.written)
+
+    def release_durable(self) -> list[Any]:
+        """The effects whose records survive a loss of power."""
+        return self._release(self.durable)
+
+    def _release(self, mark: int) -> list[Any]:
+        waiting = self._waiting
+        if not waiting or waiting[0].position > mark:
             return []
-        released = gated.copy()
-        gated.clear()
-        if self._syncing or self._waiting:
-            released = self._syncing + self._waiting + released
-            self._syncing, self._waiting = [], []
-        return released
+        if waiting[-1].position <= mark:
+            self._waiting = []
+            return waiting
+        low, high = 0, len(waiting)  # the first that must wait; positions never fall
+        while low < high:
+            middle = (low + high) // 2
+            if waiting[middle].position <= mark:
+                low = middle + 1
+            else:
+                high = middle
+        self._waiting = waiting[low:]
+        return waiting[:low]
 
     def begin_sync(self) -> int | None:
         """The token of a sync to start, None if none is needed or one is under way."""
-        if self._running or not self._waiting and not self._due:
+        if self._running or not self._due and (not self._waiting or self.durable == self.written):
             return None
         self._token += 1
         self._running, self._due = True, False
-        self._covers = self._writes
-        self._syncing, self._waiting = self._waiting, []
+        self._covers = self.written
         return self._token
 
     def is_running(self, token: int) -> bool:
         """Is this the sync under way?"""
         return self._running and token == self._token
 
-    def end_sync(self, token: int) -> list[Any]:
-        """The sync is done: the effects it releases."""
+    def end_sync(self, token: int) -> bool:
+        """The sync is done; False if it is not the one under way."""
         if not self.is_running(token):
-            return []
+            return False
         self._running = False
-        self._durable = max(self._durable, self._covers)
-        released, self._syncing = self._syncing, []
-        return released
-
-    def release_all(self) -> list[Any]:
-        """Everything is durable: all effects."""
-        self.all_durable()
-        return self.turn(wait=False)
+        self.durable = max(self.durable, self._covers)
+        return True

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from bmqtwist.storage.layout import FILE_HEADER, FILE_MAGIC, JOURNAL_FILE_HEADER, JOURNAL_OP_RECORD, RECORD_HEADER
 from bmqtwist.storage.records import (
-    FILE_HEADER,
-    FILE_MAGIC,
-    JOURNAL_FILE_HEADER,
-    JOURNAL_OP,
+    JOURNAL_OP_BODY,
     JOURNAL_OP_HEAD,
     MAGIC,
     MESSAGE_HEAD,
@@ -29,6 +27,7 @@ from bmqtwist.storage.records import (
     RECORD_BYTES,
     SEQUENCE_MASK,
     SYNC_POINT_OP,
+    TYPE_SHIFT,
     FileType,
     RecordType,
 )
@@ -38,29 +37,31 @@ Entry = tuple[int, int, int, int, bytes]  # offset of the record, head, lease, w
 
 _CHUNK_BYTES = RECORD_BYTES << 16
 _JUMPS_MAX = 64  # unexplained jumps of the PSN that are followed before the rest counts as stale
-_FLAGS_MASK = 0xFFFF << 48
+_TYPE_AND_FLAGS = RECORD_HEADER.word(type=RECORD_HEADER.mask("type"), flags=RECORD_HEADER.mask("flags"))
+_OP = slice(JOURNAL_OP_RECORD.offset("op") - RECORD_HEADER.size,
+            JOURNAL_OP_RECORD.offset("inner_sequence") - RECORD_HEADER.size)  # within the body of a JOURNAL_OP
 
 
 def is_sync_point(record: tuple[int, int, int, bytes, int]) -> bool:
     """Is this unpacked RECORD a valid sync point?"""
     head, lease, _, body, magic = record
-    return (magic == MAGIC and head >> 60 == RecordType.JOURNAL_OP and head & SEQUENCE_MASK > 0 and lease > 0
-            and int.from_bytes(body[4:8], "big") == SYNC_POINT_OP)
+    return (magic == MAGIC and head >> TYPE_SHIFT == RecordType.JOURNAL_OP and head & SEQUENCE_MASK > 0 and lease > 0
+            and int.from_bytes(body[_OP], "big") == SYNC_POINT_OP)
 
 
 def check_file_header(data: bytes, kind: FileType, partition_id: int | None) -> str | None:
     """What is wrong with the 32-byte file header at the start of `data`; None if nothing is."""
     if len(data) < FILE_HEADER.size:
         return "file is shorter than its header"
-    magic1, magic2, version, type_byte, partition = FILE_HEADER.unpack_from(data)
-    if (magic1, magic2) != FILE_MAGIC:
+    header = FILE_HEADER.parse(data[:FILE_HEADER.size])
+    if (header.magic1, header.magic2) != FILE_MAGIC:
         return "file magic is wrong"
-    if (version & 0x3F) * 4 != FILE_HEADER.size:
-        return f"header words are {version & 0x3F}"
-    if type_byte & 0x7F != kind:
-        return f"file type is {type_byte & 0x7F}, not {int(kind)}"
-    if partition_id is not None and partition != partition_id:
-        return f"partition id is {partition}, not {partition_id}"
+    if header.header_words != FILE_HEADER.words:
+        return f"header words are {header.header_words}"
+    if header.type != kind:
+        return f"file type is {header.type}, not {int(kind)}"
+    if partition_id is not None and header.partition_id != partition_id:
+        return f"partition id is {header.partition_id}, not {partition_id}"
     return None
 
 
@@ -113,14 +114,14 @@ class JournalScan:
             self.damaged = self._length > 0
             self.problems.append("JOURNAL: the file ends within its headers")
             return 0
-        header_words, record_words, mark = JOURNAL_FILE_HEADER.unpack_from(header, FILE_HEADER.size)
-        if header_words != JOURNAL_FILE_HEADER.size >> 2 or record_words != RECORD_BYTES >> 2:
+        sizes = JOURNAL_FILE_HEADER.parse(header[FILE_HEADER.size:])
+        if sizes.header_words != JOURNAL_FILE_HEADER.words or sizes.record_words != RECORD_BYTES >> 2:
             self.damaged = True
-            self.problems.append(f"JOURNAL: header words {header_words} and record words {record_words} are not 3 and"
-                                 " 15; read as if they were")
-        if not mark:
+            self.problems.append(f"JOURNAL: header words {sizes.header_words} and record words {sizes.record_words} are"
+                                 f" not {JOURNAL_FILE_HEADER.words} and {RECORD_BYTES >> 2}; read as if they were")
+        if not sizes.mark:
             return 0
-        offset: int = mark * 4
+        offset: int = sizes.mark * 4
         if (offset - self.start) % RECORD_BYTES == 0 and self.start <= offset < self._length:
             record = self._slot(offset)
             if record is not None and is_sync_point(record):
@@ -158,7 +159,7 @@ class JournalScan:
                                       " predecessor's")
                     if offset == area_end:
                         record_lease, sequence = self._anchor(offset, record)
-                        head = head & _FLAGS_MASK | sequence
+                        head = head & _TYPE_AND_FLAGS | sequence
                     lease = record_lease
                 elif offset < area_end:
                     self._skip_in_area(offset)
@@ -174,7 +175,7 @@ class JournalScan:
                         offset += RECORD_BYTES
                         continue
                     lease, sequence = verdict
-                    head = head & _FLAGS_MASK | sequence
+                    head = head & _TYPE_AND_FLAGS | sequence
                     record_lease = lease
                 expected = (head & SEQUENCE_MASK) + 1
                 self.lease, self.sequence, self.last_head = lease, expected - 1, head
@@ -244,7 +245,8 @@ class JournalScan:
         header, after = (lease, head & SEQUENCE_MASK), self._slot(offset + RECORD_BYTES)
         if after is None or not _well_formed(after) or not is_sync_point(record):
             return header
-        inner = int.from_bytes(body[20:24], "big"), int.from_bytes(body[8:16], "big")
+        _, _, sequence, _, inner_lease, _, _ = JOURNAL_OP_BODY.unpack(body)
+        inner = inner_lease, sequence
         following = after[1], (after[0] & SEQUENCE_MASK) - 1
         if following != header and following == inner and inner[1]:
             self._problem(f"JOURNAL: the sync point at offset {offset} had a wrong PSN: kept with that of its body")
@@ -281,11 +283,10 @@ def _well_formed(record: tuple[int, int, int, bytes, int]) -> bool:
 
 def _repairable(record: tuple[int, int, int, bytes, int]) -> bool:
     """A record of a known type, whatever its PSN."""
-    return record[4] == MAGIC and MESSAGE_HEAD <= record[0] < JOURNAL_OP_HEAD + (1 << 60)
+    return record[4] == MAGIC and MESSAGE_HEAD <= record[0] < JOURNAL_OP_HEAD + (1 << TYPE_SHIFT)
 
 
 def unpack_sync_point(entry: Entry) -> tuple[int, int, int, int, int]:
     """(kind, body sequence, body lease, DATA position, QLIST position) of a JOURNAL_OP entry; positions in bytes."""
-    _, head, lease, wall, body = entry
-    fields = JOURNAL_OP.unpack(RECORD.pack(head, lease, wall, body, MAGIC))
-    return fields[3], fields[5], fields[7], fields[8] * 8, fields[9] * 4
+    kind, _, sequence, _, lease, data_dwords, qlist_words = JOURNAL_OP_BODY.unpack(entry[4])
+    return kind, sequence, lease, data_dwords * 8, qlist_words * 4

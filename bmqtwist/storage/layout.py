@@ -1,30 +1,13 @@
-"""Where every byte of the storage files is: the truth that `records.py` is tested against.
+"""Where every byte of the storage files is: declared once, drawn beside it.
 
-Declared with construct, drawn beside it. Tools and tests parse with these; the broker never does. All numbers are
-big-endian, a *word* is 4 bytes, a *dword* 8. Reserved bytes are written 0 and not looked at.
+The structs of `records.py` are derived from these declarations, and the headers of files are parsed with them
+(`wire/declare.py` says how both follow). All numbers are big-endian, a *word* is 4 bytes, a *dword* 8. Reserved bytes are
+written 0 and not looked at.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from construct import (  # type: ignore[import-untyped]
-    Array,
-    BitsInteger,
-    BitStruct,
-    Bytes,
-    BytesInteger,
-    Computed,
-    Const,
-    Int8ub,
-    Int16ub,
-    Int32sb,
-    Int32ub,
-    Int64ub,
-    Padding,
-    Struct,
-    this,
-)
+from bmqtwist.wire.declare import Layout, magic, null, number, raw, signed, skip
 
 # What every file begins with; after it the header of its kind, then the first record.
 #
@@ -34,37 +17,34 @@ from construct import (  # type: ignore[import-untyped]
 # +---------------+---------------+---+---+-------------------+---------------+-----------------------+
 #   V: protocol version 2 bits (1), header words 6 bits (8)
 #   T: 64-bit writer 1 bit, file type 7 bits (1 DATA, 2 JOURNAL, 3 QLIST)
-FILE_HEADER = Struct(
-    "magic1" / Const(b"!bmq"),
-    "magic2" / Const(b"BMQ!"),
-    "bits" / BitStruct(
-        "version" / BitsInteger(2),
-        "header_words" / BitsInteger(6),
-        "wide" / BitsInteger(1),
-        "type" / BitsInteger(7),
-    ),
-    Padding(10),
-    "partition_id" / Int32sb,
-    Padding(8),
+FILE_MAGIC = b"!bmq", b"BMQ!"
+FILE_HEADER = Layout(
+    magic(magic1=FILE_MAGIC[0]),
+    magic(magic2=FILE_MAGIC[1]),
+    number(version=2, header_words=6),
+    number(wide=1, type=7),
+    skip(10),
+    signed(partition_id=32),
+    skip(8),
 )
 
 #  32  33  34      36                      44
 # +---+---+-------+-----------------------+
 # | 3 |15 | resvd | mark                  |   mark: words from the start of the file to the sync point that ended the
 # +---+---+-------+-----------------------+   last rollover, written last of all; 0 = none (yet)
-JOURNAL_FILE_HEADER = Struct("header_words" / Int8ub, "record_words" / Int8ub, Padding(2), "mark" / Int64ub)
+JOURNAL_FILE_HEADER = Layout(number(header_words=8), number(record_words=8), skip(2), number(mark=64))
 
 #  32  33  34          39  40
 # +---+---+-----------+---+
 # | 2 | - | fileKey   | - |   fileKey: always null
 # +---+---+-----------+---+
-DATA_FILE_HEADER = Struct("header_words" / Int8ub, Padding(1), "file_key" / Bytes(5), Padding(1))
+DATA_FILE_HEADER = Layout(number(header_words=8), skip(1), null(file_key=5), skip(1))
 
 #  32  33          36
 # +---+-----------+
 # | 1 | reserved  |
 # +---+-----------+
-QLIST_FILE_HEADER = Struct("header_words" / Int8ub, Padding(3))
+QLIST_FILE_HEADER = Layout(number(header_words=8), skip(3))
 
 # Journal records: 60 bytes each, the same at both ends.
 #
@@ -73,14 +53,14 @@ QLIST_FILE_HEADER = Struct("header_words" / Int8ub, Padding(3))
 # | T | F |   sequence number     |     lease     |  seconds since epoch  |   body                 |   *rEc    |
 # +-------+-----------------------+---------------+-----------------------+------ ... -------------+-----------+
 #   T: type, 4 bits (1 MESSAGE, 2 CONFIRM, 3 DELETION, 4 QUEUE_OP, 5 JOURNAL_OP);  F: flags, 12 bits, by type
-RECORD_HEADER = Struct(
-    "kind" / BitStruct("type" / BitsInteger(4), "flags" / BitsInteger(12)),
-    "sequence" / BytesInteger(6),
-    "lease" / Int32ub,
-    "wall" / Int64ub,
+RECORD_HEADER = Layout(
+    number(type=4, flags=12, sequence=48),
+    number(lease=32),
+    number(wall=64),
 )
 
-_MAGIC = "magic" / Const(b"*rEc")
+_HEADER, _MAGIC = RECORD_HEADER.parts, magic(magic=b"*rEc")
+JOURNAL_RECORD = Layout(*_HEADER, raw(body=36), _MAGIC)
 
 #  20  21  22          27          32      36                              52      56
 # +---+---+-----------+-----------+-------+-------------------------------+-------+
@@ -88,15 +68,15 @@ _MAGIC = "magic" / Const(b"*rEc")
 # +---+---+-----------+-----------+-------+-------------------------------+-------+
 #   R: refCount bits 19..12;  C: compression, low 3 bits;  DATA: dwords to the DATA record;  CRC: CRC32-C of the
 #   application data (properties and payload as stored)
-MESSAGE_RECORD = Struct(
-    "header" / RECORD_HEADER,
-    "ref_count_high" / Int8ub,
-    "compression" / Int8ub,
-    "queue_key" / Bytes(5),
-    "file_key" / Bytes(5),
-    "data_dwords" / Int32ub,
-    "guid" / Bytes(16),
-    "crc" / Int32ub,
+MESSAGE_RECORD = Layout(
+    *_HEADER,
+    number(ref_count_high=8),
+    number(compression=8),
+    raw(queue_key=5),
+    null(file_key=5),
+    number(data_dwords=32),
+    raw(guid=16),
+    number(crc=32),
     _MAGIC,
 )
 
@@ -104,28 +84,13 @@ MESSAGE_RECORD = Struct(
 # +-------+-----------+-----------+-------------------------------+---------------+
 # | resvd | queueKey  | appKey    | GUID                          | reserved      |   flags: 0 confirmed, 1 rejected,
 # +-------+-----------+-----------+-------------------------------+---------------+   2 auto-confirmed
-CONFIRM_RECORD = Struct(
-    "header" / RECORD_HEADER,
-    Padding(2),
-    "queue_key" / Bytes(5),
-    "app_key" / Bytes(5),
-    "guid" / Bytes(16),
-    Padding(8),
-    _MAGIC,
-)
+CONFIRM_RECORD = Layout(*_HEADER, skip(2), raw(queue_key=5), raw(app_key=5), raw(guid=16), skip(8), _MAGIC)
 
 #  20        23          28                              44                      56
 # +---------+-----------+-------------------------------+-----------------------+
 # | resvd   | queueKey  | GUID                          | reserved              |   flags: 0 none, 2 TTL, 4 no quorum
 # +---------+-----------+-------------------------------+-----------------------+
-DELETION_RECORD = Struct(
-    "header" / RECORD_HEADER,
-    Padding(3),
-    "queue_key" / Bytes(5),
-    "guid" / Bytes(16),
-    Padding(12),
-    _MAGIC,
-)
+DELETION_RECORD = Layout(*_HEADER, skip(3), raw(queue_key=5), raw(guid=16), skip(12), _MAGIC)
 
 #  20      22          27          32      36      40              48      52      56
 # +-------+-----------+-----------+-------+-------+---------------+-------+-------+
@@ -133,16 +98,16 @@ DELETION_RECORD = Struct(
 # +-------+-----------+-----------+-------+-------+---------------+ lease +-------+
 #   op: 1 PURGE, 2 CREATION, 3 DELETION, 4 ADDITION;  QLIST: words to the QLIST record (2, 4);  start: oldest message a
 #   PURGE of one app covers;  appKey null = the whole queue
-QUEUE_OP_RECORD = Struct(
-    "header" / RECORD_HEADER,
-    Padding(2),
-    "queue_key" / Bytes(5),
-    "app_key" / Bytes(5),
-    "op" / Int32sb,
-    "qlist_words" / Int32ub,
-    "start_sequence" / Int64ub,
-    "start_lease" / Int32ub,
-    Padding(4),
+QUEUE_OP_RECORD = Layout(
+    *_HEADER,
+    skip(2),
+    raw(queue_key=5),
+    raw(app_key=5),
+    signed(op=32),
+    number(qlist_words=32),
+    number(start_sequence=64),
+    number(start_lease=32),
+    skip(4),
     _MAGIC,
 )
 
@@ -151,41 +116,30 @@ QUEUE_OP_RECORD = Struct(
 # | resvd   | K | op, 2 | sequence      | node  | lease | DATA  | QLIST | resvd |
 # +---------+---+-------+---------------+-------+-------+-------+-------+-------+
 #   K: 1 REGULAR, 2 ROLLOVER;  DATA, QLIST: write positions, in dwords and words
-JOURNAL_OP_RECORD = Struct(
-    "header" / RECORD_HEADER,
-    Padding(3),
-    "sync_point_type" / Int8ub,
-    "op" / Int32sb,
-    "sequence" / Int64ub,
-    "node" / Int32sb,
-    "lease" / Int32ub,
-    "data_dwords" / Int32ub,
-    "qlist_words" / Int32ub,
-    Padding(4),
+JOURNAL_OP_RECORD = Layout(
+    *_HEADER,
+    skip(3),
+    number(sync_point_type=8),
+    signed(op=32),
+    number(inner_sequence=64),
+    signed(node=32),
+    number(inner_lease=32),
+    number(data_dwords=32),
+    number(qlist_words=32),
+    skip(4),
     _MAGIC,
 )
-
-RECORDS = {1: MESSAGE_RECORD, 2: CONFIRM_RECORD, 3: DELETION_RECORD, 4: QUEUE_OP_RECORD, 5: JOURNAL_OP_RECORD}
 
 #  0       4           7   8       10      12
 # +-------+-----------+---+-------+-------+--- ... ---+------ ... ------+- ... -+
 # |H words| opt words | F | schema| resvd |  options  | properties and  |  pad  |   H: header words, 3 bits; other 29
 # +-------+-----------+---+-------+-------+--- ... ---+  payload ...  --+- ... -+   bits: the whole record in words
 #   F: 1 = properties present;  schema: (id << 1) | recycled;  pad: 1..8 bytes, each holding their number
-DATA_HEADER = Struct(
-    "sizes" / BitStruct("header_words" / BitsInteger(3), "record_words" / BitsInteger(29)),
-    "options" / BitStruct("words" / BitsInteger(24), "flags" / BitsInteger(8)),
-    "schema_wire_id" / Int16ub,
-    Padding(2),
-)
-
-DATA_RECORD = Struct(
-    "header" / DATA_HEADER,
-    "options" / Bytes(this.header.options.words * 4),
-    "padded" / Bytes((this.header.sizes.record_words - this.header.sizes.header_words
-                      - this.header.options.words) * 4),
-    "pad" / Computed(lambda context: context.padded[-1]),
-    "data" / Computed(lambda context: context.padded[:-context.padded[-1]]),
+DATA_HEADER = Layout(
+    number(header_words=3, record_words=29),
+    number(options_words=24, flags=8),
+    number(schema_wire_id=16),
+    number(_reserved=16),
 )
 
 # +-------+-------+---+-----------+-----------------------+--- ... ---+------+-----------+
@@ -195,32 +149,11 @@ DATA_RECORD = Struct(
 # +-------+-------+--- ... ----+------+-----------+   +-------+
 # | resvd | words | appId + pad| key  | 0 (11)    |   | qUrI  |     words of texts include their 1..4 bytes of padding
 # +-------+-------+--- ... ----+------+-----------+   +-------+
-APP_ENTRY = Struct(
-    Padding(2),
-    "words" / Int16ub,
-    "padded_id" / Bytes(this.words * 4),
-    "key" / Bytes(5),
-    Padding(11),
+QUEUE_RECORD_HEADER = Layout(
+    number(uri_words=16),
+    number(app_count=16),
+    number(header_words=8, record_words=24),
+    skip(12),
 )
-
-QUEUE_RECORD = Struct(
-    "uri_words" / Int16ub,
-    "app_count" / Int16ub,
-    "sizes" / BitStruct("header_words" / BitsInteger(8), "record_words" / BitsInteger(24)),
-    Padding(12),
-    "padded_uri" / Bytes(this.uri_words * 4),
-    "key" / Bytes(5),
-    Padding(11),
-    "apps" / Array(this.app_count, APP_ENTRY),
-    "magic" / Const(b"qUrI"),
-)
-
-
-def unpadded(data: bytes) -> bytes:
-    """A padded text without its padding."""
-    return data[:-data[-1]]
-
-
-def parse_record(data: bytes) -> Any:
-    """One journal record of 60 bytes, by its type; KeyError for a type that does not exist."""
-    return RECORDS[data[0] >> 4].parse(data)
+APP_HEADER = Layout(skip(2), number(words=16))
+QUEUE_KEY = Layout(raw(key=5), skip(11))  # of the queue and of each app, behind its text

@@ -1,13 +1,5 @@
 """The file of the metadata ledger: a header, then records until the end or until zeros.
 
-```
- 0        1                    6        8                                         n*4
- +--------+--------------------+--------+----------------------------------------+---- ... -----+
- | v, hw  | log id             | 0 0    | record header | BER body | pad | CRC   | next record  |
- +--------+--------------------+--------+----------------------------------------+---- ... -----+
-   v: version, 2 bits; hw: words of this header, 6 bits
-```
-
 Records have the form in which brokers send them to each other (`wire/cluster_events.py`). Reading never fails: a file
 that was torn while its last record was written loses that record, a record damaged in the middle is skipped by looking
 for the next one that is whole, and either is told.
@@ -19,27 +11,24 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from struct import Struct
-
-import construct as c  # type: ignore[import-untyped]
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.wire.cluster_events import ClusterStateRecord, encode_cluster_state_record, read_cluster_state_record
-from bmqtwist.wire.fast import CLUSTER_STATE_HEADER, CLUSTER_STATE_HEADER_BYTES, WORDS_MASK
+from bmqtwist.wire.declare import Layout, number, raw, skip
 
-LEDGER_HEADER_BYTES = 8
 LOG_ID_BYTES = 5
+
+#  0        1                    6        8                                         n*4
+# +--------+--------------------+--------+----------------------------------------+---- ... -----+
+# | V | HW | log id             | 0 0    | record header | BER body | pad | CRC   | next record  |
+# +--------+--------------------+--------+----------------------------------------+---- ... -----+
+#   V: version, 2 bits (1); HW: words of this header, 6 bits
+LEDGER_HEADER = Layout(number(version=2, header_words=6), raw(log_id=LOG_ID_BYTES), skip(2))
+LEDGER_HEADER_BYTES = LEDGER_HEADER.size
 LEDGER_SUFFIX = ".bmq_csl"
 DAMAGE_REPORTS_MAX = 16  # damaged places of one file that are told apart
 
-LedgerHeader = c.Struct(
-    "sizes" / c.BitStruct("version" / c.Const(1, c.BitsInteger(2)), "header_words" / c.BitsInteger(6)),
-    "log_id" / c.Bytes(LOG_ID_BYTES),
-    "reserved" / c.Padding(2),
-)
-
-_HEADER = Struct(">B5s2x")
-_VERSION_AND_WORDS = 1 << 6 | LEDGER_HEADER_BYTES // 4
+_VERSION = 1
 _RECORD_START = re.compile(rb"[\x81-\x84]\0\0\0")  # header words, type; reserved
 _NAME = re.compile(r"bmq_csl_\d{8}_\d{6}_([0-9A-F]{10})\.bmq_csl")
 
@@ -64,7 +53,7 @@ def pack_ledger_header(log_id: bytes) -> bytes:
     """The first 8 bytes of a file."""
     if len(log_id) != LOG_ID_BYTES or not any(log_id):
         raise LocalError(f"a ledger's log id is {LOG_ID_BYTES} bytes, not all zero; not {log_id.hex()!r}")
-    return _HEADER.pack(_VERSION_AND_WORDS, log_id)
+    return LEDGER_HEADER.build(version=_VERSION, header_words=LEDGER_HEADER.words, log_id=log_id)
 
 
 def encode_ledger(log_id: bytes, records: Iterable[ClusterStateRecord]) -> bytes:
@@ -79,11 +68,9 @@ def read_ledger(data: bytes) -> LedgerContents:
         return found
     pos = LEDGER_HEADER_BYTES
     if len(data) >= LEDGER_HEADER_BYTES:
-        sizes, log_id = _HEADER.unpack_from(data)
-        if sizes == _VERSION_AND_WORDS and any(log_id):
-            found.log_id = log_id
-        elif sizes >> 6 == 1 and sizes & 0x3F > LEDGER_HEADER_BYTES // 4 and any(log_id):
-            found.log_id, pos = log_id, (sizes & 0x3F) * 4  # a longer header of a later version
+        header = LEDGER_HEADER.parse(data[:LEDGER_HEADER_BYTES])
+        if header.version == _VERSION and header.header_words >= LEDGER_HEADER.words and any(header.log_id):
+            found.log_id, pos = header.log_id, header.header_words * 4  # a later version may have a longer header
     if not found.log_id:
         found.damaged = True
         found.alarms.append("the header of the ledger file cannot be read")
@@ -95,7 +82,7 @@ def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
     places = 0
     while True:
         try:
-            record, stop = _record_at(data, pos)
+            record, stop = read_cluster_state_record(data, pos, len(data))
         except PeerError as error:
             following = _next_record(data, pos + 4)
             if following is None:
@@ -116,24 +103,12 @@ def _read_records(data: bytes, pos: int, found: LedgerContents) -> None:
                             "which is cut off")
 
 
-def _record_at(data: bytes, pos: int) -> tuple[ClusterStateRecord, int]:
-    """The whole record at `pos` and the position after it, or PeerError."""
-    if len(data) - pos < CLUSTER_STATE_HEADER_BYTES:
-        raise PeerError("record header cut short", "ledger", pos)
-    sizes, words, *_ = CLUSTER_STATE_HEADER.unpack_from(data, pos)
-    stop = pos + ((sizes >> 4) + (words & WORDS_MASK)) * 4
-    if stop > len(data):
-        raise PeerError("record cut short", "ledger", pos)
-    record, size = read_cluster_state_record(data[pos:stop], 0, stop - pos)
-    return record, pos + size
-
-
 def _next_record(data: bytes, pos: int) -> int | None:
     """Offset of the first whole record at or after `pos`; records lie on words."""
     for match in _RECORD_START.finditer(data, pos):
         if not match.start() & 3:
             try:
-                _record_at(data, match.start())
+                read_cluster_state_record(data, match.start(), len(data))
             except PeerError:
                 continue
             return match.start()

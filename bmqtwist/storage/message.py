@@ -13,13 +13,13 @@ class Message:
     whole words. compression: 0 none, 1 zlib. schema_id: as it stands in the DATA record, `(id << 1) | recycled`.
     crc: CRC32-C of the application data. arrived: seconds, monotonic clock. wall: arrival, seconds since the epoch.
     ref_count: apps that had to confirm when it arrived. pending: bit mask of app ordinals that still must; 0 = gone.
-    attempts: None or {ordinal: remaining delivery attempts}. properties, state, order: the queue's own.
-    queue_key: set when stored. slot: key in `Partition.live`, -1 = not in a journal. data_offset: of the DATA record,
-    dwords. confirms: None or the slots of its CONFIRM records. lease, sequence: its PSN.
+    attempts: None or {ordinal: remaining delivery attempts}. properties, order: the queue's own. queue_key: set when
+    stored. live_key: its key in `PartitionState.live`, -1 = in no journal. data_offset: of the DATA record, dwords.
+    confirms: None or the live keys of its CONFIRM records. lease, sequence: its PSN.
     """
 
     __slots__ = ("guid", "payload", "size", "options", "has_properties", "compression", "schema_id", "crc", "arrived",
-                 "wall", "ref_count", "pending", "attempts", "state", "properties", "order", "queue_key", "slot",
+                 "wall", "ref_count", "pending", "attempts", "properties", "order", "queue_key", "live_key",
                  "data_offset", "confirms", "lease", "sequence")
 
     def __init__(self, guid: bytes, payload: bytes | None, options: bytes = b"", has_properties: bool = False,
@@ -37,10 +37,9 @@ class Message:
         self.ref_count = self.pending = self.order = self.data_offset = self.lease = self.sequence = 0
         self.attempts: dict[int, int] | None = None
         self.confirms: list[int] | None = None
-        self.state: Any = None
         self.properties: Any = None
         self.queue_key = b""
-        self.slot = -1
+        self.live_key = -1
 
     def __repr__(self) -> str:
         return f"<Message {self.guid.hex().upper()} {self.size} B pending={self.pending:b}>"

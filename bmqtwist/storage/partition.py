@@ -1,23 +1,26 @@
-"""The replica core of one partition: operations in, records out, effects released when their records are safe.
+"""The writer of one partition, at its primary: operations in, records out, effects released when records are safe.
 
-A turn's records collect in lists; `flush` writes each file once. Every journal record takes the next *slot*, a number
-that never repeats in the life of this object; `live` maps the slots of all records that are still needed, in journal
-order, to what is needed to write them again at a rollover:
+Each operation makes its record, applies it to the `PartitionState` and adds it to the batch of the turn. Batches leave
+by one door, `_write`: the files first, then whoever replicates (`take_batches`).
 
-    Message             a MESSAGE with its DATA record
-    bytes               a CONFIRM, PURGE or app-level DELETION, verbatim
-    (bytes, bytes)      a CREATION or ADDITION with its QLIST record
+Every record has a position, the number of records this process has appended before it and one, and a PSN (lease,
+sequence). Neither is ever given twice, and none is left out: a record that could not be written stays in the batch.
 
-Outstanding bytes, the basis of the rollover policy, follow from `live`, not from the write positions.
+What may not be refused is *owed* when it cannot be appended, because the partition is disabled, full, or its disk fails:
+the state changes at once, and the record is appended as soon as the partition takes records again.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
-from bmqtwist.storage.compaction import Live, LiveCopy
+from bmqtwist.storage.compaction import LiveCopy
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
@@ -31,19 +34,18 @@ from bmqtwist.storage.records import (
     MESSAGE_HEAD,
     PADS,
     RECORD_BYTES,
+    ConfirmReason,
+    DeletionReason,
     QueueOp,
     SyncPoint,
-    data_record_bytes,
     pack_queue_op,
     pack_queue_record,
     pack_sync_point,
 )
+from bmqtwist.storage.state import Live, PartitionState, StoredQueue
 from bmqtwist.storage.store import (
-    DATA_HEADER_BYTES,
-    JOURNAL_HEADER_BYTES,
     PAYLOAD_CACHE_BYTES,
     PURGE_RESERVE_BYTES,
-    QLIST_HEADER_BYTES,
     SYNC_POINT_RESERVE_BYTES,
     PartitionFiles,
 )
@@ -60,6 +62,7 @@ AVAILABLE_PERCENT_MIN = 20  # of every file, for a rollover to be worth it
 SOFT_LIMIT_PERCENT = 60  # outstanding part of a file that raises the soft alarm
 SOFT_ALARM_PERIOD = 15 * 60  # seconds between two soft alarms
 ROLLOVER_RETRY = 5  # seconds between two tries when the disk does not take a new file set
+COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
 BIGGEST_QUEUES = 10  # listed in the soft alarm
 _NORMAL_RESERVE = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 
@@ -77,33 +80,44 @@ class PayloadDamaged(PartitionUnavailable):
     """The stored application data of a message is not what was written: it must not be delivered."""
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The records of one turn in order, as they went to the files: `first` is the position of the first of them.
+
+    journal: records of 60 bytes. data: the parts of the DATA records of its MESSAGEs, one behind the other; qlist: the
+    QLIST records of its CREATIONs and ADDITIONs.
+    """
+
+    first: int
+    journal: list[bytes]
+    data: list[bytes]
+    qlist: list[bytes]
+
+
 class Partition:
-    """Writer of one partition. `lease` and `sequence` are the PSN of the last record; `lease` 0 = not yet primary."""
+    """The primary's side of one partition. It takes records once it has a lease (`activate`)."""
 
     def __init__(self, partition_id: int, node_id: int, files: PartitionFiles,
                  recovered: RecoveredPartition | None = None, durability: Durability = "group",
                  cache_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
         self.partition_id, self.node_id, self.files, self.durability = partition_id, node_id, files, durability
-        self.lease = self.sequence = 0
-        self.live: dict[int, Live] = {}
-        self._slot_base = 0  # slot = _slot_base + sequence
-        self._queue_slots: dict[bytes, list[int]] = {}
-        self._uris: dict[bytes, str] = {}
-        self._data_outstanding, self._qlist_outstanding = DATA_HEADER_BYTES, QLIST_HEADER_BYTES
+        self.state = PartitionState() if recovered is None else recovered.state
+        self.replicated = False  # keep batches for `take_batches`
+        self.committed = COMMITTED_ALL  # position up to which the cluster has the records
+        self._base = 0  # position = _base + sequence
         self._journal: list[bytes] = []
         self._data: list[bytes] = []
         self._qlist: list[bytes] = []
-        self._auto_slots: list[int] = []
-        self._auto_guid = b""
-        self._cache_max, self._cached, self._drop = cache_bytes, 0, list[Message]()
+        self._batches: list[Batch] = []
+        self._owed: deque[Callable[[int], None]] = deque()
+        self._paying = False
+        self._cache_max, self._drop = cache_bytes, list[Message]()
         self._gate = Gate()
-        self.gate = self._gate.add  # gate(effect): it comes back when all records appended so far are safe by policy
         self._unmarked = False  # records since the last sync point
         self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = False
         self._soft_alarm_at: int | None = None
         self._alarms: list[tuple[str, str]] = []
         self._rewrite = False
-        self._finished: list[Message] = []
         self._no_roll_before = 0  # epoch seconds: when a rollover that failed for lack of disk may be tried again
         if recovered is not None:
             self._adopt(recovered)
@@ -113,16 +127,30 @@ class Partition:
         self._set_journal_limit()
 
     def _adopt(self, recovered: RecoveredPartition) -> None:
-        self.lease, self.sequence, self.live = recovered.lease, recovered.sequence, recovered.live
-        self._slot_base = recovered.next_slot - recovered.sequence
-        self._queue_slots = recovered.queue_slots
-        self._uris = {key: queue.uri for key, queue in recovered.queues.items()}
-        self._data_outstanding, self._qlist_outstanding = recovered.data_outstanding, recovered.qlist_outstanding
         self._alarms += [("RECOVERY", f"Partition [{self.partition_id}]: {text}") for text in recovered.alarms]
-        self._finished = recovered.finished
         self._rewrite = recovered.damaged
         if not recovered.damaged:
             self.files.resume(recovered.journal_end, recovered.data_end, recovered.qlist_end)
+
+    @property
+    def lease(self) -> int:
+        """Of the last record; 0 = this partition was never led."""
+        return self.state.lease
+
+    @property
+    def sequence(self) -> int:
+        """Of the last record."""
+        return self.state.sequence
+
+    @property
+    def position(self) -> int:
+        """How many records this process has appended."""
+        return self._base + self.state.sequence
+
+    @property
+    def live(self) -> dict[int, Live]:
+        """The records that a rollover would keep, see `PartitionState.live`."""
+        return self.state.live
 
     # ---- what may be written -------------------------------------------------------------------------------------
 
@@ -143,16 +171,16 @@ class Partition:
 
     def outstanding(self) -> tuple[int, int, int]:
         """Bytes of JOURNAL, DATA, QLIST that a rollover would keep."""
-        return (JOURNAL_HEADER_BYTES + RECORD_BYTES * len(self.live), self._data_outstanding,
-                self._qlist_outstanding)
+        return self.state.outstanding()
 
     def positions(self) -> tuple[int, int, int]:
         """Bytes of JOURNAL, DATA, QLIST in use, the unwritten turn included."""
         return self._journal_end, self._data_end, self._qlist_end
 
     def _set_journal_limit(self) -> None:
-        """Hot paths compare one number: below 0 sends every append the slow way, which says why."""
-        self._journal_limit = self.files.sizes.journal - _NORMAL_RESERVE if self.available else -1
+        """Hot paths compare one number: below 0 sends every append the slow way, which says why or pays what is owed."""
+        free = self.available and not self._owed
+        self._journal_limit = self.files.sizes.journal - _NORMAL_RESERVE if free else -1
 
     def _refuse(self) -> None:
         if not self.available:
@@ -166,14 +194,16 @@ class Partition:
                    in zip((sizes.journal, sizes.data, sizes.qlist), self.outstanding(), needed, strict=True))
 
     def _make_room(self, data: int, qlist: int, wall: int) -> None:
-        """Roll over so that one record with `data` and `qlist` bytes fits, or raise PartitionUnavailable."""
+        """Pay what is owed and roll over, so that one record with `data` and `qlist` bytes fits: or PartitionUnavailable."""
         self._refuse()
+        if self._owed and not self._paying:
+            self._pay(wall)
         sizes = self.files.sizes
         if self._data_end + data > sizes.data:
             name, needed = "DATA", (0, data, 0)
         elif self._qlist_end + qlist > sizes.qlist:
             name, needed = "QLIST", (0, 0, qlist)
-        elif self._journal_end > self._journal_limit:
+        elif self._journal_end > sizes.journal - _NORMAL_RESERVE:
             name, needed = "JOURNAL", (_NORMAL_RESERVE, 0, 0)
         else:
             return
@@ -191,6 +221,21 @@ class Partition:
             self._set_journal_limit()
         raise PartitionUnavailable(f"Partition [{self.partition_id}] is full ({name} file)")
 
+    def _pay(self, wall: int) -> None:
+        """Append the records that are owed, oldest first; what finds no room stays owed."""
+        self._paying = True
+        try:
+            while self._owed:
+                self._owed[0](wall)
+                self._owed.popleft()
+        finally:
+            self._paying = False
+            self._set_journal_limit()
+
+    def _owe(self, record: Callable[[int], None]) -> None:
+        self._owed.append(record)
+        self._set_journal_limit()
+
     def _space_text(self, what: str) -> str:
         sizes = self.files.sizes
         parts = [f"{name} {kept} of {size} B ({kept * 100 // size}%)" for name, kept, size in
@@ -198,10 +243,11 @@ class Partition:
                      strict=True)]
         return f"Partition [{self.partition_id}] {what} Outstanding: {', '.join(parts)}."
 
-    # ---- the hot path --------------------------------------------------------------------------------------------
+    # ---- messages ------------------------------------------------------------------------------------------------
 
     def append_message(self, queue_key: bytes, message: Message, wall: int) -> None:
-        """DATA and MESSAGE of a message whose `payload`, `crc`, `ref_count`, … are set; sets slot, offset and PSN."""
+        """DATA and MESSAGE of a message whose `payload`, `crc`, `ref_count`, … are set; sets offset, PSN, `pending`."""
+        state = self.state
         options, payload = message.options, message.payload
         content = 12 + len(options) + message.size
         size = (content & -8) + 8
@@ -209,130 +255,133 @@ class Partition:
         if offset + size > self._data_limit or self._journal_end > self._journal_limit:
             self._make_room(size, 0, wall)
             offset = self._data_end
-        self.sequence = sequence = self.sequence + 1
         ref_count = message.ref_count
-        self._journal.append(_pack_message(
-            MESSAGE_HEAD | (ref_count & 0xFFF) << 48 | sequence, self.lease, wall, ref_count >> 12,
-            message.compression, queue_key, offset >> 3, message.guid, message.crc, MAGIC))
+        sequence = state.sequence + 1
+        lease = state.lease
+        record = _pack_message(
+            MESSAGE_HEAD | (ref_count & 0xFFF) << 48 | sequence, lease, wall, ref_count >> 12,
+            message.compression, queue_key, offset >> 3, message.guid, message.crc, MAGIC)
         header = _pack_data_header(0x60000000 | size >> 2, len(options) << 6 | message.has_properties,
                                    message.schema_id, 0)
+        state.sequence = sequence
+        self._journal.append(record)
         if options:
             self._data += (header, options, payload, PADS[size - content])  # type: ignore[arg-type]
         else:
             self._data += (header, payload, PADS[size - content])  # type: ignore[arg-type]
         self._journal_end += RECORD_BYTES
         self._data_end = offset + size
-        self._data_outstanding += size
-        message.slot = slot = self._slot_base + sequence
         message.data_offset = offset >> 3
-        message.lease, message.sequence = self.lease, sequence
-        message.queue_key, message.wall = queue_key, wall
-        if self._auto_slots:
-            self._take_auto(message)
-        self.live[slot] = message
-        self._cached += message.size
-        if self._cached > self._cache_max:
+        message.lease, message.sequence = lease, sequence
+        message.wall = wall
+        state.message(state.queues[queue_key], message, size)
+        if state.cached_bytes > self._cache_max:
             self._drop.append(message)
 
     def append_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
-        """One app of several is done with a message (the last one writes only the DELETION)."""
+        """One app of several is done with a message (the last one writes only the DELETION). Owed if need be."""
+        state = self.state
+        queue = state.queues[queue_key]
         if self._journal_end > self._journal_limit:
-            self._make_room(0, 0, wall)
-        self.sequence = sequence = self.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | reason << 48 | sequence, self.lease, wall, queue_key, app_key,
+            try:
+                self._make_room(0, 0, wall)
+            except PartitionUnavailable:
+                message.pending &= ~queue.bit(app_key)
+                self._owe(partial(self._owed_confirm, queue_key, app_key, message, reason))
+                return
+        sequence = state.sequence + 1
+        record = _pack_confirm(CONFIRM_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, app_key,
                                message.guid, MAGIC)
+        state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
-        slot = self._slot_base + sequence
-        self.live[slot] = record
-        if message.confirms is None:
-            message.confirms = [slot]
-        else:
-            message.confirms.append(slot)
+        state.confirm(queue, queue.bit(app_key), message, record)
 
     def append_auto_confirm(self, queue_key: bytes, app_key: bytes, guid: bytes, wall: int) -> None:
         """An app does not want the message `guid`, which is appended next."""
         if self._journal_end > self._journal_limit:
             self._make_room(0, 0, wall)
-        if guid != self._auto_guid:
-            self._drop_auto()
-            self._auto_guid = guid
-        self.sequence = sequence = self.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | 2 << 48 | sequence, self.lease, wall, queue_key, app_key, guid, MAGIC)
+        state = self.state
+        queue = state.queues[queue_key]
+        sequence = state.sequence + 1
+        record = _pack_confirm(CONFIRM_HEAD | ConfirmReason.AUTO_CONFIRMED << 48 | sequence, state.lease, wall, queue_key,
+                               app_key, guid, MAGIC)
+        state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
-        self.live[self._slot_base + sequence] = record
-        self._auto_slots.append(self._slot_base + sequence)
+        state.auto_confirm(queue, queue.bit(app_key), guid, record)
 
     def append_deletion(self, queue_key: bytes, message: Message, reason: int, wall: int) -> None:
-        """The message is gone; it and its CONFIRMs are no longer live."""
+        """The message is gone; it and its CONFIRMs are no longer live. Owed if need be."""
+        state = self.state
         if self._journal_end > self._journal_limit:
-            self._make_room(0, 0, wall)
-        self.sequence = sequence = self.sequence + 1
-        self._journal.append(_pack_deletion(DELETION_HEAD | reason << 48 | sequence, self.lease, wall, queue_key,
-                                            message.guid, MAGIC))
+            try:
+                self._make_room(0, 0, wall)
+            except PartitionUnavailable:
+                state.deletion(state.queues[queue_key], message)
+                self._owe(partial(self._owed_deletion, queue_key, message.guid, reason))
+                return
+        sequence = state.sequence + 1
+        record = _pack_deletion(DELETION_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, message.guid, MAGIC)
+        state.sequence = sequence
+        self._journal.append(record)
         self._journal_end += RECORD_BYTES
-        del self.live[message.slot]
-        message.slot = -1
-        size = message.size
-        self._data_outstanding -= (12 + len(message.options) + size & -8) + 8
-        if message.payload is not None:
-            self._cached -= size
-        if message.confirms is not None:
-            for slot in message.confirms:
-                del self.live[slot]
+        state.deletion(state.queues[queue_key], message)
 
-    def release(self, message: Message) -> None:
-        """As `append_deletion` without a record: after the purge of a whole queue, or when a DELETION found no room."""
-        del self.live[message.slot]
-        message.slot = -1
-        self._data_outstanding -= data_record_bytes(12 + len(message.options) + message.size)
-        if message.payload is not None:
-            self._cached -= message.size
-        for slot in message.confirms or ():
-            del self.live[slot]
+    def _owed_deletion(self, queue_key: bytes, guid: bytes, reason: int, wall: int) -> None:
+        """A DELETION that was owed."""
+        self._make_room(0, 0, wall)
+        state = self.state
+        self._append(_pack_deletion(DELETION_HEAD | reason << 48 | state.sequence + 1, state.lease, wall, queue_key, guid,
+                                    MAGIC))
 
-    def _take_auto(self, message: Message) -> None:
-        if message.guid == self._auto_guid:
-            message.confirms = self._auto_slots
-            self._auto_slots, self._auto_guid = [], b""
-        else:
-            self._drop_auto()
-
-    def _drop_auto(self) -> None:
-        """Auto-confirms whose message never came: readers ignore them, and so do we."""
-        for slot in self._auto_slots:
-            del self.live[slot]
-        self._auto_slots, self._auto_guid = [], b""
+    def _owed_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
+        """A CONFIRM that was owed, if it still says something."""
+        if message.live_key < 0 or queue_key not in self.state.queues:
+            return
+        self._make_room(0, 0, wall)
+        state = self.state
+        sequence = state.sequence + 1
+        record = _pack_confirm(CONFIRM_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, app_key,
+                               message.guid, MAGIC)
+        queue = state.queues[queue_key]
+        self._append(record)
+        state.confirm(queue, queue.bit(app_key), message, record)
 
     # ---- queues --------------------------------------------------------------------------------------------------
 
-    def create_queue(self, queue_key: bytes, uri: str, apps: list[tuple[str, bytes]], wall: int) -> None:
+    def create_queue(self, queue_key: bytes, uri: str, apps: list[tuple[str, bytes]], wall: int) -> StoredQueue:
         """QLIST record and CREATION of a queue with its apps (appId, appKey) in order of creation."""
-        self._uris[queue_key] = uri
-        self._append_queue(QueueOp.CREATION, queue_key, uri, apps, wall)
+        record, entry = self._queue_records(QueueOp.CREATION, queue_key, uri, apps, wall)
+        return self.state.create(queue_key, uri, apps, record, entry)
 
     def add_apps(self, queue_key: bytes, uri: str, apps: list[tuple[str, bytes]], wall: int) -> None:
         """QLIST record with the added apps, and ADDITION."""
-        self._append_queue(QueueOp.ADDITION, queue_key, uri, apps, wall)
+        record, entry = self._queue_records(QueueOp.ADDITION, queue_key, uri, apps, wall)
+        self.state.add_apps(self.state.queues[queue_key], apps, record, entry)
 
-    def _append_queue(self, op: QueueOp, queue_key: bytes, uri: str, apps: list[tuple[str, bytes]],
-                      wall: int) -> None:
+    def _queue_records(self, op: QueueOp, queue_key: bytes, uri: str, apps: list[tuple[str, bytes]],
+                       wall: int) -> tuple[bytes, bytes]:
         entry = pack_queue_record(uri, queue_key, apps)
         if self._qlist_end + len(entry) > self.files.sizes.qlist or self._journal_end > self._journal_limit:
             self._make_room(0, len(entry), wall)
-        self.sequence += 1
-        record = pack_queue_op(self.sequence, self.lease, wall, queue_key, NULL_KEY, op, self._qlist_end)
+        record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, NULL_KEY, op, self._qlist_end)
+        self._append(record)
         self._qlist.append(entry)
         self._qlist_end += len(entry)
-        self._qlist_outstanding += len(entry)
-        self._keep_queue_op(queue_key, record, (record, entry))
+        return record, entry
+
+    def _append(self, record: bytes) -> None:
+        """A record made with the next sequence number joins the batch."""
+        self.state.sequence += 1
+        self._journal.append(record)
+        self._journal_end += RECORD_BYTES
 
     def purge(self, queue_key: bytes, app_key: bytes | None, start: Message | None, wall: int) -> None:
         """PURGE of a whole queue (`app_key` None), or of one app from the message `start` on.
 
-        The caller then calls `release` for the messages of the purged queue, or `append_deletion` for those no app
-        needs any more. The purge of a whole queue is taken even when the partition is full, and reopens it.
+        The caller then calls `append_deletion` for the messages that no app needs any more. The purge of a whole queue
+        is taken even when the partition is full, and reopens it.
         """
         whole = app_key is None
         if self._journal_end > self._journal_limit:
@@ -342,40 +391,32 @@ class Partition:
                 room = self._journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= self.files.sizes.journal
                 if not whole or not room or self._disabled or self._write_failed or self._broken:
                     raise
-        self.sequence += 1
-        record = pack_queue_op(self.sequence, self.lease, wall, queue_key, app_key or NULL_KEY, QueueOp.PURGE, 0,
-                               start.sequence if start else 0, start.lease if start else 0)
-        self._keep_queue_op(queue_key, record, record)
+        start_psn = (start.lease, start.sequence) if start else (0, 0)
+        record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key or NULL_KEY, QueueOp.PURGE, 0,
+                               start_psn[1], start_psn[0])
+        self._append(record)
+        queue = self.state.queues[queue_key]
+        if app_key is None:
+            self.state.purge(queue, record)
+        else:
+            self.state.purge_app(queue, app_key, start_psn, record)
         if whole and self._full:
             self._full = False  # the next append tries a rollover
             self._set_journal_limit()
 
     def delete_queue(self, queue_key: bytes, app_key: bytes | None, wall: int) -> None:
-        """DELETION of a queue (`app_key` None: its QUEUE_OPs are no longer live), or of one app.
-
-        The messages of a deleted queue must have been released before.
-        """
+        """DELETION of a queue (`app_key` None: nothing of it is live any more), or of one app."""
         if self._journal_end > self._journal_limit:
             self._make_room(0, 0, wall)
-        self.sequence += 1
-        record = pack_queue_op(self.sequence, self.lease, wall, queue_key, app_key or NULL_KEY, QueueOp.DELETION)
-        if app_key is not None:
-            self._keep_queue_op(queue_key, record, record)
+        record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key or NULL_KEY, QueueOp.DELETION)
+        self._append(record)
+        queue = self.state.queues.get(queue_key)
+        if queue is None:
             return
-        self._journal.append(record)
-        self._journal_end += RECORD_BYTES
-        self._uris.pop(queue_key, None)
-        for slot in self._queue_slots.pop(queue_key, ()):
-            item = self.live.pop(slot)
-            if type(item) is tuple:
-                self._qlist_outstanding -= len(item[1])
-
-    def _keep_queue_op(self, queue_key: bytes, record: bytes, item: Live) -> None:
-        self._journal.append(record)
-        self._journal_end += RECORD_BYTES
-        slot = self._slot_base + self.sequence
-        self.live[slot] = item
-        self._queue_slots.setdefault(queue_key, []).append(slot)
+        if app_key is not None:
+            self.state.remove_app(queue, app_key, record)
+        else:
+            self.state.delete(queue)
 
     # ---- reading back --------------------------------------------------------------------------------------------
 
@@ -397,28 +438,46 @@ class Partition:
 
     # ---- the turn ------------------------------------------------------------------------------------------------
 
+    def hold(self, effect: Any) -> None:
+        """Keep an effect back until the records appended so far are safe by policy; sets its `position`."""
+        self._gate.hold(effect, self._base + self.state.sequence)
+
     def busy(self) -> bool:
         """Whether `flush` has anything to do."""
-        return bool(self._journal or self._gate.gated)
+        return bool(self._journal or self._gate.busy or self._owed)
 
     def flush(self, wall: int) -> list[Any]:
-        """Write the turn's records, one write per file; the released effects, in order of `gate`.
+        """Write the turn's records, one write per file; the released effects, in order of `hold`.
 
-        After a failed write nothing is released, the records are kept for the next flush and no new ones are taken.
+        After a failed write its records are kept for the next flush, what waits for them goes on waiting, and no new
+        ones are taken.
         """
         if self._broken or self._journal and not self._write():
             return []
-        if self.durability == "always" and not self._gate.durable:
+        if self._owed and self.available:
+            self._pay_late(wall)
+        if self.durability == "none":
+            return self._gate.release_written()
+        if self.durability == "always" and self._gate.durable != self._gate.written:
             try:
                 self.files.sync()
             except OSError as error:
                 self._sync_broke(error)
                 return []
             self._gate.all_durable()
-        return self._gate.turn(wait=self.durability != "none")
+        return self._gate.release_durable()
 
-    def _write(self, counts: bool = True) -> bool:
-        """Write the batch; `counts` False if no effect can wait for what is in it."""
+    def _pay_late(self, wall: int) -> None:
+        """Records that were owed are written in a turn that needs none of its own."""
+        try:
+            self._pay(wall)
+        except PartitionUnavailable:
+            pass  # said already; the rest stays owed
+        if self._journal:
+            self._write()
+
+    def _write(self, matters: bool = True) -> bool:
+        """The one door of a batch; `matters` False if no effect can wait for what is in it."""
         try:
             self.files.append(self._journal, self._data, self._qlist)
         except OSError as error:
@@ -428,20 +487,28 @@ class Partition:
                 self._write_failed = True
                 self._set_journal_limit()
             return False
+        position = self.position
+        if self.replicated:
+            self._batches.append(Batch(position - len(self._journal) + 1, self._journal, self._data, self._qlist))
         self._journal, self._data, self._qlist = [], [], []
-        if counts:
-            self._gate.wrote()
+        if matters:
+            self._gate.wrote(position)
+        else:
+            self._gate.wrote_nothing_to_wait_for(position)
         self._unmarked = True
         if self._write_failed:
             self._write_failed = False
             self._set_journal_limit()
         if self._drop:
             for message in self._drop:
-                if message.payload is not None and message.slot >= 0:
-                    message.payload = None
-                    self._cached -= message.size
+                self.state.drop_payload(message)
             self._drop.clear()
         return True
+
+    def take_batches(self) -> list[Batch]:
+        """What was written since the last call, oldest first; nothing unless `replicated`."""
+        batches, self._batches = self._batches, []
+        return batches
 
     def wants_sync(self) -> int | None:
         """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""
@@ -453,12 +520,17 @@ class Partition:
 
     def synced(self, token: int, wall: int) -> list[Any]:
         """The sync `token` is done: the effects it releases."""
-        return self._gate.end_sync(token)
+        return self._gate.release_durable() if self._gate.end_sync(token) else []
 
     def sync_failed(self, token: int, error: OSError) -> None:
         """The sync `token` failed: what the disk holds is unknown, so nothing more is taken until a restart."""
         if self._gate.is_running(token):
             self._sync_broke(error)
+
+    def fail(self) -> None:
+        """Something in here raised what nobody expected: nothing more is taken or written until a restart."""
+        self._broken = True
+        self._set_journal_limit()
 
     def _sync_broke(self, error: OSError) -> None:
         self._broken = True
@@ -477,12 +549,12 @@ class Partition:
             raise LocalError(f"Partition [{self.partition_id}]: lease {lease} is not newer than {self.lease}")
         if self._rewrite or self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             self._begin_rewrite(wall)
-        self._slot_base += self.sequence
-        self.lease, self.sequence = lease, 0
+        self._base += self.sequence
+        self.state.lease, self.state.sequence = lease, 0
         self.sync_point(wall, force=True)
-        for message in self._finished:  # confirmed by all, but the last broker died before it wrote that down
-            self.append_deletion(message.queue_key, message, 0, wall)
-        self._finished = []
+        for message in [message for message in self.state.messages() if not message.pending]:
+            # confirmed by all, but the last primary died before it wrote that down
+            self.append_deletion(message.queue_key, message, DeletionReason.NONE, wall)
         self._secure_recovered()
 
     def _secure_recovered(self) -> None:
@@ -495,9 +567,11 @@ class Partition:
             self._sync_broke(error)
 
     def _begin_rewrite(self, wall: int) -> None:
-        """Copy what is live into a new set without touching the present one, which is kept as evidence."""
-        damaged = self._rewrite
-        if not self._copy_live(wall, damaged):
+        """Copy what is live into a new set, without a record in the present one: a lease that is over gives no numbers.
+
+        A damaged set is kept as evidence.
+        """
+        if not self._copy_live(wall, announced=False):
             raise PartitionUnavailable(f"Partition [{self.partition_id}]: its files cannot be copied: see its alarms")
         self._rewrite = False
 
@@ -507,20 +581,20 @@ class Partition:
             return
         if self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
-        counts = bool(self._journal)
+        matters = bool(self._journal)
         self._append_sync_point(SyncPoint.REGULAR, wall)
-        if self._write(counts):
+        if self._write(matters):
             self._unmarked = False
             self._gate.want_sync()
 
     def _append_sync_point(self, kind: SyncPoint, wall: int) -> None:
-        self.sequence += 1
-        self._journal.append(pack_sync_point(self.sequence, self.lease, wall, kind, self.node_id, self._data_end,
-                                             self._qlist_end))
-        self._journal_end += RECORD_BYTES
+        self._append(pack_sync_point(self.sequence + 1, self.lease, wall, kind, self.node_id, self._data_end,
+                                     self._qlist_end))
 
     def stop(self, wall: int, sync: bool = True) -> list[Any]:
         """Last sync point, everything written (and synced), files closed at their lengths; the released effects."""
+        if self._owed and self.available:
+            self._pay_late(wall)
         self.sync_point(wall, force=True)
         written = not self._journal or self._write()
         released: list[Any] = []
@@ -528,9 +602,14 @@ class Partition:
             try:
                 if sync:
                     self.files.sync()
-                released = self._gate.release_all()
+                self._gate.all_durable()
+                released = self._gate.release_durable()
             except OSError as error:
                 self._sync_broke(error)
+        if self._owed or self._journal:
+            self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}] stops with {len(self._owed)} confirm(s) and "
+                                            f"deletion(s) and {len(self._journal)} record(s) that it could not write: their "
+                                            "messages come back at the next start."))
         self.files.close(truncate=not self._rewrite)
         return released
 
@@ -548,44 +627,39 @@ class Partition:
         """ROLLOVER record into the old set, live records into a new one, sync point; False = the old set stays."""
         if self._journal and not self._write():
             return False
-        if not self._copy_live(wall, damaged=False):
+        if not self._copy_live(wall, announced=True):
             return False
         self._readonly_alarmed = False
         self.sync_point(wall, force=True)
         return True
 
-    def _copy_live(self, wall: int, damaged: bool) -> bool:
+    def _copy_live(self, wall: int, announced: bool) -> bool:
+        """The live records into a new set that ends with a sync point; `announced`: by a ROLLOVER record in the old one.
+
+        That sync point repeats the PSN of the old set's last record. False: the old set stays.
+        """
         files = self.files
         try:
             files.begin_roll(wall)
         except OSError as error:
             return self._roll_failed("no new file set", error, wall)
         try:
-            if not damaged:
-                self._append_sync_point(SyncPoint.ROLLOVER, wall)
-                try:
-                    files.append(self._journal, [], [])
-                except OSError:
-                    self.sequence -= 1
-                    self._journal_end -= RECORD_BYTES
-                    raise
-                finally:
-                    self._journal = []
             offsets = LiveCopy(files).run(self.live)
+            if announced:
+                self._append_sync_point(SyncPoint.ROLLOVER, wall)
+                if not self._write(matters=False):
+                    raise OSError("its ROLLOVER record waits to be written")
             mark, data_end, qlist_end = files.next_positions()
-            if damaged and self.lease:
-                self.sequence += 1  # no ROLLOVER record whose PSN the sync point could repeat
             if self.lease:
                 files.append_next([pack_sync_point(self.sequence, self.lease, wall, SyncPoint.REGULAR, self.node_id,
                                                    data_end, qlist_end)], [], [])
-            files.finish_roll(mark if self.lease else 0, damaged)
+            files.finish_roll(mark if self.lease else 0, self._rewrite)
         except OSError as error:
             files.abandon_roll()
             return self._roll_failed("rollover failed", error, wall)
         offset = iter(offsets)
-        for item in self.live.values():
-            if type(item) is Message:
-                item.data_offset = next(offset)
+        for message in self.state.messages():
+            message.data_offset = next(offset)
         self._journal_end, self._data_end = files.journal_position, files.data_position
         self._qlist_end = files.qlist_position
         self._gate.all_durable()
@@ -607,20 +681,10 @@ class Partition:
         if not any(full) or self._soft_alarm_at is not None and wall - self._soft_alarm_at < SOFT_ALARM_PERIOD:
             return
         self._soft_alarm_at = wall
-        queues = ", ".join(f"{uri}: {count} messages, {size} B" for uri, count, size in self.biggest_queues())
+        queues = ", ".join(f"{uri}: {count} messages, {size} B" for uri, count, size
+                           in self.state.biggest_queues(BIGGEST_QUEUES))
         self._alarms.append(("PARTITION_AVAILABLESPACE_SOFTLIMIT", self._space_text(
             f"has passed {SOFT_LIMIT_PERCENT}% of a file.") + f" Biggest queues: {queues or 'none'}."))
-
-    def biggest_queues(self, limit: int = BIGGEST_QUEUES) -> list[tuple[str, int, int]]:
-        """(URI, messages, DATA bytes) of the queues that hold most; walks all live records."""
-        totals: dict[bytes, list[int]] = {}
-        for item in self.live.values():
-            if type(item) is Message:
-                total = totals.setdefault(item.queue_key, [0, 0])
-                total[0] += 1
-                total[1] += data_record_bytes(12 + len(item.options) + item.size)
-        ranked = sorted(totals.items(), key=lambda entry: entry[1][1], reverse=True)[:limit]
-        return [(self._uris.get(key, key.hex().upper()), count, size) for key, (count, size) in ranked]
 
     def take_alarms(self) -> list[tuple[str, str]]:
         """(category, text) of what an operator must know, since the last call."""

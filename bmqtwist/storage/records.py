@@ -1,4 +1,4 @@
-"""Precompiled packers and parsers of the storage files; tests hold them equal to the drawings of `layout.py`.
+"""Packers and parsers of what the storage files hold, derived from the declarations of `layout.py`.
 
 A journal record's first eight bytes are read as one number, the *head*: type in the top 4 bits, 12 bits of flags,
 48 bits of sequence number.
@@ -7,13 +7,10 @@ A journal record's first eight bytes are read as one number, the *head*: type in
 from __future__ import annotations
 
 from enum import IntEnum
-from struct import Struct
 
-MAGIC = 0x2A724563  # "*rEc", ends every journal record
+from bmqtwist.storage import layout
+
 QLIST_MAGIC = b"qUrI"
-RECORD_BYTES = 60
-SEQUENCE_MASK = (1 << 48) - 1
-REF_COUNT_MAX = (1 << 20) - 1
 
 
 class RecordType(IntEnum):
@@ -73,33 +70,53 @@ class FileType(IntEnum):
 
 SYNC_POINT_OP = 2
 
-MESSAGE_HEAD, CONFIRM_HEAD, DELETION_HEAD, QUEUE_OP_HEAD, JOURNAL_OP_HEAD = (kind << 60 for kind in range(1, 6))
+TYPE_SHIFT = layout.RECORD_HEADER.shift("type")
+FLAGS_SHIFT = layout.RECORD_HEADER.shift("flags")
+FLAGS_MASK = layout.RECORD_HEADER.mask("flags")
+SEQUENCE_MASK = layout.RECORD_HEADER.mask("sequence")
+MESSAGE_HEAD, CONFIRM_HEAD, DELETION_HEAD, QUEUE_OP_HEAD, JOURNAL_OP_HEAD = (kind << TYPE_SHIFT for kind in range(1, 6))
 
-# head, lease, wall, refCount bits 19..12, compression, queueKey, (fileKey), offset in dwords, GUID, CRC, magic
-MESSAGE = Struct(">QIQBB5s5xI16sII")
-# head, lease, wall, queueKey, appKey, GUID, magic
-CONFIRM = Struct(">QIQ2x5s5s16s8xI")
-# head, lease, wall, queueKey, GUID, magic
-DELETION = Struct(">QIQ3x5s16s12xI")
-# head, lease, wall, queueKey, appKey, op, offset in words, start sequence, start lease, magic
-QUEUE_OP = Struct(">QIQ2x5s5siIQI4xI")
-# head, lease, wall, sync point type, op, sequence, node, lease, DATA in dwords, QLIST in words, magic
-JOURNAL_OP = Struct(">QIQ3xBiQiIII4xI")
 # head, lease, wall, body, magic: any record
-RECORD = Struct(">QIQ36sI")
-# words: header 3 bits, message 29; options 24 bits, flags 8; schema wire id; reserved
-DATA_HEADER = Struct(">IIHH")
-FILE_HEADER = Struct(">4s4sBB10xi8x")
-JOURNAL_FILE_HEADER = Struct(">BB2xQ")
-DATA_FILE_HEADER = Struct(">Bx5sx")
-QLIST_FILE_HEADER = Struct(">B3x")
-QUEUE_RECORD_HEADER = Struct(">HHI12x")
-APP_ID_HEADER = Struct(">2xH")
+RECORD = layout.JOURNAL_RECORD.struct
+RECORD_BYTES = layout.JOURNAL_RECORD.size
+MAGIC = layout.JOURNAL_RECORD.constant("magic")
+# head, lease, wall, refCount bits 19..12, compression, queueKey, offset in dwords, GUID, CRC, magic
+MESSAGE = layout.MESSAGE_RECORD.struct
+# head, lease, wall, queueKey, appKey, GUID, magic
+CONFIRM = layout.CONFIRM_RECORD.struct
+# head, lease, wall, queueKey, GUID, magic
+DELETION = layout.DELETION_RECORD.struct
+# head, lease, wall, queueKey, appKey, op, offset in words, start sequence, start lease, magic
+QUEUE_OP = layout.QUEUE_OP_RECORD.struct
+# head, lease, wall, sync point type, op, sequence, node, lease, DATA in dwords, QLIST in words, magic
+JOURNAL_OP = layout.JOURNAL_OP_RECORD.struct
+# what lies between the head and the magic
+MESSAGE_BODY, CONFIRM_BODY, DELETION_BODY, QUEUE_OP_BODY, JOURNAL_OP_BODY = (
+    each.between("wall", "magic") for each in (layout.MESSAGE_RECORD, layout.CONFIRM_RECORD, layout.DELETION_RECORD,
+                                            layout.QUEUE_OP_RECORD, layout.JOURNAL_OP_RECORD))
 
-FILE_MAGIC = b"!bmq", b"BMQ!"
+REF_COUNT_LOW_BITS = layout.RECORD_HEADER.bits("flags")  # of a refCount, kept in the flags of a MESSAGE
+REF_COUNT_MAX = layout.MESSAGE_RECORD.mask("ref_count_high") << REF_COUNT_LOW_BITS | FLAGS_MASK
+COMPRESSION_MASK = 7  # the low three bits of a MESSAGE's compression count
+
+# words of header and record; words of options, and flags; schema wire id; reserved
+DATA_HEADER = layout.DATA_HEADER.struct
+DATA_HEADER_WORDS = layout.DATA_HEADER.words
+DATA_HEADER_WORDS_SHIFT = layout.DATA_HEADER.shift("header_words")
+DATA_WORDS_MASK = layout.DATA_HEADER.mask("record_words")
+DATA_OPTIONS_SHIFT = layout.DATA_HEADER.shift("options_words")
+DATA_FLAGS_MASK = layout.DATA_HEADER.mask("flags")
 PROPERTIES_FLAG = 1
-DATA_HEADER_WORDS = 3
-MARK_OFFSET = 36  # of the u64 in the journal's headers that is written last in a rollover
+
+# words of the URI, number of apps, words of header and record
+QUEUE_RECORD_HEADER = layout.QUEUE_RECORD_HEADER.struct
+QUEUE_RECORD_WORDS_MASK = layout.QUEUE_RECORD_HEADER.mask("record_words")
+_QUEUE_HEADER_WORDS_SHIFT = layout.QUEUE_RECORD_HEADER.shift("header_words")
+_APP_HEADER = layout.APP_HEADER.struct
+_KEY = layout.QUEUE_KEY.struct
+_KEY_BYTES = layout.QUEUE_KEY.bits("key") // 8
+
+MARK_OFFSET = layout.FILE_HEADER.size + layout.JOURNAL_FILE_HEADER.offset("mark")  # it is written last in a rollover
 
 PADS = tuple(bytes([n]) * n for n in range(9))  # the n bytes of value n
 
@@ -131,13 +148,14 @@ def pack_sync_point(sequence: int, lease: int, wall: int, kind: SyncPoint, node:
 def pack_queue_record(uri: str, queue_key: bytes, apps: list[tuple[str, bytes]]) -> bytes:
     """A QLIST record: the queue's URI and key, then (appId, appKey) of each app."""
     name = pad_words(uri.encode())
-    parts = [name, queue_key, bytes(11)]
+    parts = [name, _KEY.pack(queue_key)]
     for app_id, app_key in apps:
         text = pad_words(app_id.encode())
-        parts += (APP_ID_HEADER.pack(len(text) >> 2), text, app_key, bytes(11))
+        parts += (_APP_HEADER.pack(len(text) >> 2), text, _KEY.pack(app_key))
     body = b"".join(parts)
     words = (QUEUE_RECORD_HEADER.size + len(body) + len(QLIST_MAGIC)) >> 2
-    return QUEUE_RECORD_HEADER.pack(len(name) >> 2, len(apps), 5 << 24 | words) + body + QLIST_MAGIC
+    sizes = layout.QUEUE_RECORD_HEADER.words << _QUEUE_HEADER_WORDS_SHIFT | words
+    return QUEUE_RECORD_HEADER.pack(len(name) >> 2, len(apps), sizes) + body + QLIST_MAGIC
 
 
 def parse_queue_record(data: bytes, offset: int = 0) -> tuple[str, bytes, list[tuple[str, bytes]], int]:
@@ -145,25 +163,29 @@ def parse_queue_record(data: bytes, offset: int = 0) -> tuple[str, bytes, list[t
     if offset + QUEUE_RECORD_HEADER.size > len(data):
         raise ValueError("QLIST record header is cut")
     uri_words, count, words = QUEUE_RECORD_HEADER.unpack_from(data, offset)
-    header, size = words >> 24 << 2, (words & 0xFFFFFF) << 2
+    header, size = words >> _QUEUE_HEADER_WORDS_SHIFT << 2, (words & QUEUE_RECORD_WORDS_MASK) << 2
     end = offset + size
     if not header or not size or end > len(data):
         raise ValueError("QLIST record has no size, or is cut")
     position = offset + header
     uri, position = _padded_text(data, position, uri_words << 2, end)
-    queue_key = data[position:position + 5]
-    position += 16
+    queue_key, position = _key(data, position)
     apps = []
     for _ in range(count):
-        if position + APP_ID_HEADER.size > end:
+        if position + _APP_HEADER.size > end:
             raise ValueError("QLIST record: appId is cut")
-        app_id, position = _padded_text(data, position + APP_ID_HEADER.size,
-                                        APP_ID_HEADER.unpack_from(data, position)[0] << 2, end)
-        apps.append((app_id, bytes(data[position:position + 5])))
-        position += 16
+        app_id, position = _padded_text(data, position + _APP_HEADER.size,
+                                        _APP_HEADER.unpack_from(data, position)[0] << 2, end)
+        app_key, position = _key(data, position)
+        apps.append((app_id, app_key))
     if position + len(QLIST_MAGIC) > end:
         raise ValueError("QLIST record: too short for its fields")
-    return uri, bytes(queue_key), apps, size
+    return uri, queue_key, apps, size
+
+
+def _key(data: bytes, position: int) -> tuple[bytes, int]:
+    """The queueKey or appKey at `position`, and the position behind it; the caller sees whether that is too far."""
+    return bytes(data[position:position + _KEY_BYTES]), position + _KEY.size
 
 
 def _padded_text(data: bytes, position: int, size: int, end: int) -> tuple[str, int]:
@@ -178,12 +200,13 @@ def _padded_text(data: bytes, position: int, size: int, end: int) -> tuple[str, 
 
 def file_headers(kind: FileType, partition_id: int) -> bytes:
     """Both headers of a new, empty file."""
-    general = FILE_HEADER.pack(*FILE_MAGIC, 1 << 6 | FILE_HEADER.size >> 2, 0x80 | kind, partition_id)
+    general = layout.FILE_HEADER.build(version=1, header_words=layout.FILE_HEADER.words, wide=1, type=kind,
+                                       partition_id=partition_id)
     if kind is FileType.JOURNAL:
-        return general + JOURNAL_FILE_HEADER.pack(JOURNAL_FILE_HEADER.size >> 2, RECORD_BYTES >> 2, 0)
-    if kind is FileType.DATA:
-        return general + DATA_FILE_HEADER.pack(DATA_FILE_HEADER.size >> 2, bytes(5))
-    return general + QLIST_FILE_HEADER.pack(QLIST_FILE_HEADER.size >> 2)
+        return general + layout.JOURNAL_FILE_HEADER.build(header_words=layout.JOURNAL_FILE_HEADER.words,
+                                                          record_words=RECORD_BYTES >> 2, mark=0)
+    special = layout.DATA_FILE_HEADER if kind is FileType.DATA else layout.QLIST_FILE_HEADER
+    return general + special.build(header_words=special.words)
 
 
 def pack_mark(offset: int) -> bytes:

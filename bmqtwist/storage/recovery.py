@@ -3,38 +3,37 @@
 Nothing here stops at damage. What is lost or put right becomes a sentence in `alarms`, and `damaged` asks for the live
 records to be copied into a new set, which leaves the old one as evidence.
 
-Three kinds of messages come out: those of `queues`, to be delivered; `finished`, which every app has confirmed but
-whose DELETION was never written; and `quarantined`, whose stored data is not what the producer sent.
+Three kinds of messages come out: those that wait for apps, to be delivered; those with nothing pending, which every app
+has confirmed but whose DELETION was never written; and `quarantined`, whose stored data is not what the producer sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Protocol
 
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
 from bmqtwist.storage.datacheck import check_messages
-from bmqtwist.storage.journal import JournalScan, check_file_header, unpack_sync_point
+from bmqtwist.storage.journal import Entry, JournalScan, check_file_header, unpack_sync_point
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
-    MAGIC,
+    JOURNAL_OP_BODY,
+    MESSAGE_BODY,
+    QLIST_MAGIC,
     QUEUE_RECORD_HEADER,
-    RECORD,
     SEQUENCE_MASK,
+    SYNC_POINT_OP,
     FileType,
     QueueOp,
+    RecordType,
     pack_queue_op,
     pack_queue_record,
-    parse_queue_record,
 )
+from bmqtwist.storage.replay import Apps, Replay, qlist_entry
+from bmqtwist.storage.state import Live, PartitionState, StoredQueue
 from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, PartitionFiles
 
-_MESSAGE_BODY = Struct(">BB5s5xI16sI")
-_CONFIRM_BODY = Struct(">2x5s5s16s8x")
-_DELETION_BODY = Struct(">3x5s16s12x")
-_QUEUE_OP_BODY = Struct(">2x5s5siIQI4x")
 UNFINISHED = "they were being written when the broker died, and are cut off"  # the end of an alarm about DATA or QLIST
 _LISTED_MAX = 20  # GUIDs named in one alarm
 _QUEUE_RECORD_BYTES_MAX = 64 << 20
@@ -54,115 +53,75 @@ class KnownQueue(Protocol):
 
 
 @dataclass(slots=True)
-class RecoveredApp:
-    """An app of a recovered queue; `ordinal` is its bit in `Message.pending`."""
+class RecoveredPartition:
+    """What was found: the state, the PSN of the last record (0, 0: there is none), and where the files end, bytes.
 
-    app_id: str
-    key: bytes
-    ordinal: int
-
-
-@dataclass(slots=True)
-class RecoveredQueue:
-    """A queue that has a CREATION record. `in_ledger` is False if a ledger was given and does not know the queue.
-
-    history: (GUID, arrival in epoch seconds) of every readable message found that is young enough, removed ones
-    included.
+    unlisted: keys of queues that the ledger does not know.
     """
 
-    key: bytes
-    uri: str
-    apps: list[RecoveredApp] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    history: list[tuple[bytes, int]] = field(default_factory=list)
-    in_ledger: bool = True
-
-
-@dataclass(slots=True)
-class RecoveredPartition:
-    """State of one partition, and what `Partition` needs to go on. Positions in bytes."""
-
-    queues: dict[bytes, RecoveredQueue]
-    live: dict[int, Message | bytes | tuple[bytes, bytes]]
-    queue_slots: dict[bytes, list[int]]
+    state: PartitionState = field(default_factory=PartitionState)
     lease: int = 0
     sequence: int = 0
-    next_slot: int = 0
     journal_end: int = 0
     data_end: int = DATA_HEADER_BYTES
     qlist_end: int = QLIST_HEADER_BYTES
-    data_outstanding: int = DATA_HEADER_BYTES
-    qlist_outstanding: int = QLIST_HEADER_BYTES
     alarms: list[str] = field(default_factory=list)
     damaged: bool = False
-    finished: list[Message] = field(default_factory=list)
     quarantined: list[Message] = field(default_factory=list)
+    unlisted: set[bytes] = field(default_factory=set)
+
+    @property
+    def queues(self) -> dict[bytes, StoredQueue]:
+        """By queue key."""
+        return self.state.queues
+
+    @property
+    def live(self) -> dict[int, Live]:
+        """The records that are needed, see `PartitionState.live`."""
+        return self.state.live
+
+    @property
+    def finished(self) -> list[Message]:
+        """Messages that nobody waits for, whose DELETION is to be written."""
+        return [message for message in self.state.messages() if not message.pending]
 
 
 def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = None, history_since: int = 0,
-            epoch: float = 0.0, partition_id: int | None = None) -> RecoveredPartition:
+            epoch: float = 0.0, partition_id: int | None = None, wall_max: int = 1 << 62) -> RecoveredPartition:
     """Read the current file set.
 
     known: queues of the metadata ledger, None if there is no ledger to compare with. history_since: epoch seconds;
-    older GUIDs are not remembered. epoch: wall minus monotonic clock, seconds, for `Message.arrived`.
+    older GUIDs are not remembered. epoch: wall minus monotonic clock, seconds, for `Message.arrived`. wall_max: now,
+    epoch seconds: what a clock that was ahead says arrived later counts as having arrived now.
     """
-    fold = _Fold(files, known, history_since, epoch)
-    fold.check_headers(partition_id)
-    fold.read_journal()
-    fold.read_data()
-    return fold.result()
+    found = _Recovery(files, known, history_since, epoch, wall_max)
+    found.check_headers(partition_id)
+    found.read_journal()
+    found.read_data_files()
+    return found.recovered
 
 
-class _Queue:
-    """A queue while its records are read."""
-
-    __slots__ = ("found", "apps", "mask", "messages", "auto_guid", "auto_mask", "auto_slots", "from_ledger")
-
-    def __init__(self, found: RecoveredQueue, apps: list[tuple[str, bytes]], from_ledger: bool) -> None:
-        self.found, self.from_ledger = found, from_ledger
-        self.apps: dict[bytes, int] = {}  # key -> ordinal, removed apps included
-        self.mask = 0  # bits of the apps there are now
-        self.messages: dict[bytes, Message] = {}
-        self.auto_guid, self.auto_mask, self.auto_slots = b"", 0, list[int]()
-        self.add_apps(apps)
-
-    def add_apps(self, apps: list[tuple[str, bytes]]) -> None:
-        for app_id, key in apps:
-            if key not in self.apps:
-                ordinal = self.apps[key] = len(self.apps)
-                self.mask |= 1 << ordinal
-                self.found.apps.append(RecoveredApp(app_id, key, ordinal))
-
-    def remove_app(self, key: bytes) -> None:
-        bit = 1 << self.apps[key] if key in self.apps else 0
-        self.mask &= ~bit
-        self.found.apps = [app for app in self.found.apps if app.key != key]
-        for message in self.messages.values():
-            message.pending &= ~bit
-
-
-class _Fold:
-    """The state while reading; one method per kind of record."""
+class _Recovery(Replay):
+    """A replay that makes the best of whatever the files hold."""
 
     def __init__(self, files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, since: int,
-                 epoch: float) -> None:
-        self.files, self.known, self.since, self.epoch = files, known, since, epoch
+                 epoch: float, wall_max: int) -> None:
+        self.recovered = RecoveredPartition()
+        super().__init__(self.recovered.state, epoch, wall_max)
+        self.files, self.known, self.since = files, known, since
         self.journal_size, self.data_size, self.qlist_size = files.lengths()
         self.scan = JournalScan(files.read_journal, self.journal_size)
-        self.queues: dict[bytes, _Queue] = {}
-        self.state = RecoveredPartition({}, {}, {})
-        self.live = self.state.live
-        self.slot = 0
         self.last_offset = 0  # of the DATA record of the last MESSAGE, bytes
         self.qlist_end, self.sync_data, self.sync_qlist = QLIST_HEADER_BYTES, DATA_HEADER_BYTES, QLIST_HEADER_BYTES
         self.strangers: dict[bytes, int] = {}  # queueKey nobody knows -> its records
-        self.unmatched = 0  # CONFIRMs of messages or apps nobody knows
-        self.listed: dict[bytes, tuple[str, list[tuple[str, bytes]]]] | None = None  # QLIST walked as a whole
+        self.unmatched_confirms = 0
+        self.from_ledger: set[bytes] = set()  # queues whose apps only the ledger knows
+        self.listed: dict[bytes, tuple[str, Apps]] | None = None  # QLIST walked as a whole
 
     def damage(self, text: str) -> None:
         """Something is lost or wrong on disk: a person is told, and the set is copied."""
-        self.state.damaged = True
-        self.state.alarms.append(text)
+        self.recovered.damaged = True
+        self.recovered.alarms.append(text)
 
     # ---- headers -------------------------------------------------------------------------------------------------
 
@@ -174,71 +133,31 @@ class _Fold:
             wrong = check_file_header(read(0, DATA_HEADER_BYTES), kind, partition_id)
             if wrong:
                 self.damage(f"{kind.name}: {wrong}; read as if the header were right")
-        self.state.damaged |= self.files.broken
+        self.recovered.damaged |= self.files.broken
 
     # ---- journal -------------------------------------------------------------------------------------------------
 
     def read_journal(self) -> None:
-        """Fold every accepted record."""
-        live, queues, since, epoch = self.live, self.queues, self.since, self.epoch
-        unpack_message, unpack_deletion = _MESSAGE_BODY.unpack, _DELETION_BODY.unpack
-        for entry in self.scan:
-            offset, head, lease, wall, body = entry
-            kind = head >> 60
-            if kind == 1:
-                ref_high, compression, key, data_offset, guid, crc = unpack_message(body)
-                queue = queues.get(key)
-                if queue is None:
-                    queue = self.adopt(key, entry)
-                self.last_offset = data_offset * 8
-                if queue is None or guid == NULL_GUID or guid in queue.messages:
-                    self.odd_message(queue, guid, offset)
-                    continue
-                message = Message(guid, None, b"", False, compression & 7, 0, crc, wall - epoch, wall)
-                message.ref_count = ref_count = ref_high << 12 | head >> 48 & 0xFFF
-                message.pending = queue.mask
-                message.queue_key, message.data_offset = key, data_offset
-                message.lease, message.sequence = lease, head & SEQUENCE_MASK
-                if queue.auto_guid or queue.from_ledger:
-                    self.settle_apps(queue, message, ref_count)
-                self.slot = message.slot = slot = self.slot + 1
-                live[slot] = queue.messages[guid] = message
-                if wall >= since:
-                    queue.found.history.append((guid, wall))
-            elif kind == 3:
-                key, guid = unpack_deletion(body)
-                queue = queues.get(key)
-                if queue is not None and guid in queue.messages:
-                    self.forget(queue.messages.pop(guid))
-            elif kind == 2:
-                self.confirm(entry)
-            elif kind == 4:
-                self.queue_op(entry)
-            elif kind == 5:
-                self.sync_point(entry)
-            else:
-                self.damage(f"JOURNAL: the record at offset {offset} has the unknown type {kind}: skipped")
-        self.end_of_journal()
-
-    def end_of_journal(self) -> None:
-        """Take over what the scan found out, and say what did not fit together."""
-        scan, state = self.scan, self.state
-        state.lease, state.sequence, state.journal_end = scan.lease, scan.sequence, scan.end
-        state.alarms += scan.problems
-        state.damaged |= scan.damaged
-        for queue in self.queues.values():
-            self.drop_auto(queue)
+        """Apply every accepted record, and say what did not fit together."""
+        scan, recovered, state = self.scan, self.recovered, self.state
+        self.run(scan)
+        recovered.lease, recovered.sequence, recovered.journal_end = scan.lease, scan.sequence, scan.end
+        state.lease, state.sequence = scan.lease, scan.sequence
+        recovered.alarms += scan.problems
+        recovered.damaged |= scan.damaged
+        for queue in state.queues.values():
+            state.drop_auto(queue)
         for key, count in self.strangers.items():
             self.damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which nothing explains:"
                         " they are not carried on")
-        if self.unmatched:
-            state.alarms.append(f"JOURNAL: {self.unmatched} CONFIRM record(s) name messages or apps that are not there:"
-                                " ignored")
-        if self.journal_size and not scan.preallocated and scan.last_head >> 60 != 5:
+        if self.unmatched_confirms:
+            recovered.alarms.append(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name messages or apps that are"
+                                    " not there: ignored")
+        if self.journal_size and not scan.preallocated and scan.last_head >> 60 != RecordType.JOURNAL_OP:
             self.damage("JOURNAL: the file ends without a sync point: it was cut; later records are lost, and messages"
                         " confirmed since may be delivered again")
 
-    def adopt(self, key: bytes, entry: tuple[int, int, int, int, bytes]) -> _Queue | None:
+    def unknown_queue(self, key: bytes, entry: Entry) -> StoredQueue | None:
         """A record of a queue whose CREATION was not seen: the ledger or a walk over QLIST may know it."""
         if key not in self.strangers:
             record = self.known.get(key) if self.known else None
@@ -249,99 +168,64 @@ class _Fold:
                             f" {'ledger' if record else 'QLIST'}")
                 # just before this record, where a lost one had the number, or (1, and two of them) equal to another
                 created = pack_queue_op(max(1, (head & SEQUENCE_MASK) - 1), lease, wall, key, NULL_KEY, QueueOp.CREATION)
-                queue = self.open_queue(key, *listed, from_ledger=record is not None)
-                self.keep(key, (created, pack_queue_record(listed[0], key, listed[1])))
-                return queue
+                return self.create(key, *listed, created, pack_queue_record(listed[0], key, listed[1]),
+                                   from_ledger=record is not None)
         self.strangers[key] = self.strangers.get(key, 0) + 1
         return None
 
-    def walk_qlist(self) -> dict[bytes, tuple[str, list[tuple[str, bytes]]]]:
+    def walk_qlist(self) -> dict[bytes, tuple[str, Apps]]:
         """Every queue key in QLIST with its URI and apps."""
         if self.listed is None:
             self.listed = {}
             position = QLIST_HEADER_BYTES
             while True:
                 try:
-                    uri, key, apps, entry = self.queue_record(position)
+                    uri, key, apps, entry = self.read_queue_record(position)
                 except ValueError:
                     break
                 position += len(entry)
                 self.listed.setdefault(key, (uri, []))[1].extend(apps)
         return self.listed
 
-    def queue_record(self, offset: int) -> tuple[str, bytes, list[tuple[str, bytes]], bytes]:
+    def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
         """(URI, key, apps, bytes) of the QLIST record at `offset`; ValueError if there is none."""
         head = self.files.read_qlist(offset, QUEUE_RECORD_HEADER.size)
         if offset < QLIST_HEADER_BYTES or len(head) < QUEUE_RECORD_HEADER.size:
             raise ValueError("offset is outside of QLIST")
         size = min((QUEUE_RECORD_HEADER.unpack(head)[2] & 0xFFFFFF) << 2, _QUEUE_RECORD_BYTES_MAX)
-        entry = self.files.read_qlist(offset, size)
-        uri, key, apps, size = parse_queue_record(entry)
-        return uri, key, apps, entry[:size]
+        return qlist_entry(self.files.read_qlist(offset, size))
 
-    def odd_message(self, queue: _Queue | None, guid: bytes, offset: int) -> None:
+    def read_data(self, queue: StoredQueue, message: Message) -> int:
+        """DATA is read later, and only for what is left then."""
+        self.last_offset = message.data_offset * 8
+        return 0
+
+    def odd_message(self, queue: StoredQueue | None, guid: bytes, entry: Entry) -> None:
         """A MESSAGE that cannot be kept."""
+        self.last_offset = MESSAGE_BODY.unpack(entry[4])[3] * 8
         if queue is not None:
             what = "no GUID" if guid == NULL_GUID else f"GUID {guid.hex().upper()}, which is stored already"
-            self.damage(f"JOURNAL: the MESSAGE at offset {offset} has {what}: skipped")
+            self.damage(f"JOURNAL: the MESSAGE at offset {entry[0]} has {what}: skipped")
 
-    def settle_apps(self, queue: _Queue, message: Message, ref_count: int) -> None:
-        """Which apps a message waits for, when auto-confirms precede it or the ledger is all we know of the apps."""
-        if queue.auto_guid == message.guid:
-            message.confirms = queue.auto_slots
-            message.pending &= ~queue.auto_mask
-            queue.auto_guid, queue.auto_mask, queue.auto_slots = b"", 0, []
-        else:
-            self.drop_auto(queue)
-        if queue.from_ledger:
-            saw = ref_count + len(message.confirms or ())
-            message.pending &= (1 << saw) - 1 if saw < len(queue.apps) else -1
+    def stored(self, queue: StoredQueue, message: Message) -> None:
+        """Remember its GUID; the reference count says which apps it waits for where only the ledger knows the apps."""
+        if message.wall >= self.since:
+            queue.history.add(message.guid, message.arrived)
+        if self.from_ledger and queue.key in self.from_ledger:
+            saw = message.ref_count + len(message.confirms or ())
+            message.pending &= (1 << saw) - 1 if saw < queue.app_count else -1
 
-    def drop_auto(self, queue: _Queue) -> None:
-        """Auto-confirms that no message follows mean nothing."""
-        for slot in queue.auto_slots:
-            del self.live[slot]
-        queue.auto_guid, queue.auto_mask, queue.auto_slots = b"", 0, []
+    def unmatched(self, entry: Entry, why: str) -> None:
+        """A CONFIRM of something that is not there: counted."""
+        self.unmatched_confirms += 1
 
-    def forget(self, message: Message) -> None:
-        """The message and its CONFIRMs are no longer live."""
-        live = self.live
-        del live[message.slot]
-        if message.confirms is not None:
-            for slot in message.confirms:
-                del live[slot]
+    def unknown(self, entry: Entry, why: str) -> None:
+        """A record that means nothing to us."""
+        self.damage(f"JOURNAL: the record at offset {entry[0]} {why}: skipped")
 
-    def confirm(self, entry: tuple[int, int, int, int, bytes]) -> None:
-        """CONFIRM: one app is done with a message, or (reason 2) does not want the one that follows."""
-        _, head, lease, wall, body = entry
-        key, app_key, guid = _CONFIRM_BODY.unpack(body)
-        queue = self.queues.get(key) or self.adopt(key, entry)
-        if queue is None:
-            return
-        ordinal = queue.apps.get(app_key)
-        auto = head >> 48 & 0xFFF == 2
-        message = queue.messages.get(guid)
-        if ordinal is None or message is None and not auto:
-            self.unmatched += 1
-            return
-        self.slot += 1
-        self.live[self.slot] = RECORD.pack(head, lease, wall, body, MAGIC)
-        if message is None:
-            if guid != queue.auto_guid:
-                self.drop_auto(queue)
-                queue.auto_guid = guid
-            queue.auto_mask |= 1 << ordinal
-            queue.auto_slots.append(self.slot)
-            return
-        message.pending &= ~(1 << ordinal)
-        if message.confirms is None:
-            message.confirms = [self.slot]
-        else:
-            message.confirms.append(self.slot)
-
-    def sync_point(self, entry: tuple[int, int, int, int, bytes]) -> None:
-        """JOURNAL_OP: positions that must exist. Other operations than sync points mean nothing to us."""
-        if int.from_bytes(entry[4][4:8], "big") != 2:
+    def journal_op(self, entry: Entry) -> None:
+        """Positions that must exist. Other operations than sync points mean nothing to us."""
+        if JOURNAL_OP_BODY.unpack(entry[4])[1] != SYNC_POINT_OP:
             return
         _, _, _, data, qlist = unpack_sync_point(entry)
         for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):
@@ -352,124 +236,73 @@ class _Fold:
 
     # ---- queues --------------------------------------------------------------------------------------------------
 
-    def queue_op(self, entry: tuple[int, int, int, int, bytes]) -> None:
-        """CREATION, ADDITION, PURGE, DELETION."""
-        offset, head, lease, wall, body = entry
-        key, app_key, op, qlist_word, start_sequence, start_lease = _QUEUE_OP_BODY.unpack(body)
-        record = RECORD.pack(head, lease, wall, body, MAGIC)
-        if op in (QueueOp.CREATION, QueueOp.ADDITION):
-            self.declare(key, op, qlist_word * 4, record, offset)
-            return
-        queue = self.queues.get(key)
-        if op == QueueOp.DELETION and app_key == NULL_KEY:
-            self.delete_queue(key)
-            return
-        if queue is None:
-            queue = self.adopt(key, entry)
-        if queue is None:
-            return
-        if op == QueueOp.PURGE and app_key == NULL_KEY:
-            for message in queue.messages.values():
-                self.forget(message)
-            queue.messages.clear()
-        elif op == QueueOp.PURGE:
-            bit = 1 << queue.apps[app_key] if app_key in queue.apps else 0
-            start = (start_lease, start_sequence) if start_lease <= lease else (0, 0)
-            for message in queue.messages.values():
-                if (message.lease, message.sequence) >= start:
-                    message.pending &= ~bit
-        elif op == QueueOp.DELETION:
-            queue.remove_app(app_key)
-        else:
-            self.damage(f"JOURNAL: the QUEUE_OP at offset {offset} has the unknown operation {op}: skipped")
-            return
-        self.keep(key, record)
-
-    def keep(self, key: bytes, item: bytes | tuple[bytes, bytes]) -> None:
-        """A live record of a queue."""
-        self.slot += 1
-        self.live[self.slot] = item
-        self.state.queue_slots.setdefault(key, []).append(self.slot)
-        if type(item) is tuple:
-            self.state.qlist_outstanding += len(item[1])
-
-    def declare(self, key: bytes, op: int, qlist_offset: int, record: bytes, offset: int) -> None:
+    def declare(self, key: bytes, op: QueueOp, qlist_offset: int, record: bytes, entry: Entry) -> None:
         """CREATION or ADDITION: URI and apps from QLIST, held against the ledger."""
         known = self.known.get(key) if self.known else None
         try:
             if not qlist_offset:
                 raise ValueError("no QLIST record")
-            uri, listed_key, apps, entry = self.queue_record(qlist_offset)
-            self.qlist_end = max(self.qlist_end, qlist_offset + len(entry))
-            if listed_key != key or entry[-4:] != b"qUrI":
+            uri, listed_key, apps, qlist = self.read_queue_record(qlist_offset)
+            self.qlist_end = max(self.qlist_end, qlist_offset + len(qlist))
+            if listed_key != key or qlist[-4:] != QLIST_MAGIC:
                 self.damage(f"QLIST: the record at offset {qlist_offset} has a wrong queue key or end mark")
-                entry = pack_queue_record(uri, key, apps)
+                qlist = pack_queue_record(uri, key, apps)
         except ValueError as error:
-            uri, apps, entry = "", [], b""
+            uri, apps, qlist = "", [], b""
             if qlist_offset or known is None:
                 self.damage(f"QLIST: the record at offset {qlist_offset} for queue key {key.hex().upper()} is"
                             f" unreadable ({error})")
-        from_ledger = not entry
+        from_ledger = not qlist
         if known is not None:
             names = {app_key: app_id for app_id, app_key in known.apps.items()}
             corrected = [(names.get(app_key, app_id), app_key) for app_id, app_key in apps]
-            if not entry:
+            if not qlist:
                 corrected = list(known.apps.items())
             elif (uri, apps) != (known.uri, corrected):
                 self.damage(f"QLIST: the record at offset {qlist_offset} says {uri!r} {apps}, the ledger {known.uri!r}"
                             f" {corrected}: the ledger is right")
             uri, apps = known.uri, corrected
-            entry = pack_queue_record(uri, key, apps)
-        queue = self.queues.get(key)
+            qlist = pack_queue_record(uri, key, apps)
+        queue = self.state.queues.get(key)
         if queue is None:
-            if not entry:
+            if not qlist:
                 self.strangers.setdefault(key, 0)
                 return
             if not apps and op == QueueOp.CREATION:
                 apps = [(DEFAULT_APP_ID, DEFAULT_APP_KEY)]
             if op == QueueOp.ADDITION:
-                self.damage(f"JOURNAL: the ADDITION at offset {offset} for {uri} has no CREATION before it")
-            self.open_queue(key, uri, apps, from_ledger)
-        elif op == QueueOp.ADDITION:
-            queue.add_apps(apps)
-        else:
-            self.damage(f"JOURNAL: the CREATION at offset {offset} for {uri} is the second one: ignored")
-            return
-        if entry:
-            self.keep(key, (record, entry))
+                self.damage(f"JOURNAL: the ADDITION at offset {entry[0]} for {uri} has no CREATION before it")
+            self.create(key, uri, apps, record, qlist, from_ledger)
+        elif op == QueueOp.CREATION:
+            self.damage(f"JOURNAL: the CREATION at offset {entry[0]} for {uri} is the second one: ignored")
+        elif qlist:
+            self.state.add_apps(queue, apps, record, qlist)
 
-    def open_queue(self, key: bytes, uri: str, apps: list[tuple[str, bytes]], from_ledger: bool) -> _Queue:
+    def create(self, key: bytes, uri: str, apps: Apps, record: bytes, qlist: bytes, from_ledger: bool) -> StoredQueue:
         """A queue begins."""
-        found = self.state.queues[key] = RecoveredQueue(key, uri)
-        found.in_ledger = self.known is None or key in self.known
+        if self.known is not None and key not in self.known:
+            self.recovered.unlisted.add(key)
         self.strangers.pop(key, None)
-        queue = self.queues[key] = _Queue(found, apps, from_ledger)
-        return queue
+        if from_ledger:
+            self.from_ledger.add(key)
+        else:
+            self.from_ledger.discard(key)
+        return self.state.create(key, uri, apps, record, qlist)
 
-    def delete_queue(self, key: bytes) -> None:
+    def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
         """Nothing of the queue is live any more."""
-        queue = self.queues.pop(key, None)
         self.strangers.pop(key, None)
-        if queue is None:
-            return
-        for message in queue.messages.values():
-            self.forget(message)
-        self.drop_auto(queue)
-        for slot in self.state.queue_slots.pop(key, ()):
-            item = self.live.pop(slot)
-            if type(item) is tuple:
-                self.state.qlist_outstanding -= len(item[1])
-        del self.state.queues[key]
+        self.recovered.unlisted.discard(key)
+        super().delete_queue(queue, key)
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
-    def read_data(self) -> None:
+    def read_data_files(self) -> None:
         """Sizes, options and checksums of the live messages, then where DATA and QLIST end."""
-        bytes_of_good, damaged = check_messages(
-            self.files.read_data, (item for item in self.live.values() if type(item) is Message))
-        self.state.data_outstanding += bytes_of_good
+        bytes_of_good, damaged = check_messages(self.files.read_data, self.state.messages())
         for reason, messages in damaged.items():
             self.quarantine(reason, messages)
+        self.state.data_bytes = DATA_HEADER_BYTES + bytes_of_good
         self.find_ends()
 
     def quarantine(self, reason: str, messages: list[Message]) -> None:
@@ -480,19 +313,16 @@ class _Fold:
         guids = ", ".join(message.guid.hex().upper() for message in messages[:_LISTED_MAX])
         more = f" and {len(messages) - _LISTED_MAX} more" if len(messages) > _LISTED_MAX else ""
         self.damage(f"DATA: {len(messages)} message(s) are damaged ({reason}) and not delivered: {guids}{more}")
-        for message in messages:
-            queue = self.queues[message.queue_key]
-            del queue.messages[message.guid]
-            self.forget(message)
-        lost = {message.guid for message in messages}
+        queues = self.state.queues
         for key in {message.queue_key for message in messages}:
-            found = self.queues[key].found
-            found.history = [entry for entry in found.history if entry[0] not in lost]
-        self.state.quarantined += messages
+            queues[key].history.forget({message.guid for message in messages})
+        for message in messages:
+            self.state.deletion(queues[message.queue_key], message)
+        self.recovered.quarantined += messages
 
     def find_ends(self) -> None:
         """Write positions of DATA and QLIST, and whether anything lies behind them."""
-        state = self.state
+        state = self.recovered
         end = DATA_HEADER_BYTES
         if self.last_offset:
             header = self.files.read_data(self.last_offset, 12)
@@ -513,16 +343,3 @@ class _Fold:
                 state.alarms.append(f"{text}: {UNFINISHED}")
             else:
                 self.damage(f"{text}, though the files were closed: records are missing")
-
-    def result(self) -> RecoveredPartition:
-        """Sort the messages that are left."""
-        state = self.state
-        for queue in self.queues.values():
-            left: list[Message] = []
-            done: list[Message] = []
-            for message in queue.messages.values():
-                (left if message.pending else done).append(message)
-            queue.found.messages = left
-            state.finished += done
-        state.next_slot = self.slot + 1
-        return state

@@ -21,11 +21,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bmqtwist.errors import LocalError
+from bmqtwist.storage import layout
 
-JOURNAL_HEADER_BYTES, DATA_HEADER_BYTES, QLIST_HEADER_BYTES = 44, 40, 36  # of the files this package writes
-SYNC_POINT_RESERVE_BYTES = 2 * 60  # journal space that only sync points may use
-PURGE_RESERVE_BYTES = 16 * 60  # journal space that only sync points and purges of whole queues may use
-JOURNAL_FILE_BYTES_MIN = JOURNAL_HEADER_BYTES + 60 + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
+JOURNAL_HEADER_BYTES, DATA_HEADER_BYTES, QLIST_HEADER_BYTES = (  # what a file begins with, before its first record
+    layout.FILE_HEADER.size + each.size for each in (layout.JOURNAL_FILE_HEADER, layout.DATA_FILE_HEADER,
+                                                     layout.QLIST_FILE_HEADER))
+_RECORD_BYTES = layout.JOURNAL_RECORD.size
+SYNC_POINT_RESERVE_BYTES = 2 * _RECORD_BYTES  # journal space that only sync points may use
+PURGE_RESERVE_BYTES = 16 * _RECORD_BYTES  # journal space that only sync points and purges of whole queues may use
+JOURNAL_FILE_BYTES_MIN = JOURNAL_HEADER_BYTES + _RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 DATA_FILE_BYTES_MAX = ((1 << 32) - 1) * 8  # offsets are u32 dwords
 WORD_FILE_BYTES_MAX = ((1 << 32) - 1) * 4  # journal and QLIST offsets are u32 words
 PAYLOAD_CACHE_BYTES = 64 << 20  # application data one partition keeps in memory

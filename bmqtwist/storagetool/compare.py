@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bmqtwist.storage.journal import Entry, JournalScan
-from bmqtwist.storage.records import QUEUE_RECORD_HEADER, SEQUENCE_MASK, QueueOp
+from bmqtwist.storage.layout import RECORD_HEADER
+from bmqtwist.storage.records import QUEUE_RECORD_HEADER, QUEUE_RECORD_WORDS_MASK, SEQUENCE_MASK, QueueOp
 from bmqtwist.storagetool.datafile import DataError, DataFile
 from bmqtwist.storagetool.journalview import (
     JournalOpRecord,
@@ -44,8 +45,8 @@ class _Side:
         self.advance()
 
     def _psn_at(self, offset: int) -> Psn:
-        head = self.files.read_journal(offset, 12)
-        return int.from_bytes(head[8:12], "big"), int.from_bytes(head[2:8], "big")
+        header = RECORD_HEADER.parse(self.files.read_journal(offset, RECORD_HEADER.size))
+        return header.lease, header.sequence
 
     @property
     def psn(self) -> Psn:
@@ -62,8 +63,9 @@ class _Side:
         """The QLIST record of a CREATION or ADDITION."""
         offset = record.qlist_words * 4
         head = self.files.read_qlist(offset, QUEUE_RECORD_HEADER.size)
-        size = (QUEUE_RECORD_HEADER.unpack(head)[2] & 0xFFFFFF) << 2 if len(head) == QUEUE_RECORD_HEADER.size else 0
-        return self.files.read_qlist(offset, size)
+        if len(head) < QUEUE_RECORD_HEADER.size:
+            return b""
+        return self.files.read_qlist(offset, (QUEUE_RECORD_HEADER.unpack(head)[2] & QUEUE_RECORD_WORDS_MASK) << 2)
 
 
 def compare_sets(left: SetView, right: SetView, names: tuple[str, str]) -> list[Finding]:

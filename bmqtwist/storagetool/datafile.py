@@ -6,14 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bmqtwist.errors import PeerError
-from bmqtwist.storage.records import DATA_HEADER, PROPERTIES_FLAG
+from bmqtwist.storage.records import (
+    DATA_FLAGS_MASK,
+    DATA_HEADER,
+    DATA_HEADER_WORDS_SHIFT,
+    DATA_OPTIONS_SHIFT,
+    DATA_WORDS_MASK,
+    PROPERTIES_FLAG,
+)
 from bmqtwist.storage.store import DATA_HEADER_BYTES
 from bmqtwist.wire import options as wire_options
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.compression import inflate
+from bmqtwist.wire.fast import CAT_ZLIB
 
 _WINDOW_BYTES = 1 << 20
-_ZLIB = 1
 
 
 class DataError(ValueError):
@@ -65,24 +72,24 @@ class DataFile:
         if offset < DATA_HEADER_BYTES or len(header) < DATA_HEADER.size:
             raise DataError(f"offset {offset} is outside of the DATA file ({self.size} B)")
         words, options_and_flags, schema_wire_id, _ = DATA_HEADER.unpack(header)
-        size, start, options = (words & 0x1FFFFFFF) << 2, words >> 29 << 2, options_and_flags >> 8 << 2
+        size, start = (words & DATA_WORDS_MASK) << 2, words >> DATA_HEADER_WORDS_SHIFT << 2
+        options = options_and_flags >> DATA_OPTIONS_SHIFT << 2
         raw = self._read(offset, size) if start and size <= self.size else b""
         if not raw or len(raw) < size or start + options >= size or not 1 <= raw[-1] <= 8:
             raise DataError(f"the DATA record at offset {offset} is damaged")
         index = self._index(offset) if numbered else None
-        return DataRecord(index, offset, start >> 2, options >> 2, size >> 2, options_and_flags & 0xFF,
+        return DataRecord(index, offset, start >> 2, options >> 2, size >> 2, options_and_flags & DATA_FLAGS_MASK,
                           schema_wire_id, raw[start:start + options], raw[start + options:size - raw[-1]])
 
     def _index(self, wanted: int) -> int | None:
         """Number of the record at an offset: records are counted from the start of the file."""
         base, window = 0, b""
         while self._walked <= wanted:
-            if not base <= self._walked <= base + len(window) - 4:
+            if not base <= self._walked <= base + len(window) - DATA_HEADER.size:
                 base, window = self._walked, self._read(self._walked, _WINDOW_BYTES)
-                if len(window) < 4:
+                if len(window) < DATA_HEADER.size:
                     break
-            position = self._walked - base
-            size = (int.from_bytes(window[position:position + 4], "big") & 0x1FFFFFFF) << 2
+            size = (DATA_HEADER.unpack_from(window, self._walked - base)[0] & DATA_WORDS_MASK) << 2
             if size < DATA_HEADER.size:
                 break
             self._indexes[self._walked] = self._count
@@ -97,7 +104,7 @@ def content_of(record: DataRecord, compression: int) -> Content:
         return Content({}, record.data)
     data, inflated = record.data, False
     try:
-        if compression == _ZLIB and not record.schema_wire_id:
+        if compression == CAT_ZLIB and not record.schema_wire_id:
             data, inflated = inflate(data), True
         length = wire_properties.area_length(data)
         return Content(wire_properties.decode(data, bool(record.schema_wire_id)), bytes(data[length:]), inflated)

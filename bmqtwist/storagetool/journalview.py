@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bmqtwist.storage.journal import Entry, JournalScan
+from bmqtwist.storage.layout import MESSAGE_RECORD, RECORD_HEADER
 from bmqtwist.storage.records import (
-    CONFIRM,
-    DELETION,
-    JOURNAL_OP,
-    MAGIC,
-    MESSAGE,
-    QUEUE_OP,
-    RECORD,
+    COMPRESSION_MASK,
+    CONFIRM_BODY,
+    DELETION_BODY,
+    FLAGS_MASK,
+    FLAGS_SHIFT,
+    JOURNAL_OP_BODY,
+    MESSAGE_BODY,
+    QUEUE_OP_BODY,
     RECORD_BYTES,
+    REF_COUNT_LOW_BITS,
     SEQUENCE_MASK,
+    TYPE_SHIFT,
     RecordType,
 )
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
 NO_KEY = b""  # of records that belong to no queue
+_FILE_KEY = slice(MESSAGE_RECORD.offset("file_key") - RECORD_HEADER.size,
+                  MESSAGE_RECORD.offset("data_dwords") - RECORD_HEADER.size)  # within the body of a MESSAGE
 
 
 class JournalRecord:
@@ -30,7 +36,7 @@ class JournalRecord:
 
     def __init__(self, entry: Entry) -> None:
         self.offset, head, self.lease, self.wall, _ = entry
-        self.type, self.flags, self.sequence = head >> 60, head >> 48 & 0xFFF, head & SEQUENCE_MASK
+        self.type, self.flags, self.sequence = head >> TYPE_SHIFT, head >> FLAGS_SHIFT & FLAGS_MASK, head & SEQUENCE_MASK
 
     @property
     def index(self) -> int:
@@ -55,10 +61,10 @@ class MessageRecord(JournalRecord):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        (_, _, _, high, compression, self.queue_key, self.data_dwords, self.guid, self.crc,
-         _) = MESSAGE.unpack(_raw(entry))
-        self.ref_count, self.compression = high << 12 | self.flags, compression & 7
-        self.file_key = entry[4][7:12]  # always null so far, so the broker's parser steps over it
+        body = entry[4]
+        high, compression, self.queue_key, self.data_dwords, self.guid, self.crc = MESSAGE_BODY.unpack(body)
+        self.ref_count, self.compression = high << REF_COUNT_LOW_BITS | self.flags, compression & COMPRESSION_MASK
+        self.file_key = body[_FILE_KEY]  # always null so far, so the struct steps over it
 
 
 class ConfirmRecord(JournalRecord):
@@ -68,7 +74,7 @@ class ConfirmRecord(JournalRecord):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        _, _, _, self.queue_key, self.app_key, self.guid, _ = CONFIRM.unpack(_raw(entry))
+        self.queue_key, self.app_key, self.guid = CONFIRM_BODY.unpack(entry[4])
 
 
 class DeletionRecord(JournalRecord):
@@ -78,7 +84,7 @@ class DeletionRecord(JournalRecord):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        _, _, _, self.queue_key, self.guid, _ = DELETION.unpack(_raw(entry))
+        self.queue_key, self.guid = DELETION_BODY.unpack(entry[4])
 
 
 class QueueOpRecord(JournalRecord):
@@ -88,8 +94,8 @@ class QueueOpRecord(JournalRecord):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        (_, _, _, self.queue_key, self.app_key, self.op, self.qlist_words, self.start_sequence, self.start_lease,
-         _) = QUEUE_OP.unpack(_raw(entry))
+        (self.queue_key, self.app_key, self.op, self.qlist_words, self.start_sequence,
+         self.start_lease) = QUEUE_OP_BODY.unpack(entry[4])
 
 
 class JournalOpRecord(JournalRecord):
@@ -99,21 +105,18 @@ class JournalOpRecord(JournalRecord):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        (_, _, _, self.kind, self.op, self.inner_sequence, self.node, self.inner_lease, self.data_dwords,
-         self.qlist_words, _) = JOURNAL_OP.unpack(_raw(entry))
+        (self.kind, self.op, self.inner_sequence, self.node, self.inner_lease, self.data_dwords,
+         self.qlist_words) = JOURNAL_OP_BODY.unpack(entry[4])
 
 
-_TYPES: dict[int, type[JournalRecord]] = {1: MessageRecord, 2: ConfirmRecord, 3: DeletionRecord, 4: QueueOpRecord,
-                                          5: JournalOpRecord}
-
-
-def _raw(entry: Entry) -> bytes:
-    return RECORD.pack(*entry[1:], MAGIC)
+_TYPES: dict[int, type[JournalRecord]] = {
+    RecordType.MESSAGE: MessageRecord, RecordType.CONFIRM: ConfirmRecord, RecordType.DELETION: DeletionRecord,
+    RecordType.QUEUE_OP: QueueOpRecord, RecordType.JOURNAL_OP: JournalOpRecord}
 
 
 def view(entry: Entry) -> JournalRecord:
     """The record of an entry of a scan."""
-    return _TYPES.get(entry[1] >> 60, JournalRecord)(entry)
+    return _TYPES.get(entry[1] >> TYPE_SHIFT, JournalRecord)(entry)
 
 
 def records(scan: JournalScan) -> Iterator[JournalRecord]:

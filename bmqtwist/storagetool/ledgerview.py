@@ -9,7 +9,8 @@ from typing import Any
 
 from bmqtwist.storage.ledger_format import LedgerContents, read_ledger
 from bmqtwist.storagetool.selection import Range
-from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
+from bmqtwist.wire import layout
+from bmqtwist.wire.cluster_events import CLUSTER_STATE_HEADER_BYTES, ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
     AppIdInfo,
     LeaderAdvisory,
@@ -18,7 +19,6 @@ from bmqtwist.wire.cluster_schema import (
     QueueUnAssignmentAdvisory,
     QueueUpdateAdvisory,
 )
-from bmqtwist.wire.fast import CLUSTER_STATE_HEADER, WORDS_MASK
 from bmqtwist.wire.fields import fields_of
 
 TYPES = ("snapshot", "update", "commit", "ack")
@@ -79,8 +79,8 @@ def open_ledger(data: bytes) -> Ledger:
     contents = read_ledger(data)
     entries = []
     for offset, record in contents.records:
-        sizes, words, *_ = CLUSTER_STATE_HEADER.unpack_from(data, offset)
-        entries.append(LedgerEntry(offset, sizes >> 4, words & WORDS_MASK, record))
+        header = layout.CLUSTER_STATE_HEADER.parse(data[offset:offset + CLUSTER_STATE_HEADER_BYTES])
+        entries.append(LedgerEntry(offset, header.header_words, header.body_words, record))
     tail = data[contents.end:]
     return Ledger(contents, entries, len(tail) if tail and not any(tail) else 0)
 

@@ -9,14 +9,8 @@ from typing import Any
 
 from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage.journal import check_file_header
-from bmqtwist.storage.records import (
-    DATA_FILE_HEADER,
-    FILE_HEADER,
-    JOURNAL_FILE_HEADER,
-    FileType,
-    QueueOp,
-    SyncPoint,
-)
+from bmqtwist.storage.layout import DATA_FILE_HEADER, FILE_HEADER, JOURNAL_FILE_HEADER
+from bmqtwist.storage.records import FileType, QueueOp, SyncPoint
 from bmqtwist.storagetool.fields import (
     NOT_APPLICABLE,
     NULL_TEXT,
@@ -45,6 +39,7 @@ from bmqtwist.storagetool.selection import (
     stories,
     type_of,
 )
+from bmqtwist.wire.declare import Layout
 
 Read = Callable[[int, int], bytes]
 _OPS = {QueueOp.PURGE: "purge", QueueOp.CREATION: "creation", QueueOp.DELETION: "deletion",
@@ -160,27 +155,26 @@ def file_header_fields(read: Read) -> Fields:
     data = read(0, FILE_HEADER.size)
     if len(data) < FILE_HEADER.size:
         return [("Problem", "the file ends within its header")]
-    _, _, version, kind, partition_id = FILE_HEADER.unpack(data)
-    number = kind & 0x7F
-    name = FileType(number).name if number in set(FileType) else f"UNKNOWN ({number})"
-    found: Fields = [("Protocol Version", version >> 6), ("Bitness", 64 if kind >> 7 else 32), ("FileType", name),
-                     ("HeaderWords", version & 0x3F), ("PartitionId", partition_id)]
-    wrong = check_file_header(data, FileType(number), None) if number in set(FileType) else None
+    header = FILE_HEADER.parse(data)
+    known = header.type in set(FileType)
+    name = FileType(header.type).name if known else f"UNKNOWN ({header.type})"
+    found: Fields = [("Protocol Version", header.version), ("Bitness", 64 if header.wide else 32), ("FileType", name),
+                     ("HeaderWords", header.header_words), ("PartitionId", header.partition_id)]
+    wrong = check_file_header(data, FileType(header.type), None) if known else None
     return [*found, ("Problem", wrong)] if wrong else found
 
 
 def journal_header_fields(read: Read, at_mark: JournalOpRecord | None) -> Fields:
     """The journal's own header, with the sync point it points at."""
-    data = read(FILE_HEADER.size, JOURNAL_FILE_HEADER.size)
-    header, record, mark = (JOURNAL_FILE_HEADER.unpack(data) if len(data) == JOURNAL_FILE_HEADER.size
-                            else (0, 0, 0))
+    header = JOURNAL_FILE_HEADER.parse(_padded(read, JOURNAL_FILE_HEADER))
     values: list[object] = [NOT_APPLICABLE] * 7
     if at_mark is not None:
         values = [SyncPoint(at_mark.kind).name if at_mark.kind in set(SyncPoint) else at_mark.kind, at_mark.node,
                   at_mark.inner_lease, at_mark.inner_sequence, at_mark.data_dwords, timestamp(at_mark.wall),
                   at_mark.wall]
     names = ("type", "primaryNodeId", "primaryLeaseId", "sequenceNumber", "dataFileOffset", "timestamp", "epoch")
-    return [("HeaderWords", header), ("RecordWords", record), ("First SyncPointRecord offset words", mark),
+    return [("HeaderWords", header.header_words), ("RecordWords", header.record_words),
+            ("First SyncPointRecord offset words", header.mark),
             *((f"First SyncPointRecord {name}", value) for name, value in zip(names, values, strict=True))]
 
 
@@ -203,9 +197,14 @@ def end_fields(summary: Summary) -> Fields:
 
 def data_header_fields(read: Read) -> Fields:
     """The DATA file's own header."""
-    data = read(FILE_HEADER.size, DATA_FILE_HEADER.size)
-    words, key = DATA_FILE_HEADER.unpack(data) if len(data) == DATA_FILE_HEADER.size else (0, NULL_KEY)
-    return [("HeaderWords", words), ("FileId (FileKey)", hex_key(key))]
+    header = DATA_FILE_HEADER.parse(_padded(read, DATA_FILE_HEADER))
+    return [("HeaderWords", header.header_words), ("FileId (FileKey)", hex_key(header.file_key))]
+
+
+def _padded(read: Read, declared: Layout) -> bytes:
+    """The second header of a file; zeros if the file ends before it does."""
+    data = read(FILE_HEADER.size, declared.size)
+    return data if len(data) == declared.size else bytes(declared.size)
 
 
 @dataclass(slots=True)

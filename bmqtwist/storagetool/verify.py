@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 from bmqtwist.ids import NULL_GUID, NULL_KEY
-from bmqtwist.storage.datacheck import check_messages
+from bmqtwist.storage.datacheck import DATA_RECORD_BYTES_MIN, check_messages
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
+    DATA_HEADER,
+    DATA_WORDS_MASK,
     ConfirmReason,
     DeletionReason,
     FileType,
@@ -40,6 +42,7 @@ from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding, SetView,
 CLOCK_STEP_SECONDS = 60  # a timestamp may lie so far before that of an earlier record: clocks are adjusted
 LISTED_MAX = 10  # GUIDs or offsets named in one finding
 _QLIST_BYTES_MAX = 64 << 20
+_WINDOW_BYTES = 1 << 20  # of DATA read at a time
 
 
 def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None,
@@ -58,7 +61,7 @@ def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None,
               if written and text.endswith(UNFINISHED) else Finding(severity, text)
               for text in recovered.alarms if not absent or not text.startswith(absent)]
     found += [Finding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
-              for queue in recovered.queues.values() if not queue.in_ledger]
+              for queue in recovered.queues.values() if queue.key in recovered.unlisted]
     checks = _Checks(view, recovered)
     checks.journal()
     checks.data()
@@ -192,12 +195,12 @@ class _Checks:
         offset, length = DATA_HEADER_BYTES, self.view.lengths()[1]
         base, window = 0, b""
         while offset < length:
-            if not base <= offset <= base + len(window) - 4:
-                base, window = offset, self.view.read_data(offset, 1 << 20)
-                if len(window) < 4:
+            if not base <= offset <= base + len(window) - DATA_HEADER.size:
+                base, window = offset, self.view.read_data(offset, _WINDOW_BYTES)
+                if len(window) < DATA_HEADER.size:
                     return
-            size = (int.from_bytes(window[offset - base:offset - base + 4], "big") & 0x1FFFFFFF) << 2
-            if size < 16 or size & 7 or offset + size > length:
+            size = (DATA_HEADER.unpack_from(window, offset - base)[0] & DATA_WORDS_MASK) << 2
+            if size < DATA_RECORD_BYTES_MIN or size & 7 or offset + size > length:
                 return
             yield offset, size
             offset += size

@@ -119,8 +119,8 @@ class Broker:
         """A session of `bmqtwist.sdk.blazingmq` with this broker; options as of that. It has threads, so the broker's
         clock runs with the machine's from now on."""
         from bmqtwist.sdk import blazingmq as official
-        pump = partial(self._threaded_pump, name=name)
-        made = type("Session", (official.Session,), {"_make_pump": staticmethod(pump)})
+        pump = partial(self._threaded_transport, name=name)
+        made = type("Session", (official.Session,), {"_make_transport": staticmethod(pump)})
         return made(on_session_event, on_message, **options)  # type: ignore[no-any-return]
 
     def connector(self, name: str = "") -> aio.Connector:
@@ -144,10 +144,10 @@ class Broker:
 
     def pump(self, name: str = "") -> PumpFactory:
         """What `bmqtwist.sdk.simple.Session(pump=...)` wants. `name`: as of `connect`."""
-        from bmqtwist.testing.pump import MemoryPump
-        return partial(MemoryPump, self._host, name)
+        from bmqtwist.testing.transport import MemoryTransport
+        return partial(MemoryTransport, self._host, name)
 
-    def _threaded_pump(self, *arguments: Any, name: str = "") -> Pump:
+    def _threaded_transport(self, *arguments: Any, name: str = "") -> Pump:
         self.clock.follow_machine()
         return self.pump(name)(*arguments)
 
@@ -174,7 +174,8 @@ class Broker:
         with contextlib.ExitStack() as stack:
             for front, changes in ((aio.Session, {"connect": self.connector()}), (simple.Session, {"pump": self.pump()})):
                 stack.enter_context(mock.patch.dict(front.__init__.__kwdefaults__, changes))
-            stack.enter_context(mock.patch.object(official.Session, "_make_pump", staticmethod(self._threaded_pump)))
+            stack.enter_context(mock.patch.object(official.Session, "_make_transport",
+                                                  staticmethod(self._threaded_transport)))
             stack.enter_context(mock.patch.object(tx.Session, "_hostname_endpoint", endpoint))
             yield self
 

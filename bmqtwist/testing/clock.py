@@ -1,4 +1,5 @@
-"""The clock of an in-process broker: it stands still, follows another clock, and jumps when told to."""
+"""Clocks of brokers in this process: one that stands still, follows another one and jumps when told to; and what a node
+in simulated time is told."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import time
 from collections.abc import Callable
 
 START_S = 1000.0  # what a new clock shows
+WALL_S = 1_790_000_000.0  # seconds since the epoch at the moment 0 of a simulated clock
 
 
 class Clock:
@@ -44,3 +46,19 @@ class Clock:
         """Run with the machine's monotonic clock from now on, unless it does already."""
         if not self.real:
             self.follow(time.monotonic, True)
+
+
+class SimulatedClock:
+    """`node.clock.Clock` of a node whose time is what `moment` says."""
+
+    def __init__(self, moment: Callable[[], float], wall_offset: float = WALL_S) -> None:
+        self.now, self.wall_offset = moment, wall_offset
+        self._asked = 0
+
+    def timer_ns(self) -> int:
+        """Nanoseconds; a real timer never shows the same twice either."""
+        self._asked += 1
+        return int(self.now() * 1e9) + self._asked
+
+    def sleep(self, seconds: float) -> None:
+        """There is no thread to hold up."""

@@ -1,6 +1,6 @@
 """What runs an in-process broker: its clock and timers, its connections, its lives, and who is to be woken.
 
-From links: `run` after each change, `at`, `note`, `forget`. From the ends of connections (`aio`, `tx`, `pump`, `port`):
+From links: `run` after each change, `at`, `note`, `forget`. From the ends of connections (`aio`, `tx`, `transport`, `port`):
 `connect`, the drivers of event loops, `jump`. Everything is done with `lock` held, in whoever's thread it is.
 """
 
@@ -19,7 +19,7 @@ from bmqtwist.testing.config import DomainTable, broker_config, clusters_config,
 from bmqtwist.testing.events import Note
 from bmqtwist.testing.faults import Fault, Faults
 from bmqtwist.testing.link import Link, Sink
-from bmqtwist.testing.node import Node
+from bmqtwist.testing.node import MemoryNode
 from bmqtwist.testing.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Host:
         self._names: dict[str, str] = {}
         self._ports = 0
         self._running = False
-        self.node = Node(_default_configuration, lambda _: self.table, observed=False)
+        self.node = MemoryNode(_default_configuration, lambda _: self.table, observed=False)
         self.start()
 
     # -- life -------------------------------------------------------------------------------------------------------

@@ -150,8 +150,7 @@ class Link:
         """Let go of what need not be held any more."""
         now = self._host.node.now
         if self.to_client.release(now) and not self.to_client.held_bytes and not self.closed:
-            self.session.lagging = False
-            self.session.resume()
+            self._host.node.broker.drained(self.session)
             self._host.node.due = True
             self.read(True)
         if self.to_broker.release(now):
@@ -226,7 +225,7 @@ class Link:
 
     def _receive(self, data: bytes) -> None:
         node = self._host.node
-        self.session.receive(data, node.now, node.broker.wall(node.now))
+        node.broker.received(self.session, data, node.now)
         node.due = True
 
     # -- refusals ---------------------------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ class Link:
 
     def _end_of_session(self) -> None:
         node = self._host.node
-        self.session.lost(node.now, node.broker.wall(node.now))
+        node.broker.lost(self.session, node.now)
         node.due = True
 
     def _gone(self, reason: str) -> None:

@@ -1,7 +1,7 @@
 """One broker after another over a disk in memory: no sockets, files, threads or clock of its own.
 
-The composition is that of `daemon/service.py`, with a shell that performs at once. `run` lets the broker work until
-nothing moves any more; what has not been said by then will not be said by waiting.
+The node is that of `daemon.assemble`, with a performer that performs at once. `run` lets the broker work until nothing
+moves any more; what has not been said by then will not be said by waiting.
 """
 
 from __future__ import annotations
@@ -11,26 +11,18 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from bmqtwist.cluster.log_events import FileJob
-from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import Configuration
-from bmqtwist.config.clusters import ClusterDefinition
-from bmqtwist.config.provider import DomainProvider, DomainSource
-from bmqtwist.daemon.housekeeping import Watch
-from bmqtwist.daemon.preflight import find_class
+from bmqtwist.config.provider import DomainSource
+from bmqtwist.daemon.assemble import Node, assemble
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.node.broker import Broker, Identity
-from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import ListReport
-from bmqtwist.security.authenticators import build_security
-from bmqtwist.storage.fileset import FileSets
-from bmqtwist.storage.ledger_file import DiskLedgerFile
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition
-from bmqtwist.storage.store import File, FileSizes
+from bmqtwist.testing.clock import SimulatedClock
 
-WALL = 1_790_000_000.0  # seconds since the epoch at the moment 0 of a node's clock
 ROUNDS_MAX = 100_000  # turns without an end are a bug
 STOP_SECONDS_MAX = 600.0  # a graceful stop that takes longer is a bug
 
@@ -49,10 +41,10 @@ class Wire(Protocol):
         """The broker goes on reading, or stops."""
 
 
-class NodeShell:
+class ImmediatePerformer:
     """node.broker.Performer that performs at once, or as soon as the node lets it."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: MemoryNode) -> None:
         self._node = node
 
     def turn_due(self) -> None:
@@ -81,7 +73,7 @@ class NodeShell:
         """A judgement that comes in the next round."""
         def judged() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
-            session.authenticated(effect.token, outcome, self._node.now, self._node.broker.wall(self._node.now))
+            self._node.broker.judged(session, effect.token, outcome, self._node.now)
         self._node.later.append(judged)
 
     def write(self, session: Session, parts: list[bytes]) -> int:
@@ -108,13 +100,14 @@ class NodeShell:
         return f"/tmp/dump{len(self._node.dumps)}"
 
 
-class Node:
+class MemoryNode:
     """A broker that can be stopped, crashed and started again. `now` (seconds) is whoever runs it to set.
 
     `observed`: there are statistics from the start; without it, from the first admin command on.
     """
 
-    broker: Broker
+    assembled: Node  # the present life
+    broker: Broker  # of it
 
     def __init__(self, configure: Callable[[], Configuration], domains: Callable[[Configuration], DomainSource],
                  observed: bool = True) -> None:
@@ -125,73 +118,28 @@ class Node:
         self.due = False  # a turn
         self.syncs: list[Callable[[], None]] = []
         self.later: list[Callable[[], None]] = []
+        self._clock = SimulatedClock(lambda: self.now)
         self._stalled = False
-        self._locks: list[File] = []
-        self._timer = self._lives = 0
+        self._lives = 0
 
     # -- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Build a broker over the files as they are and let it recover."""
         self.due = self._stalled = False
-        self.syncs, self.later, self._locks = [], [], []
+        self.syncs, self.later = [], []
         configuration = self._configure()
         client_id = (int.from_bytes(b"broker", "big") + self._lives).to_bytes(6, "big")  # GUIDs are of one life only
         self._lives += 1
-        identity = Identity("bmqbrkr", 1, "n1", client_id, self.now, WALL + self.now)
-        security = build_security(configuration.app, self.report, lambda seconds: None, find_class)
-        provider = DomainProvider(self._domains(configuration), configuration.app.bmqconf_config.cache_ttl_seconds,
-                                  self.report)
-        self.broker = Broker(configuration, identity, self.report, security, provider, NodeShell(self))
-        self.broker.admin = self._first_command
-        for definition in configuration.clusters.my_clusters:
-            self._open_cluster(definition, configuration.self_nodes[definition.name])
-        self.broker.start(self.now)
-        Watch(self.broker).start(self.now)
+        identity = Identity("bmqbrkr", 1, "n1", client_id, self.now, self.now + self._clock.wall_offset)
+        self.assembled = node = assemble(configuration, self._domains(configuration), self.disk, self._clock,
+                                         ImmediatePerformer(self), identity, self.report)
+        self.broker = node.broker
+        node.open()
         if self._observed:
-            self._observe()
+            node.observe()
+        node.start()
         self.run()
-
-    def _first_command(self, command: str, source: str) -> str:
-        self._observe()
-        return self.broker.admin(command, source)
-
-    def _observe(self) -> None:
-        from bmqtwist.admin.executor import AdminExecutor
-        from bmqtwist.monitor import snapshots  # a quarter of all imports, and most tests need none of it
-        from bmqtwist.monitor.statistics import Statistics
-        stats = self.broker.configuration.app.stats
-        statistics = Statistics(self.now, stats.snapshot_interval, stats.printer.print_interval)
-        self.broker.admin = AdminExecutor(self.broker, statistics, self._turn_due).execute
-        if statistics.enabled:
-            self.broker.timers.every(self.now, max(stats.snapshot_interval, statistics.step_seconds),
-                                     lambda now: statistics.sample(now, snapshots.sources(self.broker)))
-
-    def _turn_due(self) -> None:
-        self.due = True
-
-    def _timer_ns(self) -> int:
-        self._timer += 1  # a real timer never shows the same twice
-        return int(self.now * 1e9) + self._timer
-
-    def _open_cluster(self, definition: ClusterDefinition, node_id: int) -> None:
-        wall = int(WALL + self.now)
-        config, extension = definition.partition_config, self.broker.configuration.extension
-        self._locks.append(self.disk.lock(config.location))
-        ledger_file = DiskLedgerFile(self.disk, config.location)
-        ledger_file.open()
-        sizes = FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
-        files = []
-        for index in range(config.num_partitions):
-            each = FileSets(self.disk, config.location, config.archive_location, index, sizes,
-                            config.max_archived_file_sets, config.preallocate)
-            each.open(wall)
-            files.append(each)
-        cluster = Cluster(definition, node_id, self.broker, self.report, self._timer_ns)
-        log = MetadataLog(node_id, cluster.node_name, (node_id,), config.max_csl_file_size)
-        metadata = ClusterMetadata(log, ledger_file, self.report)
-        cluster.start(metadata, list(files), extension.durability, extension.payload_cache_bytes, wall)
-        self.broker.add_cluster(cluster)
 
     def stop(self) -> None:
         """The graceful stop, as long as it takes on the node's clock."""
@@ -206,9 +154,7 @@ class Node:
             session.now, session.wall = self.now, self.broker.wall(self.now)
             session.leave()
         self.run()
-        self.broker.close(self.now)
-        for lock in self._locks:
-            lock.close()
+        self.assembled.close()
 
     def crash(self) -> None:
         """kill -9: what was written is there, nothing else happens any more."""

@@ -9,11 +9,12 @@ from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
 from bmqtwist.queue.app import App
 from bmqtwist.queue.domain import Domain
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.sdk.message import typed
 from bmqtwist.storage.message import Message
 from bmqtwist.testing.events import Content
-from bmqtwist.testing.node import Node
+from bmqtwist.testing.node import MemoryNode
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
 from bmqtwist.wire.checksum import crc32c
@@ -39,7 +40,7 @@ class Stored(Content):
         return f"stored    {self.uri} {self._name} {self.content}"
 
 
-def find_queue(node: Node, uri: str, create: bool) -> tuple[QueueUri, Queue | None]:
+def find_queue(node: MemoryNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
     """A queue by its URI; LocalError if its domain does not exist, None if it does not (unless `create`)."""
     parsed, broker = parse_uri(uri), node.broker
     broker.now = node.now
@@ -53,9 +54,10 @@ def find_queue(node: Node, uri: str, create: bool) -> tuple[QueueUri, Queue | No
     return parsed, queue
 
 
-def _created(node: Node, domain: Domain, uri: QueueUri) -> Queue:
-    answers: list[Queue | Refused] = []
-    node.broker.clusters[domain.cluster].create_queue(domain, uri.canonical, node.broker.wall(node.now), answers.append)
+def _created(node: MemoryNode, domain: Domain, uri: QueueUri) -> RootQueue:
+    answers: list[RootQueue | Refused] = []
+    node.broker.clusters[domain.cluster].create_queue(domain, uri.canonical, node.now, node.broker.wall(node.now),
+                                                      answers.append)
     node.due = True
     node.run()
     if not answers:
@@ -65,7 +67,7 @@ def _created(node: Node, domain: Domain, uri: QueueUri) -> Queue:
     return answers[0]
 
 
-def put(node: Node, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
+def put(node: MemoryNode, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
         types: Mapping[str, PropertyType] | None, compress: bool) -> Content:
     """Post a message in nobody's name; LocalError if it is not taken."""
     parsed, queue = find_queue(node, uri, True)
@@ -77,8 +79,9 @@ def put(node: Node, uri: str, guid: bytes, payload: bytes, values: Mapping[str, 
     data, compression = close_data(area, payload, True, compress)
     schema_id = SCHEMA_ANONYMOUS if area else 0
     now = node.now
-    refused = queue.post(None, guid, 0, False, data, bool(area), compression, schema_id,  # type: ignore[arg-type]
-                         crc32c(data), b"", now, node.broker.wall(now))
+    wall = node.broker.wall(now)
+    message = Message(guid, data, b"", bool(area), compression, schema_id, crc32c(data), now, wall)
+    refused = queue.post(Put(None, message, 0, False), now, wall)
     if refused:
         raise LocalError(f"{uri} does not take the message: {AckStatus(refused).name}")
     node.due = True
@@ -86,7 +89,7 @@ def put(node: Node, uri: str, guid: bytes, payload: bytes, values: Mapping[str, 
                    compression=compression, schema_id=schema_id)
 
 
-def messages(node: Node, uri: str, began: float) -> list[Stored]:
+def messages(node: MemoryNode, uri: str, began: float) -> list[Stored]:
     """What is outstanding in a queue, or for the app that the URI names, oldest first."""
     parsed, queue = find_queue(node, uri, False)
     if queue is None:
@@ -103,7 +106,7 @@ def messages(node: Node, uri: str, began: float) -> list[Stored]:
             for message in list(queue.messages.values()) if app is None or message.pending & app.bit]
 
 
-def drain(node: Node, uri: str, began: float) -> list[Stored]:
+def drain(node: MemoryNode, uri: str, began: float) -> list[Stored]:
     """Take what `messages` shows out of the queue; LocalError for a broadcast queue, which keeps nothing."""
     found = messages(node, uri, began)
     parsed, queue = find_queue(node, uri, False)
@@ -115,7 +118,7 @@ def drain(node: Node, uri: str, began: float) -> list[Stored]:
     return found
 
 
-def _app(queue: Queue, uri: QueueUri) -> App | None:
+def _app(queue: RootQueue, uri: QueueUri) -> App | None:
     if not uri.app_id:
         return None
     app = queue.apps.get(uri.app_id)
@@ -124,7 +127,7 @@ def _app(queue: Queue, uri: QueueUri) -> App | None:
     return app
 
 
-def _stored(queue: Queue, message: Message, began: float, held_by: tuple[str, ...]) -> Stored:
+def _stored(queue: RootQueue, message: Message, began: float, held_by: tuple[str, ...]) -> Stored:
     pending = [app for app in queue.active if message.pending & app.bit]
     left = [each for app in pending if (each := queue.attempts_left(app, message)) is not None]
     return Stored(time=message.arrived - began, uri=queue.uri, guid=message.guid, data=queue.payload(message),

@@ -11,28 +11,23 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire import ber
+from bmqtwist.wire import ber, layout
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.cluster_schema import ClusterMessage
-from bmqtwist.wire.fast import (
-    CLUSTER_STATE_HEADER,
-    CLUSTER_STATE_HEADER_BYTES,
-    CLUSTER_STATE_HEADER_WORDS,
-    PAD4,
-    RECEIPT,
-    RECEIPT_BYTES,
-    RECOVERY_HEADER,
-    RECOVERY_HEADER_BYTES,
-    STORAGE_HEADER,
-    STORAGE_HEADER_BYTES,
-    STORAGE_VERSION_AND_WORDS,
-    WORDS_MASK,
-    EventType,
-    event_header,
-)
+from bmqtwist.wire.fast import PAD4, EventType, event_header
 
 JOURNAL_RECORD_BYTES = 60
-_STORAGE_WORDS_MASK = (1 << 27) - 1
+CLUSTER_STATE_HEADER_BYTES = layout.CLUSTER_STATE_HEADER.size
+_STORAGE = layout.STORAGE_HEADER.struct  # flags and words; version and header words; type; partition; journal words
+_STORAGE_FLAGS_SHIFT = layout.STORAGE_HEADER.shift("flags")
+_STORAGE_WORDS_MASK = layout.STORAGE_HEADER.mask("words")
+_STORAGE_HEADER_WORDS_MASK = layout.STORAGE_HEADER.mask("header_words")
+_STORAGE_VERSION_AND_WORDS = layout.STORAGE_HEADER.word(version=1, header_words=layout.STORAGE_HEADER.words)
+_RECEIPT = layout.RECEIPT.struct
+_CLUSTER_STATE = layout.CLUSTER_STATE_HEADER.struct  # header words and type; body words; term; sequence number; time
+_LEDGER_HEADER_WORDS_SHIFT = layout.CLUSTER_STATE_HEADER.shift("header_words")
+_LEDGER_TYPE_MASK = layout.CLUSTER_STATE_HEADER.mask("type")
+_LEDGER_BODY_WORDS_MASK = layout.CLUSTER_STATE_HEADER.mask("body_words")
 _CRC_BYTES = 4
 
 
@@ -116,18 +111,19 @@ def decode_storage(buffer: bytes, start: int, end: int) -> tuple[list[StorageMes
     found: list[StorageMessage] = []
     pos = start
     while pos < end:
-        if end - pos < STORAGE_HEADER_BYTES:
+        if end - pos < layout.STORAGE_HEADER.size:
             return found, PeerError("message cut short", "STORAGE", pos)
-        first, version, kind, partition_id, journal_words = STORAGE_HEADER.unpack_from(buffer, pos)
+        first, version, kind, partition_id, journal_words = _STORAGE.unpack_from(buffer, pos)
         stop = pos + (first & _STORAGE_WORDS_MASK) * 4
-        record = pos + (version & 0xF) * 4
+        header_words = version & _STORAGE_HEADER_WORDS_MASK
+        record = pos + header_words * 4
         payload = record + JOURNAL_RECORD_BYTES
-        if version & 0xF < 3 or payload > stop or stop > end:
+        if header_words < layout.STORAGE_HEADER.words or payload > stop or stop > end:
             return found, PeerError("sizes do not fit the event", "STORAGE", pos)
         if kind not in _STORAGE_TYPES:
             return found, PeerError(f"unknown type {kind}", "STORAGE", pos + 5)
         found.append(StorageMessage(_STORAGE_TYPES[kind], partition_id, journal_words, buffer[record:payload],
-                                    buffer[payload:stop], first >> 27))
+                                    buffer[payload:stop], first >> _STORAGE_FLAGS_SHIFT))
         pos = stop
     return found, None if found else PeerError("no messages", "STORAGE", start)
 
@@ -139,9 +135,9 @@ def encode_storage(messages: Sequence[StorageMessage], kind: EventType = EventTy
     """One STORAGE or PARTITION_SYNC event."""
     parts: list[bytes] = []
     for each in messages:
-        words = (STORAGE_HEADER_BYTES + len(each.record) + len(each.payload)) // 4
-        parts += (STORAGE_HEADER.pack(each.flags << 27 | words, STORAGE_VERSION_AND_WORDS, each.type,
-                                      each.partition_id, each.journal_words), each.record, each.payload)
+        words = (layout.STORAGE_HEADER.size + len(each.record) + len(each.payload)) // 4
+        parts += (_STORAGE.pack(each.flags << _STORAGE_FLAGS_SHIFT | words, _STORAGE_VERSION_AND_WORDS, each.type,
+                                each.partition_id, each.journal_words), each.record, each.payload)
     return _event(kind, parts)
 
 
@@ -150,20 +146,18 @@ def decode_recovery(buffer: bytes, start: int, end: int) -> tuple[list[RecoveryC
     found: list[RecoveryChunk] = []
     pos = start
     while pos < end:
-        if end - pos < RECOVERY_HEADER_BYTES:
+        if end - pos < layout.RECOVERY_HEADER.size:
             return found, PeerError("message cut short", "RECOVERY", pos)
-        first, _, sizes, partition_id, number, digest = RECOVERY_HEADER.unpack_from(buffer, pos)
-        stop = pos + (first & WORDS_MASK) * 4
-        data = pos + (sizes >> 4) * 4
-        if sizes >> 4 < 7 or data > stop or stop > end:
+        header = layout.RECOVERY_HEADER.parse(buffer[pos:pos + layout.RECOVERY_HEADER.size])
+        data, stop = pos + header.header_words * 4, pos + header.words * 4
+        if header.header_words < layout.RECOVERY_HEADER.words or data > stop or stop > end:
             return found, PeerError("sizes do not fit the event", "RECOVERY", pos)
-        if sizes & 0xF not in _RECOVERY_FILES:
-            return found, PeerError(f"unknown file {sizes & 0xF}", "RECOVERY", pos + 5)
-        final = bool(first >> 31)
-        if data == stop and not final:
+        if header.file not in _RECOVERY_FILES:
+            return found, PeerError(f"unknown file {header.file}", "RECOVERY", pos + layout.RECOVERY_HEADER.offset("file"))
+        if data == stop and not header.final:
             return found, PeerError("empty chunk that is not the last", "RECOVERY", pos)
-        found.append(RecoveryChunk(_RECOVERY_FILES[sizes & 0xF], partition_id, number, digest, buffer[data:stop],
-                                   final))
+        found.append(RecoveryChunk(_RECOVERY_FILES[header.file], header.partition_id, header.number, header.digest,
+                                   buffer[data:stop], bool(header.final)))
         pos = stop
     return found, None if found else PeerError("no messages", "RECOVERY", start)
 
@@ -175,23 +169,24 @@ def encode_recovery(chunks: Iterable[RecoveryChunk]) -> bytes:
     """One RECOVERY event."""
     parts: list[bytes] = []
     for each in chunks:
-        words = (RECOVERY_HEADER_BYTES + len(each.data)) // 4
-        parts += (RECOVERY_HEADER.pack(each.final << 31 | words, 0, 7 << 4 | each.file, each.partition_id, each.number,
-                                       each.digest), each.data)
+        words = (layout.RECOVERY_HEADER.size + len(each.data)) // 4
+        parts += (layout.RECOVERY_HEADER.build(
+            final=each.final, words=words, header_words=layout.RECOVERY_HEADER.words, file=each.file,
+            partition_id=each.partition_id, number=each.number, digest=each.digest), each.data)
     return _event(EventType.RECOVERY, parts)
 
 
 def decode_receipt(buffer: bytes, start: int, end: int) -> tuple[list[Receipt], PeerError | None]:
     """The receipt of a REPLICATION_RECEIPT event whose body is buffer[start:end]; at most one."""
-    if end - start < RECEIPT_BYTES:
+    if end - start < _RECEIPT.size:
         return [], PeerError("event cut short", "REPLICATION_RECEIPT", start)
-    return [Receipt(*RECEIPT.unpack_from(buffer, start))], None
+    return [Receipt(*_RECEIPT.unpack_from(buffer, start))], None
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
     """One REPLICATION_RECEIPT event."""
-    body = RECEIPT.pack(receipt.partition_id, receipt.sequence_number, receipt.lease)
-    return event_header(EventType.REPLICATION_RECEIPT, RECEIPT_BYTES) + body
+    body = _RECEIPT.pack(receipt.partition_id, receipt.sequence_number, receipt.lease)
+    return event_header(EventType.REPLICATION_RECEIPT, len(body)) + body
 
 
 def decode_cluster_state(buffer: bytes, start: int, end: int) -> tuple[list[ClusterStateRecord], PeerError | None]:
@@ -210,19 +205,26 @@ def decode_cluster_state(buffer: bytes, start: int, end: int) -> tuple[list[Clus
 def read_cluster_state_record(buffer: bytes, pos: int, end: int) -> tuple[ClusterStateRecord, int]:
     """The record at `pos` and the position after it."""
     if end - pos < CLUSTER_STATE_HEADER_BYTES:
+        raise PeerError("record header cut short", "CLUSTER_STATE", pos)
+    sizes, words, term, sequence_number, timestamp = _CLUSTER_STATE.unpack_from(buffer, pos)
+    header_words = sizes >> _LEDGER_HEADER_WORDS_SHIFT
+    body = pos + header_words * 4
+    stop = body + (words & _LEDGER_BODY_WORDS_MASK) * 4
+    if stop > end:
         raise PeerError("record cut short", "CLUSTER_STATE", pos)
-    sizes, words, term, sequence_number, timestamp = CLUSTER_STATE_HEADER.unpack_from(buffer, pos)
-    body = pos + (sizes >> 4) * 4
-    stop = body + (words & WORDS_MASK) * 4
-    if sizes >> 4 < CLUSTER_STATE_HEADER_WORDS or stop > end or stop - body <= _CRC_BYTES:
+    if header_words < layout.CLUSTER_STATE_HEADER.words or stop - body <= _CRC_BYTES:
         raise PeerError("sizes do not fit", "CLUSTER_STATE", pos)
-    kind = _LEDGER_TYPES.get(sizes & 0xF)
+    kind = _LEDGER_TYPES.get(sizes & _LEDGER_TYPE_MASK)
     if kind is None:
-        raise PeerError(f"unknown type {sizes & 0xF}", "CLUSTER_STATE", pos)
+        raise PeerError(f"unknown type {sizes & _LEDGER_TYPE_MASK}", "CLUSTER_STATE", pos)
     crc_at = stop - _CRC_BYTES
-    if crc32c(buffer[pos:crc_at]) != int.from_bytes(buffer[crc_at:stop], "big"):
+    record = buffer[pos:crc_at]
+    if crc32c(record) != int.from_bytes(buffer[crc_at:stop], "big"):
         raise PeerError("wrong checksum", "CLUSTER_STATE", crc_at)
-    message = ber.decode(ClusterMessage, buffer[:crc_at], body)
+    try:
+        message = ber.decode(ClusterMessage, record, body - pos)
+    except PeerError as error:
+        raise PeerError(error.reason, error.field, pos + error.offset) from None
     return ClusterStateRecord(kind, term, sequence_number, timestamp, message), stop
 
 
@@ -234,8 +236,8 @@ def encode_cluster_state_record(record: ClusterStateRecord) -> bytes:
     raw = ber.encode(record.message)
     body = raw + PAD4[len(raw) & 3]
     words = (len(body) + _CRC_BYTES) // 4
-    head = CLUSTER_STATE_HEADER.pack(CLUSTER_STATE_HEADER_WORDS << 4 | record.type, words, record.term,
-                                     record.sequence_number, record.timestamp)
+    sizes = layout.CLUSTER_STATE_HEADER.words << _LEDGER_HEADER_WORDS_SHIFT | record.type
+    head = _CLUSTER_STATE.pack(sizes, words, record.term, record.sequence_number, record.timestamp)
     return head + body + crc32c(head + body).to_bytes(_CRC_BYTES, "big")
 
 

@@ -1,6 +1,8 @@
-"""Precompiled codecs of the hot headers. `layout.py` draws and declares the same bytes; a test keeps both equal.
+"""What the hot paths of broker and client read and write headers with, derived from the declarations of `layout.py`.
 
-Queue ids are handled unsigned everywhere: the 32 bits of openQueue's qId are those of the data headers.
+A struct gives one value for each number of a header; where a number holds several fields, the constants beside the
+struct tell them apart. Queue ids are handled unsigned everywhere: the 32 bits of openQueue's qId are those of the data
+headers.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
+
+from bmqtwist.wire import layout
 
 
 class EventType(IntEnum):
@@ -33,13 +37,11 @@ class EventType(IntEnum):
 
 # -- events ------------------------------------------------------------------------------------------------------
 
-EVENT_HEADER = Struct(">IBBBB")  # length, version << 6 | type, header words, type specific, reserved
-EVENT_HEADER_BYTES = 8
-EVENT_HEADER_WORDS = 2
-EVENT_VERSION = 1 << 6  # protocol version 1 in its place beside the event type
-
-HEARTBEAT_REQ = EVENT_HEADER.pack(8, EVENT_VERSION | EventType.HEARTBEAT_REQ, EVENT_HEADER_WORDS, 0, 0)
-HEARTBEAT_RSP = EVENT_HEADER.pack(8, EVENT_VERSION | EventType.HEARTBEAT_RSP, EVENT_HEADER_WORDS, 0, 0)
+EVENT_HEADER = layout.EVENT_HEADER.struct  # length; version and type; header words; type specific; reserved
+EVENT_HEADER_BYTES = layout.EVENT_HEADER.size
+EVENT_HEADER_WORDS = layout.EVENT_HEADER.words
+EVENT_TYPE_MASK = layout.EVENT_HEADER.mask("type")
+EVENT_VERSION = layout.EVENT_HEADER.word(version=1)  # in its place beside the event type
 
 PAD4 = (b"\4\4\4\4", b"\3\3\3", b"\2\2", b"\1")  # word padding, by length & 3
 PAD8 = tuple(bytes((8 - n,)) * (8 - n) for n in range(8))  # dword padding, by length & 7
@@ -47,32 +49,46 @@ PAD8 = tuple(bytes((8 - n,)) * (8 - n) for n in range(8))  # dword padding, by l
 
 def event_header(event_type: int, body_bytes: int, type_specific: int = 0) -> bytes:
     """The header of an event whose body (padding included) has `body_bytes` bytes."""
-    return EVENT_HEADER.pack(8 + body_bytes, EVENT_VERSION | event_type, EVENT_HEADER_WORDS, type_specific, 0)
+    return EVENT_HEADER.pack(EVENT_HEADER_BYTES + body_bytes, EVENT_VERSION | event_type, EVENT_HEADER_WORDS,
+                             type_specific, 0)
+
+
+HEARTBEAT_REQ = event_header(EventType.HEARTBEAT_REQ, 0)
+HEARTBEAT_RSP = event_header(EventType.HEARTBEAT_RSP, 0)
 
 
 # -- PUT and PUSH ------------------------------------------------------------------------------------------------
 
-PUT_HEADER = Struct(">III16sIHH")  # flags << 28 | words, options words << 8 | CAT << 5 | header words, queue id,
-PUT_HEADER_BYTES = 36  # GUID, crc32c, schema id, reserved
-PUT_HEADER_WORDS = 9
-PUT_HEADER_WORDS_MIN = 8  # without schema id
+PUT_HEADER = layout.PUT_HEADER.struct  # flags and words; options words, CAT, header words; queue id; GUID; crc32c;
+PUT_HEADER_BYTES = layout.PUT_HEADER.size  # schema id; reserved
+PUT_HEADER_WORDS = layout.PUT_HEADER.words
+PUT_HEADER_WORDS_MIN = layout.PUT_HEADER.offset("schema_id") // 4  # without schema id
 
-PUSH_HEADER = Struct(">III16sHH")  # as PUT, without the checksum
-PUSH_HEADER_BYTES = 32
-PUSH_HEADER_WORDS = 8
-PUSH_HEADER_WORDS_MIN = 7  # without schema id
+PUSH_HEADER = layout.PUSH_HEADER.struct  # as PUT, without the checksum
+PUSH_HEADER_BYTES = layout.PUSH_HEADER.size
+PUSH_HEADER_WORDS = layout.PUSH_HEADER.words
+PUSH_HEADER_WORDS_MIN = layout.PUSH_HEADER.offset("schema_id") // 4  # without schema id
+
+FLAGS_SHIFT = layout.MESSAGE_START.shift("flags")  # these are of PUT and PUSH
+WORDS_MASK = layout.MESSAGE_START.mask("words")
+OPTIONS_SHIFT = layout.MESSAGE_START.shift("options_words")
+COMPRESSION_SHIFT = layout.MESSAGE_START.shift("compression")
+COMPRESSION_MASK = layout.MESSAGE_START.mask("compression")
+HEADER_WORDS_MASK = layout.MESSAGE_START.mask("header_words")
+_OPTION_BYTES_SHIFT = OPTIONS_SHIFT - 2  # from bytes to words, and to their place
 
 ACK_REQUESTED = 1  # flag of PUT
 IMPLICIT_PAYLOAD = 1  # flag of PUSH
 MESSAGE_PROPERTIES = 2  # flag of both
 OUT_OF_ORDER = 4  # flag of PUSH
-WORDS_MASK = (1 << 28) - 1
 
 CAT_NONE = 0
 CAT_ZLIB = 1
 
-OPTION_SUB_QUEUE_ID = Struct(">II")  # a SUB_QUEUE_IDS_OLD option with one id
-OPTION_ONE_ID_HEAD = 0x04000002  # its first word
+OPTION_SUB_QUEUE_ID = Struct(layout.OPTION_HEADER.struct.format + "I")  # a SUB_QUEUE_IDS_OLD option with one id
+SUB_QUEUE_IDS_OLD = 1  # type of that option
+_IDS_HEAD = layout.OPTION_HEADER.word(type=SUB_QUEUE_IDS_OLD)  # its first word, but for the number of words
+OPTION_ONE_ID_HEAD = _IDS_HEAD | 2
 
 
 def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 0, compression: int = CAT_NONE,
@@ -81,17 +97,10 @@ def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 
     pad = PAD4[len(data) & 3]
     words = (PUT_HEADER_BYTES + len(options) + len(data) + len(pad)) >> 2
     return b"".join((
-        PUT_HEADER.pack(flags << 28 | words, len(options) << 6 | compression << 5 | PUT_HEADER_WORDS, queue_id, guid,
-                        crc, schema_id, 0),
+        PUT_HEADER.pack(flags << FLAGS_SHIFT | words,
+                        len(options) << _OPTION_BYTES_SHIFT | compression << COMPRESSION_SHIFT | PUT_HEADER_WORDS,
+                        queue_id, guid, crc, schema_id, 0),
         options, data, pad))
-
-
-def push_head(queue_id: int, guid: bytes, padded_bytes: int, flags: int = 0, compression: int = CAT_NONE,
-              schema_id: int = 0, options: bytes = b"") -> bytes:
-    """What stands before the padded application data (`padded_bytes` long) of one message of a PUSH event."""
-    words = (PUSH_HEADER_BYTES + len(options) + padded_bytes) >> 2
-    return PUSH_HEADER.pack(flags << 28 | words, len(options) << 6 | compression << 5 | PUSH_HEADER_WORDS, queue_id,
-                            guid, schema_id, 0) + options
 
 
 def sub_queue_ids(ids: Iterable[int]) -> bytes:
@@ -99,41 +108,29 @@ def sub_queue_ids(ids: Iterable[int]) -> bytes:
     ids = tuple(ids)
     if len(ids) == 1:
         return OPTION_SUB_QUEUE_ID.pack(OPTION_ONE_ID_HEAD, ids[0])
-    return Struct(f">I{len(ids)}I").pack(1 << 26 | 1 + len(ids), *ids)
+    return Struct(f">I{len(ids)}I").pack(_IDS_HEAD | 1 + len(ids), *ids)
 
 
 # -- ACK, CONFIRM, REJECT ----------------------------------------------------------------------------------------
 
-ITEMS_HEADER = b"\x16\x00\x00\x00"  # one header word, six words per message
-ITEMS_HEADER_BYTES = 4
-ACK_MESSAGE = Struct(">I16sI")  # status << 24 | correlation id, GUID, queue id
-CONFIRM_MESSAGE = Struct(">I16sI")  # queue id, GUID, sub-queue id
-ITEM_BYTES = 24
+ITEMS_HEADER = layout.ITEMS_HEADER.struct.pack(layout.ITEMS_HEADER.word(header_words=layout.ITEMS_HEADER.words,
+                                                                       item_words=layout.ACK_MESSAGE.words))
+ITEMS_HEADER_BYTES = layout.ITEMS_HEADER.size
+HEADER_WORDS_SHIFT = layout.ITEMS_HEADER.shift("header_words")  # in the first byte of an ITEMS_HEADER
+ITEM_WORDS_MASK = layout.ITEMS_HEADER.mask("item_words")
+ITEM_BYTES = layout.ACK_MESSAGE.size
+ACK_MESSAGE = layout.ACK_MESSAGE.struct  # status and correlation id; GUID; queue id
+ACK_STATUS_SHIFT = layout.ACK_MESSAGE.shift("status")
+ACK_STATUS_MASK = layout.ACK_MESSAGE.mask("status")
+CORRELATION_ID_MASK = layout.ACK_MESSAGE.mask("correlation_id")
+CONFIRM_MESSAGE = layout.CONFIRM_MESSAGE.struct  # queue id; GUID; sub-queue id
 
 
 def ack_message(status: int, correlation_id: int, guid: bytes, queue_id: int) -> bytes:
     """One message of an ACK event."""
-    return ACK_MESSAGE.pack(status << 24 | correlation_id, guid, queue_id)
+    return ACK_MESSAGE.pack(status << ACK_STATUS_SHIFT | correlation_id, guid, queue_id)
 
 
 def items_event(event_type: int, items: list[bytes]) -> bytes:
     """An ACK, CONFIRM or REJECT event of packed messages."""
-    return b"".join((event_header(event_type, 4 + ITEM_BYTES * len(items)), ITEMS_HEADER, *items))
-
-
-# -- between brokers ---------------------------------------------------------------------------------------------
-
-STORAGE_HEADER = Struct(">IBBHI")  # flags << 27 | words, version << 4 | header words, type, partition, journal words
-STORAGE_HEADER_BYTES = 12
-STORAGE_VERSION_AND_WORDS = 1 << 4 | 3
-RECEIPT_REQUESTED = 1  # flag of a STORAGE message
-
-RECOVERY_HEADER = Struct(">IBBHI16s")  # final << 31 | words, reserved, words << 4 | file, partition, number, MD5
-RECOVERY_HEADER_BYTES = 28
-
-RECEIPT = Struct(">IQI")  # partition, sequence number, lease
-RECEIPT_BYTES = 16
-
-CLUSTER_STATE_HEADER = Struct(">B3xIQQQ")  # words << 4 | type, body words, term, sequence number, epoch seconds
-CLUSTER_STATE_HEADER_BYTES = 32
-CLUSTER_STATE_HEADER_WORDS = 8
+    return b"".join((event_header(event_type, ITEMS_HEADER_BYTES + ITEM_BYTES * len(items)), ITEMS_HEADER, *items))

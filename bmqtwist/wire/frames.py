@@ -1,21 +1,14 @@
 """From TCP chunks to whole events, whatever the slicing.
 
-```
- 0                   1                   2                   3
- 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
-|F|                          Length                             |
-|PV |   Type    |  HeaderWords  | TypeSpecific  |   reserved    |
-```
-
-A chunk that holds whole events only, the usual case, is handed back as it is. What is left over is gathered in one
-growing buffer and copied out once, when the event it begins is complete; the length an event claims is checked before
-anything of it is kept.
+The header of an event is drawn in `layout.py`. A chunk that holds whole events only, the usual case, is handed back as
+it is. What is left over is gathered in one growing buffer and copied out once, when the event it begins is complete; the
+length an event claims is checked before anything of it is kept.
 """
 
 from __future__ import annotations
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire.fast import EVENT_HEADER, EVENT_HEADER_BYTES, EVENT_HEADER_WORDS
+from bmqtwist.wire.fast import EVENT_HEADER, EVENT_HEADER_BYTES, EVENT_HEADER_WORDS, EVENT_TYPE_MASK
 
 DROPPED = -1  # event type of a span whose header makes no sense: to be logged and passed over
 
@@ -55,8 +48,9 @@ class FrameBuffer:
             size = len(chunk)
             if size >= EVENT_HEADER_BYTES:
                 length, version_type, words, specific, _ = _unpack(chunk)
-                if length == size and words == EVENT_HEADER_WORDS and version_type & 0x3F and size <= self.limit_bytes:
-                    return chunk, [(version_type & 0x3F, specific, EVENT_HEADER_BYTES, size)]
+                kind = version_type & EVENT_TYPE_MASK
+                if length == size and words == EVENT_HEADER_WORDS and kind and size <= self.limit_bytes:
+                    return chunk, [(kind, specific, EVENT_HEADER_BYTES, size)]
             return self._cut(chunk)
         if self.error is not None:
             raise self.error
@@ -83,7 +77,7 @@ class FrameBuffer:
                 self._need = length
                 break
             _, version_type, words, specific, _ = _unpack(data, pos)
-            kind = version_type & 0x3F
+            kind = version_type & EVENT_TYPE_MASK
             if kind == 0 or words < EVENT_HEADER_WORDS or words * 4 > length:
                 spans.append((DROPPED, specific, pos, end))
             else:

@@ -1,24 +1,12 @@
-"""Where every bit of the binary headers is: the truth that `fast.py` is tested against.
+"""Where every bit of the binary headers is: declared once, drawn beside it, most significant bit first.
 
-Declared with construct, drawn beside it, most significant bit first. Tools and tests parse with these; the broker
-never does, a parse costs some 15 us. A *word* is 4 bytes, a *dword* 8. Reserved bits are written 0 and not looked at.
+The structs of the hot path (`fast.py`) are derived from these declarations, and whoever is not in a hurry parses with
+them (`declare.py` says how both follow). A *word* is 4 bytes, a *dword* 8. Reserved bits are written 0 and not looked at.
 """
 
 from __future__ import annotations
 
-from construct import (  # type: ignore[import-untyped]
-    BitsInteger,
-    BitStruct,
-    Bytes,
-    Bytewise,
-    Flag,
-    Int32ub,
-    Int64ub,
-    Padding,
-    Struct,
-)
-
-_SIXTEEN_BYTES = Bytewise(Bytes(16))
+from bmqtwist.wire.declare import Layout, number, raw, skip
 
 #  0                   1                   2                   3
 #  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -27,76 +15,53 @@ _SIXTEEN_BYTES = Bytewise(Bytes(16))
 # +---+-----------+---------------+---------------+---------------+
 # |PV |   type    | header words  | type specific |   reserved    |   PV: protocol version, 1
 # +---+-----------+---------------+---------------+---------------+
-EVENT_HEADER = BitStruct(
-    "fragment" / Flag,
-    "length" / BitsInteger(31),
-    "version" / BitsInteger(2),
-    "type" / BitsInteger(6),
-    "header_words" / BitsInteger(8),
-    "type_specific" / BitsInteger(8),
-    Padding(8),
+EVENT_HEADER = Layout(
+    number(fragment=1, length=31),
+    number(version=2, type=6),
+    number(header_words=8),
+    number(type_specific=8),
+    number(_reserved=8),
 )
 
+# What a message of a PUT and one of a PUSH event begin with:
+#
 #  0                   1                   2                   3
 #  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 # +-------+-------------------------------------------------------+
-# | flags |          words of the message, padding included       |   1 ACK_REQUESTED, 2 MESSAGE_PROPERTIES
-# +-------+---------------------------------------+-----+---------+
-# |                 words of the options          | CAT |  header |   CAT: 0 none, 1 zlib; header: its words, 9
-# +-----------------------------------------------+-----+---------+
+# | flags |          words of the message, padding included       |   PUT: 1 ACK_REQUESTED, 2 MESSAGE_PROPERTIES
+# +-------+---------------------------------------+-----+---------+   PUSH: 1 IMPLICIT_PAYLOAD, 2 MESSAGE_PROPERTIES,
+# |                 words of the options          | CAT |  header |   4 OUT_OF_ORDER
+# +-----------------------------------------------+-----+---------+   CAT: 0 none, 1 zlib; header: its words, 9 or 8
 # |                           queue id                            |
 # +---------------------------------------------------------------+
-# |                 GUID, or 0 and a 24-bit correlation id        |
+# |                 GUID, or 0 and a 24-bit correlation id        |   correlation id: only in a PUT
 # |                          (16 bytes)                           |
+# +---------------------------------------------------------------+
+MESSAGE_START = Layout(
+    number(flags=4, words=28),
+    number(options_words=24, compression=3, header_words=5),
+    number(queue_id=32),
+    raw(guid=16),
+)
+
+# and what follows in a PUT
 # +---------------------------------------------------------------+
 # |          CRC32-C of the application data as it is here        |
 # +-------------------------------+-------------------------------+
 # |        schema wire id         |           reserved            |   absent in a header of 8 words
 # +-------------------------------+-------------------------------+
-PUT_HEADER = BitStruct(
-    "flags" / BitsInteger(4),
-    "words" / BitsInteger(28),
-    "options_words" / BitsInteger(24),
-    "compression" / BitsInteger(3),
-    "header_words" / BitsInteger(5),
-    "queue_id" / BitsInteger(32),
-    "guid" / _SIXTEEN_BYTES,
-    "crc" / BitsInteger(32),
-    "schema_id" / BitsInteger(16),
-    Padding(16),
-)
+PUT_HEADER = Layout(*MESSAGE_START.parts, number(crc=32), number(schema_id=16), number(_reserved=16))
 
-# +-------+-------------------------------------------------------+
-# | flags |          words of the message, padding included       |   1 IMPLICIT_PAYLOAD, 2 MESSAGE_PROPERTIES,
-# +-------+---------------------------------------+-----+---------+   4 OUT_OF_ORDER
-# |                 words of the options          | CAT |  header |   header: 8 words
-# +-----------------------------------------------+-----+---------+
-# |                           queue id                            |
-# +---------------------------------------------------------------+
-# |                        GUID (16 bytes)                        |
+# and in a PUSH
 # +-------------------------------+-------------------------------+
 # |        schema wire id         |           reserved            |   absent in a header of 7 words
 # +-------------------------------+-------------------------------+
-PUSH_HEADER = BitStruct(
-    "flags" / BitsInteger(4),
-    "words" / BitsInteger(28),
-    "options_words" / BitsInteger(24),
-    "compression" / BitsInteger(3),
-    "header_words" / BitsInteger(5),
-    "queue_id" / BitsInteger(32),
-    "guid" / _SIXTEEN_BYTES,
-    "schema_id" / BitsInteger(16),
-    Padding(16),
-)
+PUSH_HEADER = Layout(*MESSAGE_START.parts, number(schema_id=16), number(_reserved=16))
 
 # +-------+-------+-----------------------------------------------+
 # |header | item  |                   reserved                    |   words of this header, 1, and of an item, 6
 # +-------+-------+-----------------------------------------------+   stands before ACK, CONFIRM and REJECT items
-ITEMS_HEADER = BitStruct(
-    "header_words" / BitsInteger(4),
-    "item_words" / BitsInteger(4),
-    Padding(24),
-)
+ITEMS_HEADER = Layout(number(header_words=4, item_words=4), skip(3))
 
 # +-------+-------+-----------------------------------------------+
 # |  res  |status |          correlation id, 0 = none             |
@@ -105,13 +70,7 @@ ITEMS_HEADER = BitStruct(
 # +---------------------------------------------------------------+
 # |                           queue id                            |
 # +---------------------------------------------------------------+
-ACK_MESSAGE = BitStruct(
-    Padding(4),
-    "status" / BitsInteger(4),
-    "correlation_id" / BitsInteger(24),
-    "guid" / _SIXTEEN_BYTES,
-    "queue_id" / BitsInteger(32),
-)
+ACK_MESSAGE = Layout(number(_reserved=4, status=4, correlation_id=24), raw(guid=16), number(queue_id=32))
 
 # +---------------------------------------------------------------+
 # |                           queue id                            |
@@ -120,43 +79,29 @@ ACK_MESSAGE = BitStruct(
 # +---------------------------------------------------------------+
 # |                         sub-queue id                          |   0 = the default substream
 # +---------------------------------------------------------------+
-CONFIRM_MESSAGE = Struct("queue_id" / Int32ub, "guid" / Bytes(16), "sub_queue_id" / Int32ub)  # and REJECT
+CONFIRM_MESSAGE = Layout(number(queue_id=32), raw(guid=16), number(sub_queue_id=32))  # and REJECT
 
 # +-----------+-+-------+-----------------------------------------+
 # |   type    |P|  spec |   words with this one, or packed value  |   P: packed, the option is this word only
 # +-----------+-+-------+-----------------------------------------+
-OPTION_HEADER = BitStruct(
-    "type" / BitsInteger(6),
-    "packed" / Flag,
-    "type_specific" / BitsInteger(4),
-    "words" / BitsInteger(21),
-)
+OPTION_HEADER = Layout(number(type=6, packed=1, type_specific=4, words=21))
 
 # +---------------------------------------------------------------+
 # |                        subscription id                        |
 # +-+-+-----------+-----------------------------------------------+
 # |U|P| attempts  |                   reserved                    |   U: unlimited, P: potentially poisonous
 # +-+-+-----------+-----------------------------------------------+
-SUB_QUEUE_INFO = BitStruct(
-    "id" / BitsInteger(32),
-    "unlimited" / Flag,
-    "poisonous" / Flag,
-    "attempts" / BitsInteger(6),
-    Padding(24),
-)
+SUB_QUEUE_INFO = Layout(number(id=32), number(unlimited=1, poisonous=1, attempts=6), skip(3))
 
 # +---+-----+-----+-----------------------------------------------+
 # |res|PHS/2|HS/2 |   words of the whole area, padding included   |   HS: bytes of this header, 6; PHS: of one below
 # +---+-----+-----+---------------+-------------------------------+
 # |   reserved    |     count     |
 # +---------------+---------------+
-PROPERTIES_HEADER = BitStruct(
-    Padding(2),
-    "property_header_half" / BitsInteger(3),
-    "header_half" / BitsInteger(3),
-    "area_words" / BitsInteger(24),
-    Padding(8),
-    "count" / BitsInteger(8),
+PROPERTIES_HEADER = Layout(
+    number(_reserved=2, property_header_half=3, header_half=3, area_words=24),
+    skip(1),
+    number(count=8),
 )
 
 # +-+---------+---------------------------------------------------+
@@ -164,22 +109,10 @@ PROPERTIES_HEADER = BitStruct(
 # +-+-----+---+-------------------+-------------------------------+
 # |  res  |    name length (12)   |
 # +-------+-----------------------+
-PROPERTY_V1 = BitStruct(
-    Padding(1),
-    "type" / BitsInteger(5),
-    "value_length" / BitsInteger(26),
-    Padding(4),
-    "name_length" / BitsInteger(12),
-)
+PROPERTY_V1 = Layout(number(_reserved1=1, type=5, value_length=26), number(_reserved2=4, name_length=12))
 
-# The same with another meaning of X: where the name begins, counted from the first name.
-PROPERTY_V2 = BitStruct(
-    Padding(1),
-    "type" / BitsInteger(5),
-    "name_offset" / BitsInteger(26),
-    Padding(4),
-    "name_length" / BitsInteger(12),
-)
+# The new style keeps there where the name begins, counted from the first name.
+PROPERTY_V2 = Layout(number(_reserved1=1, type=5, name_offset=26), number(_reserved2=4, name_length=12))
 
 # +---------+-----------------------------------------------------+
 # |  flags  |          words of the message, header included      |   1 RECEIPT_REQUESTED
@@ -188,15 +121,12 @@ PROPERTY_V2 = BitStruct(
 # +---+---+-------+---------------+-------------------------------+
 # |               place of the record in the journal, in words    |
 # +---------------------------------------------------------------+
-STORAGE_HEADER = BitStruct(
-    "flags" / BitsInteger(5),
-    "words" / BitsInteger(27),
-    Padding(2),
-    "version" / BitsInteger(2),
-    "header_words" / BitsInteger(4),
-    "type" / BitsInteger(8),
-    "partition_id" / BitsInteger(16),
-    "journal_words" / BitsInteger(32),
+STORAGE_HEADER = Layout(
+    number(flags=5, words=27),
+    number(_reserved=2, version=2, header_words=4),
+    number(type=8),
+    number(partition_id=16),
+    number(journal_words=32),
 )
 
 # +-+-----+-------------------------------------------------------+
@@ -208,16 +138,13 @@ STORAGE_HEADER = BitStruct(
 # +---------------------------------------------------------------+
 # |                  MD5 of the chunk (16 bytes)                  |
 # +---------------------------------------------------------------+
-RECOVERY_HEADER = BitStruct(
-    "final" / Flag,
-    Padding(3),
-    "words" / BitsInteger(28),
-    Padding(8),
-    "header_words" / BitsInteger(4),
-    "file" / BitsInteger(4),
-    "partition_id" / BitsInteger(16),
-    "number" / BitsInteger(32),
-    "digest" / _SIXTEEN_BYTES,
+RECOVERY_HEADER = Layout(
+    number(final=1, _reserved=3, words=28),
+    skip(1),
+    number(header_words=4, file=4),
+    number(partition_id=16),
+    number(number=32),
+    raw(digest=16),
 )
 
 # +---------------------------------------------------------------+
@@ -228,7 +155,7 @@ RECOVERY_HEADER = BitStruct(
 # +---------------------------------------------------------------+
 # |                       primary's lease id                      |
 # +---------------------------------------------------------------+
-RECEIPT = Struct("partition_id" / Int32ub, "sequence_number" / Int64ub, "lease" / Int32ub)
+RECEIPT = Layout(number(partition_id=32), number(sequence_number=64), number(lease=32))
 
 # +-------+-------+-----------------------------------------------+
 # |header | type  |                   reserved                    |   header: 8 words; 1 SNAPSHOT, 2 UPDATE, 3 COMMIT,
@@ -244,13 +171,11 @@ RECEIPT = Struct("partition_id" / Int32ub, "sequence_number" / Int64ub, "lease" 
 # |                    seconds since the epoch                    |
 # |                                                               |
 # +---------------------------------------------------------------+
-CLUSTER_STATE_HEADER = BitStruct(
-    "header_words" / BitsInteger(4),
-    "type" / BitsInteger(4),
-    Padding(24),
-    Padding(4),
-    "body_words" / BitsInteger(28),
-    "term" / BitsInteger(64),
-    "sequence_number" / BitsInteger(64),
-    "timestamp" / BitsInteger(64),
+CLUSTER_STATE_HEADER = Layout(
+    number(header_words=4, type=4),
+    skip(3),
+    number(_reserved=4, body_words=28),
+    number(term=64),
+    number(sequence_number=64),
+    number(timestamp=64),
 )

@@ -1,10 +1,6 @@
 """The options area that may follow the header of a PUT or PUSH message.
 
-```
- 0                   1                   2                   3
- 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
-|   type    |P| specific|             words (21)                |   each option begins so; P: packed, this word only
-```
+Each option begins with the word that `layout.OPTION_HEADER` declares. A packed option is that word and nothing more.
 
 | type | content |
 |---|---|
@@ -12,7 +8,7 @@
 | 2 MSG_GROUP_ID | a string of at most 31 bytes, word padded |
 | 3 SUB_QUEUE_INFOS | n items {id, delivery attempts left, 3 reserved}; packed: one item, id 0, attempts in `words` |
 
-Strict reading: an unknown type, a type twice or an option without content spoils the whole area.
+The reader is strict: an unknown type, a type twice or an option without content spoils the whole area.
 """
 
 from __future__ import annotations
@@ -24,20 +20,27 @@ from struct import Struct
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
-from bmqtwist.wire.fast import PAD4, sub_queue_ids
+from bmqtwist.wire import layout
+from bmqtwist.wire.fast import PAD4, SUB_QUEUE_IDS_OLD, sub_queue_ids
 
 GROUP_ID_BYTES_MAX = 31
-_UNLIMITED = 0x80
-_POISONOUS = 0x40
-_WORD = Struct(">I")
-_INFO = Struct(">IB3x")
-_INFO_WORDS = 2
+_WORD = layout.OPTION_HEADER.struct
+_TYPE_SHIFT = layout.OPTION_HEADER.shift("type")
+_PACKED = layout.OPTION_HEADER.word(packed=1)
+_WORDS_MASK = layout.OPTION_HEADER.mask("words")
+_SPECIFIC_SHIFT = layout.OPTION_HEADER.shift("type_specific")
+_SPECIFIC_MASK = layout.OPTION_HEADER.mask("type_specific")
+_INFO = layout.SUB_QUEUE_INFO.struct
+_INFO_WORDS = layout.SUB_QUEUE_INFO.words
+_UNLIMITED = layout.SUB_QUEUE_INFO.word(unlimited=1)
+_POISONOUS = layout.SUB_QUEUE_INFO.word(poisonous=1)
+_RDA_MASK = 0xFF  # of a packed SUB_QUEUE_INFOS: the second word of an item, which has only 8 bits that count
 
 
 class OptionType(IntEnum):
     """Top six bits of an option's first word."""
 
-    SUB_QUEUE_IDS_OLD = 1
+    SUB_QUEUE_IDS_OLD = SUB_QUEUE_IDS_OLD
     MSG_GROUP_ID = 2
     SUB_QUEUE_INFOS = 3
 
@@ -77,7 +80,7 @@ Option = SubQueueIds | GroupId | SubQueueInfos
 
 
 def rda_byte(info: SubQueueInfo) -> int:
-    """Remaining delivery attempts as they are sent: bit 7 unlimited, bit 6 poisonous, six bits of count."""
+    """Remaining delivery attempts as they are sent: the byte of `layout.SUB_QUEUE_INFO`."""
     count = _UNLIMITED if info.attempts is None else info.attempts
     if info.attempts is not None and not 0 <= info.attempts <= DELIVERY_ATTEMPTS_MAX:
         raise LocalError(f"{info.attempts} delivery attempts: use 0 to {DELIVERY_ATTEMPTS_MAX}, or None")
@@ -98,7 +101,7 @@ def decode(area: bytes) -> list[Option]:
         raise PeerError("not whole words", "options", len(area))
     while pos < len(area):
         word, = _WORD.unpack_from(area, pos)
-        kind, packed, words = word >> 26, word >> 25 & 1, word & 0x1FFFFF
+        kind, packed, words = word >> _TYPE_SHIFT, word & _PACKED, word & _WORDS_MASK
         if kind in seen:
             raise PeerError(f"option {kind} given twice", "options", pos)
         seen.add(kind)
@@ -111,9 +114,9 @@ def decode(area: bytes) -> list[Option]:
 
 
 def _decode_one(area: bytes, kind: int, word: int, pos: int, end: int) -> Option:
-    start, packed = pos + 4, bool(word >> 25 & 1)
+    start, packed = pos + 4, bool(word & _PACKED)
     if kind == OptionType.SUB_QUEUE_INFOS and packed:
-        return SubQueueInfos((_info(0, word & 0xFF),), True)
+        return SubQueueInfos((_info(0, word & _RDA_MASK),), True)
     if packed:
         raise PeerError(f"option {kind} cannot be packed", "options", pos)
     if kind == OptionType.SUB_QUEUE_IDS_OLD:
@@ -124,7 +127,7 @@ def _decode_one(area: bytes, kind: int, word: int, pos: int, end: int) -> Option
             raise PeerError("bad message group id", "options", pos)
         return GroupId(area[start:end - pad])
     if kind == OptionType.SUB_QUEUE_INFOS:
-        step = (word >> 21 & 0xF) * 4
+        step = (word >> _SPECIFIC_SHIFT & _SPECIFIC_MASK) * 4
         if step < _INFO.size or (end - start) % step:
             raise PeerError("bad size of an item", "options", pos)
         return SubQueueInfos(tuple(_info(*_INFO.unpack_from(area, at)) for at in range(start, end, step)))
@@ -145,12 +148,13 @@ def _encode_one(option: Option) -> bytes:
         if len(option.text) > GROUP_ID_BYTES_MAX:
             raise LocalError(f"message group id of {len(option.text)} bytes: use at most {GROUP_ID_BYTES_MAX}")
         body = option.text + PAD4[len(option.text) & 3]
-        return _WORD.pack(OptionType.MSG_GROUP_ID << 26 | 1 + len(body) // 4) + body
+        return _WORD.pack(OptionType.MSG_GROUP_ID << _TYPE_SHIFT | 1 + len(body) // 4) + body
     if option.packed:
         if len(option.items) != 1 or option.items[0].id:
             raise LocalError("only a single item of id 0 can be packed")
-        return _WORD.pack(OptionType.SUB_QUEUE_INFOS << 26 | 1 << 25 | rda_byte(option.items[0]))
+        return _WORD.pack(OptionType.SUB_QUEUE_INFOS << _TYPE_SHIFT | _PACKED | rda_byte(option.items[0]))
     if not option.items:
         raise LocalError("a list of subscriptions needs at least one item")
-    head = OptionType.SUB_QUEUE_INFOS << 26 | _INFO_WORDS << 21 | 1 + _INFO_WORDS * len(option.items)
+    head = layout.OPTION_HEADER.word(type=OptionType.SUB_QUEUE_INFOS, type_specific=_INFO_WORDS,
+                                     words=1 + _INFO_WORDS * len(option.items))
     return _WORD.pack(head) + b"".join(_INFO.pack(item.id, rda_byte(item)) for item in option.items)

@@ -1,15 +1,11 @@
 """The message properties area, in its old style (v1: lengths) and its new one (v2: offsets).
 
 ```
- 0                   1                   2                   3
- 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
-|res|PHS/2|HS/2 |        area size in words (24 bits)           |   header; PHS: bytes of a property header,
-|   reserved    |     count     |                                           HS: bytes of this header
-|r|  type   |             X (26 bits)         | res |  name length (12)   |   one property header each
- name1 value1 name2 value2 ...  padding 1..4                                over the whole area
+| PROPERTIES_HEADER | PROPERTY_V1 or _V2 of each | name1 value1 name2 value2 ... | padding, 1 to 4 bytes |
 ```
 
-X is the length of the value (v1), or the offset of the name from the start of the data part (v2). A reader accepts
+`layout.py` draws the headers. They differ in one number, the *X* of this module: the length of the value (v1), or the
+offset of the name from the first name (v2). The padding fills the words of the whole area. A reader accepts
 anything that is consistent, sizes of headers included; a writer is strict about names.
 """
 
@@ -21,6 +17,7 @@ from struct import Struct
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import PROPERTIES_MAX, PROPERTY_NAME_BYTES_MAX
+from bmqtwist.wire import layout
 from bmqtwist.wire.fast import PAD4
 
 
@@ -40,19 +37,24 @@ class PropertyType(IntEnum):
 Value = int | str | bool | bytes
 Properties = dict[str, tuple[PropertyType, Value]]
 
-HEADER = Struct(">BBHBB")  # sizes, area words (upper 8, lower 16 bits), reserved, count
-PROPERTY = Struct(">HHH")  # type << 10 | upper X, lower X, name length
-HEADER_BYTES = 6
-_SIZES = 0x1B  # both headers are 6 bytes
-_NAME_LENGTH_MASK = 0xFFF
-_X_UPPER_MASK = 0x3FF
-_WORDS_MAX = (1 << 24) - 1
+_HEADER = layout.PROPERTIES_HEADER.struct  # sizes of the headers and words of the area; count
+_PROPERTY = layout.PROPERTY_V1.struct  # type and X; name length
+_HEADER_BYTES = layout.PROPERTIES_HEADER.size
+_SIZES = layout.PROPERTIES_HEADER.word(property_header_half=_PROPERTY.size // 2, header_half=_HEADER_BYTES // 2)
+_PROPERTY_HALF_SHIFT = layout.PROPERTIES_HEADER.shift("property_header_half")
+_HALF_SHIFT = layout.PROPERTIES_HEADER.shift("header_half")
+_HALF_MASK = layout.PROPERTIES_HEADER.mask("header_half")
+_WORDS_MASK = layout.PROPERTIES_HEADER.mask("area_words")
+_TYPE_SHIFT = layout.PROPERTY_V1.shift("type")
+_TYPE_MASK = layout.PROPERTY_V1.mask("type")
+_X_MASK = layout.PROPERTY_V1.mask("value_length")
+_NAME_LENGTH_MASK = layout.PROPERTY_V1.mask("name_length")
 
 _ANY, _UNKNOWN = 0, -1
 _VALUE_BYTES = (_UNKNOWN, 1, 1, 2, 4, 8, _ANY, _ANY, *[_UNKNOWN] * 24)  # by type, plain ints: enumerations hash slowly
 _BOOL, _STRING, _BINARY = int(PropertyType.BOOL), int(PropertyType.STRING), int(PropertyType.BINARY)
 _MEMBERS = {int(each): each for each in PropertyType}
-_HEADS = [Struct(f">{3 * count}H") for count in range(PROPERTIES_MAX + 1)]  # all property headers in one go
+_HEADS = [Struct(">" + _PROPERTY.format[1:] * count) for count in range(PROPERTIES_MAX + 1)]  # all headers in one go
 _LOSSLESS = "surrogateescape"  # strings are UTF-8 by convention only; what is not must survive a round trip
 
 _Entry = tuple[int, int, int, int, int]  # type, start and end of the name, start and end of the value
@@ -60,10 +62,10 @@ _Entry = tuple[int, int, int, int, int]  # type, start and end of the name, star
 
 def area_length(data: bytes | memoryview) -> int:
     """Bytes of the area at the start of application data, padding included."""
-    if len(data) < HEADER_BYTES:
+    if len(data) < _HEADER_BYTES:
         raise PeerError("properties cut short", "properties", len(data))
-    length = (data[1] << 16 | data[2] << 8 | data[3]) * 4
-    if not HEADER_BYTES < length <= len(data):
+    length: int = (_HEADER.unpack_from(data)[0] & _WORDS_MASK) * 4
+    if not _HEADER_BYTES < length <= len(data):
         raise PeerError("size of the properties area does not fit the data", "properties", 1)
     return length
 
@@ -75,8 +77,9 @@ def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
     if not 1 <= pad <= 4:
         raise PeerError(f"padding byte {pad}", "properties", length - 1)
     end = length - pad
-    head, step, count = (area[0] & 7) * 2, (area[0] >> 3 & 7) * 2, area[5]
-    if head < HEADER_BYTES or step < PROPERTY.size or not count:
+    sizes, count = _HEADER.unpack_from(area)
+    head, step = (sizes >> _HALF_SHIFT & _HALF_MASK) * 2, (sizes >> _PROPERTY_HALF_SHIFT & _HALF_MASK) * 2
+    if head < _HEADER_BYTES or step < _PROPERTY.size or not count:
         raise PeerError("bad header", "properties")
     base = head + step * count
     if base > end:
@@ -85,9 +88,9 @@ def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
     found: list[_Entry] = []
     at = base
     for index in range(count):
-        upper = heads[3 * index]
-        x = (upper & _X_UPPER_MASK) << 16 | heads[3 * index + 1]
-        name_end = at + (heads[3 * index + 2] & _NAME_LENGTH_MASK)
+        type_and_x = heads[2 * index]
+        x = type_and_x & _X_MASK
+        name_end = at + (heads[2 * index + 1] & _NAME_LENGTH_MASK)
         if not v2:
             stop = name_end + x
         else:
@@ -96,10 +99,10 @@ def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
             if index + 1 == count:
                 stop = end
             else:
-                stop = base + ((heads[3 * index + 3] & _X_UPPER_MASK) << 16 | heads[3 * index + 4])
+                stop = base + (heads[2 * index + 2] & _X_MASK)
         if not at < name_end <= stop <= end:
             raise PeerError("property does not fit the area", "properties", head + step * index)
-        kind = upper >> 10 & 0x1F
+        kind = type_and_x >> _TYPE_SHIFT & _TYPE_MASK
         size = _VALUE_BYTES[kind]
         if size and size != stop - name_end:
             if size == _UNKNOWN:
@@ -113,10 +116,10 @@ def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:
 
 
 def _property_heads(area: bytes, head: int, step: int, count: int) -> tuple[int, ...]:
-    """The three u16 of each property header, one after the other."""
-    if step == PROPERTY.size:
+    """Both numbers of each property header, one after the other."""
+    if step == _PROPERTY.size:
         return _HEADS[count].unpack_from(area, head)
-    return tuple(part for at in range(head, head + step * count, step) for part in PROPERTY.unpack_from(area, at))
+    return tuple(part for at in range(head, head + step * count, step) for part in _PROPERTY.unpack_from(area, at))
 
 
 def _value(area: bytes, kind: int, start: int, stop: int) -> Value:
@@ -155,9 +158,8 @@ def to_v1(area: bytes) -> bytes:
     entries, head, step = _entries(area, True)
     out = bytearray(area[:area_length(area)])
     for index, (kind, _, _, begin, stop) in enumerate(entries):
-        at, size = head + step * index, stop - begin
-        out[at] = kind << 2 | size >> 24
-        out[at + 1:at + 4] = (size & 0xFFFFFF).to_bytes(3, "big")
+        at = head + step * index
+        _PROPERTY.pack_into(out, at, kind << _TYPE_SHIFT | stop - begin, _PROPERTY.unpack_from(area, at)[1])
     return bytes(out)
 
 
@@ -174,16 +176,16 @@ def encode(properties: Mapping[str, tuple[PropertyType, Value]], v2: bool) -> by
             raise LocalError(f"property name {name[:40]!r}: begin it with a letter or a digit and keep it within "
                              f"{PROPERTY_NAME_BYTES_MAX} bytes")
         x = offset if v2 else len(raw)
-        if x >> 26:
+        if x > _X_MASK:
             raise LocalError(f"property {name[:40]!r} is too large")
-        heads.append(PROPERTY.pack(kind << 10 | x >> 16, x & 0xFFFF, len(raw_name)))
+        heads.append(_PROPERTY.pack(kind << _TYPE_SHIFT | x, len(raw_name)))
         parts += (raw_name, raw)
         offset += len(raw_name) + len(raw)
-    size = HEADER_BYTES + PROPERTY.size * len(heads) + offset
+    size = _HEADER_BYTES + _PROPERTY.size * len(heads) + offset
     words = (size >> 2) + 1
-    if words > _WORDS_MAX:
-        raise LocalError(f"{size} bytes of properties: keep them below {_WORDS_MAX * 4}")
-    header = HEADER.pack(_SIZES, words >> 16, words & 0xFFFF, 0, len(heads))
+    if words > _WORDS_MASK:
+        raise LocalError(f"{size} bytes of properties: keep them below {_WORDS_MASK * 4}")
+    header = _HEADER.pack(_SIZES | words, len(heads))
     return b"".join((header, *heads, *parts, PAD4[size & 3]))
 
 

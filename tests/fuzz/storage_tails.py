@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 
 from bmqtwist.errors import BmqError
 from bmqtwist.storage.fileset import FileSets
@@ -37,7 +38,8 @@ def _open(disk: MemoryDisk, wall: int) -> tuple[FileSets, Partition, dict[bytes,
     files.open(wall)
     recovered = recover(files, None, 0, 0.0, 0)
     partition = Partition(0, 1, files, recovered, "none")
-    return files, partition, {message.guid: message for queue in recovered.queues.values() for message in queue.messages}
+    return files, partition, {
+        message.guid: message for message in recovered.state.messages() if message.pending}
 
 
 class Original:
@@ -73,11 +75,10 @@ class Original:
         if self._living and random.random() < 0.4:
             key, message = self._living.pop(random.randrange(len(self._living)))
             if message.pending.bit_count() > 1:
-                message.pending &= message.pending - 1
-                partition.append_confirm(key, _APPS[0][1], message, 0, _WALL)
+                app_key = next(key for number, (_, key) in enumerate(_APPS) if message.pending >> number & 1)
+                partition.append_confirm(key, app_key, message, 0, _WALL)
                 self._living.append((key, message))
             else:
-                message.pending = 0
                 partition.append_deletion(key, message, 0, _WALL)
             return
         payload = random.randbytes(random.choice((1, 7, 8, 100, 1000)))
@@ -203,8 +204,8 @@ class Tails:
         fresh.ref_count, fresh.pending = 1, 1
         partition.create_queue(b"\x33\x33\x33\x33\x33", "bmq://d/after", _QUEUES[key][1], _WALL + 100)
         partition.append_message(b"\x33\x33\x33\x33\x33", fresh, _WALL + 100)
-        partition.gate("written")
-        if partition.flush(_WALL + 100) != ["written"]:
+        partition.hold(fresh_effect := SimpleNamespace())
+        if partition.flush(_WALL + 100) != [fresh_effect]:
             raise Finding("the partition takes nothing any more", "recovery")
         disk.kill()
         again = _open(disk, _WALL + 200)[2]

@@ -183,7 +183,7 @@ def test_a_strong_put_without_receipts_is_nacked_after_the_deduplication_time(wo
 
 @spec("broker", 65)
 def test_consistency_changes_live(world: World) -> None:
-    """Eventual to strong: later PUTs wait for receipts; back: they do not."""
+    """Eventual to strong: later PUTs wait for receipts; back: they do not, and overtake none that does."""
     world.domain()
     producer = world.producer()
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2")
@@ -193,10 +193,14 @@ def test_consistency_changes_live(world: World) -> None:
     world.settle()
     assert producer.acks() == []
     world.reconfigure(strong=False)
-    producer.post(b"eventual again")
+    behind = producer.put(b"eventual again")
+    world.settle()
+    assert producer.acks() == [], "it waits for no receipts, but for the message in front of it"
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 1")
     world.settle()
-    assert [(ack.guid, ack.status) for ack in producer.acks()] == [(waiting, 0)]
+    assert [(ack.guid, ack.status) for ack in producer.acks()] == [(waiting, 0), (behind, 0)]
+    world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2")
+    producer.post(b"eventual with nothing in front")
 
 
 @pytest.mark.real

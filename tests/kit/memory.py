@@ -12,13 +12,12 @@ from typing import Any
 
 from bmqtwist.config.load import DomainReader, load
 from bmqtwist.link.session import Session
-from bmqtwist.testing.node import Node, NodeShell
+from bmqtwist.testing.node import MemoryNode
 from kit.client import DEADLINE, Client, Expired
 from kit.config import ConfigDirectory
 from kit.world import World
 
 PORT = 30114  # nobody listens there; it only has to be named
-MemoryShell = NodeShell
 
 
 class MemoryLink:
@@ -34,7 +33,7 @@ class MemoryLink:
     def send(self, data: bytes) -> None:
         """Hand bytes to the session; nothing is processed further before somebody receives."""
         if self.session is not None:
-            self.session.receive(data, self._world.now, self._world.broker.wall(self._world.now))
+            self._world.broker.received(self.session, data, self._world.now)
             self._world.due = True
 
     def receive(self, deadline: float) -> bytes:
@@ -71,11 +70,11 @@ class MemoryLink:
         """Tell the session that its channel is gone."""
         session, self.session = self.session, None
         if session is not None:
-            session.lost(self._world.now, self._world.broker.wall(self._world.now))
+            self._world.broker.lost(session, self._world.now)
             self._world.due = True
 
 
-class MemoryWorld(Node, World):
+class MemoryWorld(MemoryNode, World):
     """A world in memory."""
 
     def __init__(self, root: Path, *, app: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None,
@@ -83,11 +82,18 @@ class MemoryWorld(Node, World):
         World.__init__(self)
         self.root = root
         self.config = ConfigDirectory(root, PORT, app=app, cluster=cluster)
-        Node.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
+        MemoryNode.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
                       lambda configuration: DomainReader(configuration.directory))
-        self._peers = 0
+        self._peers = self._told = 0
+        self.mistakes = False  # whether the broker may meet mistakes of its own
         if start:
             self.start()
+
+    def run(self) -> None:
+        """A mistake that the broker contains is a failure of the test all the same."""
+        super().run()
+        lines, self._told = self.report.lines[self._told:], len(self.report.lines)
+        assert self.mistakes or not any("[INTERNAL_ERROR]" in text for _, text in lines), lines
 
     def link(self, listener: int = 0) -> MemoryLink:
         """A session without a socket."""

@@ -18,9 +18,9 @@ from sdk_kit import FANOUT, URI, Bench
 
 from bmqtwist.errors import Category
 from bmqtwist.sdk import QueueOptions, Result, SdkError, SessionOptions, Subscription, parse_brokers
-from bmqtwist.sdk.effects import Group
-from bmqtwist.sdk.queues import Queue
-from bmqtwist.sdk.states import QueueState, State
+from bmqtwist.sdk._core.effects import Group
+from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.states import QueueState, State
 from bmqtwist.wire import events
 from bmqtwist.wire.control import ControlMessage
 
@@ -148,13 +148,13 @@ class Sessions(RuleBasedStateMachine):
         token = f"post{self.posted}" if ack else None
         group = Group(keep_acks=True) if grouped else None
         number = self.posted
-        original = self.core.make_guid
+        original = self.bench.make_guid
 
         def numbered() -> bytes:  # an immediate turn may send it before `post` returns
             guid = original()
             self.bench.numbers[guid] = number
             return guid
-        self.core.make_guid = numbered
+        self.bench.make_guid = numbered
         try:
             self.core.post(queues[index % len(queues)], b"x" * size, self.bench.now, {"n": 1} if values else None,
                            ack=ack, token=token, group=group)
@@ -168,7 +168,7 @@ class Sessions(RuleBasedStateMachine):
                 self.core.seal(group)
                 self.groups.append(group)
         finally:
-            self.core.make_guid = original
+            self.bench.make_guid = original
         if turn:
             self.bench.turn()
 
@@ -257,7 +257,7 @@ class Sessions(RuleBasedStateMachine):
     def push(self, index: int, count: int) -> None:
         """Deliver something, perhaps to nobody."""
         if self.bench.connected and self.core.online:
-            keys = [*self.core.routes, 7 << 32 | 7]
+            keys = [*self.core._deliveries.routes, 7 << 32 | 7]
             for _ in range(count):
                 self.bench.push(b"m", keys[index % len(keys)] & 0xffffffff, keys[index % len(keys)] >> 32)
 
@@ -319,7 +319,7 @@ class Sessions(RuleBasedStateMachine):
         assert self.outcomes.keys() <= self.tokens
         found = core.counters()
         assert found.posts == self.posted == found.acked + found.nacked + found.unasked + found.unacked_now
-        assert core.puts.held_bytes == sum(len(put.packed) for put in core.puts.kept.values())
+        assert core.unacked.held_bytes == sum(len(put.packed) for put in core.unacked.kept.values())
         assert found.unacked_bytes_now <= core.options.unacked_bytes_max + 1000
 
     @invariant()
@@ -327,14 +327,14 @@ class Sessions(RuleBasedStateMachine):
         """Bounded by what is open and under way."""
         core = self.core
         live = len(core.queues)
-        assert len(core.machine.handles) <= live + 5
-        assert len(core._requests) <= 4 * live + 8 + len(self.bench.requests)
-        assert len(core.deadlines._due) <= 3 * live + 10
-        assert len(core.deadlines._heap) <= 2 * len(core.deadlines._due) + 100
-        assert len(core.puts._batch) <= len(core.puts.kept)
+        assert len(core._queues._registry.handles) <= live + 5
+        assert len(core._connection._requests.under_way) <= 4 * live + 8 + len(self.bench.requests)
+        assert len(core._deadlines._due) <= 3 * live + 10
+        assert len(core._deadlines._heap) <= 2 * len(core._deadlines._due) + 100
+        assert len(core.unacked._batch) <= len(core.unacked.kept)
         for queue in core.queues.values():
             assert queue.state is not QueueState.CLOSED
-        for key, (queue, _) in core.routes.items():
+        for key, (queue, _) in core._deliveries.routes.items():
             assert key >> 32 == queue.q_id and queue.state is not QueueState.CLOSED
 
     def teardown(self) -> None:
@@ -347,8 +347,9 @@ class Sessions(RuleBasedStateMachine):
         bench.turn()
         bench.advance(30.0)
         assert core.state is State.STOPPED and core.deadline() is None
-        assert not core.puts.kept and not core.puts.held_bytes and not core.queues and not core.routes
-        assert not core._requests and not core.machine.handles and not core.room_wanted
+        assert not core.unacked.kept and not core.unacked.held_bytes and not core.queues and not core._deliveries.routes
+        assert not core._connection._requests.under_way and not core._queues._registry.handles
+        assert not core._posts.room_wanted
         self.outcomes_come_once_and_numbers_add_up()
         assert set(self.outcomes) == self.tokens
         assert self.requests == set(bench.done), self.requests ^ set(bench.done)

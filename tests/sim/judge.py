@@ -65,6 +65,7 @@ class Judge:
         self.trouble = False  # the disk refuses something in this life of the broker: confirms may go unrecorded
         self.excused = False  # there was a reason for statuses 6
         self.failures = 0  # statuses 6
+        self.mistaken = False  # the broker meets mistakes of its own: it may disable queues and partitions
         self.counts: Counter[str] = Counter()
         self.disordered = False  # power was lost: what was not acknowledged may have holes
 
@@ -85,7 +86,7 @@ class Judge:
         """Its ACK has come."""
         put = self.puts[guid]
         self.failures += status == 6
-        if status and not (status in (1, 2) and put.uri in self.bounded or status == 6):
+        if status and not (status in (1, 2) and put.uri in self.bounded or status == 6 or status == 7 and self.mistaken):
             raise Violation("refused", f"{put} with status {status}")
         put.fate = "refused" if status else "maybe" if put.doubtful else "acked"
         self.counts[put.fate] += 1

@@ -18,6 +18,7 @@ from kit.config import domain_config
 
 from sim.clients import Consumer, Producer, SimClient
 from sim.judge import Judge
+from sim.mistakes import Mistakes
 from sim.world import SimWorld
 
 CHAOS_S = 6.0
@@ -40,8 +41,8 @@ class Result:
 class Scenario:
     """Everything that takes part, drawn from one seed."""
 
-    def __init__(self, seed: int, root: Path) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, root: Path, mistakes: Mistakes | None = None) -> None:
+        self.seed, self.mistakes = seed, mistakes
         self.random = Random(f"{seed}/scenario")
         self.durability = self.random.choice(("group", "group", "group", "always", "none"))
         partition = {"maxDataFileSize": self.random.choice((1 << 18, 1 << 24)),
@@ -61,6 +62,7 @@ class Scenario:
             self.world.config.domain_text(name, json.dumps(content))
         self.judge = Judge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
         self.judge.bounded.add(SMALL)
+        self.judge.mistaken = self.world.mistakes = self.world.abrupt = mistakes is not None
         self.world.on_restart = self._restarted
         self.world.boot()
         self.clients: list[SimClient] = []
@@ -69,6 +71,8 @@ class Scenario:
 
     def _restarted(self, power: bool) -> None:
         self.judge.restarted(power, self.durability != "none")
+        if self.mistakes is not None and self.mistakes.active:
+            self.judge.faulty()  # a partition that fails records no confirms
 
     def _random(self, name: str) -> Random:
         return Random(f"{self.seed}/{name}")
@@ -131,6 +135,12 @@ class Scenario:
         """Play it; raises Violation."""
         world = self.world
         end = world.now + CHAOS_S
+        if self.mistakes is not None:
+            self.judge.faulty()
+            self.mistakes.active = True
+            world.play(end)
+            self.mistakes.active = False
+            world.crash_now(power=False)
         world.play(end)
         world.mend()
         self._settle()

@@ -75,7 +75,7 @@ class SimLink:
             self._kept.append(piece)
         elif self.session is not None and self.open and self._life == self._world.life:
             self._world.trace("in", piece)
-            self.session.receive(piece, self._world.now, self._world.broker.wall(self._world.now))
+            self._world.broker.received(self.session, piece, self._world.now)
             self._world.turn_due()
 
     def read(self, wanted: bool) -> None:
@@ -110,6 +110,8 @@ class SimLink:
         """The broker closes, after what it has written."""
         if not self._ended:
             self._ended = True
+            if self._world.abrupt:
+                self.end()
             self._world.at(max(self._out_at, self._world.now), self.end)
             self._world.at(self._world.now + self._world.delay(), self.lose)
 
@@ -123,7 +125,7 @@ class SimLink:
         """The broker learns that the connection is gone."""
         session, self.session = self.session, None
         if session is not None and self._life == self._world.life:
-            session.lost(self._world.now, self._world.broker.wall(self._world.now))
+            self._world.broker.lost(session, self._world.now)
             self._world.turn_due()
 
 
@@ -183,7 +185,7 @@ class SimPerformer:
         """A judgement that comes later."""
         def judged() -> None:
             outcome = attempt(effect.authenticator, effect.data, effect.peer)
-            session.authenticated(effect.token, outcome, self._world.now, self._world.broker.wall(self._world.now))
+            self._world.broker.judged(session, effect.token, outcome, self._world.now)
             self._world.turn_due()
         self._world.alive(self._world.now + self._world.delay(), judged)
 
@@ -218,12 +220,13 @@ class SimWorld(MemoryWorld):
         self.life = 0
         self.up = False
         self.slowed = self.torn = self.died = 0
+        self.abrupt = False  # a connection that the broker closes ends at once, with what was on its way
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._ticket = count()
         self._turning = False
         self._links: list[SimLink] = []
         self._hash = hashlib.sha256()
-        self._told = self._written = 0
+        self._written = 0
         self.on_restart: Callable[[bool], None] = lambda power: None
 
     # -- time
@@ -264,8 +267,6 @@ class SimWorld(MemoryWorld):
             self._turning = True
             self.alive(self.now + self.random.random() * 0.0005, self._turn)
 
-    _turn_due = turn_due
-
     def _turn(self) -> None:
         self._turning = False
         self.broker.turn(self.now)
@@ -282,6 +283,7 @@ class SimWorld(MemoryWorld):
         lines, root = self.report.lines, str(self.root)
         for severity, text in lines[self._told:]:
             self.trace(f"{severity} {text.replace(root, '')}")
+            assert self.mistakes or "[INTERNAL_ERROR]" not in text, text
         self._told = len(lines)
         for operation, path in self.disk.log[self._written:]:
             self.trace(f"{operation} {path.replace(root, '')}")
@@ -333,7 +335,9 @@ class SimWorld(MemoryWorld):
         self.trace("boot")
         try:
             self.start()
-        except (Died, LocalError, OSError) as error:  # somebody starts it again
+        except (Died, Exception) as error:  # somebody starts it again
+            if not self.mistakes and not isinstance(error, (Died, LocalError, OSError)):
+                raise
             self.died += isinstance(error, Died)
             self.crash_now(power=False)
             return
@@ -376,9 +380,7 @@ class SimWorld(MemoryWorld):
                     broker.performer.finish(session)
                 drain_until = self.now + DRAIN_SECONDS
         elif not broker.sessions or self.now > drain_until:
-            broker.close(self.now)
-            for lock in self._locks:
-                lock.close()
+            self.assembled.close()
             self.up = False
             self.life += 1
             for link in self._links:

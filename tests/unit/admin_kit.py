@@ -29,7 +29,8 @@ from bmqtwist.queue.handles import (
     drop_handle,
     open_queue,
 )
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.memory import MemoryDisk, MemoryLedgerFile
@@ -115,7 +116,7 @@ class Bench:
             each.open(int(STARTED_WALL))
         self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker, self.report, self._timer)
         metadata = ClusterMetadata(MetadataLog(1, "n1", (1,), 1 << 20), MemoryLedgerFile(), self.report)
-        self.cluster.start(metadata, list(files), "none", 1 << 20, int(STARTED_WALL))
+        self.cluster.start(metadata, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)
         self.broker.start(STARTED)
         self.statistics = Statistics(STARTED)
@@ -145,15 +146,15 @@ class Bench:
         decode_text(DomainVariant, text, name, [])
         self.source.files[name] = text
 
-    def queue(self, uri: str = "bmq://d/q") -> Queue:
+    def queue(self, uri: str = "bmq://d/q") -> RootQueue:
         """A queue, created if need be."""
         parsed = parse_uri(uri)
         domain = self.broker.domain(parsed.domain)
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
-        found: list[Queue | Refused] = [domain.queues[parsed.queue]] if parsed.queue in domain.queues else []
+        found: list[RootQueue | Refused] = [domain.queues[parsed.queue]] if parsed.queue in domain.queues else []
         if not found:
-            self.cluster.create_queue(domain, uri, self.broker.wall(self.now), found.append)
+            self.cluster.create_queue(domain, uri, self.now, self.broker.wall(self.now), found.append)
             self.turn()
         if isinstance(found[0], Refused):
             raise found[0]
@@ -184,9 +185,9 @@ class Bench:
         for payload in payloads:
             self._guid += 1
             guids.append(self._guid.to_bytes(16, "big"))
-            status = handle.queue.post(handle, guids[-1], 0, True, payload, properties, 0, 0, 0, b"", self.now,
-                                       self.broker.wall(self.now))
-            assert status == 0
+            wall = self.broker.wall(self.now)
+            message = Message(guids[-1], payload, has_properties=properties, arrived=self.now, wall=wall)
+            assert handle.queue.post(Put(handle, message, 0, True), self.now, wall) == 0
         self.turn()
         return guids
 

@@ -8,13 +8,14 @@ from kit.codec import encode_properties
 from storage_kit import start
 
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.queue.delivery import deliver
 from bmqtwist.queue.domain import Domain, DomainSettings, Limits, Throttle
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.message import Message
 from bmqtwist.wire.checksum import crc32c
 
 PLENTY = Limits(1_000_000, 1 << 40)
@@ -55,40 +56,42 @@ class Engine:
     def __init__(self, mode: str = "priority", apps: tuple[str, ...] = (DEFAULT_APP_ID,), in_memory: bool = False,
                  throttle: Throttle | None = None, **settings: Any) -> None:
         self.report, self.now = ListReport(), 100.0
-        self.touched: list[Queue] = []
+        self.touched: list[RootQueue] = []
         self.wakes: list[float] = []
-        self.memory_gate: list[Any] = []
+        self.in_memory: list[Put] = []
         self.poisons: list[bytes] = []
         self.disk = MemoryDisk()
         self.partition, _ = start(self.disk, durability="none")
         values: dict[str, Any] = {"mode": mode, "in_memory": in_memory, "domain_limits": PLENTY, "queue_limits": PLENTY,
                                   "ttl_s": 3600, "app_ids": apps, **settings}
         self.domain = Domain("d", "d", "c", DomainSettings(**values), throttle or Throttle())
-        self.queue = Queue("bmq://d/q", "q", b"queue", self.domain, self.partition, self, 300.0)
-        self.domain.adopt_queue(self.queue)
         keys = [(app, app[:5].encode().ljust(5, b"k")) for app in apps]
-        self.partition.create_queue(b"queue", "bmq://d/q", keys, WALL)
-        for app, key in keys:
-            self.queue.add_app(app, key)
+        store = self.partition.create_queue(b"queue", "bmq://d/q", keys, WALL)
+        self.queue = RootQueue("bmq://d/q", "q", store, self.domain, self.partition, self, self.now)
+        self.domain.adopt_queue(self.queue)
+        self.queue.register_apps()
         self._guid = self._q_id = 0
 
     # queue.queue.QueueContext
 
-    def touch(self, queue: Queue) -> None:
+    def touch(self, queue: RootQueue) -> None:
         queue.touched = True
         self.touched.append(queue)
 
-    def wake_at(self, when: float, queue: Queue) -> None:
+    def wake_at(self, when: float, queue: RootQueue) -> None:
         self.wakes.append(when)
 
-    def gate_memory(self, effect: Any) -> None:
-        self.memory_gate.append(effect)
+    def hold_until_written(self, put: Put) -> None:
+        self.in_memory.append(put)
 
-    def metered(self, queue: Queue) -> None:
+    def metered(self, queue: RootQueue) -> None:
         queue.meter.take_events()
 
-    def poisoned(self, queue: Queue, app: Any, message: Any) -> None:
+    def poisoned(self, queue: RootQueue, app: Any, message: Any) -> None:
         self.poisons.append(message.guid)
+
+    def client_failed(self, client: Any, error: Exception) -> None:
+        raise error
 
     # what tests do
 
@@ -119,25 +122,21 @@ class Engine:
             guids.append((0x40 << 120 | self._guid).to_bytes(16, "big"))
             data = encode_properties({name: ("INT32", value) for name, value in values.items()}) + b"|" + payload \
                 if values else payload
-            status = self.queue.post(handle, guids[-1], 0, True, data, bool(values), 0, int(bool(values)), crc32c(data),
-                                     b"", self.now, WALL)
-            assert status == 0
+            message = Message(guids[-1], data, b"", bool(values), 0, int(bool(values)), crc32c(data), self.now, WALL)
+            assert self.queue.post(Put(handle, message, 0, True), self.now, WALL) == 0
         self.turn()
         return guids
 
     def turn(self) -> None:
         """Write, release, deliver."""
-        released = self.partition.flush(WALL) + self.memory_gate
-        self.memory_gate = []
-        for queue, message, handle, guid, correlation_id, _ in released:
-            if handle is not None:
-                handle.client.ack(handle, guid, correlation_id, 0)
-            if message is not None:
-                queue.released(message)
+        released = self.partition.flush(WALL) + self.in_memory
+        self.in_memory = []
+        for put in released:
+            put.queue.release(put, self.now)
         while self.touched:
             touched, self.touched = self.touched, []
             for queue in touched:
-                deliver(queue, self.now)
+                queue.deliver(self.now)
 
     def confirm(self, handle: Handle, *guids: bytes) -> None:
         """Confirm and a turn; none = everything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 from bmqtwist.errors import Category
 from bmqtwist.ids import GuidGenerator
 from bmqtwist.sdk import Ack, EventKind, QueueOptions, SessionEvent, SessionOptions
-from bmqtwist.sdk.core import SessionCore
-from bmqtwist.sdk.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.queues import Queue
 from bmqtwist.wire import control, events, schema
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage
 from bmqtwist.wire.fast import EventType, sub_queue_ids
@@ -62,8 +63,8 @@ class Bench:
         self._guids = GuidGenerator(self.client_id, 0)
         self._ticks = count(1)
         identity = schema.ClientIdentity(1, client_type=schema.ClientType.E_TCPCLIENT)
-        self.core = SessionCore(self.options, identity, lambda: self._guids.make(next(self._ticks)), self.now,
-                                wake=self._wake)
+        self.make_guid: Callable[[], bytes] = lambda: self._guids.make(next(self._ticks))
+        self.core = SessionCore(self.options, identity, lambda: self.make_guid(), self.now, wake=self._wake)
         self._frames = FrameBuffer(1 << 20)
         self._wire: deque[bytes] = deque()
         self._negotiated = False

@@ -29,7 +29,7 @@ from typing import Any
 from sdk_kit import Bench
 
 from bmqtwist.sdk import QueueOptions, SessionOptions, Subscription
-from bmqtwist.sdk.queues import Queue
+from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.wire import control, events, options, properties, schema
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.checksum import crc32c
@@ -142,7 +142,7 @@ class Playback:
                                            open_timeout_s=open_timeout_s))
         self.core = self.bench.core
         self.guids: list[bytes] = []
-        self.core.make_guid = lambda: self.guids.pop(0)
+        self.bench.make_guid = lambda: self.guids.pop(0)
         self.r_ids: dict[int, int] = {}  # recorded -> ours
         self.unmatched: list[Any] = []
         self.queues: dict[tuple[int, int], Queue] = {}
@@ -163,7 +163,7 @@ class Playback:
     def lose(self, following: list[Event]) -> None:
         """The connection is cut; what the recorded client posted before the next one is posted now."""
         self.bench.lose()
-        known = {put.guid for put in self.core.puts.kept.values()}
+        known = {put.guid for put in self.core.unacked.kept.values()}
         for mine, raw in following:
             if mine and raw[4] & 63 == EventType.PUT:
                 for put in decoded(raw, False):
@@ -199,7 +199,7 @@ class Playback:
             for ack in acks:
                 if self.java:
                     ack.guid = java_guid(ack.correlation_id)
-                self.expected_acks += ack.guid in self.core.puts.kept
+                self.expected_acks += ack.guid in self.core.unacked.kept
             return events.encode_ack(acks)
         if kind != EventType.CONTROL or first:
             return raw

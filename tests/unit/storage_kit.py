@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from construct import Array, Bytes, Computed, Const, Container, Struct, this
+
+from bmqtwist.storage import layout
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.memory import MemoryDisk
@@ -21,6 +24,40 @@ TINY = FileSizes(16384, 1 << 16, 1 << 13)
 KEY, OTHER = b"queue", b"other"
 DEFAULT = [("__default", b"0\0\0\0\0")]
 FANOUT = [("foo", b"fookk"), ("bar", b"barkk"), ("baz", b"bazkk")]
+
+RECORDS = {1: layout.MESSAGE_RECORD, 2: layout.CONFIRM_RECORD, 3: layout.DELETION_RECORD, 4: layout.QUEUE_OP_RECORD,
+           5: layout.JOURNAL_OP_RECORD}
+
+# The records that hold texts, as construct reads them: a second opinion on what storage/ takes apart by hand.
+DATA_RECORD = Struct(
+    "header" / layout.DATA_HEADER.construct,
+    "options" / Bytes(this.header.options_words * 4),
+    "padded" / Bytes((this.header.record_words - this.header.header_words - this.header.options_words) * 4),
+    "pad" / Computed(lambda context: context.padded[-1]),
+    "data" / Computed(lambda context: context.padded[:-context.padded[-1]]),
+)
+_APP_ENTRY = Struct(
+    "header" / layout.APP_HEADER.construct,
+    "padded_id" / Bytes(this.header.words * 4),
+    "key" / layout.QUEUE_KEY.construct,
+)
+QUEUE_RECORD = Struct(
+    "header" / layout.QUEUE_RECORD_HEADER.construct,
+    "padded_uri" / Bytes(this.header.uri_words * 4),
+    "key" / layout.QUEUE_KEY.construct,
+    "apps" / Array(this.header.app_count, _APP_ENTRY),
+    "magic" / Const(b"qUrI"),
+)
+
+
+def unpadded(data: bytes) -> bytes:
+    """A padded text without its padding."""
+    return data[:-data[-1]]
+
+
+def parse_record(data: bytes) -> Container:
+    """One journal record of 60 bytes, by its type; KeyError for a type that does not exist."""
+    return RECORDS[data[0] >> 4].parse(data)
 
 
 def journals(*, archives: bool = True) -> list[Path]:
@@ -70,13 +107,10 @@ def make_message(number: int, payload: bytes = b"payload", ref_count: int = 1, *
 
 def state(recovered: RecoveredPartition) -> dict[str, Any]:
     """What consumers could tell apart: uri -> (app ids, [(GUID, apps that still wait)])."""
-    result = {}
-    for queue in recovered.queues.values():
-        names = {app.ordinal: app.app_id for app in queue.apps}
-        result[queue.uri] = ([app.app_id for app in queue.apps],
-                             [(message.guid, [names[bit] for bit in names if message.pending >> bit & 1])
-                              for message in queue.messages])
-    return result
+    return {queue.uri: ([app.app_id for app in queue.apps.values()],
+                        [(message.guid, [app.app_id for app in queue.apps.values() if message.pending & app.bit])
+                         for message in queue.messages.values() if message.pending])
+            for queue in recovered.queues.values()}
 
 
 def reread(disk: Any, sizes: FileSizes = SMALL, **options: Any) -> RecoveredPartition:
@@ -84,9 +118,20 @@ def reread(disk: Any, sizes: FileSizes = SMALL, **options: Any) -> RecoveredPart
     return recover(open_files(disk, sizes=sizes), **options)
 
 
+def stored(recovered: RecoveredPartition) -> list[Message]:
+    """The messages of all queues that somebody waits for."""
+    return [message for queue in recovered.queues.values() for message in queue.messages.values() if message.pending]
+
+
 def guids(recovered: RecoveredPartition) -> list[str]:
-    """Outstanding GUIDs of all queues, in hex."""
-    return [message.guid.hex().upper() for queue in recovered.queues.values() for message in queue.messages]
+    """Their GUIDs, in hex."""
+    return [message.guid.hex().upper() for message in stored(recovered)]
+
+
+class Held(str):
+    """An effect that waits at a gate, as good as its text."""
+
+    position = 0
 
 
 def entries(journal: bytes) -> list[tuple[int, int, int, int, bytes]]:

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from kit import codec
 from kit.client import Client
-from kit.memory import MemoryLink, MemoryShell, MemoryWorld
+from kit.memory import MemoryLink, MemoryWorld
 
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.queue.delivery import deliver
+from bmqtwist.testing.node import ImmediatePerformer
 
 CAP = 100_000
 
 
-class LazyShell(MemoryShell):
+class LazyPerformer(ImmediatePerformer):
     """Clients of some names do not read: what is written for them piles up here."""
 
     def __init__(self, world: MemoryWorld) -> None:
@@ -41,10 +42,10 @@ class LazyShell(MemoryShell):
         self.reading[session.identity.process_name] = wanted
 
 
-def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, LazyShell]:
+def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, LazyPerformer]:
     world = MemoryWorld(tmp_path, app={"bmqtwist": {"outboxBytesMax": CAP, **extension}})
     world.domain("d")
-    shell = LazyShell(world)
+    shell = LazyPerformer(world)
     world.broker.performer = shell
     return world, shell
 

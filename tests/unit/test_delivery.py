@@ -6,6 +6,8 @@ import pytest
 from engine_kit import Engine, got, spec_of
 
 from bmqtwist.queue.domain import Throttle
+from bmqtwist.queue.put import Put
+from bmqtwist.storage.message import Message
 
 
 def test_new_messages_go_out_in_order_of_arrival() -> None:
@@ -26,7 +28,7 @@ def test_what_came_before_the_consumer_is_delivered_when_it_comes() -> None:
 def test_a_message_is_delivered_only_once_its_records_are_written() -> None:
     engine = Engine()
     reader, producer = engine.reader(), engine.open(write=1)
-    engine.queue.post(producer, b"g" * 16, 0, True, b"x", False, 0, 0, 0, b"", engine.now, 1)
+    engine.queue.post(Put(producer, Message(b"g" * 16, b"x", arrived=engine.now, wall=1), 0, True), engine.now, 1)
     engine.touch(engine.queue)
     for queue in engine.touched:
         from bmqtwist.queue.delivery import deliver

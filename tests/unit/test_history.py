@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmqtwist.queue import history as module
-from bmqtwist.queue.history import GuidHistory
+from bmqtwist.storage import history as module
+from bmqtwist.storage.history import GuidHistory
 
 CLIENT = b"client"
 

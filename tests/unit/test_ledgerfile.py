@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bmqtwist.errors import LocalError
 from bmqtwist.storage import ledger_format as ledgerfile
 from bmqtwist.storage.ledger_format import (
-    LedgerHeader,
+    LEDGER_HEADER,
     encode_ledger,
     ledger_file_name,
     pack_ledger_header,
@@ -108,9 +108,9 @@ def test_the_records_of_a_real_file_are_those_the_original_tool_prints(path):
 def test_the_file_header_is_what_is_declared():
     data = pack_ledger_header(bytes.fromhex("87edf15dc0"))
     assert data == bytes.fromhex("4287edf15dc00000")
-    drawn = LedgerHeader.parse(data)
-    assert (drawn.sizes.header_words * 4, drawn.log_id) == (ledgerfile.LEDGER_HEADER_BYTES, data[1:6])
-    assert LedgerHeader.build({"sizes": {"header_words": 2}, "log_id": data[1:6]}) == data
+    drawn = LEDGER_HEADER.parse(data)
+    assert (drawn.version, drawn.header_words * 4, drawn.log_id) == (1, ledgerfile.LEDGER_HEADER_BYTES, data[1:6])
+    assert LEDGER_HEADER.struct.unpack(data) == (1 << 6 | 2, data[1:6])
 
 
 def test_the_body_of_a_commit_is_these_bytes():

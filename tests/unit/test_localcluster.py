@@ -10,7 +10,6 @@ import pytest
 from kit.client import refusal
 from kit.memory import MemoryWorld
 
-from bmqtwist.ids import parse_uri
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.recovery import UNFINISHED
@@ -174,8 +173,8 @@ def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryW
     memory.settle()
 
     def create() -> None:
-        uri = parse_uri("bmq://d/q")
-        memory.broker.clusters["c3"].create_queue(memory.broker.domain("d"), uri.canonical, 1, lambda queue: None)
+        domain = memory.broker.domain("d")
+        memory.broker.clusters["c3"].create_queue(domain, "bmq://d/q", memory.now, 1, lambda queue: None)
         memory.due = True
 
     assert dies(memory, operations, create) or operations > 3
@@ -219,7 +218,7 @@ def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_m
     found: list[object] = []
     with memory.storage_stalled():
         for _ in range(2):
-            cluster.create_queue(domain, "bmq://d/q", 1, found.append)
+            cluster.create_queue(domain, "bmq://d/q", memory.now, 1, found.append)
         memory.due = True
         memory.run()
         assert not found and not cluster.queues and cluster.queue_count("d") == 1
@@ -232,7 +231,7 @@ def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
     cluster, domain = memory.broker.clusters["c3"], memory.broker.domain("d")
     before = len(memory.disk.log)
     for number in range(50):
-        cluster.create_queue(domain, f"bmq://d/{number}", 1, lambda queue: None)
+        cluster.create_queue(domain, f"bmq://d/{number}", memory.now, 1, lambda queue: None)
     memory.due = True
     memory.run()
     done = [operation for operation, path in memory.disk.log[before:] if path.endswith(".bmq_csl")]
@@ -248,7 +247,7 @@ def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: Memory
         cluster.delete_queue(old, 1)
         cluster.delete_queue(old, 1)
         assert cluster.is_changing(old)
-        cluster.create_queue(memory.broker.domain("d"), old.uri, 1, found.append)
+        cluster.create_queue(memory.broker.domain("d"), old.uri, memory.now, 1, found.append)
         memory.due = True
     new = cluster.queues["bmq://d/q"]
     assert found == [new] and new is not old and new.key != old.key

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from engine_kit import PLENTY, WALL, Engine, got
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.queue.domain import Limits
 from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.put import Put
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import COMMITTED_ALL
 
 GUID = b"\x40" + bytes(15)
 
 
 def put(engine: Engine, handle: Handle, guid: bytes = GUID, payload: bytes = b"x", wants_ack: bool = True) -> int:
-    status = engine.queue.post(handle, guid, 5, wants_ack, payload, False, 0, 0, 0, b"", engine.now, WALL)
+    status = engine.queue.post(Put(handle, Message(guid, payload, arrived=engine.now, wall=WALL), 5, wants_ack), engine.now,
+                               WALL)
     engine.turn()
     return status
 
@@ -160,24 +166,69 @@ def test_an_app_that_is_removed_lets_its_messages_go_and_starts_afresh_when_it_c
     assert not engine.queue.messages
     engine.post(b"3")
     assert got(foo) == [b"1"]
-    engine.queue.add_app("foo", b"foo-2")
+    engine.partition.add_apps(b"queue", "bmq://d/q", [("foo", b"foo-2")], WALL)
+    engine.queue.register_apps()
     engine.confirm(foo)
     engine.post(b"4")
     assert got(foo) == [b"4"]
 
 
-def test_strong_queues_hold_their_effects_until_enough_nodes_have_them() -> None:
-    engine = Engine()
-    engine.queue.require_receipts(True)
-    producer = engine.open(write=1)
+def test_strong_puts_wait_for_the_cluster_and_are_refused_after_the_window() -> None:
+    engine = Engine(strong=True)
+    engine.partition.committed = engine.partition.position
+    producer, reader = engine.open(write=1), engine.reader()
     put(engine, producer)
+    assert not acks(producer) and not got(reader)
     assert engine.queue.domain.settings.deduplication_ms == 300_000
-    (effect,) = [(engine.queue, engine.queue.messages[GUID], producer, GUID, 5, engine.now)]
-    engine.queue.unreceipted.append(effect)
-    engine.queue.expire_unreceipted(engine.now + 299, WALL)
-    assert engine.queue.unreceipted == [effect]
-    engine.queue.expire_unreceipted(engine.now + 300, WALL)
-    assert not engine.queue.messages and acks(producer)[-1] == (GUID, AckStatus.UNKNOWN)
+    engine.queue.expire_uncommitted(engine.now + 299, WALL)
+    assert len(engine.queue.uncommitted) == 1
+    engine.queue.expire_uncommitted(engine.now + 300, WALL)
+    assert not engine.queue.messages and acks(producer)[-1] == (GUID, AckStatus.UNKNOWN) and not engine.queue.uncommitted
+
+
+def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
+    engine = Engine(strong=True)
+    engine.partition.committed = engine.partition.position
+    producer, reader = engine.open(write=1), engine.reader()
+    for number in range(3):
+        put(engine, producer, bytes([0x40, number]) * 8, b"%d" % number)
+    engine.partition.committed += 2
+    engine.queue.committed(engine.now)
+    engine.turn()
+    assert [guid[1] for guid, _ in acks(producer)] == [0, 1] and got(reader) == [b"0", b"1"]
+    engine.partition.committed += 1
+    engine.queue.committed(engine.now)
+    engine.turn()
+    assert got(reader) == [b"2"] and not engine.queue.uncommitted
+
+
+def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None:
+    """The message that needs the cluster came first: the next one, which does not, must not overtake it."""
+    engine = Engine(strong=True)
+    engine.partition.committed = engine.partition.position
+    producer, reader = engine.open(write=1), engine.reader()
+    put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
+    engine.domain.reconfigure(replace(engine.domain.settings, strong=False))
+    put(engine, producer, bytes([0x40, 2]) * 8, b"eventual")
+    put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
+    assert got(reader) == [] and acks(producer) == []
+    engine.partition.committed = COMMITTED_ALL
+    engine.queue.committed(engine.now)
+    engine.turn()
+    assert got(reader) == [b"strong", b"eventual"] and [guid[1] for guid, _ in acks(producer)] == [1, 2, 1]
+
+
+def test_what_was_behind_a_refused_put_goes_on() -> None:
+    engine = Engine(strong=True)
+    engine.partition.committed = engine.partition.position
+    producer, reader = engine.open(write=1), engine.reader()
+    put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
+    engine.domain.reconfigure(replace(engine.domain.settings, strong=False))
+    put(engine, producer, bytes([0x40, 2]) * 8, b"eventual")
+    engine.queue.expire_uncommitted(engine.now + 300, WALL)
+    engine.turn()
+    assert got(reader) == [b"eventual"]
+    assert [(guid[1], status) for guid, status in acks(producer)] == [(1, AckStatus.UNKNOWN), (2, 0)]
 
 
 def test_queues_in_memory_write_nothing() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
@@ -33,13 +34,11 @@ class Session:
     description = "task:1"
     transport: Any = None
 
-    def __init__(self, broken: bool = False) -> None:
-        self.broken = broken
+    def __init__(self) -> None:
         self.closed: list[str] = []
 
     def receive(self, data: bytes, now: float, wall: int) -> None:
-        if self.broken:
-            raise ZeroDivisionError(data)
+        """Nothing to do."""
 
     def lost(self, now: float, wall: int) -> None:
         self.closed.append("lost")
@@ -56,15 +55,25 @@ class Broker:
     def __init__(self) -> None:
         self.sessions: dict[Any, None] = {}
         self.turns, self.ticks = 0, 0
+        self.broken = False
         self.deadline: float | None = None
         self.failed: list[OSError] = []
 
     def turn(self, now: float) -> None:
         self.turns += 1
+        if self.broken:
+            raise ZeroDivisionError("planted")
 
     def tick(self, now: float) -> None:
         self.ticks += 1
-        self.deadline = None
+        self.deadline = now + 1.0 if self.broken else None
+        self.turn(now)
+
+    def received(self, session: Session, data: bytes, now: float) -> None:
+        session.receive(data, now, self.wall(now))
+
+    def lost(self, session: Session, now: float) -> None:
+        session.lost(now, self.wall(now))
 
     def next_deadline(self) -> float | None:
         return self.deadline
@@ -143,13 +152,31 @@ def test_a_stopping_broker_takes_no_connections(world: Any) -> None:
     assert performer.connected(object(), "peer", 1) is None
 
 
-def test_a_mistake_of_ours_costs_the_one_client_that_met_it(world: Any) -> None:
+def test_a_turn_that_raises_costs_neither_the_next_turn_nor_the_clock(world: Any) -> None:
     reactor, broker, performer = world
-    broken, other = Session(broken=True), Session()
-    reactor.work = [lambda: performer.received(broken, b"x"), lambda: performer.received(other, b"y")]
+    broker.broken, broker.deadline = True, 1.0
+    performer.turn_due()
     reactor.doIteration(0)
-    assert broken.closed == ["#INTERNAL_ERROR task:1: closing"] and not other.closed and broker.turns == 1
-    assert any("ZeroDivisionError" in text for severity, text in performer.report.lines if severity == "ERROR")
+    assert any("ZeroDivisionError" in text for severity, text in performer.report.lines if severity == "ALARM")
+    reactor.advance(1.0)
+    assert broker.ticks == 1, "the clock was set"
+    reactor.advance(1.0)
+    assert broker.ticks == 2, "and set again"
+    performer.turn_due()
+    reactor.doIteration(0)
+    assert broker.turns == 4
+
+
+@pytest.mark.parametrize("name, arguments", [("_synced", (7,)), ("_sync_failed", (7, Failure(OSError(5, "EIO"))))])
+def test_the_outcome_of_a_sync_that_raises_leaves_the_clock_set(world: Any, name: str, arguments: Any) -> None:
+    reactor, broker, performer = world
+    broker.broken, broker.deadline = True, 1.0
+    broker.synced = lambda *rest: 1 // 0
+    broker.sync_failed = lambda *rest: 1 // 0
+    getattr(performer, name)(None, *arguments)
+    assert any("ZeroDivisionError" in text for severity, text in performer.report.lines if severity == "ALARM")
+    reactor.advance(1.0)
+    assert broker.ticks == 1
 
 
 def test_a_lost_connection_leaves_a_turn_due(world: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sdk_fronts_kit import DOMAIN, FRONTS, URI, Front
 
 from bmqtwist.sdk import QueueOptions, SdkError, rpc
-from bmqtwist.sdk.states import State
+from bmqtwist.sdk._core.states import State
 
 OTHER = "bmq://bmq.test.mem.priority/other"
 TURNS_MAX = 60
@@ -225,7 +225,7 @@ def test_requests(front: Front, what: str) -> None:
             if what == "close" and not run.queue.is_open:
                 await front.until(lambda: run.queue.ended and URI not in run.session.core.queues, 5.0)
             elif what == "configure":
-                await front.until(lambda: run.queue.core.job is None and not run.queue.core.jobs, 5.0)
+                await front.until(lambda: not run.queue.core.pending_settings, 5.0)
                 await run.queue.configure(QueueOptions(6))
                 assert run.queue.options.max_unconfirmed_messages == 6
         await every_turn(front, call, after)

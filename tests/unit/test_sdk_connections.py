@@ -15,10 +15,10 @@ from sdk_fronts_kit import FRONTS, URI, Front, w
 from twisted.internet.defer import Deferred, fail
 
 from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, blazingmq, simple
-from bmqtwist.sdk.effects import Connect
+from bmqtwist.sdk._core.effects import Connect
 from bmqtwist.sdk.pump import Pump
 from bmqtwist.testing import Broker, run
-from bmqtwist.testing.pump import MemoryPump
+from bmqtwist.testing.transport import MemoryTransport
 
 
 @pytest.fixture(params=FRONTS)
@@ -43,7 +43,7 @@ class Net:
             return {"connect": self._connect}
         if self.front.name == "tx":
             return {"endpoint": self._endpoint}
-        return {"pump": self._pump}
+        return {"pump": self._transport}
 
     def _at(self, address: Any) -> Broker:
         self.dialled.append(address.host)
@@ -55,10 +55,10 @@ class Net:
     def _endpoint(self, address: Any) -> Any:
         return self._at(address).endpoint(self.front.clock)(address)  # type: ignore[attr-defined]
 
-    def _pump(self, options: SessionOptions, dispatch: Any, tls: Any) -> Pump:
+    def _transport(self, options: SessionOptions, dispatch: Any, tls: Any) -> Pump:
         net = self
 
-        class Switching(MemoryPump):
+        class Switching(MemoryTransport):
             """Changes hosts with each attempt."""
 
             def dial(self, effect: Connect) -> None:

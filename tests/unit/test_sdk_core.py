@@ -22,8 +22,8 @@ from bmqtwist.sdk import (
     Subscription,
     parse_brokers,
 )
-from bmqtwist.sdk.effects import Group
-from bmqtwist.sdk.states import QueueState, State
+from bmqtwist.sdk._core.effects import Group
+from bmqtwist.sdk._core.states import QueueState, State
 from bmqtwist.wire import events, properties, schema
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.fast import sub_queue_ids
@@ -156,7 +156,7 @@ def test_what_cannot_be_posted_is_refused_and_leaves_nothing_behind(payload: byt
     group = Group()
     with pytest.raises(error):
         bench.core.post(queue, payload, bench.now, group=group, **more)  # type: ignore[arg-type]
-    assert not bench.core.puts.kept and not group.outstanding
+    assert not bench.core.unacked.kept and not group.outstanding
 
 
 def test_each_subscription_has_its_own_options_and_messages_say_which_they_are_for() -> None:
@@ -451,7 +451,7 @@ def test_a_broker_that_never_answers_costs_no_memory() -> None:
     for number in range(100):
         bench.core.configure(queue, QueueOptions(number), "configure", bench.now, timeout_s=1.0)
         bench.advance(2.0)
-    assert not bench.core._requests
+    assert not bench.core._connection._requests.under_way
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0, -1.0, float("nan")])
@@ -465,7 +465,8 @@ def test_a_request_that_may_take_no_time_is_refused_and_changes_nothing(seconds:
             call()
         assert raised.value.result is Result.INVALID_ARGUMENT
     bench.turn()
-    assert queue.state is QueueState.OPEN and list(bench.core.queues) == [URI] and not bench.core._requests
+    assert queue.state is QueueState.OPEN and list(bench.core.queues) == [URI]
+    assert not bench.core._connection._requests.under_way
 
 
 def test_stop_drains_first_and_then_says_goodbye() -> None:

@@ -9,9 +9,9 @@ from sdk_kit import FANOUT, URI, Bench
 
 from bmqtwist.errors import Category
 from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, parse_brokers
+from bmqtwist.sdk._adapters.log import LOG, emit
+from bmqtwist.sdk._core.effects import Note
 from bmqtwist.sdk.counters import Counters
-from bmqtwist.sdk.effects import Note
-from bmqtwist.sdk.log import LOG, emit
 from bmqtwist.wire import events
 from bmqtwist.wire.fast import sub_queue_ids
 
@@ -43,7 +43,7 @@ def test_posts_are_counted_by_their_outcome() -> None:
     found = balanced(bench)
     assert (found.posts, found.acked, found.nacked, found.unasked, found.unacked_now) == (5, 2, 1, 1, 1)
     assert found.nacked_by_status == {Result.LIMIT_MESSAGES: 1}
-    assert found.unacked_bytes_now == bench.core.puts.held_bytes > 0
+    assert found.unacked_bytes_now == bench.core.unacked.held_bytes > 0
     bench.core.close(queue, "close", bench.now)
     bench.turn()
     found = balanced(bench)

@@ -106,11 +106,11 @@ def _two_blocking_sessions(front: Front) -> None:
         session = await front.start()
         with rpc.BlockingRequester(session, DOMAIN) as requester:
             queue = session.open(URI, write=True)
-            step = session._pump.step
-            session._pump.step = lambda timeout_s=None: (service.session.step(), step(0.01))
+            step = session._transport.step
+            session._transport.step = lambda timeout_s=None: (service.session.step(), step(0.01))
             reply = requester.request(queue, b"21", timeout_s=5.0)
             assert (reply.payload, reply.properties["by"]) == (b"42", "service")
-            session._pump.step = step
+            session._transport.step = step
         session.stop()
         await service.end()
     front.run(scenario)

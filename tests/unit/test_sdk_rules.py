@@ -7,7 +7,7 @@ from sdk_kit import FANOUT, URI, Bench
 
 from bmqtwist.errors import Category
 from bmqtwist.sdk import EventKind, QueueOptions, Result, SdkError, SessionOptions, parse_brokers
-from bmqtwist.sdk.states import QueueState, State
+from bmqtwist.sdk._core.states import QueueState, State
 from bmqtwist.wire import events, schema
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopRequest
 from bmqtwist.wire.control import ControlMessage
@@ -77,7 +77,7 @@ def test_s3_a_put_that_wants_an_ack_is_kept_until_its_ack(bench: Bench) -> None:
         bench.come_back()
     assert bench.payloads() == [b"a"] * 4
     bench.ack(bench.puts()[-1])
-    assert not bench.core.puts.kept and not bench.core.puts.held_bytes
+    assert not bench.core.unacked.kept and not bench.core.unacked.held_bytes
     bench.lose()
     bench.come_back()
     assert bench.payloads() == [b"a"] * 4
@@ -88,10 +88,10 @@ def test_s4_a_put_without_ack_is_kept_only_until_it_was_sent_once(bench: Bench) 
     queue = opened(bench)
     bench.core.post(queue, b"sent", bench.now, ack=False)
     bench.turn()
-    assert not bench.core.puts.kept
+    assert not bench.core.unacked.kept
     bench.core.post(queue, b"not yet", bench.now, ack=False)
     bench.lose()
-    assert len(bench.core.puts.kept) == 1
+    assert len(bench.core.unacked.kept) == 1
     bench.core.post(queue, b"while down", bench.now, ack=False)
     bench.come_back()
     bench.lose()
@@ -109,10 +109,10 @@ def test_s4_a_put_without_ack_that_still_waits_in_its_batch_was_not_sent() -> No
     bench.core.post(queue, b"waits", bench.now, ack=False)
     bench.turn()
     bench.say(bytes.fromhex("000000084b020000"))  # a heartbeat is answered
-    assert bench.heard[-1] == "HEARTBEAT_RSP" and len(bench.core.puts.kept) == 1
+    assert bench.heard[-1] == "HEARTBEAT_RSP" and len(bench.core.unacked.kept) == 1
     bench.lose()
     bench.come_back()
-    assert bench.payloads() == [b"waits"] and not bench.core.puts.kept
+    assert bench.payloads() == [b"waits"] and not bench.core.unacked.kept
 
 
 @rule
@@ -513,7 +513,7 @@ def test_s17_messages_are_matched_by_the_current_ids_only(bench: Bench) -> None:
     bench.push(b"second", s_id=2)
     bench.push(b"nobody's", s_id=2, q_id=77)
     assert [message.payload for message in bench.messages] == [b"first", b"second"]
-    assert bench.core.dropped == 2
+    assert bench.core.counters().dropped == 2
 
 
 @rule
@@ -523,7 +523,7 @@ def test_s17_ids_of_a_lost_connection_mean_nothing_while_queues_are_being_reopen
     bench.lose()
     bench.come_back()
     bench.push(b"stale", s_id=1)
-    assert not bench.messages and bench.core.dropped == 1
+    assert not bench.messages and bench.core.counters().dropped == 1
 
 
 @rule

@@ -24,7 +24,7 @@ def played(name: str) -> Playback:
 def understood(playback: Playback) -> None:
     """Everything the broker said has come to something: nothing was dropped, no answer is left over."""
     bench, core = playback.bench, playback.core
-    assert not core.dropped and EventKind.ERROR not in bench.kinds()
+    assert not core.counters().dropped and EventKind.ERROR not in bench.kinds()
     assert len(bench.messages) == playback.expected_messages
     failed_at_the_end = sum(ack.status is Result.UNKNOWN for ack in bench.acks[playback.expected_acks:])
     assert len(bench.acks) - failed_at_the_end == playback.expected_acks

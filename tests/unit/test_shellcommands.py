@@ -6,6 +6,9 @@ import json
 import logging
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bmqtwist.cli.shell import commands, printing
 from bmqtwist.cli.shell.commands import Confirm, Flags, Open, Post, Property, SubscriptionArg, parse, parse_flags, select
 from bmqtwist.cli.shell.console import RecordFormat
@@ -16,9 +19,6 @@ from bmqtwist.cli.shell.posting import Content, Plan
 from bmqtwist.cli.shell.printing import command_text, excerpt, outcome, outcome_text
 from bmqtwist.cli.shell.settings import Settings, read_list, read_profile
 from bmqtwist.cli.shell.throughput import Throughput, header
-from hypothesis import given
-from hypothesis import strategies as st
-
 from bmqtwist.errors import LocalError
 from bmqtwist.queue.poison import message_dump
 from bmqtwist.sdk.results import EventKind, Result, SessionEvent

@@ -8,23 +8,40 @@ from hypothesis import strategies as st
 from bmqtwist.storage.gate import Gate
 
 
-@given(st.lists(st.sampled_from(["add", "write", "turn", "begin", "end", "roll", "want"]), max_size=80))
+class Waiting:
+    """An effect with a number."""
+
+    position = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@given(st.lists(st.sampled_from(["append", "hold", "hold", "write", "tick", "release", "begin", "end", "roll", "want"]),
+                max_size=80))
 def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: list[str]) -> None:
-    gate, added, written, durable, covers, token = Gate(), 0, 0, 0, 0, None
-    needs: list[int] = []  # per effect: batches that must be durable
+    gate, held, position, written, durable, covers, token = Gate(), 0, 0, 0, 0, 0, None
+    matter = 0  # the newest record that an effect can wait for
+    needs: list[int] = []  # per effect: the record that must be durable
     released: list[int] = []
     for step in steps:
-        out: list[int] = []
-        if step == "add":
-            gate.add(added)
-            added += 1
-            needs.append(written + 1)  # the batch of this turn
+        out = []
+        if step == "append":
+            position += 1
+            matter = position
+        elif step == "hold":
+            gate.hold(Waiting(held), position)
+            held += 1
+            needs.append(matter)
         elif step == "write":
-            gate.wrote()
-            written += 1
-        elif step == "turn":
-            needs = [min(need, written) for need in needs]  # nothing was written in this turn: what there is suffices
-            out = gate.turn(wait=True)
+            gate.wrote(position)
+            written = position
+        elif step == "tick" and position == written:
+            position += 1
+            gate.wrote_nothing_to_wait_for(position)
+            written = position
+        elif step == "release":
+            out = gate.release_durable()
         elif step == "want":
             gate.want_sync()
         elif step == "begin":
@@ -35,13 +52,30 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
         elif step == "end" and token is not None:
             durable, finished = max(durable, covers), token
             token = None
-            out = gate.end_sync(finished)
-            assert gate.end_sync(finished) == []
+            assert gate.end_sync(finished) and not gate.end_sync(finished)
+            out = gate.release_durable()
         elif step == "roll":
             gate.all_durable()
             durable = covers = written
         for effect in out:
-            assert needs[effect] <= durable
-        released += out
-    released += gate.release_all()
-    assert released == list(range(added))
+            assert needs[effect.number] <= durable
+        released += [effect.number for effect in out]
+    gate.wrote(position)
+    gate.all_durable()
+    released += [effect.number for effect in gate.release_durable()]
+    assert released == list(range(held))
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 60))
+def test_a_mark_releases_what_waits_for_it_and_nothing_behind(steps: list[int], mark: int) -> None:
+    gate, position = Gate(), 0
+    for number, more in enumerate(steps):
+        position += more
+        gate.hold(Waiting(number), position)
+    gate.wrote(min(mark, position))
+    first = gate.release_written()
+    assert all(effect.position <= mark for effect in first)
+    gate.wrote(position)
+    rest = gate.release_written()
+    assert all(effect.position > min(mark, position) for effect in rest)
+    assert [effect.number for effect in first + rest] == list(range(len(steps))) and not gate.busy

@@ -14,6 +14,7 @@ from storage_kit import (
     SMALL,
     TINY,
     WALL,
+    Held,
     entries,
     guids,
     make_message,
@@ -71,8 +72,8 @@ def test_without_durability_effects_come_back_from_the_flush() -> None:
     disk = MemoryDisk()
     partition = running(disk, durability="none")
     put(partition, 1)
-    partition.gate("a")
-    partition.gate("b")
+    partition.hold(Held("a"))
+    partition.hold(Held("b"))
     assert partition.flush(WALL) == ["a", "b"]
     assert partition.flush(WALL) == []
     assert partition.wants_sync() is None
@@ -83,10 +84,10 @@ def test_always_syncs_data_before_journal_within_the_turn() -> None:
     partition = running(disk, durability="always")
     writes(disk)
     put(partition, 1)
-    partition.gate("a")
+    partition.hold(Held("a"))
     assert partition.flush(WALL) == ["a"]
     assert writes(disk) == ["write data", "write journal", "sync data", "sync journal"]
-    partition.gate("nothing to write")
+    partition.hold(Held("nothing to write"))
     assert partition.flush(WALL) == ["nothing to write"]
     assert writes(disk) == []
 
@@ -95,12 +96,12 @@ def test_a_group_waits_for_a_sync_that_began_after_its_records_were_written() ->
     disk = MemoryDisk()
     partition = running(disk)
     put(partition, 1)
-    partition.gate("first")
+    partition.hold(Held("first"))
     assert partition.flush(WALL) == []
     token = partition.wants_sync()
     assert token is not None and partition.wants_sync() is None, "one sync at a time"
     put(partition, 2)
-    partition.gate("second")
+    partition.hold(Held("second"))
     assert partition.flush(WALL) == [] and partition.wants_sync() is None
     partition.sync()
     assert partition.synced(token, WALL) == ["first"]
@@ -110,7 +111,7 @@ def test_a_group_waits_for_a_sync_that_began_after_its_records_were_written() ->
     partition.sync()
     assert partition.synced(second, WALL) == ["second"]
     assert partition.wants_sync() is None
-    partition.gate("no records")
+    partition.hold(Held("no records"))
     assert partition.flush(WALL) == ["no records"]
 
 
@@ -118,7 +119,7 @@ def test_an_effect_of_a_turn_without_records_waits_for_the_records_before_it() -
     partition = running(MemoryDisk())
     put(partition, 1)
     partition.flush(WALL)
-    partition.gate("later")
+    partition.hold(Held("later"))
     assert partition.flush(WALL) == []
     token = partition.wants_sync()
     assert partition.synced(token or 0, WALL) == ["later"]
@@ -129,7 +130,7 @@ def test_acknowledged_messages_survive_a_loss_of_power() -> None:
     partition = running(disk)
     for number in range(1, 6):
         put(partition, number)
-    partition.gate("acks")
+    partition.hold(Held("acks"))
     partition.flush(WALL)
     token = partition.wants_sync()
     partition.sync()
@@ -169,7 +170,7 @@ def test_a_stop_leaves_files_of_exact_length_ending_in_a_sync_point() -> None:
     disk = MemoryDisk()
     partition = running(disk)
     put(partition, 1)
-    partition.gate("ack")
+    partition.hold(Held("ack"))
     assert partition.stop(WALL) == ["ack"]
     journal = disk.content(path_of(disk, "journal"))
     assert entries(journal)[-1][1] >> 60 == 5
@@ -188,10 +189,10 @@ def test_outstanding_bytes_count_live_records_only() -> None:
     partition.append_confirm(KEY, b"aaaaa", message, 0, WALL)
     assert partition.outstanding() == (empty[0] + 120, empty[1] + 120, empty[2])
     partition.append_deletion(KEY, message, 0, WALL)
-    assert partition.outstanding() == empty and message.slot == -1
-    message = put(partition, 2)
-    partition.release(message)
-    assert partition.outstanding() == empty
+    assert partition.outstanding() == empty and message.live_key == -1
+    put(partition, 2)
+    partition.purge(KEY, None, None, WALL)
+    assert partition.outstanding() == (empty[0] + 60, *empty[1:]), "the PURGE record itself"
     partition.delete_queue(KEY, None, WALL)
     assert partition.outstanding() == (44, 40, 36) and not partition.live
 
@@ -266,13 +267,13 @@ def test_a_journal_full_of_live_records_is_read_only_until_a_whole_queue_is_purg
         put(partition, 9999)
     with pytest.raises(PartitionUnavailable):
         partition.purge(KEY, DEFAULT[0][1], stored[KEY][0], WALL)
-    with pytest.raises(PartitionUnavailable):
-        partition.append_deletion(KEY, stored[KEY][0], 0, WALL)
+    gone = stored[KEY].pop(0)
+    partition.append_deletion(KEY, gone, 0, WALL)
+    partition.flush(WALL)
+    assert gone.guid not in partition.state.queues[KEY].messages, "owed, but it counts"
     assert partition.take_alarms() == [], "once per file set"
     assert partition.positions()[0] <= TINY.journal - 1140 + 60
     partition.purge(KEY, None, None, WALL)
-    for message in stored[KEY]:
-        partition.release(message)
     assert partition.available
     put(partition, 10000)
     partition.flush(WALL)
@@ -348,7 +349,7 @@ def test_a_failed_write_holds_back_the_effects_and_is_repeated() -> None:
     disk = MemoryDisk()
     partition = running(disk, durability="none")
     message = put(partition, 1)
-    partition.gate("ack")
+    partition.hold(Held("ack"))
     failing(disk, "write", code=errno.ENOSPC)
     assert partition.flush(WALL) == [] and partition.flush(WALL) == []
     assert [category for category, _ in partition.take_alarms()] == ["FILE_IO"]
@@ -379,7 +380,7 @@ def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
     disk = MemoryDisk()
     partition = running(disk)
     put(partition, 1)
-    partition.gate("ack")
+    partition.hold(Held("ack"))
     partition.flush(WALL)
     token = partition.wants_sync()
     failing(disk, "sync")
@@ -397,7 +398,7 @@ def test_always_closes_the_partition_when_the_sync_fails() -> None:
     disk = MemoryDisk()
     partition = running(disk, durability="always")
     put(partition, 1)
-    partition.gate("ack")
+    partition.hold(Held("ack"))
     failing(disk, "sync")
     assert partition.flush(WALL) == []
     failing(disk)

@@ -6,24 +6,26 @@ import re
 from pathlib import Path
 
 import pytest
+from construct import Container
 from storage_kit import (
+    DATA_RECORD,
     KINDS,
     RECORDED,
     SMALL,
     TINY,
-    WALL,
     disk_with,
     entries,
     guids,
     journals,
     name_of,
     open_files,
+    parse_record,
     path_of,
     reread,
     state,
+    stored,
 )
 
-from bmqtwist.storage import layout
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Message, Partition
 from bmqtwist.storage.records import parse_queue_record
@@ -50,7 +52,7 @@ def purged(path: Path) -> set[str]:
     """GUIDs that whole-queue purges took, read off the journal without the code under test."""
     gone, stored = set(), {}
     for offset, head, _, _, _ in entries(path.read_bytes()):
-        record = layout.parse_record(path.read_bytes()[offset:offset + 60])
+        record = parse_record(path.read_bytes()[offset:offset + 60])
         if head >> 60 == 1:
             stored.setdefault(record.queue_key, []).append(record.guid.hex().upper())
         elif head >> 60 == 4 and record.op == 1 and record.app_key == bytes(5):
@@ -95,11 +97,11 @@ def test_payloads_and_properties_are_read_back_as_stored() -> None:
     files = open_files(disk_with(path))
     recovered = recover(files)
     partition = Partition(0, 1, files, recovered)
-    big, small = next(iter(recovered.queues.values())).messages
+    big, small = stored(recovered)
     assert (big.size, len(partition.read_payload(big)), len(partition.read_payload(small))) == (61440, 61440, 5)
     path = next(RECORDED.joinpath("props-zlib/n1").glob("*.bmq_journal"))
     recovered = recover(open_files(disk_with(path)))
-    messages = next(iter(recovered.queues.values())).messages
+    messages = stored(recovered)
     assert {message.schema_id for message in messages} >= {0, 2, 3}
     assert {message.compression for message in messages} == {0, 1}
     assert any(message.has_properties for message in messages)
@@ -113,7 +115,7 @@ class Replay:
     def __init__(self, paths: list[Path], sizes: FileSizes) -> None:
         first = paths[0].read_bytes()
         self.disk = MemoryDisk()
-        self.partition = Partition(int(paths[0].name[4]), layout.parse_record(first[44:104]).node,
+        self.partition = Partition(int(paths[0].name[4]), parse_record(first[44:104]).node,
                                    open_files(self.disk, int(paths[0].name[4]), sizes), durability="none")
         self.messages: dict[bytes, Message] = {}
         self.uris: dict[bytes, str] = {}
@@ -130,17 +132,17 @@ class Replay:
             psn = lease, head & (1 << 48) - 1
             if (self.partition.lease, self.partition.sequence) >= psn or mark and offset <= mark + 60:
                 continue  # what the rollover has done by itself
-            record = layout.parse_record(journal[offset:offset + 60])
+            record = parse_record(journal[offset:offset + 60])
             if last and entry is accepted[-1]:
                 self.partition.stop(wall)
             else:
                 self.step(record, lease, wall)
 
-    def step(self, record: layout.Struct, lease: int, wall: int) -> None:
-        partition, kind, flags = self.partition, record.header.kind.type, record.header.kind.flags
+    def step(self, record: Container, lease: int, wall: int) -> None:
+        partition, kind, flags = self.partition, record.type, record.flags
         if kind == 1:
-            stored = layout.DATA_RECORD.parse(self.data[record.data_dwords * 8:])
-            message = Message(record.guid, stored.data, stored.options, bool(stored.header.options.flags & 1),
+            stored = DATA_RECORD.parse(self.data[record.data_dwords * 8:])
+            message = Message(record.guid, stored.data, stored.options, bool(stored.header.flags & 1),
                               record.compression, stored.header.schema_wire_id, record.crc)
             message.ref_count = flags
             self.messages[record.guid] = message
@@ -162,7 +164,7 @@ class Replay:
             self.queue_op(record, wall)
         partition.flush(wall)
 
-    def queue_op(self, record: layout.Struct, wall: int) -> None:
+    def queue_op(self, record: Container, wall: int) -> None:
         partition, key, app = self.partition, record.queue_key, record.app_key if any(record.app_key) else None
         if record.op in (2, 4):
             uri, _, apps, _ = parse_queue_record(self.qlist, record.qlist_words * 4)
@@ -173,9 +175,6 @@ class Replay:
             start = next((m for m in self.messages.values() if (m.lease, m.sequence) == (record.start_lease,
                                                                                          record.start_sequence)), None)
             partition.purge(key, app, start, wall)
-            if app is None:
-                for message in [m for m in self.messages.values() if m.queue_key == key]:
-                    partition.release(self.messages.pop(message.guid))
 
 
 ONE_SET = ["props-zlib/n1", "fanout-partial/n1", "purge/n1", "ttl/n1", "poison/n1", "app-added-removed/n1",
@@ -228,7 +227,8 @@ def test_a_recorded_crash_image_is_carried_on() -> None:
 
 def test_a_queue_the_ledger_does_not_know_comes_back_with_the_names_of_qlist() -> None:
     path = next(RECORDED.joinpath("fanout-partial/n1").glob("*.bmq_journal"))
-    queue = next(iter(reread(disk_with(path), known={}).queues.values()))
-    assert (queue.uri, queue.in_ledger) == ("bmq://d.fan/f", False)
-    assert [app.app_id for app in queue.apps] == ["foo", "bar", "baz"]
-    assert WALL - 10 < min(wall for _, wall in queue.history) and len(queue.history) == 6
+    recovered = reread(disk_with(path), known={})
+    queue = next(iter(recovered.queues.values()))
+    assert (queue.uri, recovered.unlisted) == ("bmq://d.fan/f", {queue.key})
+    assert [app.app_id for app in queue.apps.values()] == ["foo", "bar", "baz"]
+    assert len(queue.history) == 6

@@ -5,7 +5,16 @@ from __future__ import annotations
 import errno
 
 import pytest
-from storage_kit import DEFAULT, KEY, WALL, guids, make_message, reread, start
+from storage_kit import (
+    DEFAULT,
+    KEY,
+    WALL,
+    Held,
+    guids,
+    make_message,
+    reread,
+    start,
+)
 
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Durability
@@ -29,7 +38,7 @@ def test_a_recovered_message_survives_a_loss_of_power_right_after_the_restart(du
     disk, guid = killed(durability)
     partition, recovered = start(disk, lease=None, durability=durability)
     assert guids(recovered) == [guid.hex().upper()]
-    partition.gate("the ACK of the repeated PUT")
+    partition.hold(Held("the ACK of the repeated PUT"))
     assert partition.flush(WALL) == ["the ACK of the repeated PUT"]
     disk.crash()
     assert guids(reread(disk)) == [guid.hex().upper()]
@@ -48,5 +57,5 @@ def test_a_partition_whose_first_sync_fails_takes_nothing() -> None:
     partition, _ = start(disk, lease=None, durability="group")
     assert not partition.available
     assert [category for category, _ in partition.take_alarms() if category == "FILE_IO"]
-    partition.gate("an ACK")
+    partition.hold(Held("an ACK"))
     assert partition.flush(WALL) == []

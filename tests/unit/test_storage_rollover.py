@@ -14,6 +14,7 @@ from storage_kit import (
     OTHER,
     TINY,
     WALL,
+    Held,
     entries,
     guids,
     make_message,
@@ -22,6 +23,7 @@ from storage_kit import (
     reread,
     start,
     state,
+    stored,
 )
 
 from bmqtwist.storage.memory import Died, MemoryDisk
@@ -56,8 +58,7 @@ def prepare() -> tuple[MemoryDisk, Partition]:
 
 def contents(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
     """GUID -> payload of everything outstanding."""
-    return {message.guid: partition.read_payload(message) for queue in recovered.queues.values()
-            for message in queue.messages}
+    return {message.guid: partition.read_payload(message) for message in stored(recovered)}
 
 
 def test_a_rollover_carries_the_state_and_nothing_else() -> None:
@@ -75,7 +76,7 @@ def test_a_rollover_carries_the_state_and_nothing_else() -> None:
     assert partition.positions() == (recovered.journal_end, recovered.data_end, recovered.qlist_end)
     live, data, qlist = partition.outstanding()
     assert (live + 120, data, qlist) == partition.positions()
-    assert (recovered.data_outstanding, recovered.qlist_outstanding) == (data, qlist)
+    assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == (data, qlist)
     assert all(payload == bytes([payload[0]]) * (guid[-1]) for guid, payload in contents(partition, recovered).items())
 
 
@@ -87,7 +88,7 @@ def test_messages_move_with_the_rollover_in_memory_too() -> None:
     partition.rollover(WALL + 1)
     assert contents(partition, recovered) == expected
     for queue in recovered.queues.values():
-        for message in queue.messages:
+        for message in list(queue.messages.values()):
             partition.append_deletion(queue.key, message, 0, WALL)
     partition.flush(WALL + 1)
     assert guids(reread(disk, TINY)) == []
@@ -98,7 +99,7 @@ def test_what_waits_in_the_turn_goes_along() -> None:
     disk, partition = prepare()
     message = make_message(99, b"z" * 30)
     partition.append_message(KEY, message, WALL)
-    partition.gate("ack")
+    partition.hold(Held("ack"))
     partition.rollover(WALL + 1)
     assert partition.flush(WALL + 1) == ["ack"], "a rollover syncs"
     disk.crash()

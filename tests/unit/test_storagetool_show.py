@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from storage_kit import DEFAULT, KEY, OTHER, WALL, disk_with, journals, make_message, name_of, open_files, start
+from storage_kit import DEFAULT, KEY, OTHER, WALL, disk_with, journals, make_message, name_of, open_files, start, stored
 from storagetool_kit import bmq, change, files_of, ledger_of, one, spill, storage_directory, write_ledger
 
 from bmqtwist.cli import storage as command
@@ -122,7 +122,7 @@ def test_record_types_are_chosen(kinds: tuple[str, ...], types: set[str]) -> Non
 def test_outstanding_messages_are_those_a_broker_would_deliver(journal: Path) -> None:
     """The tool and the recovery of a broker agree on every recorded set."""
     recovered = recover(open_files(disk_with(journal), int(journal.name[4])))
-    wanted = sorted(message.guid.hex().upper() for queue in recovered.queues.values() for message in queue.messages)
+    wanted = sorted(message.guid.hex().upper() for message in stored(recovered))
     assert sorted(guids(journal, "--outstanding")) == wanted
 
 

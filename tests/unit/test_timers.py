@@ -31,6 +31,21 @@ def test_an_action_may_add_another_for_now() -> None:
     assert done == ["second"]
 
 
+def test_an_action_that_raises_costs_no_other_and_keeps_its_period() -> None:
+    failed: list[Exception] = []
+    timers, done = Timers(failed.append), list[float]()
+
+    def clumsy(now: float) -> None:
+        done.append(now)
+        raise ZeroDivisionError(now)
+
+    timers.every(0.0, 1.0, clumsy)
+    timers.at(1.0, lambda now: done.append(-now))
+    for now in (1.0, 2.0):
+        timers.run(now)
+    assert done == [1.0, -1.0, 2.0] and [type(error) for error in failed] == [ZeroDivisionError] * 2
+
+
 def test_a_periodic_action_stays_on_its_grid_and_skips_what_was_missed() -> None:
     timers, done = Timers(), list[float]()
     timers.every(10.0, 2.0, done.append)

@@ -70,13 +70,13 @@ class Auto:
         try:
             queue = await self._unless(self._signalled, self._opened(session))
             if queue is not None:
-                self._bytes_in = session.core.tally.bytes_in
+                self._bytes_in = session.counters().bytes_in
                 await self._unless(self._stop, self._work(session, queue))
                 if settings.shutdown_grace:
                     await self._unless(self._signalled, asyncio.sleep(settings.shutdown_grace))
                 if self._error is not None:
                     raise self._error
-                if queue.core.is_open and not session.core.puts.kept:
+                if queue.core.is_open and not session.core.unacked.kept:
                     await queue.close()
         finally:
             await session.stop()
@@ -189,7 +189,7 @@ class Auto:
                 self._log.info("PUSH #%d: %s", index, push_text(message, self._number))
             if self._settings.confirm_msg:
                 self._confirm(message)
-        total = arrived[0].queue.owner.session.core.tally.bytes_in
+        total = arrived[0].queue.owner.session.counters().bytes_in
         self._consumed.event(total - self._bytes_in)
         self._bytes_in = total
 

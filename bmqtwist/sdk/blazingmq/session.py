@@ -19,6 +19,10 @@ from bmqtwist.ids import InvalidUri
 from bmqtwist.sdk import message as sdk_message
 from bmqtwist.sdk import options as sdk_options
 from bmqtwist.sdk import results
+from bmqtwist.sdk._adapters.sockets import SocketTransport
+from bmqtwist.sdk._adapters.transport import TransportFactory
+from bmqtwist.sdk._core.effects import Completed, Room
+from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk.blazingmq import session_events as events
 from bmqtwist.sdk.blazingmq.exceptions import BrokerTimeoutError, Error
 from bmqtwist.sdk.blazingmq.values import (
@@ -33,11 +37,7 @@ from bmqtwist.sdk.blazingmq.values import (
     to_wire,
 )
 from bmqtwist.sdk.counters import Counters
-from bmqtwist.sdk.effects import Completed, Room
-from bmqtwist.sdk.pump import PumpFactory
-from bmqtwist.sdk.queues import Queue
 from bmqtwist.sdk.results import EventKind, Result, SdkError
-from bmqtwist.sdk.sockets import SocketPump
 from bmqtwist.wire.properties import PropertyType
 
 _PLAIN = {
@@ -102,7 +102,7 @@ class Session:
     reading. `timeout`: seconds for requests, or Timeouts. The environment's BMQ_BROKER_URI overrides `broker`.
     """
 
-    _make_pump: PumpFactory = SocketPump  # what moves the bytes: a class attribute, since the official calls have no room
+    _make_transport: TransportFactory = SocketTransport  # a class attribute, since the official calls have no room for it
 
     def __init__(self, on_session_event: Callable[[events.SessionEvent], None],
                  on_message: Callable[[Message, MessageHandle], None] | None = None,
@@ -137,8 +137,8 @@ class Session:
         self._monitored = host_health_monitor is not None
         self._options = options
         self._calls: SimpleQueue[tuple[Callable[..., object], Any] | None] = SimpleQueue()
-        self._pump = self._make_pump(options, self._dispatch, None)
-        self._core, self._lock = self._pump.core, self._pump.lock
+        self._transport = self._make_transport(options, self._dispatch, None)
+        self._core, self._lock = self._transport.core, self._transport.lock
         self._room = threading.Condition(self._lock)
         self._running = True
         self._deaf: Callable[[], None] = lambda: None
@@ -225,7 +225,7 @@ class Session:
             queue = self._queue(queue_uri)
             end = 0.0
             while True:
-                now = self._pump.clock()
+                now = self._transport.clock()
                 try:
                     core.post(queue, message, now, properties, property_type_overrides, ack=on_ack is not None,
                               token=on_ack)
@@ -278,8 +278,8 @@ class Session:
         with self._lock:
             if not self._running:
                 raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
-            make(waiter, self._pump.clock())
-            self._pump.perform()
+            make(waiter, self._transport.clock())
+            self._transport.perform()
         waiter.event.wait()
         completed = waiter.completed
         if completed is not None and completed.result is not Result.SUCCESS:
@@ -287,13 +287,13 @@ class Session:
 
     def _health(self, healthy: bool) -> None:
         with self._lock:
-            self._core.set_health(healthy, self._pump.clock())
+            self._core.set_health(healthy, self._transport.clock())
 
     def _end(self) -> None:
         """Nothing moves any more."""
         self._running = False
         self._deaf()
-        self._pump.poke()
+        self._transport.poke()
         self._calls.put(None)
         current = threading.current_thread()
         if current is not self._mover:
@@ -305,8 +305,8 @@ class Session:
 
     def _move(self) -> None:
         while self._running:
-            self._pump.step()
-        self._pump.dispose()
+            self._transport.step()
+        self._transport.dispose()
 
     def _dispatch(self, effect: object) -> None:
         """An effect, under the lock: callbacks go to their thread, waiters are woken."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from bmqtwist.sdk import message as sdk_message
 from bmqtwist.sdk import options as sdk_options
@@ -12,9 +12,6 @@ from bmqtwist.sdk import results
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.results import Result
 from bmqtwist.wire.properties import PropertyType, Value
-
-if TYPE_CHECKING:
-    from bmqtwist.sdk.blazingmq.session import Session
 
 PropertyValueDict = dict[str, Value]
 PropertyTypeDict = dict[str, PropertyType]
@@ -100,10 +97,17 @@ class Message:
         return f"<Message[{self.guid.hex().upper()}] for {self.queue_uri}>"
 
 
+class Confirms(Protocol):
+    """A session."""
+
+    def confirm(self, message: Message) -> None:
+        """Done with a message."""
+
+
 class MessageHandle:
     """What can be done with a message."""
 
-    def __init__(self, message: Message, session: Session) -> None:
+    def __init__(self, message: Message, session: Confirms) -> None:
         self._message, self._session = message, session
 
     def confirm(self) -> None:

@@ -1,6 +1,6 @@
-"""What the core asks of the front around it. Besides these, messages, acknowledgements and session events are effects.
+"""What the core asks of the adapter around it. Besides these, messages, acknowledgements and session events are effects.
 
-| effect | the front does |
+| effect | the adapter does |
 |---|---|
 | `Connect` | open a channel, then call `connected(attempt)` or `failed(attempt, reason)` |
 | `Close` | close the channel of that attempt (or give the attempt up); nothing of it may be reported any more |

@@ -1,7 +1,8 @@
-"""What all fronts that wait have in common: effects go to whom they concern, requests are made and waited for.
+"""What all sessions that wait have in common: effects go to whom they concern, requests are made and waited for.
 
-A front waits with promises: something to be awaited in a coroutine, made by `promise` and given its value by `fire`. So
-what takes more than one step is written once, as a coroutine, here and in `frontqueue`; a front runs it in its own way.
+A session waits with promises: something to be awaited in a coroutine, made by `promise` and given its value by `fire`. So
+what takes more than one step is written once, as a coroutine, here and in `base_queue`; each kind of session runs it in
+its own way.
 """
 
 from __future__ import annotations
@@ -10,23 +11,20 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from bmqtwist.sdk._adapters.log import emit
+from bmqtwist.sdk._core.effects import Close, Completed, Note, Room, Settled
+from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk._core.states import State
 from bmqtwist.sdk.codecs import Codec
-from bmqtwist.sdk.core import SessionCore
 from bmqtwist.sdk.counters import Counters
-from bmqtwist.sdk.effects import Close, Completed, Note, Room, Settled
 from bmqtwist.sdk.health import HealthMonitor
-from bmqtwist.sdk.log import emit
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
 from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
-from bmqtwist.sdk.states import State
 
-if TYPE_CHECKING:
-    from bmqtwist.sdk.frontqueue import FrontQueue
-
-QueueT = TypeVar("QueueT", bound="FrontQueue[Any]")
 OnEvent = Callable[[SessionEvent], object]
 OnAck = Callable[[Ack], object]
 Request = Callable[[object, float], object]  # makes a request of the core, given a token and the time
@@ -39,7 +37,24 @@ class Timer(Protocol):
         """It is not to happen; nothing if it has."""
 
 
-class Front(ABC):
+class OpenedQueue(Protocol):
+    """What a session needs of its queues."""
+
+    core: Queue
+    uri: str
+    codec: Any
+
+    def deliver(self, message: Message[Any], /) -> None:
+        """A message has come."""
+
+    def end(self, error: SdkError | None = None, /) -> None:
+        """It is closed."""
+
+
+QueueT = TypeVar("QueueT", bound=OpenedQueue)
+
+
+class BaseSession(ABC):
     """Effects to actions, requests to the core."""
 
     core: SessionCore
@@ -49,7 +64,7 @@ class Front(ABC):
     def __init__(self, on_event: OnEvent | None, on_nack: OnAck | None) -> None:
         self._on_event, self._on_nack = on_event, on_nack
         self._rooms: deque[Any] = deque()
-        self.open_queues: set[FrontQueue[Any]] = set()
+        self.open_queues: set[OpenedQueue] = set()
         self._deaf: Callable[[], None] | None = None
         self._actions: dict[type, Callable[[Any], None]] = {
             Message: self._on_message, Ack: self._on_ack, Completed: self._on_completed, Settled: self._on_settled,
@@ -59,7 +74,7 @@ class Front(ABC):
         """What this session has done so far, and how things stand."""
         return self.core.counters()
 
-    # -- a front has these of its own -------------------------------------------------------------------------------
+    # -- each kind of session has its own -----------------------------------------------------------------------------
 
     @abstractmethod
     def promise(self) -> Any:
@@ -79,7 +94,7 @@ class Front(ABC):
 
     @abstractmethod
     def make_queue(self, uri: str, codec: Codec[Any] | None, on_message: Callable[[Message[Any]], object] | None) -> Any:
-        """A queue of this front, not opened yet."""
+        """A queue of this kind of session, not opened yet."""
 
     @abstractmethod
     async def breathe(self) -> None:
@@ -213,5 +228,5 @@ class Front(ABC):
         """Wait until a post of so many bytes may be tried again, not longer than to that time."""
         self.turn(flush=True)
         while not self.core.has_room(size) and (end is None or self.clock() < end):
-            self.core.room_wanted = True
+            self.core.want_room()
             await self.stand_in(self._rooms, end)

@@ -1,7 +1,7 @@
 """The life of a session and of a queue as tables: for every state and every input, what is done.
 
-Cells name methods of `core.SessionCore` and of `queues.QueueMachine`. Both tables are total, a test says so. `ignore`
-is a decision like any other.
+A cell of SESSION names an action that `session.actions` says the method of, one of QUEUE a method of
+`queue_machine.QueueMachine`. Both tables are total, a test says so. `ignore` is a decision like any other.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Input(Enum):
     ACK = "ack"
     HEARTBEAT_REQ = "heartbeat request"
     OTHER = "other event"
+    RESTORED = "restored"  # the last queue is reopened, or given up
     REQUEST = "request"  # the application: open, configure
     CLOSE = "close"
     POST = "post"
@@ -66,12 +67,13 @@ SESSION: dict[State, dict[Input, str]] = {
                             CONTROL="on_negotiation", PUSH="on_unexpected", ACK="on_unexpected"),
     State.RESTORING: _row("ignore", **_TALKING, START="refuse_start", STOP="drain", LOST="reconnect",
                           CONTROL="on_control", AUTHENTICATION="on_reauthentication", PUSH="on_push", ACK="on_ack",
-                          REQUEST="transmit", CLOSE="close_remotely", POST="keep", CONFIRM="send_confirm"),
+                          REQUEST="transmit", CLOSE="close_remotely", POST="keep", CONFIRM="send_confirm",
+                          RESTORED="ready"),
     State.READY: _row("ignore", **_TALKING, START="refuse_start", STOP="drain", LOST="reconnect",
                       CONTROL="on_control", AUTHENTICATION="on_reauthentication", PUSH="on_push", ACK="on_ack",
                       REQUEST="transmit", CLOSE="close_remotely", POST="send_post", CONFIRM="send_confirm"),
     State.DRAINING: _row("ignore", **_TALKING, START="refuse_start", STOP="stop_again", LOST="finish",
-                         CONTROL="on_control", AUTHENTICATION="on_reauthentication", ACK="on_ack",
+                         CONTROL="on_control", AUTHENTICATION="on_reauthentication", ACK="on_ack_draining",
                          REQUEST="refuse_request", CLOSE="close_locally", POST="refuse_post", CONFIRM="send_confirm"),
     State.LEAVING: _row("ignore", **_GONE, **_TALKING, START="refuse_start", STOP="stop_again", LOST="finish",
                         CONTROL="on_control", ACK="on_ack"),

@@ -1,10 +1,11 @@
-"""Posts on their way: every one is kept from `add` until its acknowledgement, whatever the connection does.
+"""Posts on their way: every one is kept from `keep` until its acknowledgement, whatever the connection does.
 
-    add        a new post: kept, and put into the batch if the session is ready
+    keep       a new post
+    send       it goes into the batch: the session is ready
     cut        the batch becomes PUT events; posts that want no acknowledgement are forgotten once these are taken
     again      after a reconnect: everything kept goes into the batch, in the order it was posted, byte for byte
     answer     an acknowledgement; None if nobody waits for it (a duplicate, or not ours)
-    expire     posts that are too old to be sent again without the risk of a duplicate
+    expired    posts that are too old to be sent again without the risk of a duplicate
 
 One dictionary in order of posting is all there is; a post is packed once, when it is made.
 """
@@ -12,20 +13,17 @@ One dictionary in order of posting is all there is; a post is packed once, when 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from bmqtwist.sdk.effects import Group
+from bmqtwist.sdk._core.effects import Group
+from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.wire import events, properties
 from bmqtwist.wire.application_data import close_data, open_data
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES, EventType, event_header
 
-if TYPE_CHECKING:
-    from bmqtwist.sdk.queues import Queue
-
 _GUID = slice(12, 28)  # of a packed message
 
 
-class Put:
+class Post:
     """One post: the packed message and who waits for its outcome."""
 
     __slots__ = ("correlation", "group", "guid", "packed", "posted_at", "queue", "token", "wants_ack")
@@ -45,44 +43,44 @@ class Put:
         self.wants_ack, self.token, self.correlation, self.group = wants_ack, token, correlation, group
 
 
-class Puts:
+class UnackedPosts:
     """The posts of a session. `held_bytes`: packed bytes of all that are kept."""
 
-    __slots__ = ("_batch", "_forget", "_leaving", "_limit_bytes", "_sent", "batch_bytes", "held_bytes", "kept")
+    __slots__ = ("_batch", "_forget", "_limit_bytes", "_sent", "batch_bytes", "held_bytes", "kept", "leaving")
 
     batch_bytes: int
     held_bytes: int
 
     def __init__(self, batch_bytes_max: int) -> None:
-        self.kept: dict[bytes, Put] = {}  # by GUID, in order of posting
+        self.kept: dict[bytes, Post] = {}  # by GUID, in order of posting
         self.held_bytes = 0
         self.batch_bytes = 0
         self._batch: list[bytes] = []
         self._forget: list[bytes] = []  # GUIDs in the batch that want no acknowledgement
-        self._leaving: list[bytes] = []  # the same of what was cut and not taken yet
+        self.leaving: list[bytes] = []  # the same of what was cut and not taken yet
         self._sent: set[bytes] = set()  # GUIDs that were sent on a connection that is gone
         self._limit_bytes = batch_bytes_max
 
-    def keep(self, put: Put) -> None:
+    def keep(self, post: Post) -> None:
         """Keep a post."""
-        self.kept[put.guid] = put
-        self.held_bytes += len(put.packed)
+        self.kept[post.guid] = post
+        self.held_bytes += len(post.packed)
 
-    def send(self, put: Put) -> None:
+    def send(self, post: Post) -> None:
         """Put a kept post into the batch."""
-        packed = put.packed
+        packed = post.packed
         self._batch.append(packed)
         self.batch_bytes += len(packed)
-        if not put.wants_ack:
-            self._forget.append(put.guid)
+        if not post.wants_ack:
+            self._forget.append(post.guid)
 
     def again(self) -> int:
         """Put everything that is kept into the batch; how many of these were sent before."""
         kept = self.kept
         repeated = len(kept.keys() & self._sent)
         self._sent = set()
-        for put in kept.values():
-            self.send(put)
+        for post in kept.values():
+            self.send(post)
         return repeated
 
     def lost(self, sent: bool) -> None:
@@ -90,12 +88,12 @@ class Puts:
         if sent:
             self._sent = set(self.kept)
             self._sent.difference_update(packed[_GUID] for packed in self._batch)
-        self._batch, self._forget, self._leaving, self.batch_bytes = [], [], [], 0
+        self._batch, self._forget, self.leaving, self.batch_bytes = [], [], [], 0
 
     def cut(self) -> Iterator[bytes]:
         """The batch as PUT events of about the limit; a single message may be larger."""
         batch, self._batch, self.batch_bytes = self._batch, [], 0
-        self._leaving += self._forget
+        self.leaving += self._forget
         self._forget = []
         start, size = 0, 0
         for index, packed in enumerate(batch):
@@ -106,46 +104,46 @@ class Puts:
         if size:
             yield b"".join((event_header(EventType.PUT, size), *batch[start:]))
 
-    def taken(self) -> list[Put]:
+    def taken(self) -> list[Post]:
         """Everything cut is with the channel: forget, and give, what wants no acknowledgement."""
-        if not self._leaving:
+        if not self.leaving:
             return []
-        forget, self._leaving = self._leaving, []
-        return [put for guid in forget if (put := self.answer(guid)) is not None]
+        forget, self.leaving = self.leaving, []
+        return [post for guid in forget if (post := self.answer(guid)) is not None]
 
-    def answer(self, guid: bytes) -> Put | None:
+    def answer(self, guid: bytes) -> Post | None:
         """Take a post out; None if there is none of that GUID."""
-        put = self.kept.pop(guid, None)
-        if put is not None:
-            self.held_bytes -= len(put.packed)
-        return put
+        post = self.kept.pop(guid, None)
+        if post is not None:
+            self.held_bytes -= len(post.packed)
+        return post
 
-    def of(self, queue: Queue) -> list[Put]:
+    def of(self, queue: Queue) -> list[Post]:
         """What is kept of one queue, in order."""
-        return [put for put in self.kept.values() if put.queue is queue]
+        return [post for post in self.kept.values() if post.queue is queue]
 
-    def expired(self, now: float) -> tuple[list[Put], float | None]:
+    def expired(self, now: float) -> tuple[list[Post], float | None]:
         """Posts older than the deduplication time of their queue, and when the next one will be."""
-        old: list[Put] = []
+        old: list[Post] = []
         due: float | None = None
-        for put in self.kept.values():
-            end = put.posted_at + put.queue.deduplication_s
+        for post in self.kept.values():
+            end = post.posted_at + post.queue.deduplication_s
             if end <= now:
-                old.append(put)
+                old.append(post)
             elif due is None or end < due:
                 due = end
         return old, due
 
     def restyle(self) -> None:
         """The new broker reads only old-style properties: rewrite what has new-style ones."""
-        for put in self.kept.values():
-            message = events.decode_put(put.packed, 0, len(put.packed))[0][0]
+        for post in self.kept.values():
+            message = events.decode_put(post.packed, 0, len(post.packed))[0][0]
             if not message.flags & MESSAGE_PROPERTIES or not message.schema_id:
                 continue
             area, payload = open_data(message.data, True, message.compression, message.schema_id)
             message.data, message.compression = close_data(properties.to_v1(area), payload, False,
                                                            bool(message.compression))
             message.schema_id, message.crc = 0, None
-            self.held_bytes -= len(put.packed)
-            put.packed = events.encode_put([message])[8:]
-            self.held_bytes += len(put.packed)
+            self.held_bytes -= len(post.packed)
+            post.packed = events.encode_put([message])[8:]
+            self.held_bytes += len(post.packed)

@@ -1,4 +1,4 @@
-"""The blocking fronts' end of a connection to an in-process broker.
+"""The blocking sessions' end of a connection to an in-process broker.
 
 While the broker's clock is virtual a step that would wait lets the clock jump instead; once it runs with the machine's
 (threads, ports, real event loops) a step waits.
@@ -11,9 +11,9 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from bmqtwist.sdk.effects import Connect
+from bmqtwist.sdk._adapters.transport import Dispatch, Transport
+from bmqtwist.sdk._core.effects import Connect
 from bmqtwist.sdk.options import SessionOptions
-from bmqtwist.sdk.pump import Dispatch, Pump
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
 
 if TYPE_CHECKING:
@@ -26,27 +26,27 @@ _WAIT_S = 1.0  # a step that waits looks at the broker's timers at least that of
 class _End:
     """One connection's inbox: what the broker sent, then why it is gone."""
 
-    def __init__(self, pump: MemoryPump, attempt: int) -> None:
-        self._pump, self.attempt = pump, attempt
+    def __init__(self, transport: MemoryTransport, attempt: int) -> None:
+        self._transport, self.attempt = transport, attempt
         self.arrived: deque[bytes] = deque()
         self.reason: str | None = None
 
     def data(self, data: bytes) -> None:
         """From the link: bytes."""
         self.arrived.append(data)
-        self._pump.poke()
+        self._transport.poke()
 
     def lost(self, reason: str) -> None:
         """From the link: it is gone."""
         self.reason = reason or "closed by the broker"
-        self._pump.poke()
+        self._transport.poke()
 
     def room(self) -> None:
         """From the link: something is through."""
-        self._pump.poke()
+        self._transport.poke()
 
 
-class MemoryPump(Pump):
+class MemoryTransport(Transport):
     """Moves bytes between a core and a broker in this process."""
 
     def __init__(self, host: Host, name: str, options: SessionOptions, dispatch: Dispatch,

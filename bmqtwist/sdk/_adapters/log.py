@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from bmqtwist.sdk.effects import Note
+from bmqtwist.sdk._core.effects import Note
 
 LOG = logging.getLogger("bmqtwist.sdk")
 LOG.addHandler(logging.NullHandler())

@@ -1,6 +1,6 @@
-"""What the fronts with an event loop have in common: one turn performs what the core wants, writes, sets the timer.
+"""What sessions on an event loop have in common: one turn performs what the core wants, writes, sets the timer.
 
-A front says how to open a channel (`dial`), how to be called later, and what its promises are.
+Each kind says how to open a channel (`dial`), how to be called later, and what its promises are.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, cast
 
+from bmqtwist.sdk._adapters.base_queue import BaseQueue
+from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
+from bmqtwist.sdk._adapters.identity import make_core
+from bmqtwist.sdk._core.effects import Close, Connect
+from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.codecs import ValueT
-from bmqtwist.sdk.core import SessionCore
-from bmqtwist.sdk.effects import Close, Connect
-from bmqtwist.sdk.front import Front, OnAck, OnEvent, Timer
-from bmqtwist.sdk.frontqueue import FrontQueue
 from bmqtwist.sdk.health import HealthMonitor
-from bmqtwist.sdk.identity import make_core
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, SessionOptions
 from bmqtwist.sdk.results import SdkError
@@ -42,7 +42,7 @@ class Channel(Protocol):
         """Close at once, if it is open."""
 
 
-class LoopFront(Front):
+class LoopSession(BaseSession):
     """A session on an event loop."""
 
     core: SessionCore
@@ -62,7 +62,7 @@ class LoopFront(Front):
         self.core = make_core(options, clock(), self._wake)
         self._listen(health, lambda healthy: self.call_from_thread(self._set_health, healthy))
 
-    # -- a front has these of its own -------------------------------------------------------------------------------
+    # -- each kind of session has its own -----------------------------------------------------------------------------
 
     @abstractmethod
     def call_soon(self, action: Callable[[], object]) -> object:
@@ -193,7 +193,7 @@ class LoopFront(Front):
         return f"<{type(self).__module__}.{type(self).__name__} {self.core.address} {self.core.state.value}>"
 
 
-class LoopQueue(FrontQueue[ValueT], Generic[ValueT]):
+class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
     """A queue of a session on an event loop: also an asynchronous iterator of its messages, until it is closed."""
 
     def post_nowait(self, payload: ValueT, properties: Mapping[str, object] | None = None,
@@ -214,7 +214,7 @@ class LoopQueue(FrontQueue[ValueT], Generic[ValueT]):
             self._streak += 1
             if self._streak < _MESSAGES_A_TURN:
                 return self.get_nowait()
-            await self._front.breathe()
+            await self._session.breathe()
         self._streak = 0
         try:
             return cast(Message[ValueT], await self._get())

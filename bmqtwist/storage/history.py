@@ -24,10 +24,13 @@ means "never seen".
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from itertools import chain
 
 BUCKET_GUIDS_MAX = 16384  # the open bucket costs about six times as much for a GUID as a closed one
 CLIENTS_MAX = 4096  # client ids with a remembered tick
 _SPANS = 8  # a bucket covers at most this fraction of the window
+SPAN_SECONDS_MAX = 30.0  # ... and at most this, so that a window can be made shorter
 _GUID_BYTES = 16
 
 
@@ -39,6 +42,9 @@ class _Bucket:
     def __init__(self, guids: dict[bytes, None], newest: float) -> None:
         keys = sorted(guids)  # GUIDs of one producer come almost in order: this is nearly linear
         self.keys, self.first, self.last, self.newest = b"".join(keys), keys[0], keys[-1], newest
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self.keys[at:at + _GUID_BYTES] for at in range(0, len(self.keys), _GUID_BYTES))
 
     def __contains__(self, guid: bytes) -> bool:
         if guid < self.first or guid > self.last:
@@ -73,6 +79,9 @@ class GuidHistory:
     def __len__(self) -> int:
         return len(self._open) + self._closed
 
+    def __iter__(self) -> Iterator[bytes]:
+        return chain(*self._buckets, self._open)
+
     def seen_or_add(self, guid: bytes, now: float) -> bool:
         """Whether this GUID was added within the window; if not, it is now."""
         window = self.window
@@ -102,6 +111,22 @@ class GuidHistory:
         """Forget a GUID that was added just now and not stored after all. An older one stays."""
         self._open.pop(guid, None)
 
+    def set_window(self, window: float, now: float) -> None:
+        """Remember for `window` seconds from now on, also what was added before."""
+        self.window = window
+        self._turn(now)
+
+    def forget(self, guids: set[bytes]) -> None:
+        """Forget GUIDs of any age; slow, for what should never happen."""
+        for guid in guids & self._open.keys():
+            del self._open[guid]
+        buckets, self._buckets, self._closed = self._buckets, deque(), 0
+        for bucket in buckets:
+            kept = {key: None for key in bucket if key not in guids}
+            if kept:
+                self._buckets.append(_Bucket(kept, bucket.newest))
+                self._closed += len(kept)
+
     def expire(self, now: float) -> None:
         """Forget what is too old; for idle queues, since adding does it too."""
         if now >= self._due:
@@ -115,7 +140,7 @@ class GuidHistory:
             self._open = {}
         while self._buckets and self._buckets[0].newest + self.window < now:
             self._closed -= len(self._buckets.popleft().keys) // _GUID_BYTES
-        self._due = now + self.window / _SPANS
+        self._due = now + min(self.window / _SPANS, SPAN_SECONDS_MAX)
 
     def _in_buckets(self, guid: bytes, now: float) -> bool:
         return any(guid in bucket for bucket in reversed(self._buckets) if bucket.newest + self.window >= now)

@@ -1,6 +1,6 @@
-"""One opened queue as all fronts that wait have it: posts that wait for room, groups of posts, the inbox.
+"""One opened queue as all sessions that wait have it: posts that wait for room, groups of posts, the inbox.
 
-Coroutines here wait with the promises of their front, so each front can run them: as they are (asyncio), as Deferreds
+Coroutines here wait with the promises of their session, so each session can run them: as they are (asyncio), as Deferreds
 (Twisted), or by moving bytes until they are done (no loop).
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic
 
 from bmqtwist.errors import LocalError
-from bmqtwist.sdk import queues
+from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck
+from bmqtwist.sdk._core import queue as core_queue
+from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Group
 from bmqtwist.sdk.codecs import Codec, ValueT
-from bmqtwist.sdk.effects import FAILED_KEPT_MAX, Group
-from bmqtwist.sdk.front import Front, OnAck
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions
 from bmqtwist.sdk.results import Ack, PostsFailed, Result, SdkError
@@ -26,14 +26,14 @@ Types = Mapping[str, PropertyType]
 _POSTS_A_TURN = 256  # of `post_many`: then everybody else has a turn
 
 
-class FrontQueue(Generic[ValueT]):
+class BaseQueue(Generic[ValueT]):
     """One opened queue. Values are what its codec makes of payloads; without a codec they are bytes."""
 
-    core: queues.Queue  # what the session core knows of it
+    core: core_queue.Queue  # what the session core knows of it
 
-    def __init__(self, front: Front, uri: str, codec: Codec[ValueT] | None,
+    def __init__(self, session: BaseSession, uri: str, codec: Codec[ValueT] | None,
                  on_message: Callable[[Message[ValueT]], object] | None) -> None:
-        self._front = front
+        self._session = session
         self.uri: str = uri
         self.codec: Codec[ValueT] | None = codec
         self.on_message: Callable[[Message[ValueT]], object] | None = on_message
@@ -74,28 +74,28 @@ class FrontQueue(Generic[ValueT]):
         raise TypeError(f"{whose}, not {type(payload).__name__}{hint}")
 
     def _put(self, data: bytes, properties: Properties | None, types: Types | None, more: dict[str, Any]) -> bytes:
-        front = self._front
-        return front.core.post(self.core, data, front.clock(), properties, types, **more)
+        session = self._session
+        return session.core.post(self.core, data, session.clock(), properties, types, **more)
 
     async def _place(self, error: SdkError, data: bytes, properties: Properties | None, types: Types | None,
                      more: dict[str, Any], latest: float = math.inf) -> bytes:
         """A post did not find room: try again when there is some, within the time that the options give."""
         if error.result is not Result.BW_LIMIT:
             raise error
-        front = self._front
-        end = min(front.clock() + front.options.post_wait_s, latest)
+        session = self._session
+        end = min(session.clock() + session.options.post_wait_s, latest)
         while True:
-            await front._room(end, len(data))
+            await session._room(end, len(data))
             try:
                 return self._put(data, properties, types, more)
             except SdkError as again:
-                if again.result is not Result.BW_LIMIT or front.clock() >= end:
+                if again.result is not Result.BW_LIMIT or session.clock() >= end:
                     raise
 
     async def _post(self, payload: ValueT, properties: Properties | None, types: Types | None, correlation: object,
                     compress: bool | None) -> Ack:
         data = self._encoded(payload)
-        promise = self._front.promise()
+        promise = self._session.promise()
         more = {"token": promise, "correlation": correlation, "compress": compress}
         try:
             self._put(data, properties, types, more)
@@ -111,7 +111,7 @@ class FrontQueue(Generic[ValueT]):
         return {"ack": ack, "group": self._group, "token": on_ack, "correlation": correlation, "compress": compress}
 
     async def _post_many(self, payloads: Iterable[Any]) -> list[Ack]:
-        front = self._front
+        session = self._session
         group = Group(keep_acks=True)
         more: dict[str, Any] = {"group": group}
         guids: list[bytes] = []
@@ -124,7 +124,7 @@ class FrontQueue(Generic[ValueT]):
                 except SdkError as error:
                     guids.append(await self._place(error, data, properties, None, more))
                 if not len(guids) % _POSTS_A_TURN:
-                    await front.breathe()
+                    await session.breathe()
             self._seal(group)
             await self._settled([group])
         except BaseException:  # what is posted is posted: the next flush waits for it
@@ -137,14 +137,14 @@ class FrontQueue(Generic[ValueT]):
 
     def _seal(self, group: Group) -> None:
         group.token = self._on_settled
-        self._front.core.seal(group)
+        self._session.core.seal(group)
 
     def _on_settled(self) -> None:
-        self._front.fire_all(self._flushing)
+        self._session.fire_all(self._flushing)
 
     async def _settled(self, groups: list[Group]) -> None:
         while any(group.outstanding for group in groups):
-            await self._front.stand_in(self._flushing)
+            await self._session.stand_in(self._flushing)
 
     async def _flush(self) -> None:
         group = self._group
@@ -153,7 +153,7 @@ class FrontQueue(Generic[ValueT]):
             self._sealed.append(group)
             self._seal(group)
         groups = list(self._sealed)
-        self._front.turn(flush=True)
+        self._session.turn(flush=True)
         await self._settled(groups)
         failures, failed = 0, []
         for group in groups:
@@ -177,15 +177,15 @@ class FrontQueue(Generic[ValueT]):
 
     async def _get(self, end: float | None = None) -> Message[ValueT] | None:
         """The next message; None if none has come by that time."""
-        front, getters = self._front, self._getters
+        session, getters = self._session, self._getters
         while not self._inbox:
             self._check_readable()
             if self.ended:
                 raise self._closed()
-            if end is not None and front.clock() >= end:
+            if end is not None and session.clock() >= end:
                 return None
             try:
-                await front.stand_in(getters, end)
+                await session.stand_in(getters, end)
             except BaseException:
                 if self._inbox:  # the message this was woken for is for somebody else
                     self._wake_getter()
@@ -195,27 +195,27 @@ class FrontQueue(Generic[ValueT]):
     def get_nowait(self) -> Message[ValueT]:
         """The next message if it is here already; IndexError if not."""
         message = self._inbox.popleft()
-        self._front.core.consumed(1)
+        self._session.core.consumed(1)
         return message
 
     def _wake_getter(self) -> None:
         if self._getters:
-            self._front.fire(self._getters.popleft(), None)
+            self._session.fire(self._getters.popleft(), None)
 
     def confirm(self, message: Message[Any]) -> None:
         """Confirm a message, as `message.confirm()` does."""
-        self._front.core.confirm(message)
+        self._session.core.confirm(message)
 
     # -- from the session -------------------------------------------------------------------------------------------
 
     def deliver(self, message: Message[ValueT]) -> None:
         """From the session: a message."""
         if self.ended:  # it crossed our close: others get it
-            self._front.core.consumed(1)
+            self._session.core.consumed(1)
             return
         if self.on_message is not None:
-            self._front.core.consumed(1)
-            self._front.call(self.on_message, message)
+            self._session.core.consumed(1)
+            self._session.call(self.on_message, message)
             return
         self._inbox.append(message)
         self._wake_getter()
@@ -224,8 +224,8 @@ class FrontQueue(Generic[ValueT]):
         """From the session: no more messages come, and what is here cannot be confirmed."""
         if not self.ended:
             self.ended, self.error = True, error
-            self._front.open_queues.discard(self)
-            self._front.core.consumed(len(self._inbox))
+            self._session.open_queues.discard(self)
+            self._session.core.consumed(len(self._inbox))
             self._inbox.clear()
             while self._getters:
                 self._wake_getter()
@@ -233,13 +233,13 @@ class FrontQueue(Generic[ValueT]):
     # -- requests ---------------------------------------------------------------------------------------------------
 
     async def _configure(self, options: QueueOptions, timeout_s: float | None) -> None:
-        front = self._front
-        await front._request(lambda token, now: front.core.configure(self.core, options, token, now, timeout_s))
+        session = self._session
+        await session._request(lambda token, now: session.core.configure(self.core, options, token, now, timeout_s))
 
     async def _close(self, timeout_s: float | None) -> None:
-        front = self._front
+        session = self._session
         try:
-            await front._request(lambda token, now: front.core.close(self.core, token, now, timeout_s))
+            await session._request(lambda token, now: session.core.close(self.core, token, now, timeout_s))
         finally:
             if not self.core.is_open:
                 self.end()

@@ -1,4 +1,7 @@
-"""Named deadlines: set, cleared, asked for the next one. Pure; seconds on whatever clock the caller uses."""
+"""Named deadlines: set, cleared, asked for the next one. Pure; seconds on whatever clock the caller uses.
+
+`now` is what that clock showed when it was last asked: the caller sets it, and everybody with these deadlines sees it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ _FORGOTTEN_MAX = 64  # entries of the heap that may be void, besides as many as 
 class Deadlines:
     """At most one deadline per key; the heap forgets lazily, but not without bound."""
 
-    __slots__ = ("_count", "_due", "_heap")
+    __slots__ = ("_count", "_due", "_heap", "now")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float = 0.0) -> None:
+        self.now: float = now
         self._due: dict[Hashable, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, Hashable]] = []
         self._count = 0
@@ -29,6 +33,10 @@ class Deadlines:
         if len(self._heap) > 2 * len(self._due) + _FORGOTTEN_MAX:
             self._heap = [(at, number, each) for each, (at, number) in self._due.items()]
             heapify(self._heap)
+
+    def after(self, key: Hashable, seconds: float) -> None:
+        """Set or move a deadline to so long from now."""
+        self.set(key, self.now + seconds)
 
     def clear(self, key: Hashable) -> None:
         """Forget a deadline, if there is one."""

@@ -1,4 +1,4 @@
-"""Who this process is, and a session core that says so: the one place where fronts get clock, chance and names."""
+"""Who this process is, and a session core that says so: the one place where sessions get clock, chance and names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 
 from bmqtwist.ids import GuidGenerator, make_client_id
-from bmqtwist.sdk.core import SessionCore
+from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.options import Address, SessionMembers, SessionOptions, parse_brokers
 from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLanguage
 
@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> SessionCore:
-    """A core that knows this process; `now` on the clock that the front uses."""
+    """A core that knows this process; `now` on the clock that the adapter uses."""
     number, wall_ns = next(_numbers), time.time_ns()
     client_id = make_client_id(socket.gethostname() + os.urandom(8).hex(), wall_ns, os.getpid(), number)
     name = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
@@ -39,7 +39,7 @@ def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> 
 
 def session_options(broker: str | Iterable[str] | None, options: SessionOptions | None,
                     changes: SessionMembers) -> SessionOptions:
-    """Options from what a front was given: whole ones, a broker's address, single members. TypeError for others."""
+    """Options from what a session was given: whole ones, a broker's address, single members. TypeError for others."""
     known = [each.name for each in fields(SessionOptions)]
     for name in changes.keys() - set(known):
         close = get_close_matches(name, known, 1)

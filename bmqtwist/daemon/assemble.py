@@ -1,0 +1,175 @@
+"""One node, put together from its parts: the same way in a process, in the test kit and in the simulator.
+
+    assemble    the broker and all that is around it, over a disk, a clock and a performer; nothing is touched yet
+    open        authenticators started, storage directories locked, ledger and partitions recovered, domains loaded
+    start       the timers: the broker's own, housekeeping, statistics
+    close       last sync points, files closed at their lengths, authenticators stopped, locks released
+
+What listens, threads, and says what time it is stays with whoever calls: `service.py` for a process, `bmqtwist.testing`
+for nodes in memory.
+"""
+
+from __future__ import annotations
+
+from bmqtwist.cluster.metadata_log import MetadataLog
+from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.config.provider import DomainProvider, DomainSource
+from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.daemon.preflight import find_class
+from bmqtwist.errors import LocalError
+from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.statistics import Statistics
+from bmqtwist.node.broker import Broker, Identity, Performer
+from bmqtwist.node.clock import Clock
+from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.report import Report
+from bmqtwist.security.authenticators import build_security
+from bmqtwist.storage.fileset import FileSets
+from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.store import Disk, File, FileSizes
+
+
+class StartFailure(LocalError):
+    """The broker cannot start; the message is for the operator."""
+
+
+def assemble(configuration: Configuration, domains: DomainSource, disk: Disk, clock: Clock, performer: Performer,
+             identity: Identity, report: Report) -> Node:
+    """A node that has touched nothing yet; LocalError if the configuration asks for what cannot be had."""
+    app = configuration.app
+    security = build_security(app, report, clock.sleep, find_class)
+    provider = DomainProvider(domains, app.bmqconf_config.cache_ttl_seconds, report)
+    return Node(Broker(configuration, identity, report, security, provider, performer), disk, clock)
+
+
+class Node:
+    """One node from its start to its end. A node is started once; after `close` another one is assembled."""
+
+    def __init__(self, broker: Broker, disk: Disk, clock: Clock) -> None:
+        self.broker, self.disk, self.clock = broker, disk, clock
+        self._statistics: Statistics | None = None
+        self._locks: list[File] = []
+        self._ledger_files: list[DiskLedgerFile] = []
+        self._started = self._closed = False
+        broker.admin = self._first_command
+
+    # -- start ------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open and recover all that is stored. Raises StartFailure with everything closed again."""
+        try:
+            self.broker.security.start()
+            for definition in self.broker.configuration.clusters.my_clusters:
+                self._open_cluster(definition)
+        except (LocalError, OSError) as error:
+            self.close()
+            raise StartFailure(str(error)) from None
+
+    def start(self) -> None:
+        """Set the timers going."""
+        now = self.clock.now()
+        self.broker.start(now)
+        Watch(self.broker).start(now)
+        self._started = True
+        if self._statistics is not None:
+            self._sample_regularly(self._statistics)
+
+    def _open_cluster(self, definition: ClusterDefinition) -> None:
+        wall = int(self.clock.now() + self.clock.wall_offset)
+        broker, config = self.broker, definition.partition_config
+        configuration, report = broker.configuration, broker.report
+        ledger_file = self._open_ledger_file(definition)
+        sets = self._open_file_sets(definition, wall)
+        try:
+            node_id = configuration.self_nodes[definition.name]
+            cluster = Cluster(definition, node_id, broker, report, self.clock.timer_ns)
+            log = MetadataLog(node_id, cluster.node_name, (node_id,), config.max_csl_file_size)
+            cluster.start(ClusterMetadata(log, ledger_file, report), list(sets), configuration.extension.durability,
+                          configuration.extension.payload_cache_bytes, self.clock.now(), wall)
+        except (LocalError, OSError):
+            _close_all(sets)
+            raise
+        broker.add_cluster(cluster)
+
+    def _open_ledger_file(self, definition: ClusterDefinition) -> DiskLedgerFile:
+        location = definition.partition_config.location
+        try:
+            self._locks.append(self.disk.lock(location))
+            ledger_file = DiskLedgerFile(self.disk, location)
+            ledger_file.open()
+        except OSError as error:
+            raise StartFailure(f"Cluster ({definition.name}): Failed to open cluster state ledger [rc: -1]: "
+                               f"'{location}': {error.strerror or error}") from None
+        self._ledger_files.append(ledger_file)
+        return ledger_file
+
+    def _open_file_sets(self, definition: ClusterDefinition, wall: int) -> list[FileSets]:
+        config = definition.partition_config
+        sizes = FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
+        sets: list[FileSets] = []
+        try:
+            self.disk.names(config.archive_location)
+            for index in range(config.num_partitions):
+                each = FileSets(self.disk, config.location, config.archive_location, index, sizes,
+                                config.max_archived_file_sets, config.preallocate)
+                each.open(wall)
+                sets.append(each)
+        except OSError as error:
+            _close_all(sets)
+            raise StartFailure(f"Cluster ({definition.name}): Failed to open the partitions [location: "
+                               f"'{config.location}', archiveLocation: '{config.archive_location}']: {error}") from None
+        return sets
+
+    # -- statistics -------------------------------------------------------------------------------------------------
+
+    def observe(self) -> Statistics:
+        """Take statistics and answer commands from now on. The first command does it, too: most brokers of tests are
+        asked nothing, and start without what this imports."""
+        if self._statistics is None:
+            from bmqtwist.admin.executor import AdminExecutor
+            stats = self.broker.configuration.app.stats
+            self._statistics = Statistics(self.clock.now(), stats.snapshot_interval, stats.printer.print_interval)
+            self.broker.admin = AdminExecutor(self.broker, self._statistics, self._turn_due).execute
+            if self._started:
+                self._sample_regularly(self._statistics)
+        return self._statistics
+
+    def _first_command(self, command: str, source: str) -> str:
+        self.observe()
+        return self.broker.admin(command, source)
+
+    def _turn_due(self) -> None:
+        self.broker.performer.turn_due()
+
+    def _sample_regularly(self, statistics: Statistics) -> None:
+        period = max(self.broker.configuration.app.stats.snapshot_interval, statistics.step_seconds)
+        if statistics.enabled:
+            self.broker.timers.every(self.clock.now(), period, self.sample)
+
+    def sample(self, now: float) -> None:
+        """Take a sample of everything that is counted."""
+        self.observe().sample(now, snapshots.sources(self.broker))
+
+    # -- end --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close whatever is open, once. What cannot be closed cleanly is told to the operator."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.broker.close(self.clock.now())
+        except OSError as error:
+            self.broker.report.panic("FILE_IO", "Storage could not be closed cleanly: %s", error)
+        self.broker.security.stop()
+        for ledger_file in self._ledger_files:
+            ledger_file.close()
+        for lock in self._locks:
+            lock.close()
+
+
+def _close_all(sets: list[FileSets]) -> None:
+    for each in sets:
+        each.close(truncate=False)

@@ -1,0 +1,176 @@
+"""The turn: what was collected since the last one is written, released, delivered and sent, each of them once.
+
+    for each partition    flush; release their PUTs; ask for a sync if some PUT still waits for one
+    queues in memory      release their PUTs
+    touched queues        deliver, until no queue is touched any more
+    sessions with output  write; close those that are to be closed; slow down or cut off those that do not read
+
+A part that raises does not cost the others their turn: each partition, PUT, queue and session stands behind a wall
+of its own (`node/containment.py` says what becomes of it).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bmqtwist.limits import LAGGING_BYTES
+from bmqtwist.link.session import Session
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Queue
+from bmqtwist.storage.partition import Partition
+
+if TYPE_CHECKING:
+    from bmqtwist.node.broker import Broker
+
+
+class Turn:
+    """The lists of one broker's turn. `touch`, `hold_until_written` and `flush_later` put something on them."""
+
+    def __init__(self, broker: Broker, outbox_bytes_max: int) -> None:
+        self._broker, self._contain, self._outbox_max = broker, broker.contain, outbox_bytes_max
+        self.partitions: list[Partition] = []
+        self._touched: list[Queue] = []
+        self._in_memory: list[Put] = []
+        self._writers: list[Session] = []
+
+    def touch(self, queue: Queue) -> None:
+        """Deliver from the queue in this turn."""
+        queue.touched = True
+        self._touched.append(queue)
+
+    def hold_until_written(self, put: Put) -> None:
+        """A PUT to a queue that lives in memory: released with what is written in this turn."""
+        self._in_memory.append(put)
+
+    def flush_later(self, session: Session) -> None:
+        """Write for the session at the end of the turn."""
+        session.waiting = True
+        self._writers.append(session)
+
+    def run(self, now: float) -> None:
+        """The whole turn."""
+        wall = self._broker.wall(now)
+        for partition in self.partitions:
+            try:
+                if not partition.busy():
+                    continue
+                released = partition.flush(wall)
+            except Exception as error:
+                self._contain.partition_failed(partition, "writing the turn", error)
+                continue
+            if released:
+                self.release(released)
+            self.sync(partition)
+        if self._in_memory:
+            released, self._in_memory = self._in_memory, []
+            self.release(released)
+        self._deliver(now)
+        while self._contain.close_failed():  # what they held goes to others
+            self._deliver(now)
+        self.write()
+
+    def close(self, wall: int, sync: bool) -> None:
+        """The last turn: every partition stopped, nothing delivered any more. The first OSError is raised at its end."""
+        failed: OSError | None = None
+        for partition in self.partitions:
+            try:
+                self.release(partition.stop(wall, sync))
+            except OSError as error:
+                failed = failed or error
+            except Exception as error:
+                self._contain.partition_failed(partition, "stop", error)
+                partition.files.close(truncate=False)
+        for queue in self._touched:
+            queue.touched = False
+        self._touched.clear()
+        self.write()
+        if failed is not None:
+            raise failed
+
+    # -- partitions -------------------------------------------------------------------------------------------------
+
+    def sync(self, partition: Partition) -> None:
+        """Ask for a sync if one is due."""
+        token = None
+        try:
+            token = partition.wants_sync()
+            if token is not None:
+                self._broker.performer.sync(partition, token)
+        except Exception as error:
+            self._contain.partition_failed(partition, "asking for a sync", error)
+
+    def synced(self, partition: Partition, token: int, wall: int) -> None:
+        """A sync has come through: release what waited for it, ask for the next."""
+        try:
+            released = partition.synced(token, wall)
+        except Exception as error:
+            self._contain.partition_failed(partition, "after a sync", error)
+            return
+        self.release(released)
+        self.sync(partition)
+
+    def release(self, puts: list[Put]) -> None:
+        """The records of these PUTs are safe: acknowledge, and hand their messages on for delivery."""
+        now = self._broker.now
+        for put in puts:
+            try:
+                put.queue.release(put, now)
+            except Exception as error:
+                self._contain.queue_failed(put.queue, "release of a message", error)
+
+    # -- queues -----------------------------------------------------------------------------------------------------
+
+    def _deliver(self, now: float) -> None:
+        while self._touched:
+            touched, self._touched = self._touched, []
+            for queue in touched:
+                if queue.disabled:
+                    queue.touched = False
+                    continue
+                try:
+                    queue.deliver(now)
+                except Exception as error:
+                    queue.touched = False
+                    self._contain.queue_failed(queue, "delivery", error)
+
+    # -- sessions ---------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """One write for each session that has output."""
+        writers, self._writers = self._writers, []
+        for session in writers:
+            try:
+                self._write(session)
+            except Exception as error:
+                self._contain.output_failed(session, error)
+
+    def _write(self, session: Session) -> None:
+        performer = self._broker.performer
+        behind = performer.write(session, session.take())
+        session.lagging = behind > LAGGING_BYTES
+        if session.lagging and not session.held:
+            session.hold()
+        elif session.held and not session.lagging:
+            self._broker.timers.at(self._broker.now, partial(self._resume, session))
+        if session.closing:
+            performer.finish(session)
+        elif behind:
+            self._slow(session, behind)
+
+    def _slow(self, session: Session, behind: int) -> None:
+        performer = self._broker.performer
+        if self._outbox_max and behind > self._outbox_max:
+            session.close("#CLIENT_SEND_FAILURE %s: the client does not read: %d bytes wait for it (limit: %d)",
+                          session.description, behind, self._outbox_max)
+            performer.finish(session)
+            performer.turn_due()  # for what it held
+        elif not any(handle.read_count for handle in session.handles.values()):
+            performer.read(session, False)  # a producer that does not read its ACKs is slowed down
+
+    def _resume(self, session: Session, now: float) -> None:
+        if not session.lagging:
+            try:
+                session.resume()
+            except Exception as error:
+                self._contain.session_failed(session, "resuming", error)

@@ -1,0 +1,343 @@
+"""One queue at its primary: what it takes, for whom, and when a message is gone.
+
+A PUT is checked, deduplicated, metered and turned into records that join the turn's batch of the partition. The ACK and
+the first delivery wait at the gate until those records are safe. What is stored, and which apps still need it, is in the
+`StoredQueue` of the partition, which records alone change; this class decides which records there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bmqtwist.errors import AckStatus
+from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.queue import delivery
+from bmqtwist.queue.app import App
+from bmqtwist.queue.meter import Meter
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Queue, QueueContext
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
+from bmqtwist.storage.records import ConfirmReason, DeletionReason
+from bmqtwist.storage.state import StoredQueue
+
+if TYPE_CHECKING:
+    from bmqtwist.queue.domain import Domain
+
+
+class RootQueue(Queue):
+    """State and rules of one queue at its primary."""
+
+    def __init__(self, uri: str, name: str, store: StoredQueue, domain: Domain, partition: Partition,
+                 context: QueueContext, now: float) -> None:
+        super().__init__(uri, name, domain, context)
+        self.store, self.key, self.partition = store, store.key, partition
+        self.partition_id = partition.partition_id
+        self.hold: Callable[[Put], None] = context.hold_until_written if self.in_memory else partition.hold
+        self.active: list[App] = []  # the registered ones
+        self.conditions: list[App] = []  # registered apps with an application subscription
+        self.messages = store.messages
+        self.history = store.history
+        self.history.set_window(domain.settings.deduplication_ms / 1000, now)
+        self.meter = Meter(f"queue [{uri}]", domain.meter)
+        self.uncommitted: deque[Put] = deque()  # safe here, but not in the cluster; and what came after them
+        self._order = 0
+
+    # -- apps -------------------------------------------------------------------------------------------------------
+
+    def register_apps(self, first_order: int | None = None) -> None:
+        """Register the apps of the store that are not yet: for the messages from now on, or from `first_order` on."""
+        first_order = self._order if first_order is None else first_order
+        for stored in self.store.apps.values():
+            app = self.apps.get(stored.app_id)
+            if app is None:
+                app = self.apps[stored.app_id] = App(stored.app_id, stored.key, stored.ordinal, first_order)
+                if self.mode != "fanout":
+                    app.stats = self.stats
+            elif not app.registered:
+                app.register(stored.key, stored.ordinal, first_order)
+        self._list_apps()
+
+    def remove_app(self, app: App, wall: int) -> None:
+        """Unregister: its messages are gone for it; consumers stay and get nothing. PartitionUnavailable: it stays."""
+        seen = next((message for message in self.messages.values() if message.order >= app.first_order), None)
+        if seen is not None and not self.in_memory:
+            self.partition.purge(self.key, app.key, seen, wall)
+        self.partition.delete_queue(self.key, app.key, wall)
+        app.unregister()
+        self._list_apps()
+        for message in [message for message in self.messages.values() if not message.pending]:
+            self.remove(message, DeletionReason.NONE, wall)
+        if not app.substreams:
+            del self.apps[app.app_id]
+
+    def _list_apps(self) -> None:
+        self.active = [app for app in self.apps.values() if app.registered]
+        self.set_conditions()
+
+    def set_conditions(self) -> None:
+        """Take the application subscriptions of the domain as they are now."""
+        for app in self.apps.values():
+            app.condition = self.domain.conditions.get("" if app.app_id == DEFAULT_APP_ID else app.app_id)
+        self.conditions = [app for app in self.active if app.condition is not None]
+
+    # -- arriving messages ------------------------------------------------------------------------------------------
+
+    def post(self, put: Put, now: float, wall: int) -> int:
+        """Take one PUT; 0 = accepted (the ACK follows through the gate if wanted), else the status of the NACK."""
+        put.queue = self
+        if self.disabled:
+            return AckStatus.NOT_READY
+        message = put.message
+        guid, size = message.guid, message.size
+        stats = self.stats
+        if self.mode == "broadcast":
+            stats.put_msgs += 1
+            stats.put_bytes += size
+            self._broadcast(message)
+            if put.wants_ack:
+                stats.acked(0.0)
+                put.answer(0)
+            return 0
+        if self.history.seen_or_add(guid, now) or guid in self.messages:
+            if self.lines.admits(now):
+                self.context.report.info(f"Duplicate PUT message queue [{self.uri}] from client "
+                                         f"[{put.handle.client.description if put.handle else ''}], GUID "
+                                         f"[{guid.hex().upper()}]")
+            if put.wants_ack:
+                self.hold(put)
+            return 0
+        mask = self.store.mask
+        if self.conditions:
+            mask = self._accepting(message)
+        if not mask:
+            stats.put_msgs += 1
+            stats.put_bytes += size
+            if put.wants_ack:
+                self.hold(put)
+            return 0
+        refused = self.meter.try_add(size)
+        if self.meter.events:
+            self.context.metered(self)
+        if refused:
+            self.history.discard(guid)
+            return refused
+        message.order = self._order
+        put.strong = self.domain.settings.strong
+        if self.in_memory:
+            self.store.hold(message)
+            message.pending = mask
+            put.position = COMMITTED_ALL
+        else:
+            message.ref_count = mask.bit_count()
+            try:
+                if mask != self.store.mask:
+                    for app in self.conditions:
+                        if not mask & app.bit:
+                            self.partition.append_auto_confirm(self.key, app.key, guid, wall)
+                self.partition.append_message(self.key, message, wall)
+            except PartitionUnavailable:
+                self.meter.remove(1, size)
+                self.history.discard(guid)
+                return AckStatus.STORAGE_FAILURE
+        self._order += 1
+        stats.put_msgs += 1
+        stats.put_bytes += size
+        held = len(self.messages)
+        if held > stats.content_msgs_max:
+            stats.content_msgs_max = held
+        put.stored = True
+        self.hold(put)
+        return 0
+
+    def _accepting(self, message: Message) -> int:
+        mask = self.store.mask
+        for app in self.conditions:
+            if not app.condition.matches(self.values(message)):  # type: ignore[union-attr]
+                mask &= ~app.bit
+        return mask
+
+    def _broadcast(self, message: Message) -> None:
+        app = self.apps[DEFAULT_APP_ID]
+        if app.condition is not None and not app.condition.matches(self.values(message)):
+            return
+        chosen = app.router.eligible(self.values(message) if message.has_properties else {})
+        for subscription in chosen:
+            handle = subscription.substream.handle
+            if handle.client.lagging:  # at most once, and no credit bounds what would pile up
+                if self.lines.admits(message.arrived):
+                    self.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
+                                             f"of queue '{self.uri}' is not delivered to it")
+                continue
+            try:
+                handle.client.push(handle, subscription.s_id, message, False)
+            except Exception as error:
+                self.context.client_failed(handle.client, error)
+                continue
+            self.stats.pushed(message.size, 0.0)
+
+    # -- released by the gate ---------------------------------------------------------------------------------------
+
+    def release(self, put: Put, now: float) -> None:
+        """The records of a PUT are safe here: acknowledge and deliver it, or wait for the cluster to have it, in order."""
+        if self.uncommitted or put.strong and put.position > self.partition.committed:
+            self.uncommitted.append(put)
+            return
+        self._released(put, now)
+
+    def committed(self, now: float) -> None:
+        """The cluster has more than before: release what waited for it, in order."""
+        waiting, mark = self.uncommitted, self.partition.committed
+        while waiting and not (waiting[0].strong and waiting[0].position > mark):
+            self._released(waiting.popleft(), now)
+
+    def _released(self, put: Put, now: float) -> None:
+        message = put.message
+        if put.wants_ack and put.handle is not None:
+            self.stats.acked(now - message.arrived)
+            self._answer(put, 0)
+        if put.stored:
+            self.ready(message)
+
+    def ready(self, message: Message) -> None:
+        """A message may be delivered."""
+        pending = message.pending
+        for app in self.active:
+            if pending & app.bit:
+                app.fresh.append(message)
+        if not self.touched:
+            self.context.touch(self)
+
+    def expire_uncommitted(self, now: float, wall: int) -> None:
+        """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on."""
+        patience = self.domain.settings.deduplication_ms / 1000
+        late = [put for put in self.uncommitted if put.strong and now - put.message.arrived >= patience]
+        if not late:
+            return
+        gone = set(map(id, late))
+        self.uncommitted = deque(put for put in self.uncommitted if id(put) not in gone)
+        for put in late:
+            message = put.message
+            if put.stored and message.pending:
+                self.remove(message, DeletionReason.NO_SC_QUORUM, wall)
+                self.history.discard(message.guid)
+            self.stats.nack_noquorum_msgs += 1
+            if put.wants_ack:
+                self._answer(put, AckStatus.UNKNOWN)
+        self.committed(now)
+
+    def _answer(self, put: Put, status: int) -> None:
+        """Answer a PUT; a client that fails then costs nobody else anything."""
+        try:
+            put.answer(status)
+        except Exception as error:
+            self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
+
+    def forget_post(self, guid: bytes) -> None:
+        """A `post` raised: unless the message is stored, it must be new when it is posted again."""
+        if guid not in self.messages:
+            self.history.discard(guid)
+
+    def restore(self) -> None:
+        """Take over what was recovered: every stored message is to be delivered, in order of arrival."""
+        waiting = list(self.messages.values())
+        for order, message in enumerate(waiting, self._order):
+            message.order = order
+        self._order += len(waiting)
+        self.meter.force_add(len(waiting), sum([message.size for message in waiting]))
+        for app in self.active:
+            app.fresh.extend([message for message in waiting if message.pending & app.bit])
+
+    def deliver(self, now: float) -> None:
+        """Redelivery first, then what was put aside, then new messages, app by app."""
+        delivery.deliver(self, now)
+
+    def payload(self, message: Message) -> bytes:
+        """The application data, from memory or from the partition."""
+        return message.payload if message.payload is not None else self.partition.read_payload(message)
+
+    # -- leaving messages -------------------------------------------------------------------------------------------
+
+    def finish(self, app: App, message: Message, wall: int) -> None:
+        """A consumer has confirmed a message."""
+        if message.pending & app.bit:
+            self._finish(app, message, ConfirmReason.CONFIRMED, wall)
+
+    def _finish(self, app: App, message: Message, reason: ConfirmReason, wall: int) -> None:
+        if message.pending == app.bit:
+            self.remove(message, DeletionReason.NONE, wall)
+        elif message.live_key < 0:
+            message.pending &= ~app.bit
+        else:
+            self.partition.append_confirm(self.key, app.key, message, reason, wall)
+
+    def reject(self, app: App, message: Message, wall: int) -> None:
+        """No delivery attempt is left: the app loses the message, the operator is told."""
+        self.stats.reject_msgs += 1
+        self.context.poisoned(self, app, message)
+        self._finish(app, message, ConfirmReason.REJECTED, wall)
+
+    def remove(self, message: Message, reason: DeletionReason, wall: int) -> None:
+        """Take a message out of the store; records say so."""
+        self.meter.remove(1, message.size)
+        if self.meter.events:
+            self.context.metered(self)
+        if message.live_key < 0:
+            self.store.drop(message)
+        else:
+            self.partition.append_deletion(self.key, message, reason, wall)
+
+    def expire(self, wall: int) -> None:
+        """Remove what is older than the domain's TTL, oldest first."""
+        ttl = self.domain.ttl_s
+        gone = []
+        for message in self.messages.values():
+            if wall - message.wall <= ttl:
+                break
+            gone.append(message)
+        if not gone:
+            return
+        for message in gone:
+            self.remove(message, DeletionReason.TTL_EXPIRATION, wall)
+            for app in self.active:
+                app.forget(message)
+        self.stats.gc_msgs += len(gone)
+        self.context.report.info(f"For storage for queue [{self.uri}] and queueKey [{self.key.hex().upper()}] configured "
+                                 f"with TTL value of [{ttl}] seconds, garbage-collected [{len(gone)}] messages due to "
+                                 f"TTL expiration")
+        self.touch()
+
+    def purge(self, app: App | None, wall: int) -> tuple[int, int]:
+        """Drop all messages, or those one app has not finished with; returns how many and how many bytes.
+
+        PartitionUnavailable: nothing was dropped, because nothing could be recorded.
+        """
+        if app is None:
+            count, size = len(self.messages), sum(message.size for message in self.messages.values())
+            if not self.in_memory:
+                self.partition.purge(self.key, None, None, wall)
+            for message in list(self.messages.values()):
+                self.remove(message, DeletionReason.NONE, wall)
+            self.meter.clear()
+            for each in self.active:
+                each.register(each.key, each.ordinal, each.first_order)
+            return count, size
+        waiting = [message for message in self.messages.values() if message.pending & app.bit]
+        seen = next((message for message in self.messages.values() if message.order >= app.first_order), None)
+        if seen is not None and not self.in_memory:
+            self.partition.purge(self.key, app.key, seen, wall)
+        for message in waiting:
+            message.pending &= ~app.bit
+            if not message.pending:
+                self.remove(message, DeletionReason.NONE, wall)
+        app.register(app.key, app.ordinal, app.first_order)
+        self.touch()
+        return len(waiting), sum(message.size for message in waiting)
+
+    def freeze_attempts(self, limit: int) -> None:
+        """Messages stored so far keep `limit` attempts although the domain's number changes."""
+        for message in self.messages.values():
+            if message.attempts is None:
+                message.attempts = {-1: limit}

@@ -1,0 +1,177 @@
+"""A session core over a plain socket, without a reactor: whoever calls `step` does the work.
+
+`perform` may be called by any thread that holds `lock`; `step` by one thread at a time, without it. From the kernel:
+readable, writable, time passed. From our code: `perform` after calling the core, `poke` to end a waiting `step`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import ssl
+
+from bmqtwist.sdk._adapters.identity import tls_context
+from bmqtwist.sdk._adapters.transport import Dispatch, Transport
+from bmqtwist.sdk._core.effects import Connect
+from bmqtwist.sdk.options import SessionOptions
+
+_READ_BYTES = 1 << 18
+_WAIT_S = 60.0  # a step without a deadline returns after that
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # `select` knows no descriptors above 1023
+_AGAIN = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class SocketTransport(Transport):
+    """Moves bytes between a core and a socket."""
+
+    def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
+        self._socket: socket.socket | None = None
+        self._attempt = 0
+        self._dial: Connect | None = None
+        self._unsent = bytearray()
+        self._near, self._far = socket.socketpair()
+        self._near.setblocking(False)
+        self._far.setblocking(False)
+        self._poked = False
+        super().__init__(options, dispatch, tls)
+
+    def poke(self) -> None:
+        """End a waiting step."""
+        if not self._poked:
+            self._poked = True
+            with contextlib.suppress(OSError):
+                self._near.send(b"\0")
+
+    def dial(self, effect: Connect) -> None:
+        """Have the next step connect."""
+        self._dial = effect
+        self.poke()
+
+    def step(self, timeout_s: float | None = None) -> None:
+        """Wait for the socket, a deadline or a poke, at most that long, and do what is due."""
+        with self.lock:
+            self.tick_and_perform()
+            dial, self._dial = self._dial, None
+        if dial is not None:
+            self._connect(dial)
+            return
+        with self.lock:
+            due = self.core.deadline()
+            now = self.clock()
+            wait = min(_WAIT_S if due is None else max(due - now, 0.0), _WAIT_S if timeout_s is None else timeout_s)
+            channel = self._socket
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        try:
+            with _Selector() as selector:
+                selector.register(self._far, selectors.EVENT_READ)
+                if channel is not None:
+                    selector.register(channel, events)
+                ready = {key.fileobj: mask for key, mask in selector.select(wait)}
+        except (OSError, ValueError):  # closed by another thread meanwhile
+            return
+        with self.lock:
+            if self._far in ready:
+                self._poked = False
+                with contextlib.suppress(*_AGAIN):
+                    self._far.recv(1024)
+            if channel is not None and channel is self._socket:
+                mask = ready.get(channel, 0)
+                if mask & selectors.EVENT_WRITE:
+                    self.write([])
+                if mask & selectors.EVENT_READ and channel is self._socket:
+                    self._read(channel)
+            self.tick_and_perform()
+
+    def _connect(self, dial: Connect) -> None:
+        """Dial without the lock: it may take its time."""
+        address, made = dial.address, None
+        patience_s = self.options.attempt_timeout_s
+        if self.core.starting:
+            patience_s = min(patience_s, self.options.connect_timeout_s)
+        try:
+            made = socket.create_connection((address.host, address.port), patience_s)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = tls_context(address, self.tls)
+            if context is not None:
+                made = context.wrap_socket(made, server_hostname=address.host)
+            made.setblocking(False)
+        except Exception as error:  # noqa: BLE001 - a host name that is none, say: whatever it is, there is no connection
+            if made is not None:
+                made.close()
+            with self.lock:
+                self.core.failed(dial.attempt, str(error) or type(error).__name__, self.clock())
+                self.perform()
+            return
+        with self.lock:
+            if dial.attempt != self.core.attempt:
+                made.close()
+                return
+            self._socket, self._attempt = made, dial.attempt
+            self.core.connected(dial.attempt, self.clock())
+            self.perform()
+
+    def write(self, chunks: list[bytes]) -> None:
+        """Send as much as the socket takes; the rest waits."""
+        channel, unsent = self._socket, self._unsent
+        if channel is None:
+            return
+        data: bytes | bytearray = b"".join(chunks)
+        if unsent:
+            unsent += data
+            data = unsent
+        try:
+            sent = channel.send(data) if data else 0
+        except _AGAIN:
+            sent = 0
+        except OSError as error:
+            self._lost(str(error))
+            return
+        if data is unsent:
+            del unsent[:sent]
+        elif sent < len(data):
+            unsent += memoryview(data)[sent:]
+        if unsent:
+            self.poke()  # whoever waits in `step` has to wait for this, too
+        if len(unsent) > self.options.channel_high_bytes:
+            self.core.pause(self.clock())
+        elif self.core.blocked and len(unsent) <= self.options.channel_low_bytes:
+            self.core.resume(self.clock())
+
+    def _read(self, channel: socket.socket) -> None:
+        more = True
+        while more and channel is self._socket:
+            try:
+                data = channel.recv(_READ_BYTES)
+            except _AGAIN:
+                return
+            except OSError as error:
+                self._lost(str(error))
+                return
+            if not data:
+                self._lost("closed by the broker")
+                return
+            self.core.received(data, self.clock())
+            self.perform()
+            more = isinstance(channel, ssl.SSLSocket) and channel.pending() > 0
+
+    def _lost(self, reason: str) -> None:
+        attempt = self._attempt
+        self.hang_up()
+        self.core.lost(attempt, reason, self.clock())
+        self.perform()
+
+    def hang_up(self) -> None:
+        """Close the socket."""
+        channel, self._socket = self._socket, None
+        self._dial = None
+        self._unsent.clear()
+        if channel is not None:
+            channel.close()
+
+    def dispose(self) -> None:
+        """Let go of everything."""
+        with self.lock:
+            self.hang_up()
+            self._near.close()
+            self._far.close()

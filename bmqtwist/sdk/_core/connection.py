@@ -1,0 +1,245 @@
+"""The connection of a session: it is tried for, comes up, is lost, comes back, and ends for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from logging import INFO, WARNING
+
+from bmqtwist.errors import PeerError
+from bmqtwist.limits import EVENT_BYTES_MAX
+from bmqtwist.sdk._core.backoff import Backoff
+from bmqtwist.sdk._core.deadlines import Deadlines
+from bmqtwist.sdk._core.effects import Close, Completed, Connect
+from bmqtwist.sdk._core.heartbeats import Heartbeats
+from bmqtwist.sdk._core.live_counters import LiveCounters
+from bmqtwist.sdk._core.outbox import Outbox
+from bmqtwist.sdk._core.posts import Posts
+from bmqtwist.sdk._core.queues import Queues
+from bmqtwist.sdk._core.requests import Requests
+from bmqtwist.sdk._core.session_state import SessionState
+from bmqtwist.sdk._core.states import Input, State
+from bmqtwist.sdk._core.unacked import UnackedPosts
+from bmqtwist.sdk.options import Address, SessionOptions
+from bmqtwist.sdk.results import EventKind, Result, SdkError
+from bmqtwist.wire import schema
+from bmqtwist.wire.frames import FrameBuffer
+
+
+class Connection:
+    """`attempt` numbers the attempts to connect: what is reported of an earlier one is void. `address`: of the last one."""
+
+    def __init__(self, options: SessionOptions, state: SessionState, posts: Posts, unacked: UnackedPosts, queues: Queues,
+                 requests: Requests, heartbeats: Heartbeats, outbox: Outbox, deadlines: Deadlines,
+                 counters: LiveCounters, random: Callable[[], float]) -> None:
+        self._options, self._state, self._posts, self._unacked = options, state, posts, unacked
+        self._queues, self._requests, self._heartbeats = queues, requests, heartbeats
+        self._outbox, self._deadlines, self._counters = outbox, deadlines, counters
+        self._backoff = Backoff(options.brokers, options.backoff_first_s, options.backoff_max_s, random)
+        self.attempt = 0
+        self.address: Address = options.brokers[0]
+        self._frames = FrameBuffer(EVENT_BYTES_MAX)
+        self._was_connected = False
+        self._refusals = 0  # by brokers, of the first connection
+        self._start_token: object = None
+        self._stop_tokens: list[object] = []
+
+    def received(self, chunk: bytes) -> None:
+        """Bytes from the broker."""
+        self._heartbeats.received = True
+        self._counters.bytes_in += len(chunk)
+        state, attempt = self._state, self.attempt
+        try:
+            buffer, spans = self._frames.receive(chunk)
+        except PeerError as error:
+            state.feed(Input.LOST, str(error))
+            return
+        for kind, specific, start, end in spans:
+            state.by_type[kind](buffer, specific, start, end)
+            if attempt != self.attempt:
+                return
+        if self._frames.error is not None:
+            state.feed(Input.LOST, str(self._frames.error))
+
+    # -- start ------------------------------------------------------------------------------------------------------
+
+    def begin(self, token: object) -> None:
+        """Connect for the first time."""
+        self._start_token = token
+        self._deadlines.after("start", self._options.connect_timeout_s)
+        self._connect()
+
+    def refuse_start(self, token: object) -> None:
+        """It was started before."""
+        raise SdkError(Result.ALREADY_IN_PROGRESS, "a session can be started once: make a new one")
+
+    def start_due(self) -> None:
+        """The first connection has taken too long."""
+        self._give_up(Result.TIMEOUT, f"no connection within {self._options.connect_timeout_s:g} s")
+
+    def _give_up(self, result: Result, message: str) -> None:
+        """The first connection did not come up: the session is over."""
+        self._outbox.note(WARNING, f"the session did not start: {message or result}")
+        if result is Result.TIMEOUT:
+            self._outbox.event(EventKind.CONNECTION_TIMEOUT, result, message)
+        token, self._start_token = self._start_token, None
+        self.finish()
+        if token is not None:
+            self._outbox.add(Completed(token, result, message))
+
+    def _connect(self) -> None:
+        self.attempt += 1
+        self._counters.attempts += 1
+        self._state.enter(State.CONNECTING)
+        self._deadlines.after("attempt", self._options.attempt_timeout_s)
+        self.address = self._backoff.address()
+        self._outbox.add(Connect(self.attempt, self.address))
+
+    # -- attempts that fail -----------------------------------------------------------------------------------------
+
+    def retry(self, reason: str = "") -> None:
+        """The attempt failed: another one, later."""
+        self._drop_channel()
+        pause = self._backoff.pause()
+        self._outbox.note(INFO, f"no session with {self.address}: {reason or 'no reason given'}; "
+                                f"the next attempt {f'in {pause:.1f} s' if pause else 'at once'}")
+        if pause:
+            self._state.enter(State.WAITING)
+            self._deadlines.after("pause", pause)
+        else:
+            self._connect()
+
+    def refused(self, result: Result, message: str) -> None:
+        """The broker does not want us: final only if no broker ever did."""
+        self._refusals += 1
+        self._outbox.note(WARNING, f"{self.address} refuses this session: {result} {message}".rstrip())
+        if not self._was_connected and self._refusals >= len(self._options.brokers):
+            self._give_up(result, message)
+            return
+        self._outbox.event(EventKind.ERROR, result, message)
+        self.retry(message)
+
+    def attempt_due(self) -> None:
+        """The attempt has taken too long."""
+        self.retry("no session in time")
+
+    def pause_due(self) -> None:
+        """The pause between two attempts is over."""
+        self._connect()
+
+    def on_unexpected(self, *_: object) -> None:
+        """From the broker: something that does not belong there."""
+        self.retry("data before the end of the negotiation")
+
+    # -- a connection that comes up and is lost ---------------------------------------------------------------------
+
+    def accepted(self, response: schema.BrokerResponse) -> None:
+        """A session is up."""
+        features = {name: values.split(",") for name, _, values in
+                    (part.partition(":") for part in response.broker_identity.features.split(";"))}
+        self._posts.connected("MESSAGE_PROPERTIES_EX" in features.get("MPS", ()))
+        self._backoff.succeeded()
+        self._state.enter(State.RESTORING)
+        self._heartbeats.begin(response.heartbeat_interval_ms / 1000, response.max_missed_heartbeats)
+        again, self._was_connected = self._was_connected, True
+        self._outbox.note(INFO, f"{'reconnected' if again else 'connected'} to {self.address}")
+        if again:
+            self._counters.reconnects += 1
+            self._outbox.event(EventKind.RECONNECTED)
+            self._posts.expiry_due()
+        else:
+            self._outbox.event(EventKind.CONNECTED)
+            token, self._start_token = self._start_token, None
+            if token is not None:
+                self._outbox.add(Completed(token, Result.SUCCESS))
+        if self._queues.connected("CONFIGURE_STREAM" in features.get("SUBSCRIPTIONS", ())):
+            self.ready(again)
+
+    def ready(self, again: bool = True) -> None:
+        """All queues are back: send what waited. `again`: this is not the first connection."""
+        self._state.enter(State.READY)
+        kept = self._posts.send_kept()
+        if again:
+            self._outbox.note(INFO, f"all queues are back, {kept} posts are sent")
+            self._outbox.event(EventKind.STATE_RESTORED)
+
+    def reconnect(self, reason: str = "") -> None:
+        """The session was up and is not any more: keep everything, come back."""
+        sent = self._state.state is State.READY
+        self._state.enter(State.WAITING)
+        self._drop_channel(sent)
+        self._counters.losses += 1
+        self._outbox.note(INFO, f"connection to {self.address} lost: {reason or 'no reason given'}; {len(self._queues)} "
+                                f"queues and {len(self._unacked.kept)} posts are kept")
+        self._outbox.event(EventKind.CONNECTION_LOST, message=reason)
+        self._queues.lost()
+        if self._unacked.kept:
+            self._posts.expiry_due()
+        self._deadlines.after("pause", self._backoff.pause())
+
+    def _drop_channel(self, sent: bool = False) -> None:
+        """Forget everything that belongs to the channel, and have it closed. `sent`: were posts sent on it?"""
+        self._outbox.add(Close(self.attempt))
+        self.attempt += 1
+        self._outbox.clear()
+        self._posts.lost(sent)
+        self._requests.clear()
+        self._frames = FrameBuffer(EVENT_BYTES_MAX)
+
+    # -- stop -------------------------------------------------------------------------------------------------------
+
+    def drain(self, token: object, drain: bool) -> None:
+        """Stop: with `drain` wait for acknowledgements, not longer than the options say."""
+        self._stop_tokens.append(token)
+        self._queues.stopping()
+        if self._unacked.kept and drain and self._options.drain_s and self._state.state is State.READY:
+            self._state.enter(State.DRAINING)
+            self._deadlines.after("drain", self._options.drain_s)
+            self._outbox.wake()
+            return
+        self.leave()
+
+    def on_ack_draining(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """From the broker: acknowledgements that a stop waits for."""
+        self._posts.on_ack(buffer, specific, start, end)
+        self.sent()
+
+    def sent(self) -> None:
+        """What was to be written is with the channel, or posts were answered: a stop may have waited for that."""
+        if self._state.state is State.DRAINING and not self._unacked.kept:
+            self.leave()
+
+    def leave(self) -> None:
+        """Say farewell; also when acknowledgements did not come in time."""
+        self._requests.send("disconnect", schema.Disconnect(), lambda _: self.finish())
+        self._state.enter(State.LEAVING)
+        self._deadlines.after("leave", self._options.disconnect_timeout_s)
+
+    def stop_again(self, token: object, drain: bool) -> None:
+        """It is stopping, or stopped."""
+        if self._state.state is State.STOPPED:
+            if token is not None:
+                self._outbox.add(Completed(token, Result.SUCCESS))
+        else:
+            self._stop_tokens.append(token)
+
+    def stop_now(self, token: object, drain: bool) -> None:
+        """There is no connection to say farewell on."""
+        self._stop_tokens.append(token)
+        self.finish()
+
+    def finish(self, reason: str = "") -> None:
+        """The session is over: nothing is left waiting, nothing reconnects."""
+        self._drop_channel()
+        self._state.enter(State.STOPPED)
+        self._queues.stopped()
+        if self._start_token is not None:
+            self._outbox.add(Completed(self._start_token, Result.CANCELED, "the session was stopped"))
+            self._start_token = None
+        if self._was_connected:
+            self._outbox.note(INFO, f"the session with {self.address} has ended")
+            self._outbox.event(EventKind.DISCONNECTED, message=reason)
+        tokens, self._stop_tokens = self._stop_tokens, []
+        for each in tokens:
+            if each is not None:
+                self._outbox.add(Completed(each, Result.SUCCESS))
+        self._posts.give_room()

@@ -1,0 +1,145 @@
+"""Messages for consumers: each delivery finds its queue and subscription; confirmations go back."""
+
+from __future__ import annotations
+
+from bmqtwist.errors import PeerError
+from bmqtwist.sdk._core.live_counters import LiveCounters
+from bmqtwist.sdk._core.outbox import Outbox
+from bmqtwist.sdk._core.queue import Queue, Routes
+from bmqtwist.sdk._core.session_state import SessionState
+from bmqtwist.sdk._core.states import QueueState
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import SessionOptions, Subscription
+from bmqtwist.sdk.results import EventKind, Result, SdkError
+from bmqtwist.wire import options
+from bmqtwist.wire.fast import (
+    CONFIRM_MESSAGE,
+    OPTION_ONE_ID_HEAD,
+    OPTION_SUB_QUEUE_ID,
+    PUSH_HEADER,
+    PUSH_HEADER_BYTES,
+    WORDS_MASK,
+)
+
+_PUSH_BYTES_MIN = PUSH_HEADER_BYTES - 4  # a header without the schema word is accepted
+_REDELIVERED = 4  # flag of PUSH
+_OPEN, _DECONFIGURING = QueueState.OPEN, QueueState.DECONFIGURING  # an enumeration looks its members up each time
+
+
+class Deliveries:
+    """Hands messages out as effects. `routes`: whom a delivery is for; `untaken`: how many the application has not had."""
+
+    def __init__(self, session_options: SessionOptions, state: SessionState, outbox: Outbox, counters: LiveCounters) -> None:
+        self._options, self._state, self._outbox, self._counters = session_options, state, outbox, counters
+        self.routes: Routes = {}
+        self.untaken = 0
+        self._slow = False  # has the application been told that it is?
+
+    def on_push(self, buffer: bytes, specific: int, position: int, end: int) -> None:
+        """From the broker: messages."""
+        outbox = self._outbox
+        unpack, routes, effects = PUSH_HEADER.unpack_from, self.routes, outbox.effects
+        before = len(effects)
+        count = seen = 0
+        while position < end:
+            if end - position < PUSH_HEADER_BYTES:
+                outbox.nonsense(PeerError("message cut short", "PUSH", position))
+                break
+            first, second, q_id, guid, schema_id, _ = unpack(buffer, position)
+            header = (second & 31) << 2
+            start = position + header + (second >> 8 << 2)
+            stop = position + ((first & WORDS_MASK) << 2)
+            seen |= first
+            if stop > end or start >= stop or header < _PUSH_BYTES_MIN or not 1 <= buffer[stop - 1] <= 4:
+                outbox.nonsense(PeerError("bad sizes", "PUSH", position))
+                break
+            if header < PUSH_HEADER_BYTES:
+                schema_id = 0
+            data = buffer[start:stop - buffer[stop - 1]]
+            at, position = position + header, stop
+            if start - at == 8:
+                head, sub_id = OPTION_SUB_QUEUE_ID.unpack_from(buffer, at)
+                if head == OPTION_ONE_ID_HEAD:
+                    found = routes.get(q_id << 32 | sub_id)
+                    if found is not None:
+                        effects.append(Message(found[0], found[1], guid, data, first >> 28,
+                                               schema_id << 3 | second >> 5 & 7))
+                        count += 1
+                    else:
+                        self._counters.dropped += 1
+                    continue
+            count += self._deliver_many(q_id, buffer[at:start], guid, data, first >> 28,
+                                        schema_id << 3 | second >> 5 & 7)
+        if count:
+            self.untaken += count
+            self._counters.messages += count
+            if seen >> 28 & _REDELIVERED:
+                self._counters.redelivered += sum(isinstance(each, Message) and each.redelivered
+                                                  for each in effects[before:])
+            if self.untaken >= self._options.slow_consumer_high and not self._slow:
+                self._slow = True
+                self._outbox.event(EventKind.SLOWCONSUMER_HIGHWATERMARK)
+            self._outbox.wake()
+
+    def _deliver_many(self, q_id: int, area: bytes, guid: bytes, data: bytes, flags: int, form: int) -> int:
+        """A PUSH with other options than one subscription: one delivery for each it names; none named means id 0.
+        Gives the number of deliveries."""
+        ids: list[int] = []
+        count = 0
+        try:
+            for option in options.decode(area):
+                if isinstance(option, options.SubQueueIds):
+                    ids += option.ids
+                elif isinstance(option, options.SubQueueInfos):
+                    ids += [item.id for item in option.items]
+        except PeerError as error:
+            self._outbox.nonsense(error)
+            return 0
+        for sub_id in ids or [0]:
+            found = self.routes.get(q_id << 32 | sub_id)
+            if found is None and not sub_id:
+                found = self._only_route(q_id)
+            if found is not None:
+                self._outbox.effects.append(Message(found[0], found[1], guid, data, flags, form))
+                count += 1
+            else:
+                self._counters.dropped += 1
+        return count
+
+    def _only_route(self, q_id: int) -> tuple[Queue, Subscription] | None:
+        """Id 0 with subscriptions: right if there is but one."""
+        found = [route for key, route in self.routes.items() if key >> 32 == q_id]
+        return found[0] if len(found) == 1 else None
+
+    def consumed(self, count: int) -> None:
+        """The application has taken so many messages."""
+        self.untaken -= count
+        if self._slow and self.untaken <= self._options.slow_consumer_low:
+            self._slow = False
+            self._outbox.event(EventKind.SLOWCONSUMER_NORMAL)
+
+    # -- confirmations ----------------------------------------------------------------------------------------------
+
+    def confirm(self, message: Message) -> None:
+        """Confirm a message; SdkError NOT_CONNECTED if that cannot be said now: the message comes again then."""
+        self._state.confirm(message)
+
+    def send_confirm(self, message: Message) -> None:
+        """There is a connection."""
+        queue = message.queue
+        if queue.at_most_once:
+            return
+        if queue.state is not _OPEN and queue.state is not _DECONFIGURING:
+            if queue.is_open:
+                raise SdkError(Result.NOT_CONNECTED, f"{queue.uri} is not reopened yet")
+            raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is closed")
+        outbox = self._outbox
+        outbox.confirms.append(CONFIRM_MESSAGE.pack(queue.q_id, message.guid, queue.sub_id))
+        if not outbox.woken:
+            outbox.wake()
+
+    def refuse_confirm(self, message: Message) -> None:
+        """There is no connection."""
+        if message.queue.at_most_once:
+            return
+        raise SdkError(Result.NOT_CONNECTED, "confirms are not kept: the message will be delivered again")

@@ -1,0 +1,257 @@
+"""The machine that opens, reopens and closes queues: `states.QUEUE` says what is done with which input in which state, its
+cells name methods of QueueMachine.
+
+A queue is opened in two phases, openQueue and for readers a configuration, and closed in two, the other way round. What is
+configured while it is open is the business of `queue_settings`.
+"""
+
+from __future__ import annotations
+
+from logging import WARNING
+from typing import Any
+
+from bmqtwist.sdk._core.deadlines import Deadlines
+from bmqtwist.sdk._core.effects import Completed
+from bmqtwist.sdk._core.outbox import Outbox
+from bmqtwist.sdk._core.posts import Posts
+from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.queue_registry import QueueRegistry
+from bmqtwist.sdk._core.queue_requests import QueueRequests
+from bmqtwist.sdk._core.queue_settings import QueueSettings
+from bmqtwist.sdk._core.requests import Answer, OnAnswer
+from bmqtwist.sdk._core.session_state import SessionState
+from bmqtwist.sdk._core.states import QUEUE, Input, QueueInput, QueueState
+from bmqtwist.sdk.options import SessionOptions
+from bmqtwist.sdk.results import EventKind, Result, SdkError
+from bmqtwist.wire import schema
+
+ROUTING_AT_MOST_ONCE = 1
+
+
+class QueueMachine:
+    """Performs the cells of `states.QUEUE` for all queues of a session."""
+
+    def __init__(self, options: SessionOptions, state: SessionState, registry: QueueRegistry, requests: QueueRequests,
+                 settings: QueueSettings, posts: Posts, outbox: Outbox, deadlines: Deadlines) -> None:
+        self._options, self._state, self._registry, self._requests = options, state, registry, requests
+        self._settings, self._posts, self._outbox, self._deadlines = settings, posts, outbox, deadlines
+        self._cells = {state: {what: getattr(self, name) for what, name in row.items()} for state, row in QUEUE.items()}
+
+    def feed(self, queue: Queue, what: QueueInput, result: Result = Result.SUCCESS, message: str = "",
+             value: Any = None, token: object = None) -> None:
+        """Let something happen to a queue. `value`: what a request was granted with; `token`: of a close."""
+        self._cells[queue.state][what](queue, result, message, value, token)
+
+    def _hears(self, queue: Queue) -> OnAnswer:
+        """Who hears the answer to the request of a phase."""
+        def answered(answer: Answer) -> None:
+            what = QueueInput.GRANTED if answer.result is Result.SUCCESS else QueueInput.REFUSED
+            self.feed(queue, what, answer.result, answer.message, answer.value)
+        return answered
+
+    def due(self, queue: Queue) -> None:
+        """A phase took too long."""
+        self.feed(queue, QueueInput.TIMED_OUT, Result.TIMEOUT, "no answer in time")
+
+    def _warn(self, queue: Queue, what: str, result: Result, message: str) -> None:
+        self._outbox.note(WARNING, f"{queue.uri} {what}: {result} {message}".rstrip())
+
+    def _complete(self, token: object, result: Result = Result.SUCCESS, message: str = "") -> None:
+        if token is not None:
+            self._outbox.add(Completed(token, result, message))
+
+    def _restored(self, queue: Queue) -> None:
+        """A queue is back, or will not come back."""
+        restoring = self._registry.restoring
+        if queue in restoring:
+            restoring.discard(queue)
+            if not restoring:
+                self._state.feed(Input.RESTORED)
+
+    # -- opening ----------------------------------------------------------------------------------------------------
+
+    def ignore(self, queue: Queue, *_: object) -> None:
+        """Nothing to do."""
+
+    def send_open(self, queue: Queue, *_: object) -> None:
+        """Phase one."""
+        if self._requests.lacks(queue, queue.options):
+            self.fail_open(queue, Result.NOT_SUPPORTED, "the broker does not know subscriptions")
+            return
+        queue.state = QueueState.OPENING
+        self._requests.open(queue, self._hears(queue))
+
+    def _granted(self, queue: Queue, value: Any) -> None:
+        if isinstance(value, schema.OpenQueueResponse):
+            queue.at_most_once = bool(value.routing_configuration.flags & ROUTING_AT_MOST_ONCE)
+            queue.deduplication_s = value.deduplication_time_ms / 1000
+
+    def _wants_configure(self, queue: Queue) -> bool:
+        """Phase two is for readers, and not while the host is unhealthy."""
+        return queue.readable and not self._settings.suspends(queue)
+
+    def opened(self, queue: Queue, _: Result, message: str, value: Any, token: object) -> None:
+        """Phase one succeeded."""
+        self._granted(queue, value)
+        if self._wants_configure(queue):
+            queue.state = QueueState.CONFIGURING
+            self._requests.configure(queue, queue.options.effective(), self._hears(queue))
+        else:
+            self.open_complete(queue, Result.SUCCESS, message, value, token)
+
+    def open_complete(self, queue: Queue, *_: object) -> None:
+        """The queue is open."""
+        self._requests.commit(queue)
+        self._deadlines.clear((queue, "step"))
+        queue.state = QueueState.OPEN
+        token, queue.token = queue.token, None
+        self._complete(token)
+        self._settings.opened(queue)
+        self._after_open(queue)
+
+    def _after_open(self, queue: Queue) -> None:
+        if queue.close_tokens:
+            self.start_close(queue, Result.SUCCESS, "", None, None)
+        else:
+            self._settings.send_next(queue)
+
+    def _end(self, queue: Queue, result: Result = Result.SUCCESS, message: str = "") -> None:
+        """The queue is closed, however that came: nothing of it is left waiting."""
+        queue.state = QueueState.CLOSED
+        self._registry.forget(queue)
+        self._requests.forget_routes(queue)
+        self._deadlines.clear((queue, "step"))
+        self._settings.cancel(queue, "the queue was closed")
+        self._posts.fail_all(queue)
+        tokens, queue.close_tokens = queue.close_tokens, []
+        for token in tokens:
+            self._complete(token, result, message)
+        self._restored(queue)
+        self._settings.health_settled(queue)
+
+    def fail_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
+        """The open ends with an error."""
+        if result is not Result.CANCELED:
+            self._warn(queue, "was not opened", result, message)
+        token, queue.token = queue.token, None
+        self._end(queue)
+        self._complete(token, result, message)
+
+    def cancel_open(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
+        """Closed before it was open."""
+        queue.close_tokens.append(token)
+        self.fail_open(queue, Result.CANCELED, "closed by the application")
+
+    def fail_open_and_reset(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
+        """No answer: what the broker holds is unknown, only a new connection is sure."""
+        self.fail_open(queue, result, message)
+        self._state.feed(Input.LOST, f"no answer to openQueue for {queue.uri}")
+
+    def roll_back_open(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
+        """Phase two was refused: give back what phase one took."""
+        self._requests.close(queue, None)
+        self.fail_open(queue, result, message)
+
+    def hold_open(self, queue: Queue, *_: object) -> None:
+        """The connection is gone: open from the start on the next one, within the same time."""
+        self._requests.forget_routes(queue)
+        queue.state = QueueState.OPEN_HELD
+
+    # -- reopening --------------------------------------------------------------------------------------------------
+
+    def hold_reopen(self, queue: Queue, *_: object) -> None:
+        """The connection is gone: wait for the next one. A configuration under way is sent again then."""
+        self._requests.forget_routes(queue)
+        self._deadlines.clear((queue, "step"))
+        self._settings.hold(queue)
+        queue.state = QueueState.REOPEN_HELD
+        if queue.close_tokens:
+            self._end(queue)
+
+    def send_reopen(self, queue: Queue, *_: object) -> None:
+        """Phase one, with the ids it had."""
+        self._deadlines.after((queue, "step"), self._options.open_timeout_s)
+        queue.state = QueueState.REOPENING
+        self._requests.open(queue, self._hears(queue))
+
+    def reopened(self, queue: Queue, _: Result, message: str, value: Any, token: object) -> None:
+        """Phase one succeeded."""
+        self._granted(queue, value)
+        if self._wants_configure(queue):
+            queue.state = QueueState.RECONFIGURING
+            self._requests.configure(queue, queue.options.effective(), self._hears(queue))
+        else:
+            self.reopen_complete(queue, Result.SUCCESS, message, value, token)
+
+    def reopen_complete(self, queue: Queue, *_: object) -> None:
+        """As before the loss."""
+        self._requests.commit(queue)
+        self._deadlines.clear((queue, "step"))
+        queue.state = QueueState.OPEN
+        self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, queue=queue)
+        self._settings.opened(queue)
+        self._restored(queue)
+        self._after_open(queue)
+
+    def fail_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
+        """The broker does not want it any more."""
+        self._warn(queue, "was not reopened and is closed now", result, message)
+        self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, result, message, queue)
+        self._end(queue)
+
+    def roll_back_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
+        """It was reopened and could not be configured."""
+        self._requests.close(queue, None)
+        self.fail_reopen(queue, result, message)
+
+    def reset(self, queue: Queue, *_: object) -> None:
+        """No answer to a reopen: a new connection, and another try."""
+        self._state.feed(Input.LOST, f"no answer while reopening {queue.uri}")
+
+    # -- closing ----------------------------------------------------------------------------------------------------
+
+    def close_later(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
+        """Close as soon as it is open."""
+        queue.close_tokens.append(token)
+
+    def start_close(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
+        """Phase one, for readers: no more deliveries."""
+        if token is not None or not queue.close_tokens:
+            queue.close_tokens.append(token)
+        self._deadlines.after((queue, "step"), self._options.close_timeout_s)
+        if queue.readable and queue.routes:
+            queue.state = QueueState.DECONFIGURING
+            self._requests.configure(queue, (), self._hears(queue))
+        else:
+            self.send_close(queue)
+
+    def send_close(self, queue: Queue, *_: object) -> None:
+        """Phase two."""
+        self._requests.forget_routes(queue)
+        queue.state = QueueState.CLOSING
+        self._requests.close(queue, self._hears(queue))
+
+    def closed(self, queue: Queue, _result: Result, _message: str, _value: Any, token: object) -> None:
+        """Closed, at the broker or because there is none."""
+        if token is not None:
+            queue.close_tokens.append(token)
+        self._end(queue)
+
+    def close_refused(self, queue: Queue, result: Result, message: str, *_: object) -> None:
+        """The broker says no; the queue is closed all the same."""
+        self._warn(queue, "is closed, but the broker refused that", result, message)
+        self._end(queue, result, message)
+
+    def fail_close_and_reset(self, queue: Queue, result: Result, message: str, *_: object) -> None:
+        """No answer to a close."""
+        self._warn(queue, "is closed, without the broker", result, message)
+        self._end(queue, result, message)
+        self._state.feed(Input.LOST, f"no answer to closeQueue for {queue.uri}")
+
+    def refuse_close(self, queue: Queue, *_: object) -> None:
+        """It is being closed."""
+        raise SdkError(Result.ALREADY_IN_PROGRESS, f"{queue.uri} is being closed")
+
+    def already_closed(self, queue: Queue, *_: object) -> None:
+        """It is closed."""
+        raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is closed")

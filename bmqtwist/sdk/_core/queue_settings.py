@@ -1,0 +1,182 @@
+"""Configurations of open queues, sent one at a time: those the application asks for, and suspensions while the host is
+unhealthy."""
+
+from __future__ import annotations
+
+from collections import deque
+from logging import WARNING
+
+from bmqtwist.sdk._core.deadlines import Deadlines
+from bmqtwist.sdk._core.effects import Completed
+from bmqtwist.sdk._core.outbox import Outbox
+from bmqtwist.sdk._core.queue import Queue, Setting
+from bmqtwist.sdk._core.queue_registry import QueueRegistry
+from bmqtwist.sdk._core.queue_requests import QueueRequests
+from bmqtwist.sdk._core.session_state import SessionState
+from bmqtwist.sdk._core.states import Input, QueueState
+from bmqtwist.sdk.options import QueueOptions, SessionOptions
+from bmqtwist.sdk.results import EventKind, Result, SdkError
+
+
+class QueueSettings:
+    """Sends the settings of all queues. `healthy`: is the host fit to work?"""
+
+    def __init__(self, options: SessionOptions, state: SessionState, registry: QueueRegistry, requests: QueueRequests,
+                 outbox: Outbox, deadlines: Deadlines) -> None:
+        self._options, self._state, self._registry, self._requests = options, state, registry, requests
+        self._outbox, self._deadlines = outbox, deadlines
+        self.healthy = True
+        self._resuming: set[Queue] = set()  # suspended when the host got well
+        self._recovering = False  # the host is well, and the application has not been told yet
+
+    def _complete(self, token: object, result: Result = Result.SUCCESS, message: str = "") -> None:
+        if token is not None:
+            self._outbox.add(Completed(token, result, message))
+
+    # -- what the application asks for ------------------------------------------------------------------------------
+
+    def configure(self, queue: Queue, options: QueueOptions, token: object, seconds: float) -> None:
+        """Change how a queue is read, within so many seconds."""
+        if any(each.kind == "configure" for each in queue.pending_settings):
+            raise SdkError(Result.ALREADY_IN_PROGRESS, f"{queue.uri} is being configured")
+        setting = Setting("configure", options, token)
+        self._append(queue, setting, seconds)
+        self.send_next(queue)
+
+    def _append(self, queue: Queue, setting: Setting, seconds: float) -> None:
+        queue.settings.append(setting)
+        self._deadlines.after((queue, setting), seconds)
+
+    def send_next(self, queue: Queue) -> None:
+        """Send the next setting if nothing is in its way."""
+        while queue.settings and queue.setting is None and queue.state is QueueState.OPEN and self._state.online:
+            setting = queue.settings.popleft()
+            suspended = queue.suspended if setting.kind == "configure" else setting.kind == "suspend"
+            if not queue.readable or (setting.kind == "configure" and suspended):
+                self._done(queue, setting)
+            elif self._requests.lacks(queue, setting.options):
+                self._deadlines.clear((queue, setting))
+                self._complete(setting.token, Result.NOT_SUPPORTED, "the broker does not know subscriptions")
+            else:
+                queue.setting = setting
+                self._send(queue, setting, suspended)
+
+    def _send(self, queue: Queue, setting: Setting, suspended: bool) -> None:
+        setting.r_id = self._requests.configure(
+            queue, () if suspended else setting.options.effective(),
+            lambda answer: self._answered(queue, setting, answer.result, answer.message))
+
+    # -- how it ends ------------------------------------------------------------------------------------------------
+
+    def _answered(self, queue: Queue, setting: Setting, result: Result, message: str = "") -> None:
+        """The setting under way was answered, or was not in time; answers to others come too late."""
+        if queue.setting is not setting:
+            return
+        queue.setting = None
+        current = queue.state is QueueState.OPEN  # else it is being closed: `routes_new` are those of its last request
+        if result is Result.SUCCESS:
+            if current:
+                self._requests.commit(queue)
+            self._done(queue, setting)
+        else:
+            if current and result is Result.TIMEOUT:
+                self._requests.keep_both(queue)
+            elif current:
+                self._requests.revert(queue)
+            self._failed(queue, setting, result, message)
+        self.send_next(queue)
+
+    def _done(self, queue: Queue, setting: Setting) -> None:
+        self._deadlines.clear((queue, setting))
+        if setting.kind == "configure":
+            queue.options = setting.options
+            self._complete(setting.token)
+        else:
+            queue.suspended = setting.kind == "suspend"
+            self._outbox.event(EventKind.QUEUE_SUSPENDED if queue.suspended else EventKind.QUEUE_RESUMED, queue=queue)
+            self.health_settled(queue)
+        self._check_health(queue)
+
+    def _failed(self, queue: Queue, setting: Setting, result: Result, message: str) -> None:
+        self._deadlines.clear((queue, setting))
+        self._outbox.note(WARNING, f"{queue.uri} could not be made to {setting.kind}: {result} {message}".rstrip())
+        self._complete(setting.token, result, message)
+        if setting.kind == "suspend":
+            self._outbox.event(EventKind.QUEUE_SUSPENDED, result, message, queue)
+            self._state.feed(Input.LOST, f"{queue.uri} could not be suspended")
+        elif setting.kind == "resume":
+            self._outbox.event(EventKind.QUEUE_RESUMED, result, message, queue)
+            self.health_settled(queue)
+
+    def due(self, queue: Queue, setting: Setting) -> None:
+        """A setting took too long, sent or not."""
+        if queue.setting is setting:
+            self._requests.forget(setting.r_id)
+            self._answered(queue, setting, Result.TIMEOUT, "no answer to configure")
+        elif setting in queue.settings:
+            queue.settings.remove(setting)
+            self._complete(setting.token, Result.TIMEOUT, "no connection")
+
+    def cancel(self, queue: Queue, reason: str) -> None:
+        """None of the settings will be sent or answered any more."""
+        pending, queue.setting, queue.settings = queue.pending_settings, None, deque()
+        for setting in pending:
+            self._deadlines.clear((queue, setting))
+            self._complete(setting.token, Result.CANCELED, reason)
+
+    def hold(self, queue: Queue) -> None:
+        """The connection is gone: the application's settings are sent again on the next one."""
+        for setting in queue.pending_settings:
+            if setting.kind != "configure":
+                self._deadlines.clear((queue, setting))
+        queue.settings = deque(each for each in queue.pending_settings if each.kind == "configure")
+        queue.setting = None
+
+    # -- the health of the host -------------------------------------------------------------------------------------
+
+    def suspends(self, queue: Queue) -> bool:
+        """Is the queue to be without deliveries and posts now?"""
+        return queue.options.suspends_on_bad_host_health and not self.healthy
+
+    def set_health(self, healthy: bool) -> None:
+        """The host is well, or is not: queues that mind are suspended or resumed."""
+        if healthy == self.healthy:
+            return
+        self.healthy = healthy
+        self._resuming.clear()
+        if healthy:
+            self._resuming = {queue for queue in self._registry.all() if queue.suspended}
+            self._recovering = True
+        else:
+            self._recovering = False
+            self._outbox.event(EventKind.HOST_UNHEALTHY)
+        for queue in self._registry.all():
+            self._check_health(queue)
+            self.send_next(queue)
+        self.health_settled(None)
+
+    def _check_health(self, queue: Queue) -> None:
+        """Have the queue suspended or resumed, if the health of the host asks for that."""
+        suspend = self.suspends(queue)
+        kind = "suspend" if suspend else "resume"
+        if suspend != queue.suspended and queue.state is QueueState.OPEN and not any(
+                each.kind == kind for each in queue.pending_settings):
+            self._append(queue, Setting(kind, queue.options), self._options.configure_timeout_s)
+
+    def opened(self, queue: Queue) -> None:
+        """A queue that came up without a configuration, since the host is unhealthy, is suspended."""
+        suspended = self.suspends(queue)
+        if suspended and not queue.suspended:
+            self._outbox.event(EventKind.QUEUE_SUSPENDED, queue=queue)
+        elif queue.suspended and not suspended:
+            self._outbox.event(EventKind.QUEUE_RESUMED, queue=queue)
+        queue.suspended = suspended
+        self.health_settled(queue)
+
+    def health_settled(self, queue: Queue | None) -> None:
+        """A queue is resumed, could not be, or is gone; once that is so for all the host counts as restored."""
+        if queue is not None:
+            self._resuming.discard(queue)
+        if self._recovering and not self._resuming:
+            self._recovering = False
+            self._outbox.event(EventKind.HOST_HEALTH_RESTORED)

@@ -1,0 +1,127 @@
+"""What the application asks of queues, and what the connection does to all of them at once."""
+
+from __future__ import annotations
+
+from bmqtwist.ids import parse_uri
+from bmqtwist.sdk._core.deadlines import Deadlines
+from bmqtwist.sdk._core.effects import Completed
+from bmqtwist.sdk._core.outbox import Outbox
+from bmqtwist.sdk._core.queue import FLAG_READ, FLAG_WRITE, Queue
+from bmqtwist.sdk._core.queue_machine import QueueMachine
+from bmqtwist.sdk._core.queue_registry import QueueRegistry
+from bmqtwist.sdk._core.queue_requests import QueueRequests
+from bmqtwist.sdk._core.queue_settings import QueueSettings
+from bmqtwist.sdk._core.session_state import SessionState
+from bmqtwist.sdk._core.states import Input, QueueInput, QueueState
+from bmqtwist.sdk.options import QueueOptions, SessionOptions
+from bmqtwist.sdk.results import Result, SdkError
+
+
+def _seconds(given: float | None, default: float) -> float:
+    """How long a request may take; SdkError INVALID_ARGUMENT for what would be over before it began."""
+    if given is not None and not given > 0:
+        raise SdkError(Result.INVALID_ARGUMENT, f"timeout_s {given}: must be greater than 0")
+    return default if given is None else given
+
+
+class Queues:
+    """All queues of a session."""
+
+    def __init__(self, options: SessionOptions, state: SessionState, registry: QueueRegistry, requests: QueueRequests,
+                 settings: QueueSettings, machine: QueueMachine, outbox: Outbox, deadlines: Deadlines) -> None:
+        self._options, self._state, self._registry, self._requests = options, state, registry, requests
+        self._settings, self._machine, self._outbox, self._deadlines = settings, machine, outbox, deadlines
+
+    # -- the application --------------------------------------------------------------------------------------------
+
+    def open(self, uri: str, token: object, *, read: bool, write: bool, options: QueueOptions | None, owner: object,
+             timeout_s: float | None) -> Queue:
+        """Open a queue, now or once there is a connection; `token` is completed when that is done."""
+        seconds = _seconds(timeout_s, self._options.open_timeout_s)
+        target = parse_uri(uri)
+        if not (read or write):
+            raise SdkError(Result.INVALID_ARGUMENT, f"{uri}: open it for reading, for writing, or both")
+        known = self._registry.by_uri.get(uri)
+        if known is not None:
+            raise SdkError(Result.ALREADY_OPENED if known.is_open else Result.ALREADY_IN_PROGRESS, uri)
+        online = self._state.feed(Input.REQUEST)
+        flags = (FLAG_READ if read else 0) | (FLAG_WRITE if write else 0)
+        queue = self._registry.make(uri, target, flags, options or QueueOptions(), owner, token)
+        self._deadlines.after((queue, "step"), seconds)
+        if online:
+            self._machine.feed(queue, QueueInput.CONNECTED)
+        return queue
+
+    def configure(self, queue: Queue, options: QueueOptions, token: object, timeout_s: float | None) -> None:
+        """Change how a queue is read."""
+        seconds = _seconds(timeout_s, self._options.configure_timeout_s)
+        if not queue.is_open:
+            raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open")
+        self._state.feed(Input.REQUEST)
+        self._settings.configure(queue, options, token, seconds)
+
+    def close(self, queue: Queue, token: object, timeout_s: float | None) -> None:
+        """Close a queue; without a connection that is done at once."""
+        seconds = _seconds(timeout_s, self._options.close_timeout_s)
+        self._state.feed(Input.CLOSE, queue, token)
+        if timeout_s is not None and queue.state in (QueueState.DECONFIGURING, QueueState.CLOSING):
+            self._deadlines.after((queue, "step"), seconds)
+
+    def transmit(self) -> bool:
+        """A request can be sent at once."""
+        return True
+
+    def hold(self) -> bool:
+        """A request waits for a connection."""
+        return False
+
+    def refuse_request(self) -> bool:
+        """No more requests."""
+        raise SdkError(Result.NOT_CONNECTED, "the session is stopped")
+
+    def close_remotely(self, queue: Queue, token: object) -> None:
+        """There is a broker to tell."""
+        self._machine.feed(queue, QueueInput.CLOSE, token=token)
+
+    def close_locally(self, queue: Queue, token: object) -> None:
+        """There is none."""
+        self._machine.feed(queue, QueueInput.CLOSE_LOCALLY, token=token)
+
+    # -- the connection ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._registry.by_uri)
+
+    def connected(self, has_configure_stream: bool) -> bool:
+        """Send what waits for a connection; are all queues back with that? Else RESTORED is fed when they are."""
+        self._requests.has_configure_stream = has_configure_stream
+        queues = self._registry.all()
+        self._registry.restoring = {queue for queue in queues if queue.state is QueueState.REOPEN_HELD}
+        for queue in queues:
+            self._machine.feed(queue, QueueInput.CONNECTED)
+        return not self._registry.restoring
+
+    def lost(self) -> None:
+        """The connection is gone: keep everything."""
+        self._registry.restoring.clear()
+        for queue in self._registry.all():
+            self._machine.feed(queue, QueueInput.LOST)
+
+    def stopping(self) -> None:
+        """The session is about to leave: only queues that are open stay so, for their posts."""
+        self._registry.restoring.clear()
+        for queue in self._registry.all():
+            if queue.state not in (QueueState.OPEN, QueueState.DECONFIGURING, QueueState.CLOSING):
+                self._machine.feed(queue, QueueInput.CLOSE_LOCALLY)
+            else:
+                self._settings.cancel(queue, "the session is stopping")
+
+    def stopped(self) -> None:
+        """The session is over: no queue stays open."""
+        for queue in self._registry.all():
+            if queue.token is not None:
+                token, queue.token = queue.token, None
+                self._outbox.add(Completed(token, Result.CANCELED, "the session was stopped"))
+            self._machine.feed(queue, QueueInput.LOST)
+            if queue.state is not QueueState.CLOSED:
+                self._machine.feed(queue, QueueInput.CLOSE_LOCALLY)

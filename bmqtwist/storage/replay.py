@@ -1,0 +1,198 @@
+"""Applies the records of a journal to a `PartitionState`, as they are read back or as they arrive from a primary.
+
+Decoding is here, what a record means is in `state.py`. Where a record does not fit the state, a hook decides: this class
+refuses (`RecordMismatch`: a replica has diverged), recovery makes the best of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bmqtwist.errors import LocalError
+from bmqtwist.ids import NULL_GUID, NULL_KEY
+from bmqtwist.storage.journal import Entry
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.records import (
+    CONFIRM_BODY,
+    DELETION_BODY,
+    MAGIC,
+    MESSAGE_BODY,
+    QUEUE_OP_BODY,
+    RECORD,
+    SEQUENCE_MASK,
+    ConfirmReason,
+    QueueOp,
+    RecordType,
+    parse_queue_record,
+)
+from bmqtwist.storage.state import PartitionState, StoredQueue
+
+_MESSAGE, _CONFIRM, _DELETION = int(RecordType.MESSAGE), int(RecordType.CONFIRM), int(RecordType.DELETION)
+_QUEUE_OP, _JOURNAL_OP = int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
+
+Apps = list[tuple[str, bytes]]
+
+
+class RecordMismatch(LocalError):
+    """A record does not fit the state that the records before it left; nothing of it was applied."""
+
+
+class Replay:
+    """One method for each kind of record, and one for each way in which it may not fit.
+
+    `epoch`: wall minus monotonic clock, seconds, for `Message.arrived`. `wall_max`: what arrived later by its time counts
+    as having arrived then, epoch seconds.
+    """
+
+    def __init__(self, state: PartitionState, epoch: float = 0.0, wall_max: int = 1 << 62) -> None:
+        self.state, self.epoch, self.wall_max = state, epoch, wall_max
+
+    def run(self, entries: Iterable[Entry]) -> None:
+        """Apply records in order."""
+        for entry in entries:
+            kind = entry[1] >> 60
+            if kind == _MESSAGE:
+                self.message(entry)
+            elif kind == _DELETION:
+                self.deletion(entry)
+            elif kind == _CONFIRM:
+                self.confirm(entry)
+            elif kind == _QUEUE_OP:
+                self.queue_op(entry)
+            elif kind == _JOURNAL_OP:
+                self.journal_op(entry)
+            else:
+                self.unknown(entry, f"has the unknown type {kind}")
+
+    # ---- messages ------------------------------------------------------------------------------------------------
+
+    def message(self, entry: Entry) -> None:
+        """MESSAGE."""
+        _, head, lease, wall, body = entry
+        ref_high, compression, key, data_offset, guid, crc = MESSAGE_BODY.unpack(body)
+        queue = self.state.queues.get(key) or self.unknown_queue(key, entry)
+        if queue is None or guid in queue.messages or guid == NULL_GUID:
+            self.odd_message(queue, guid, entry)
+            return
+        arrived = (wall if wall < self.wall_max else self.wall_max) - self.epoch
+        message = Message(guid, None, b"", False, compression & 7, 0, crc, arrived, wall)
+        message.ref_count = ref_high << 12 | head >> 48 & 0xFFF
+        message.data_offset = data_offset
+        message.lease, message.sequence = lease, head & SEQUENCE_MASK
+        self.state.message(queue, message, self.read_data(queue, message))
+        self.stored(queue, message)
+
+    def deletion(self, entry: Entry) -> None:
+        """DELETION of a message; one that is not there is no concern, since compaction leaves out what is gone."""
+        key, guid = DELETION_BODY.unpack(entry[4])
+        queue = self.state.queues.get(key)
+        if queue is not None:
+            message = queue.messages.get(guid)
+            if message is not None:
+                self.state.deletion(queue, message)
+
+    def confirm(self, entry: Entry) -> None:
+        """CONFIRM: one app is done with a message, or (auto-confirmed) does not want the one that follows."""
+        _, head, lease, wall, body = entry
+        key, app_key, guid = CONFIRM_BODY.unpack(body)
+        queue = self.state.queues.get(key) or self.unknown_queue(key, entry)
+        if queue is None:
+            return
+        bit, message = queue.bit(app_key), queue.messages.get(guid)
+        auto = head >> 48 & 0xFFF == ConfirmReason.AUTO_CONFIRMED
+        if not bit or message is None and not auto:
+            self.unmatched(entry, "names a message or an app that is not there")
+            return
+        record = RECORD.pack(head, lease, wall, body, MAGIC)
+        if message is None:
+            self.state.auto_confirm(queue, bit, guid, record)
+        else:
+            self.state.confirm(queue, bit, message, record)
+
+    # ---- queues --------------------------------------------------------------------------------------------------
+
+    def queue_op(self, entry: Entry) -> None:
+        """CREATION, ADDITION, PURGE, DELETION."""
+        _, head, lease, wall, body = entry
+        key, app_key, op, qlist_words, start_sequence, start_lease = QUEUE_OP_BODY.unpack(body)
+        record = RECORD.pack(head, lease, wall, body, MAGIC)
+        if op in (QueueOp.CREATION, QueueOp.ADDITION):
+            self.declare(key, QueueOp(op), qlist_words * 4, record, entry)
+            return
+        queue = self.state.queues.get(key)
+        if op == QueueOp.DELETION and app_key == NULL_KEY:
+            self.delete_queue(queue, key)
+            return
+        queue = queue or self.unknown_queue(key, entry)
+        if queue is None:
+            return
+        if op == QueueOp.PURGE and app_key == NULL_KEY:
+            self.state.purge(queue, record)
+        elif op == QueueOp.PURGE:
+            start = (start_lease, start_sequence) if start_lease <= lease else (0, 0)
+            self.state.purge_app(queue, app_key, start, record)
+        elif op == QueueOp.DELETION:
+            self.state.remove_app(queue, app_key, record)
+        else:
+            self.unknown(entry, f"is a QUEUE_OP with the unknown operation {op}")
+
+    def declare(self, key: bytes, op: QueueOp, qlist_offset: int, record: bytes, entry: Entry) -> None:
+        """CREATION or ADDITION: URI and apps are in QLIST."""
+        uri, listed_key, apps, qlist = self.read_queue_record(qlist_offset)
+        queue = self.state.queues.get(key)
+        if listed_key != key or (queue is None) != (op is QueueOp.CREATION):
+            self.unknown(entry, f"is a {op.name} of {uri}, which does not fit")
+        elif queue is None:
+            self.state.create(key, uri, apps, record, qlist)
+        else:
+            self.state.add_apps(queue, apps, record, qlist)
+
+    def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
+        """DELETION of a whole queue, which may be gone already."""
+        if queue is not None:
+            self.state.delete(queue)
+
+    def journal_op(self, entry: Entry) -> None:
+        """Sync points change nothing."""
+
+    # ---- what the records refer to -------------------------------------------------------------------------------
+
+    def read_data(self, queue: StoredQueue, message: Message) -> int:
+        """Complete a message from its DATA record; the bytes of that record."""
+        raise RecordMismatch(f"no DATA record for message {message.guid.hex().upper()} of {queue.uri}")
+
+    def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
+        """(URI, key, apps, bytes) of the QLIST record at `offset`; ValueError if there is none."""
+        raise ValueError(f"no QLIST record at offset {offset}")
+
+    def stored(self, queue: StoredQueue, message: Message) -> None:
+        """A message was applied: its GUID counts as seen."""
+        queue.history.add(message.guid, message.arrived)
+
+    # ---- what does not fit ---------------------------------------------------------------------------------------
+
+    def unknown_queue(self, key: bytes, entry: Entry) -> StoredQueue | None:
+        """A record of a queue that has no CREATION; None = leave the record out."""
+        raise RecordMismatch(f"{_place(entry)} belongs to queue key {key.hex().upper()}, which has no CREATION")
+
+    def odd_message(self, queue: StoredQueue | None, guid: bytes, entry: Entry) -> None:
+        """A MESSAGE without a GUID, or with one that is stored already, or of no queue."""
+        raise RecordMismatch(f"{_place(entry)} is a MESSAGE with GUID {guid.hex().upper()}, which cannot be stored")
+
+    def unmatched(self, entry: Entry, why: str) -> None:
+        """A CONFIRM of something that is not there."""
+        raise RecordMismatch(f"{_place(entry)} {why}")
+
+    def unknown(self, entry: Entry, why: str) -> None:
+        """A record that means nothing to us."""
+        raise RecordMismatch(f"{_place(entry)} {why}")
+
+
+def _place(entry: Entry) -> str:
+    return f"record {entry[2]}-{entry[1] & SEQUENCE_MASK}"
+
+
+def qlist_entry(data: bytes) -> tuple[str, bytes, Apps, bytes]:
+    """(URI, key, apps, bytes) of the QLIST record at the beginning of `data`; ValueError if it is none."""
+    uri, key, apps, size = parse_queue_record(data)
+    return uri, key, apps, data[:size]

@@ -1,0 +1,280 @@
+"""What the records of a partition mean: the one place where a record changes what is stored.
+
+A primary applies each record as it makes it, recovery as it reads it back, a replica as it receives it; whoever applied
+the same records holds the same state:
+
+    record                   queues                                            live records
+    ------------------------ ------------------------------------------------- ---------------------------------
+    CREATION, ADDITION       a queue begins; apps join it                      + the record with its QLIST entry
+    MESSAGE                  waits for every app but those auto-confirmed      + the message
+    CONFIRM                  the app is done with the message                  + the record
+    CONFIRM, auto-confirmed  the app does not want the message that follows    + the record
+    DELETION                 the message is gone                               - the message and its CONFIRMs
+    PURGE                    all messages are gone                             - all of them; + the record
+    PURGE of an app          the app is done with messages from `start` on     + the record
+    QUEUE DELETION of an app the app is done with everything and leaves        + the record
+    QUEUE DELETION           the queue is gone                                 - everything of it
+
+A record is live while it is needed to come to the present state: a rollover copies the live records, in order, and
+nothing else. `live` maps ascending numbers to what is needed to write each of them again:
+
+    Message             a MESSAGE with its DATA record
+    bytes               a CONFIRM, PURGE or app-level DELETION, verbatim
+    (bytes, bytes)      a CREATION or ADDITION with its QLIST record
+
+Messages of queues that live in memory only have no records and no live key, but the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bmqtwist.storage.history import GuidHistory
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, data_record_bytes
+from bmqtwist.storage.store import DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, QLIST_HEADER_BYTES
+
+Live = Message | bytes | tuple[bytes, bytes]
+
+HISTORY_SECONDS = 3600.0  # GUIDs younger than that are remembered until the domain says how long its own are
+
+
+@dataclass(frozen=True, slots=True)
+class StoredApp:
+    """An app of a stored queue; `bit` stands for it in `Message.pending`, and for no other app of the queue ever."""
+
+    app_id: str
+    key: bytes
+    bit: int
+
+    @property
+    def ordinal(self) -> int:
+        """Which app of the queue it is, counted from 0 over all there ever were."""
+        return self.bit.bit_length() - 1
+
+
+class StoredQueue:
+    """What is stored in one queue and which apps still need it. Changed by `PartitionState` alone.
+
+    apps: app key -> app, those registered now. mask: their bits. messages: GUID -> message, in order of arrival.
+    history: GUIDs seen lately, those of removed messages included. live_keys: of its CREATION, ADDITION, PURGE and
+    app-level DELETION records. auto_*: the auto-confirms that wait for their message.
+    """
+
+    __slots__ = ("key", "uri", "apps", "mask", "messages", "history", "live_keys", "auto_guid", "auto_mask", "auto_keys",
+                 "_bits")
+
+    def __init__(self, key: bytes, uri: str) -> None:
+        self.key, self.uri = key, uri
+        self.apps: dict[bytes, StoredApp] = {}
+        self.mask = 0
+        self.messages: dict[bytes, Message] = {}
+        self.history = GuidHistory(HISTORY_SECONDS)
+        self.live_keys: list[int] = []
+        self.auto_guid, self.auto_mask, self.auto_keys = b"", 0, list[int]()
+        self._bits: dict[bytes, int] = {}  # app key -> bit, removed apps included
+
+    def bit(self, app_key: bytes) -> int:
+        """The bit of an app, also of a removed one; 0 = it was never here."""
+        return self._bits.get(app_key, 0)
+
+    @property
+    def app_count(self) -> int:
+        """How many apps there ever were."""
+        return len(self._bits)
+
+    def join(self, apps: Iterable[tuple[str, bytes]]) -> None:
+        """Register apps (appId, key) in order; those that were here before are left out."""
+        for app_id, key in apps:
+            if key not in self._bits:
+                bit = self._bits[key] = 1 << len(self._bits)
+                self.apps[key] = StoredApp(app_id, key, bit)
+                self.mask |= bit
+
+    def hold(self, message: Message) -> None:
+        """A message that lives in memory only: no record, the same rules."""
+        message.pending = self.mask
+        message.queue_key = self.key
+        self.messages[message.guid] = message
+
+    def drop(self, message: Message) -> None:
+        """A message that lived in memory only is gone."""
+        message.pending = 0
+        del self.messages[message.guid]
+
+    def leave(self, app_key: bytes) -> None:
+        """Unregister an app: it is done with everything."""
+        bit = self.bit(app_key)
+        self.apps.pop(app_key, None)
+        self.mask &= ~bit
+        for message in self.messages.values():
+            message.pending &= ~bit
+
+
+class PartitionState:
+    """The state of one partition after the record with the PSN (`lease`, `sequence`). Read freely, change by methods.
+
+    data_bytes, qlist_bytes: what a rollover would keep of DATA and QLIST, file headers included. cached_bytes: of
+    payloads in memory.
+    """
+
+    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "_last_key")
+
+    def __init__(self) -> None:
+        self.lease = self.sequence = 0
+        self.live: dict[int, Live] = {}
+        self.queues: dict[bytes, StoredQueue] = {}
+        self.data_bytes, self.qlist_bytes = DATA_HEADER_BYTES, QLIST_HEADER_BYTES
+        self.cached_bytes = 0
+        self._last_key = 0
+
+    def outstanding(self) -> tuple[int, int, int]:
+        """Bytes of JOURNAL, DATA, QLIST that a rollover would keep."""
+        return JOURNAL_HEADER_BYTES + RECORD_BYTES * len(self.live), self.data_bytes, self.qlist_bytes
+
+    def messages(self) -> Iterable[Message]:
+        """Every message in the journal, in its order."""
+        return (item for item in self.live.values() if type(item) is Message)
+
+    # ---- messages ------------------------------------------------------------------------------------------------
+
+    def message(self, queue: StoredQueue, message: Message, record_bytes: int) -> None:
+        """MESSAGE with a DATA record of `record_bytes`: from now on it waits for the apps of the queue."""
+        message.pending = queue.mask
+        message.queue_key = queue.key
+        if queue.auto_keys:
+            self._settle_auto(queue, message)
+        self._last_key = key = self._last_key + 1
+        message.live_key = key
+        self.live[key] = message
+        queue.messages[message.guid] = message
+        self.data_bytes += record_bytes
+        self.cached_bytes += message.size
+
+    def confirm(self, queue: StoredQueue, bit: int, message: Message, record: bytes) -> None:
+        """CONFIRM: one app of several is done with a message."""
+        message.pending &= ~bit
+        self._last_key = key = self._last_key + 1
+        self.live[key] = record
+        if message.confirms is None:
+            message.confirms = [key]
+        else:
+            message.confirms.append(key)
+
+    def auto_confirm(self, queue: StoredQueue, bit: int, guid: bytes, record: bytes) -> None:
+        """CONFIRM, auto-confirmed: an app does not want the message `guid`, whose MESSAGE comes next."""
+        if guid != queue.auto_guid:
+            self.drop_auto(queue)
+            queue.auto_guid = guid
+        self._last_key += 1
+        self.live[self._last_key] = record
+        queue.auto_mask |= bit
+        queue.auto_keys.append(self._last_key)
+
+    def _settle_auto(self, queue: StoredQueue, message: Message) -> None:
+        if queue.auto_guid == message.guid:
+            message.confirms = queue.auto_keys
+            message.pending &= ~queue.auto_mask
+            queue.auto_guid, queue.auto_mask, queue.auto_keys = b"", 0, []
+        else:
+            self.drop_auto(queue)
+
+    def drop_auto(self, queue: StoredQueue) -> None:
+        """Auto-confirms that no message follows mean nothing."""
+        for key in queue.auto_keys:
+            del self.live[key]
+        queue.auto_guid, queue.auto_mask, queue.auto_keys = b"", 0, []
+
+    def deletion(self, queue: StoredQueue, message: Message) -> None:
+        """DELETION: the message is gone, it and its CONFIRMs are no longer live."""
+        del queue.messages[message.guid]
+        self._forget(message)
+
+    def _forget(self, message: Message) -> None:
+        message.pending = 0
+        key = message.live_key
+        if key < 0:
+            return
+        message.live_key = -1
+        size = message.size
+        if message.payload is not None:
+            self.cached_bytes -= size
+        live = self.live
+        del live[key]
+        self.data_bytes -= (12 + len(message.options) + size & -8) + 8  # data_record_bytes, without the call
+        if message.confirms is not None:
+            for key in message.confirms:
+                del live[key]
+
+    def drop_payload(self, message: Message) -> None:
+        """Keep the payload in DATA alone."""
+        if message.payload is not None and message.live_key >= 0:
+            message.payload = None
+            self.cached_bytes -= message.size
+
+    # ---- queues --------------------------------------------------------------------------------------------------
+
+    def create(self, key: bytes, uri: str, apps: Iterable[tuple[str, bytes]], record: bytes, entry: bytes) -> StoredQueue:
+        """CREATION of a queue with its apps (appId, key); `entry` is its QLIST record."""
+        queue = self.queues[key] = StoredQueue(key, uri)
+        queue.join(apps)
+        self._keep(queue, (record, entry))
+        return queue
+
+    def add_apps(self, queue: StoredQueue, apps: Iterable[tuple[str, bytes]], record: bytes, entry: bytes) -> None:
+        """ADDITION: apps join for the messages that come from now on."""
+        queue.join(apps)
+        self._keep(queue, (record, entry))
+
+    def purge(self, queue: StoredQueue, record: bytes) -> None:
+        """PURGE of a whole queue."""
+        for message in queue.messages.values():
+            self._forget(message)
+        queue.messages.clear()
+        self._keep(queue, record)
+
+    def purge_app(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> None:
+        """PURGE of one app: it is done with the messages whose PSN is `start` or later. (0, 0) = all."""
+        bit = queue.bit(app_key)
+        for message in queue.messages.values():
+            if (message.lease, message.sequence) >= start:
+                message.pending &= ~bit
+        self._keep(queue, record)
+
+    def remove_app(self, queue: StoredQueue, app_key: bytes, record: bytes) -> None:
+        """DELETION of an app: it is done with everything and leaves the queue."""
+        queue.leave(app_key)
+        self._keep(queue, record)
+
+    def delete(self, queue: StoredQueue) -> None:
+        """DELETION of a whole queue: nothing of it is live any more."""
+        for message in queue.messages.values():
+            self._forget(message)
+        queue.messages.clear()
+        self.drop_auto(queue)
+        for key in queue.live_keys:
+            item = self.live.pop(key)
+            if type(item) is tuple:
+                self.qlist_bytes -= len(item[1])
+        del self.queues[queue.key]
+
+    def _keep(self, queue: StoredQueue, item: bytes | tuple[bytes, bytes]) -> None:
+        self._last_key += 1
+        self.live[self._last_key] = item
+        queue.live_keys.append(self._last_key)
+        if type(item) is tuple:
+            self.qlist_bytes += len(item[1])
+
+    # ---- watching ------------------------------------------------------------------------------------------------
+
+    def biggest_queues(self, limit: int) -> list[tuple[str, int, int]]:
+        """(URI, messages, DATA bytes) of the queues that hold most in the files; walks all live records."""
+        totals: dict[bytes, list[int]] = {}
+        for message in self.messages():
+            total = totals.setdefault(message.queue_key, [0, 0])
+            total[0] += 1
+            total[1] += data_record_bytes(DATA_HEADER.size + len(message.options) + message.size)
+        ranked = sorted(totals.items(), key=lambda entry: entry[1][1], reverse=True)[:limit]
+        return [(self.queues[key].uri if key in self.queues else key.hex().upper(), count, size)
+                for key, (count, size) in ranked]

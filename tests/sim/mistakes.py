@@ -1,0 +1,58 @@
+"""Mistakes of the broker itself, planted at random while a scenario runs: what raises, how often, and what it met."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import bmqtwist.link.session as session_module
+import bmqtwist.queue.delivery as delivery_module
+from bmqtwist.link.session import Session
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.storage.partition import Partition
+from sim.world import SimPerformer
+
+# Where, what, and how likely one call of it raises, before it does anything.
+STAGES: list[tuple[Any, str, float]] = [
+    (Partition, "flush", 0.0005), (Partition, "wants_sync", 0.0005), (Partition, "synced", 0.001),
+    (Partition, "sync_point", 0.005), (SimPerformer, "sync", 0.001), (SimPerformer, "write", 0.002),
+    (RootQueue, "ready", 0.001), (RootQueue, "post", 0.001), (Queue, "confirm", 0.001), (RootQueue, "expire", 0.02),
+    (delivery_module, "deliver", 0.003), (delivery_module, "_send", 0.001), (Session, "push", 0.001),
+    (Session, "ack", 0.001),
+    (Session, "take", 0.002), (Session, "receive", 0.001), (Session, "lost", 0.05), (session_module, "drop_handle", 0.005)]
+
+
+class Mistake(Exception):
+    """One that was planted."""
+
+
+class Mistakes:
+    """Inside of the `with`, and while `active`, calls of STAGES raise now and then."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(f"{seed}/mistakes")
+        self.active = False
+        self.met: Counter[str] = Counter()
+        self._originals: list[Any] = []
+
+    def __enter__(self) -> Mistakes:
+        self._originals = [getattr(owner, name) for owner, name, _ in STAGES]
+        for (owner, name, rate), original in zip(STAGES, self._originals, strict=True):
+            setattr(owner, name, self._clumsy(original, name, rate))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        for (owner, name, _), original in zip(STAGES, self._originals, strict=True):
+            setattr(owner, name, original)
+
+    def _clumsy(self, original: Any, name: str, rate: float) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if self.active and self._random.random() < rate:
+                self.met[name] += 1
+                raise Mistake(name)
+            return original(*arguments, **keywords)
+        return call

@@ -1,0 +1,141 @@
+"""A node put together: what its start opens is closed again when the start fails, whatever fails in it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+from kit.config import broker_config, clusters_config
+
+from bmqtwist.config.broker import Configuration
+from bmqtwist.daemon.assemble import StartFailure
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.testing.config import DomainTable, configuration, sample_domains
+from bmqtwist.testing.node import MemoryNode
+from bmqtwist.testing.stored import messages, put
+
+STORAGE, PORT = PurePosixPath("/memory/storage"), 30114
+QUEUE = "bmq://bmq.test.persistent.priority/q"
+PAYLOADS = [b"one", b"two", b"three"]
+
+
+class HeldFile:
+    """A file, or a lock, that its disk knows of until it is closed."""
+
+    def __init__(self, disk: CountingDisk, file: Any, path: str) -> None:
+        self._disk, self._file, self.path = disk, file, path
+        disk.held.append(self)
+
+    def size(self) -> int:
+        return self._file.size()  # type: ignore[no-any-return]
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._file.read(offset, size)  # type: ignore[no-any-return]
+
+    def write(self, offset: int, parts: Sequence[bytes]) -> int:
+        return self._file.write(offset, parts)  # type: ignore[no-any-return]
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def resize(self, size: int, allocate: bool) -> None:
+        self._file.resize(size, allocate)
+
+    def close(self) -> None:
+        self._file.close()
+        if self in self._disk.held:
+            self._disk.held.remove(self)
+
+
+class CountingDisk(MemoryDisk):
+    """Knows what is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[HeldFile] = []
+
+    def create(self, path: str) -> Any:
+        return HeldFile(self, super().create(path), path)
+
+    def open(self, path: str) -> Any:
+        return HeldFile(self, super().open(path), path)
+
+    def lock(self, directory: str) -> Any:
+        return HeldFile(self, super().lock(directory), directory)
+
+
+def configure() -> Configuration:
+    return configuration(broker_config(STORAGE, PORT), clusters_config(STORAGE, PORT, partition={
+        "maxJournalFileSize": 1 << 16, "maxDataFileSize": 1 << 16, "maxQlistFileSize": 1 << 14,
+        "maxCSLFileSize": 1 << 14}))
+
+
+def make_node(disk: CountingDisk) -> MemoryNode:
+    table = DomainTable()
+    table.texts.update(sample_domains())
+    node = MemoryNode(configure, lambda _: table)
+    node.disk = disk
+    return node
+
+
+def used_disk() -> CountingDisk:
+    """A disk that a broker has used and left without closing anything."""
+    disk = CountingDisk()
+    node = make_node(disk)
+    node.start()
+    for number, payload in enumerate(PAYLOADS):
+        put(node, QUEUE, bytes([0x40, number]) + bytes(14), payload, None, None, False)
+    node.run()
+    node.crash()
+    disk.held.clear()
+    return disk
+
+
+def test_whatever_operation_of_a_start_fails_nothing_stays_open() -> None:
+    """Every one in turn; then the disk is as good as before, and the next start finds everything."""
+    probe = used_disk()
+    before = probe.steps
+    make_node(probe).start()
+    operations = probe.steps - before
+    assert operations > 10 and probe.held
+    failed = 0
+    for number in range(operations):
+        disk = used_disk()
+        refused = disk.steps + number
+        disk.fail = lambda operation, path, disk=disk, at=refused: (  # type: ignore[misc]
+            errno.EIO if disk.steps == at else None)
+        node = make_node(disk)
+        try:
+            node.start()
+        except StartFailure as failure:
+            failed += 1
+            assert not disk.held, f"operation {number}: {[each.path for each in disk.held]} open after: {failure}"
+            assert not disk.locked
+        else:
+            node.stop()
+        disk.fail = lambda operation, path: None
+        again = make_node(disk)
+        again.start()
+        assert [message.payload for message in messages(again, QUEUE, 0.0)] == PAYLOADS
+    assert failed > 3
+
+
+def test_a_stop_leaves_nothing_open() -> None:
+    disk = used_disk()
+    node = make_node(disk)
+    node.start()
+    assert disk.held
+    node.stop()
+    assert not disk.held and not disk.locked
+
+
+def test_a_directory_that_another_broker_holds_stays_with_that_one() -> None:
+    disk = used_disk()
+    first, second = make_node(disk), make_node(disk)
+    first.start()
+    with pytest.raises(StartFailure, match="used by another broker"):
+        second.start()
+    assert disk.locked == {str(STORAGE)}
