@@ -5,7 +5,7 @@ import os
 from setuptools import setup
 
 HOT = [f"bmqtwist/{name}.py" for name in (
-    "wire/frames", "storage/message", "storage/gate", "storage/partition", "storage/fileset", "storage/files",
+    "wire/frames", "wire/walk", "storage/message", "storage/gate", "storage/partition", "storage/fileset", "storage/files",
     "queue/counters", "queue/history", "queue/meter", "queue/routing", "queue/app", "queue/handle", "queue/queue",
     "queue/delivery", "queue/handles", "queue/domain", "link/outbox", "link/session", "node/broker", "node/timers")]
 
