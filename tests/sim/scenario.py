@@ -84,7 +84,8 @@ class Scenario:
         for number in range(draw.randint(2, 4)):
             name = f"producer{number}"
             self.clients.append(SimulatedProducer(world, judge, self._random(name), name,
-                                                  sorted(draw.sample(uris, draw.randint(2, 4))), draw.choice((0.03, 0.05, 0.1))))
+                                                  sorted(draw.sample(uris, draw.randint(2, 4))),
+                                                  draw.choice((0.03, 0.05, 0.1))))
         for uri, apps in APPS.items():
             for number in range(draw.randint(1, 3)):
                 name = f"consumer{uri[6]}{uri[8]}{number}"
