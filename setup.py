@@ -6,8 +6,9 @@ from setuptools import setup
 
 HOT = [f"bmqtwist/{name}.py" for name in (
     "wire/frames", "storage/message", "storage/gate", "storage/partition", "storage/fileset", "storage/files",
-    "queue/counters", "queue/history", "queue/meter", "queue/routing", "queue/app", "queue/handle", "queue/queue",
-    "queue/delivery", "queue/handles", "queue/domain", "link/outbox", "link/session", "node/broker", "node/timers")]
+    "queue/counters", "storage/history", "queue/meter", "queue/window", "queue/routing", "queue/app", "queue/handle",
+    "queue/queue", "queue/put", "queue/root", "queue/delivery", "queue/handles", "queue/domain", "link/outbox",
+    "link/session", "link/client", "link/admin", "link/peer", "link/negotiation", "node/broker", "node/timers")]  # a class and its subclasses: all or none
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.report import INTERNAL_ERROR, LineLimiter, stack
 
@@ -55,13 +56,9 @@ class Containment:
     def client_failed(self, client: Client, error: Exception) -> None:
         """It raised while a queue spoke to it: nothing more is delivered to it, and it is closed after the delivery."""
         self.told(f"{client.description}: delivery", error)
-        if isinstance(client, Session):
-            self._failed[client] = None
-            client.lagging = True
-            try:
-                client.hold()
-            except Exception as again:
-                self.told(f"{client.description}: hold", again)
+        if isinstance(client, ClientSession):
+            self._failed[client.session] = None
+            client.window.close()
             self._broker.performer.turn_due()
 
     def close_failed(self) -> bool:

@@ -166,7 +166,7 @@ class RootQueue(Queue):
         chosen = app.router.eligible(self.values(message) if message.has_properties else {})
         for subscription in chosen:
             handle = subscription.substream.handle
-            if handle.client.lagging:  # at most once, and no credit bounds what would pile up
+            if handle.client.window.behind:  # at most once, and no credit bounds what would pile up
                 if self.lines.admits(message.arrived):
                     self.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
                                              f"of queue '{self.uri}' is not delivered to it")

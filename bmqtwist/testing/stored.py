@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
+from bmqtwist.link.client import ClientSession
 from bmqtwist.queue.app import App
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.root import RootQueue
@@ -84,7 +85,7 @@ def messages(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
     app = _app(queue, parsed)
     holders: dict[bytes, list[str]] = {}
     for handle in queue.handles:
-        name = getattr(getattr(handle.client, "transport", None), "name", "?")
+        name = getattr(handle.client.session.transport, "name", "?") if isinstance(handle.client, ClientSession) else "?"
         for substream in handle.substreams.values():
             if app is None or substream.app is app:
                 for guid in substream.unconfirmed:
