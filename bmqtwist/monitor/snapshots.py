@@ -186,12 +186,12 @@ def cluster_state(cluster: Cluster) -> state.ClusterState:
         state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id, name,
                             "PRIMARY" if record.uri in active else "UNASSIGNED",
                             parse_uri(record.uri).qualified_domain, record.uri in active)
-        for record in cluster.ledger.state.queues.values())
-    ledger = cluster.ledger
+        for record in cluster.metadata.state.queues.values())
+    log = cluster.metadata.log
     return state.ClusterState(
         cluster.name, name, bool(partitions), tuple(nodes),
-        state.ElectorState("LEADER", name, ledger.term, ledger.sequence, "ACTIVE"), partitions, queues,
-        cluster.definition.partition_config.location, ledger_bytes=ledger.size, ledger_limit=ledger.max_bytes)
+        state.ElectorState("LEADER", name, *log.lsn, "ACTIVE"), partitions, queues,
+        cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes)
 
 
 def partition_state(partition: Partition, primary: str, stored: tuple[state.StorageState, ...],

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
@@ -29,6 +31,7 @@ from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
 from bmqtwist.node.domain_settings import domain_settings, throttle
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
@@ -75,6 +78,9 @@ class Performer(Protocol):
 
     def sync(self, partition: Partition, token: int) -> None:
         """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
+
+    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
@@ -135,6 +141,7 @@ class Broker:
             except Refused as refused:
                 self.report.alarm("DOMAIN", f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. Its "
                                             f"messages are kept.")
+        cluster.metadata.settle(int(self.identity.started_wall))
         cluster.report_alarms()
 
     def start(self, now: float) -> None:
@@ -186,6 +193,10 @@ class Broker:
     def turn(self, now: float) -> None:
         """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
         self.now = now
+        for cluster in self.clusters.values():
+            job = cluster.metadata.wants_write(self.wall(now))
+            if job is not None:
+                self.performer.write_metadata(cluster.metadata, job)
         self._turn.run(now)
 
     def synced(self, partition: Partition, token: int, now: float) -> None:
@@ -200,6 +211,24 @@ class Broker:
             partition.sync_failed(token, error)
         except Exception as mistake:
             self.contain.partition_failed(partition, "after a failed sync", mistake)
+        self.turn(now)
+
+    def metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:
+        """A write of a cluster's metadata has come through: what waited for it takes effect."""
+        self.now = now
+        try:
+            metadata.written(job, self.wall(now))
+        except Exception as error:
+            self.contain.told("metadata: after a write", error)
+        self.turn(now)
+
+    def metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
+        """A write of a cluster's metadata has failed: what waited for it is refused."""
+        self.now = now
+        try:
+            metadata.failed(job, error, self.wall(now))
+        except Exception as mistake:
+            self.contain.told("metadata: after a failed write", mistake)
         self.turn(now)
 
     # -- from the connections; a turn follows -----------------------------------------------------------------------
@@ -320,17 +349,12 @@ class Broker:
         except Refused as refused:
             answer(refused)
             return
-        queue = domain.queues.get(uri.queue)
-        if queue is not None:
+        queue, cluster = domain.queues.get(uri.queue), self.clusters[domain.cluster]
+        if queue is not None and not cluster.is_changing(queue):
             answer(queue)
             return
         domain.opening += 1
-        try:
-            found: Queue | Refused = self.clusters[domain.cluster].create_queue(domain, uri.canonical, self.now,
-                                                                                  self.wall(self.now))
-        except Refused as refused:
-            found = refused
-        self._created(domain, answer, found)
+        cluster.create_queue(domain, uri.canonical, self.now, self.wall(self.now), partial(self._created, domain, answer))
 
     def _openable(self, session: Session, uri: QueueUri, request: OpenRequest) -> Domain:
         """The domain of an open that is allowed."""
@@ -430,11 +454,22 @@ class Broker:
         self.invalid_queue.nack_msgs += not accepted
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
-        """Run a command of an admin session."""
-        if not self.security.allows(admin.session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
+        """Run a command of an admin session; the answer leaves when what the command changed is committed."""
+        session = admin.session
+        if not self.security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
             admin.answer(r_id, "Command not authorized")
             return
-        admin.answer(r_id, self.admin(command, admin.session.peer))
+        metadata = [cluster.metadata for cluster in self.clusters.values()]
+        before = [each.proposals for each in metadata]
+        answer = partial(self._admin_answer, admin, r_id, self.admin(command, session.peer))
+        for each, proposals in zip(metadata, before, strict=True):
+            if each.proposals != proposals:
+                answer = partial(each.after, answer)
+        answer()
+
+    def _admin_answer(self, admin: AdminSession, r_id: int, text: str) -> None:
+        if admin.session in self.sessions:
+            admin.answer(r_id, text)
 
     def gone(self, session: Session) -> None:
         """A session is over."""

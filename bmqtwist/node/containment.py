@@ -33,7 +33,7 @@ class Containment:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._lines = LineLimiter()
-        self._failed: dict[Session, None] = {}  # to be closed when no queue is in the middle of something
+        self.failed: dict[Session, None] = {}  # to be closed when no queue is in the middle of something
         self._failures: WeakKeyDictionary[Queue, deque[float]] = WeakKeyDictionary()
 
     def told(self, what: str, error: Exception) -> None:
@@ -57,16 +57,15 @@ class Containment:
         """It raised while a queue spoke to it: nothing more is delivered to it, and it is closed after the delivery."""
         self.told(f"{client.description}: delivery", error)
         if isinstance(client, ClientSession):
-            self._failed[client.session] = None
+            self.failed[client.session] = None
             client.window.close()
             self._broker.performer.turn_due()
 
-    def close_failed(self) -> bool:
-        """Close the sessions that failed while queues spoke to them; was there any?"""
-        failed, self._failed = self._failed, {}
+    def close_failed(self) -> None:
+        """Close the sessions that failed while queues spoke to them."""
+        failed, self.failed = self.failed, {}
         for session in failed:
             self._close(session)
-        return bool(failed)
 
     def _close(self, session: Session) -> None:
         try:

@@ -65,8 +65,9 @@ class Turn:
             released, self._in_memory = self._in_memory, []
             self.release(released)
         self._deliver(now)
-        while self._contain.close_failed():  # what they held goes to others
-            self._deliver(now)
+        while self._contain.failed:
+            self._contain.close_failed()
+            self._deliver(now)  # what they held goes to others
         self.write()
 
     def close(self, wall: int, sync: bool) -> None:

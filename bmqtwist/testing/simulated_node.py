@@ -10,12 +10,14 @@ import errno
 from collections.abc import Callable
 from functools import partial
 
+from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.provider import DomainSource
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import INTERNAL_ERROR
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import Partition
@@ -66,24 +68,29 @@ class SimulatedPerformer:
 
     def sync(self, partition: Partition, token: int) -> None:
         """A sync in a thread: it may take effect at any moment until it is reported."""
-        node, simulation, broker = self._node, self._simulation, self._node.broker
-        failed: list[OSError] = []
+        broker, node = self._node.broker, self._node
+        self._in_a_thread(partition.sync, lambda: broker.synced(partition, token, node.local_now),
+                          lambda error: broker.sync_failed(partition, token, error, node.local_now))
+
+    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        """A write in a thread, likewise."""
+        broker, node = self._node.broker, self._node
+        self._in_a_thread(lambda: metadata.perform(job), lambda: broker.metadata_written(metadata, job, node.local_now),
+                          lambda error: broker.metadata_failed(metadata, job, error, node.local_now))
+
+    def _in_a_thread(self, work: Callable[[], None], done: Callable[[], None], failed: Callable[[OSError], None]) -> None:
+        """The work takes effect at any moment until it is reported."""
+        simulation, errors = self._simulation, list[OSError]()
 
         def perform() -> None:
             try:
-                partition.sync()
+                work()
             except OSError as error:
-                failed.append(error)
+                errors.append(error)
 
-        def report() -> None:
-            if failed:
-                broker.sync_failed(partition, token, failed[0], node.local_now)
-            else:
-                broker.synced(partition, token, node.local_now)
-
-        done = simulation.now + simulation.sync_seconds()
-        node.at(simulation.now if simulation.random.random() < 0.5 else done, perform)
-        node.at(done, report)
+        finished = simulation.now + simulation.sync_seconds()
+        self._node.at(simulation.now if simulation.random.random() < 0.5 else finished, perform)
+        self._node.at(finished, lambda: failed(errors[0]) if errors else done())
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """A judgement that comes later."""

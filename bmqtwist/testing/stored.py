@@ -9,6 +9,7 @@ from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
 from bmqtwist.link.client import ClientSession
 from bmqtwist.queue.app import App
+from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.sdk.message import typed
@@ -48,11 +49,23 @@ def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, R
         domain = broker.domain(parsed.qualified_domain)
         queue = domain.queues.get(parsed.queue)
         if queue is None and create:
-            queue = broker.clusters[domain.cluster].create_queue(domain, parsed.canonical, node.now,
-                                                                 broker.wall(node.now))
+            queue = _created(node, domain, parsed)
     except Refused as refused:
         raise LocalError(f"{uri}: {refused.message}") from None
     return parsed, queue
+
+
+def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
+    answers: list[RootQueue | Refused] = []
+    node.broker.clusters[domain.cluster].create_queue(domain, uri.canonical, node.now, node.broker.wall(node.now),
+                                                      answers.append)
+    node.due = True
+    node.run()
+    if not answers:
+        raise LocalError(f"{uri.canonical}: no queue can be made while the storage is stalled")
+    if isinstance(answers[0], Refused):
+        raise answers[0]
+    return answers[0]
 
 
 def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,

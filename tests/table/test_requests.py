@@ -297,6 +297,7 @@ def test_a_queue_that_nobody_waited_for_any_more_is_unused_from_then_on(tmp_path
     bench.client.kill()
     bench.world.advance(5.0)
     bench.later.answer()
+    bench.world.run()
     assert bench.world.broker.domains["d"].queues["new"].idle_since == bench.world.broker.now
 
 

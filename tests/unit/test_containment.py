@@ -344,8 +344,12 @@ def test_an_unused_queue_that_cannot_be_deleted_is_no_reason_to_keep_another(wor
     watch = Watch(world.broker)
     watch._keepalive = {"c3": 0.0}
     watch.collect(world.now + 1.0)
+    world.broker.turn(world.now)  # proposes it
+    world.run()  # commits it
     assert list(cluster.queues) == [A]
     watch.collect(world.now + 2.0)
+    world.broker.turn(world.now)
+    world.run()
     assert not cluster.queues
     told(world, f"Queue '{A}': the deletion of an unused queue")
 
