@@ -142,7 +142,8 @@ class SimulatedNode(MemoryNode):
         self.up = self.paused = False
         self.mistakes = False  # whether its broker may meet mistakes of its own
         self.slowed = self.torn = self.died = 0  # reads that were stopped; losses of power that tore something; deaths
-        self.on_restart: Callable[[bool], None] = lambda power: None
+        self.on_boot: Callable[[], None] = lambda: None  # its broker has recovered
+        self.on_restart: Callable[[bool], None] = lambda power: None  # a life is over, by a loss of power or otherwise
         self._turning = False
         self._ends: list[ConnectionEnd] = []
         self._kept: list[Callable[[], None]] = []  # what became due while it was paused
@@ -237,7 +238,7 @@ class SimulatedNode(MemoryNode):
         """From the network: somebody connects."""
         def serve() -> None:
             if end.open:
-                end.receiver = SessionReceiver(self, self.broker.connect(peer, self.local_now), end)
+                self.attach(end, self.broker.connect(peer, self.local_now))
         self._hold(end)
         self._when_awake(serve)
 
@@ -253,6 +254,10 @@ class SimulatedNode(MemoryNode):
             elif end is not None:
                 end.die()
         self.network.dial(address, self.name, told)
+
+    def attach(self, end: ConnectionEnd, session: Session) -> None:
+        """A session of its broker speaks at this end from now on."""
+        end.receiver = SessionReceiver(self, session, end)
 
     def _hold(self, end: ConnectionEnd) -> None:
         self._ends = [*(each for each in self._ends if each.open), end]
@@ -280,6 +285,7 @@ class SimulatedNode(MemoryNode):
             self.crash(power=False)
             return
         self.up = True
+        self.on_boot()
         self.turn_due()
         self.tell()
 

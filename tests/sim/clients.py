@@ -17,7 +17,7 @@ from kit.codec import Event, Push
 from kit.guard import Guard
 
 from bmqtwist.testing.network import ConnectionEnd, Receiver
-from sim.judge import Judge, Put, Violation
+from sim.judge import OutsideJudge, PostedMessage, Violation
 from sim.world import SimulatedWorld
 
 RECONNECT_S = 0.05
@@ -89,7 +89,7 @@ def handle_parameters(uri: str, q_id: int, read: int, write: int, app: str | Non
 class SimulatedClient:
     """A process that always wants to be connected."""
 
-    def __init__(self, world: SimulatedWorld, judge: Judge, random: Random, name: str) -> None:
+    def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str) -> None:
         self.world, self.judge, self.random, self.name = world, judge, random, name
         self.client_id = codec.client_id(name)
         self.connection: ClientConnection | None = None
@@ -154,10 +154,10 @@ class SimulatedClient:
         raise AssertionError(f"{self.name} is told {guid.hex()}")
 
 
-class Producer(SimulatedClient):
+class SimulatedProducer(SimulatedClient):
     """Posts to some queues, now and then several messages in one event."""
 
-    def __init__(self, world: SimulatedWorld, judge: Judge, random: Random, name: str, uris: list[str],
+    def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str, uris: list[str],
                  pause: float) -> None:
         super().__init__(world, judge, random, name)
         self._uris, self._pause = uris, pause
@@ -218,7 +218,7 @@ class Producer(SimulatedClient):
             number, self._numbers[uri] = self._numbers[uri], self._numbers[uri] + 1
             size = self.random.choice((0, 10, 100, 1000, 3000))
             payload = f"{self.name} {uri} {number} ".encode() + self.random.randbytes(size)
-            self.judge.posted(guid, Put(uri, payload, self.random.randrange(10), self.name, number))
+            self.judge.posted(guid, PostedMessage(uri, payload, self.random.randrange(10), self.name, number))
             self._unacked[guid] = None
             guids.append(guid)
         self._send(connection, uri, guids)
@@ -243,7 +243,7 @@ class Producer(SimulatedClient):
 
 
 @dataclass
-class Subscription:
+class AskedSubscription:
     """What was asked for under one subscription id, and what is held under it."""
 
     low: int
@@ -254,26 +254,26 @@ class Subscription:
 
 
 @dataclass
-class Stream:
+class ConsumedApp:
     """One app of the consumer's queue."""
 
     app: str
     sub_id: int
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    subscriptions: dict[int, AskedSubscription] = field(default_factory=dict)
     held: dict[bytes, int] = field(default_factory=dict)  # unconfirmed, GUID: subscription id
     last: dict[str, int] = field(default_factory=dict)
     confirms: list[bytes] = field(default_factory=list)  # said on this connection
     open: bool = False
 
 
-class Consumer(SimulatedClient):
+class SimulatedConsumer(SimulatedClient):
     """Reads one queue, for one app or for several on one handle."""
 
-    def __init__(self, world: SimulatedWorld, judge: Judge, random: Random, name: str, uri: str, apps: list[str],
+    def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str, uri: str, apps: list[str],
                  slowness: float, splits: bool) -> None:
         super().__init__(world, judge, random, name)
         self._uri, self._apps, self._slowness, self._splits = uri, apps, slowness, splits
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, ConsumedApp] = {}
         self._q_id = 0
         self._next_s_id = 1
 
@@ -290,13 +290,13 @@ class Consumer(SimulatedClient):
         """Every app, under a new queue id."""
         self._q_id += 1
         for index, app in enumerate(self._apps):
-            self._open(connection, self._q_id, Stream(app, 0 if app == "__default" else index + 1))
+            self._open(connection, self._q_id, ConsumedApp(app, 0 if app == "__default" else index + 1))
 
-    def _parameters(self, q_id: int, stream: Stream) -> dict[str, Any]:
+    def _parameters(self, q_id: int, stream: ConsumedApp) -> dict[str, Any]:
         app = None if stream.app == "__default" else stream.app
         return handle_parameters(self._uri, q_id, 1, 0, app, stream.sub_id)
 
-    def _open(self, connection: ClientConnection, q_id: int, stream: Stream) -> None:
+    def _open(self, connection: ClientConnection, q_id: int, stream: ConsumedApp) -> None:
         def answered(answer: dict[str, Any]) -> None:
             if "status" in answer:
                 self.later(RETRY_S, connection, lambda: self._open(connection, q_id, stream))
@@ -307,16 +307,16 @@ class Consumer(SimulatedClient):
 
         connection.request({"openQueue": {"handleParameters": self._parameters(q_id, stream)}}, answered, stream.sub_id)
 
-    def _configure(self, connection: ClientConnection, stream: Stream, nothing: bool = False,
+    def _configure(self, connection: ClientConnection, stream: ConsumedApp, nothing: bool = False,
                    then: Callable[[], None] = lambda: None) -> None:
         ranges = [] if nothing else [(0, 10)]
         if self._splits and not self.calm and not nothing:
             middle = self.random.randint(1, 9)
             ranges = self.random.choice([[(0, middle)], [(0, middle), (middle, 10)], [(0, 10)]])
-        fresh: dict[int, Subscription] = {}
+        fresh: dict[int, AskedSubscription] = {}
         wanted = []
         for low, high in ranges:
-            subscription = Subscription(low, high, self.random.choice((1, 2, 5, 100)),
+            subscription = AskedSubscription(low, high, self.random.choice((1, 2, 5, 100)),
                                         self.random.choice((1, 2000, 1 << 20)))
             s_id, self._next_s_id = self._next_s_id, self._next_s_id + 1
             fresh[s_id] = subscription
@@ -338,7 +338,7 @@ class Consumer(SimulatedClient):
         connection.request({"configureStream": {"qId": self._q_id, "streamParameters": {
             "appId": stream.app, "subscriptions": wanted}}}, answered, stream.sub_id)
 
-    def _inherited(self, stream: Stream, fresh: dict[int, Subscription]) -> dict[int, dict[bytes, int]]:
+    def _inherited(self, stream: ConsumedApp, fresh: dict[int, AskedSubscription]) -> dict[int, dict[bytes, int]]:
         """What is held counts against one of the new subscriptions; to be sure, it is only counted if there is one."""
         if len(fresh) != 1:
             return {}
@@ -355,7 +355,7 @@ class Consumer(SimulatedClient):
         for stream, s_id in found:
             self._one(connection, push, stream, s_id)
 
-    def _one(self, connection: ClientConnection, push: Push, stream: Stream, s_id: int) -> None:
+    def _one(self, connection: ClientConnection, push: Push, stream: ConsumedApp, s_id: int) -> None:
         subscription = stream.subscriptions[s_id]
         guid = push.guid
         if stream.open:
@@ -372,7 +372,7 @@ class Consumer(SimulatedClient):
         wait = self.random.random() * (0.002 if self.calm else self._slowness)
         self.later(wait, connection, lambda: self._confirm(connection, stream, guid))
 
-    def _confirm(self, connection: ClientConnection, stream: Stream, guid: bytes) -> None:
+    def _confirm(self, connection: ClientConnection, stream: ConsumedApp, guid: bytes) -> None:
         if not stream.open or guid not in stream.held:
             return
         more = list(stream.held) if self.random.random() < 0.1 else [guid]
@@ -413,7 +413,7 @@ class Consumer(SimulatedClient):
             self._configure(connection, stream, nothing=True)
             last = index + 1 == len(streams)
 
-            def closed(answer: dict[str, Any], stream: Stream = stream, said: list[bytes] = said,
+            def closed(answer: dict[str, Any], stream: ConsumedApp = stream, said: list[bytes] = said,
                        last: bool = last) -> None:
                 assert "closeQueueResponse" in answer, answer
                 self.judge.settle(self._uri, stream.app, said)

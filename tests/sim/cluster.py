@@ -23,7 +23,7 @@ PARTITION = {"maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 22, "maxQlis
 
 
 class SimulatedLink(Receiver):
-    """`kit.client.Link` of a client in the simulation."""
+    """`kit.client.ClientLink` of a client in the simulation."""
 
     def __init__(self, simulation: Simulation, end: ConnectionEnd) -> None:
         self._simulation, self.end = simulation, end

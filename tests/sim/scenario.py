@@ -16,8 +16,8 @@ from random import Random
 
 from kit.config import domain_config
 
-from sim.clients import Consumer, Producer, SimulatedClient
-from sim.judge import Judge
+from sim.clients import SimulatedClient, SimulatedConsumer, SimulatedProducer
+from sim.judge import OutsideJudge
 from sim.mistakes import Mistakes
 from sim.world import SimulatedWorld
 
@@ -31,7 +31,7 @@ APPS = {PRIORITY: ("__default",), OTHER: ("__default",), SMALL: ("__default",), 
 
 
 @dataclass(frozen=True)
-class Result:
+class ScenarioResult:
     """What a seed came to."""
 
     digest: str  # of everything that happened
@@ -60,7 +60,7 @@ class Scenario:
                    "b": domain_config("b", "broadcast", in_memory=True)}
         for name, content in domains.items():
             self.world.config.domain_text(name, json.dumps(content))
-        self.judge = Judge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
+        self.judge = OutsideJudge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
         self.judge.bounded.add(SMALL)
         node = self.world.node
         self.judge.mistaken = node.mistakes = self.world.network.abrupt = mistakes is not None
@@ -83,15 +83,17 @@ class Scenario:
         uris = list(APPS)
         for number in range(draw.randint(2, 4)):
             name = f"producer{number}"
-            self.clients.append(Producer(world, judge, self._random(name), name,
-                                         sorted(draw.sample(uris, draw.randint(2, 4))), draw.choice((0.03, 0.05, 0.1))))
+            self.clients.append(SimulatedProducer(world, judge, self._random(name), name,
+                                                  sorted(draw.sample(uris, draw.randint(2, 4))),
+                                                  draw.choice((0.03, 0.05, 0.1))))
         for uri, apps in APPS.items():
             for number in range(draw.randint(1, 3)):
                 name = f"consumer{uri[6]}{uri[8]}{number}"
                 named = list(apps) if len(apps) == 1 else draw.choice([["foo"], ["bar"], ["foo", "bar"]])
-                self.clients.append(Consumer(world, judge, self._random(name), name, uri, named,
+                self.clients.append(SimulatedConsumer(world, judge, self._random(name), name, uri, named,
                                              draw.choice((0.005, 0.05, 0.5)), draw.random() < 0.5))
-        self.clients.append(Consumer(world, judge, self._random("last"), "last", FANOUT, ["foo", "bar"], 0.05, False))
+        self.clients.append(SimulatedConsumer(world, judge, self._random("last"), "last", FANOUT, ["foo", "bar"], 0.05,
+                                              False))
 
     def _plot(self) -> None:
         """What goes wrong, and when."""
@@ -133,7 +135,7 @@ class Scenario:
 
     # -- the end
 
-    def run(self) -> Result:
+    def run(self) -> ScenarioResult:
         """Play it; raises Violation."""
         world, node = self.world, self.world.node
         end = world.now + CHAOS_S
@@ -153,7 +155,7 @@ class Scenario:
         self._close()
         counts = self.judge.counts + Counter({"torn": node.torn, "died": node.died, "slowed": node.slowed})
         counts["rollovers"] = sum(operation == "rename" for operation, _ in node.disk.log) // 3
-        return Result(world.digest, counts)
+        return ScenarioResult(world.digest, counts)
 
     def _close(self) -> None:
         self.judge.close(self._stored(), any("[PARTITION_READONLY]" in text for _, text in self.world.node.report.lines))

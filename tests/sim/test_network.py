@@ -192,6 +192,15 @@ def test_nodes_dial_each_other_and_learn_when_nobody_answers(nodes: SimulatedClu
     assert not end.open and not nodes.node("n2").broker.sessions, "its kernel closed it"
 
 
+def test_a_node_that_dies_while_it_dials_is_told_nothing_in_its_next_life(nodes: SimulatedCluster) -> None:
+    node, found = nodes.node("n1"), list[ConnectionEnd | None]()
+    node.dial(f"n2:{PORT}", found.append)
+    node.crash(power=False, down=0.0)
+    nodes.run(1.0)
+    assert node.up and node.life == 3 and not found
+    assert not nodes.node("n2").broker.sessions, "its kernel closed the connection"
+
+
 def story(seed: int) -> str:
     """What three nodes, their clients and their faults come to."""
     nodes = SimulatedCluster(seed, 3, {"n2": {"clock_ahead": 77.7}})

@@ -32,7 +32,7 @@ class OldClient:
 
     def __init__(self, broker: Broker) -> None:
         self.heard: list[bytes] = []
-        self.broker, self.link = broker, broker._host.connect("old", self)
+        self.broker, self.link = broker, broker._runner.connect("old", self)
         self.send(codec.control_frame({"clientIdentity": {"protocolVersion": 1, "clientType": "E_TCPCLIENT",
                                                           "processName": "old", "pid": 1}}))
         self.send(codec.control_frame({"rId": 1, "openQueue": {"handleParameters": {
@@ -40,7 +40,7 @@ class OldClient:
 
     def send(self, data: bytes) -> None:
         """To the broker."""
-        with self.broker._host.lock:
+        with self.broker._runner.lock:
             self.link.send(data)
 
     def data(self, data: bytes) -> None:
