@@ -150,7 +150,8 @@ def substream_state(substream: Substream) -> state.SubstreamState:
 def _subscription(each: Subscription) -> state.SubscriptionState:
     version = "E_VERSION_1" if each.text else "E_UNDEFINED"
     return state.SubscriptionState(each.s_id, each.text, version, each.priority, each.count, each.max_messages,
-                                   each.max_bytes, each.messages, each.bytes, each.full)
+                                   each.max_bytes, each.messages, each.bytes,
+                                   each.full or not each.window.open)
 
 
 def session_state(session: Session, offset: float) -> state.SessionState:

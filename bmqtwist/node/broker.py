@@ -22,9 +22,11 @@ from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
+from bmqtwist.link import negotiation
+from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Outcome
+from bmqtwist.link.context import PeerContext
 from bmqtwist.link.session import Session
-from bmqtwist.link.states import State
 from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
@@ -108,6 +110,7 @@ class Broker:
         self.domains: dict[str, Domain] = {}  # by the name clients use
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
+        self.peers: dict[str, PeerContext] = {}  # by the name of the cluster; none = other brokers are turned away
         self.contain = Containment(self)
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
@@ -247,9 +250,8 @@ class Broker:
 
     def drained(self, session: Session) -> None:
         """A peer that was behind has taken everything."""
-        session.lagging = False
         try:
-            session.resume()
+            session.drained()
         except Exception as error:
             self.contain.session_failed(session, "resuming", error)
 
@@ -291,7 +293,15 @@ class Broker:
 
     def connect(self, peer: str, now: float) -> Session:
         """A connection was accepted."""
-        session = Session(self, peer, self.security.connection(peer), now, self.configuration.extension.event_bytes_max)
+        session = negotiation.accepted(self, peer, self.security.connection(peer), now,
+                                       self.configuration.extension.event_bytes_max)
+        self.sessions[session] = None
+        return session
+
+    def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
+        """A connection to another broker was made; `identity` introduces us."""
+        session = negotiation.dialled(self, peer, self.security.connection(peer), now,
+                                      self.configuration.extension.event_bytes_max, identity, peers)
         self.sessions[session] = None
         return session
 
@@ -302,6 +312,9 @@ class Broker:
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a negotiation."""
         if identity.client_type == ClientType.E_TCPBROKER:
+            peers = self.peers.get(identity.cluster_name)
+            if peers is not None:
+                return peers.admit(session, identity)
             self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
                               f"'{identity.cluster_name}', which has no other members here")
             return None
@@ -440,22 +453,23 @@ class Broker:
         self.invalid_queue.put_bytes += size
         self.invalid_queue.nack_msgs += not accepted
 
-    def run_admin(self, session: Session, r_id: int, command: str) -> None:
+    def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
         """Run a command of an admin session; the answer leaves when what the command changed is committed."""
+        session = admin.session
         if not self.security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
-            session.admin_answer(r_id, "Command not authorized")
+            admin.answer(r_id, "Command not authorized")
             return
         metadata = [cluster.metadata for cluster in self.clusters.values()]
         before = [each.proposals for each in metadata]
-        answer = partial(self._admin_answer, session, r_id, self.admin(command, session.peer))
+        answer = partial(self._admin_answer, admin, r_id, self.admin(command, session.peer))
         for each, proposals in zip(metadata, before, strict=True):
             if each.proposals != proposals:
                 answer = partial(each.after, answer)
         answer()
 
-    def _admin_answer(self, session: Session, r_id: int, text: str) -> None:
-        if session in self.sessions:
-            session.admin_answer(r_id, text)
+    def _admin_answer(self, admin: AdminSession, r_id: int, text: str) -> None:
+        if admin.session in self.sessions:
+            admin.answer(r_id, text)
 
     def gone(self, session: Session) -> None:
         """A session is over."""
@@ -509,19 +523,15 @@ class Broker:
 
     def _check_session(self, session: Session, now: float) -> None:
         patience = self.configuration.extension.unauthenticated_seconds_max
-        if session.pending.count:
-            session.pending.tick(now)
-        if session.guard.deadline is not None and now >= session.guard.deadline:
-            session.now, session.wall = now, self.wall(now)
-            session.perform(session.guard.tick(now))
-        elif session.negotiated_at is None and patience and now - session.connected_at >= patience:
+        session.tick(now, self.wall(now))
+        if session.negotiated_at is None and patience and now - session.connected_at >= patience:
             session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
 
     def _heartbeat(self, session: Session, now: float) -> None:
         interfaces = self.configuration.app.network_interfaces
         interval = interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
         limit = interfaces.heartbeats.client
-        if session.state is not State.SERVING or now - session.last_received < interval or session.is_java:
+        if not session.kind.heartbeats or now - session.last_received < interval or session.is_java:
             return
         if session.missed_heartbeats >= limit:
             name = interfaces.tcp_interface.name  # type: ignore[union-attr]
@@ -530,6 +540,4 @@ class Broker:
                           f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
             return
         session.missed_heartbeats += 1
-        session.outbox.event(HEARTBEAT_REQ)
-        if not session.waiting:
-            self.flush_later(session)
+        session.send_event(HEARTBEAT_REQ)

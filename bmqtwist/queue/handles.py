@@ -141,7 +141,7 @@ def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) ->
         if spec.priority == PRIORITY_INVALID:
             continue
         subscriptions.append(Subscription(substream, spec.s_id, _matcher(handle.queue, spec), spec.priority, spec.count,
-                                          spec.max_messages, spec.max_bytes))
+                                          spec.max_messages, spec.max_bytes, handle.client.window))
     _inherit_windows(substream, subscriptions)
     substream.subscriptions = subscriptions
     _set_merging(handle)

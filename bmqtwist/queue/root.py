@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain
 
 
+_CONFIRMED, _DONE = int(ConfirmReason.CONFIRMED), int(DeletionReason.NONE)  # of the hot path
+
+
 class RootQueue(Queue):
     """State and rules of one queue at its primary."""
 
@@ -169,7 +172,7 @@ class RootQueue(Queue):
         chosen = app.router.eligible(self.values(message) if message.has_properties else {})
         for subscription in chosen:
             handle = subscription.substream.handle
-            if handle.client.lagging:  # at most once, and no credit bounds what would pile up
+            if handle.client.window.behind:  # at most once, and no credit bounds what would pile up
                 if self.lines.admits(message.arrived):
                     self.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
                                              f"of queue '{self.uri}' is not delivered to it")
@@ -187,8 +190,8 @@ class RootQueue(Queue):
         """The records of a PUT are safe here: acknowledge and deliver it, or wait for the cluster to have it, in order."""
         if self.uncommitted or put.strong and put.position > self.partition.committed:
             self.uncommitted.append(put)
-            return
-        self._released(put, now)
+        else:
+            self._released(put, now)
 
     def committed(self, now: float) -> None:
         """The cluster has more than before: release what waited for it, in order."""
@@ -197,10 +200,13 @@ class RootQueue(Queue):
             self._released(waiting.popleft(), now)
 
     def _released(self, put: Put, now: float) -> None:
-        message = put.message
-        if put.wants_ack and put.handle is not None:
+        message, handle = put.message, put.handle
+        if put.wants_ack and handle is not None:
             self.stats.acked(now - message.arrived)
-            self._answer(put, 0)
+            try:
+                handle.client.ack(handle, message.guid, put.correlation_id, 0)
+            except Exception as error:
+                self.context.client_failed(handle.client, error)
         if put.stored:
             self.ready(message)
 
@@ -263,14 +269,12 @@ class RootQueue(Queue):
 
     # -- leaving messages -------------------------------------------------------------------------------------------
 
-    def finish(self, app: App, message: Message, wall: int) -> None:
-        """A consumer has confirmed a message."""
-        if message.pending & app.bit:
-            self._finish(app, message, ConfirmReason.CONFIRMED, wall)
-
-    def _finish(self, app: App, message: Message, reason: ConfirmReason, wall: int) -> None:
+    def finish(self, app: App, message: Message, wall: int, reason: int = _CONFIRMED) -> None:
+        """A consumer has confirmed a message, or may not have it any more."""
         if message.pending == app.bit:
-            self.remove(message, DeletionReason.NONE, wall)
+            self.remove(message, _DONE, wall)
+        elif not message.pending & app.bit:
+            return
         elif message.live_key < 0:
             message.pending &= ~app.bit
         else:
@@ -280,9 +284,9 @@ class RootQueue(Queue):
         """No delivery attempt is left: the app loses the message, the operator is told."""
         self.stats.reject_msgs += 1
         self.context.poisoned(self, app, message)
-        self._finish(app, message, ConfirmReason.REJECTED, wall)
+        self.finish(app, message, wall, ConfirmReason.REJECTED)
 
-    def remove(self, message: Message, reason: DeletionReason, wall: int) -> None:
+    def remove(self, message: Message, reason: int, wall: int) -> None:
         """Take a message out of the store; records say so."""
         self.meter.remove(1, message.size)
         if self.meter.events:

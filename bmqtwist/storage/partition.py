@@ -27,13 +27,18 @@ from bmqtwist.storage.records import (
     CONFIRM,
     CONFIRM_HEAD,
     DATA_HEADER,
+    DATA_HEADER_START,
+    DATA_OPTION_BYTES_SHIFT,
     DELETION,
     DELETION_HEAD,
+    FLAGS_MASK,
+    FLAGS_SHIFT,
     MAGIC,
     MESSAGE,
     MESSAGE_HEAD,
     PADS,
     RECORD_BYTES,
+    REF_COUNT_LOW_BITS,
     ConfirmReason,
     DeletionReason,
     QueueOp,
@@ -70,6 +75,7 @@ _pack_message = MESSAGE.pack
 _pack_confirm = CONFIRM.pack
 _pack_deletion = DELETION.pack
 _pack_data_header = DATA_HEADER.pack
+_DATA_HEADER_BYTES = DATA_HEADER.size
 
 
 class PartitionUnavailable(LocalError):
@@ -249,7 +255,7 @@ class Partition:
         """DATA and MESSAGE of a message whose `payload`, `crc`, `ref_count`, … are set; sets offset, PSN, `pending`."""
         state = self.state
         options, payload = message.options, message.payload
-        content = 12 + len(options) + message.size
+        content = _DATA_HEADER_BYTES + len(options) + message.size
         size = (content & -8) + 8
         offset = self._data_end
         if offset + size > self._data_limit or self._journal_end > self._journal_limit:
@@ -259,10 +265,10 @@ class Partition:
         sequence = state.sequence + 1
         lease = state.lease
         record = _pack_message(
-            MESSAGE_HEAD | (ref_count & 0xFFF) << 48 | sequence, lease, wall, ref_count >> 12,
+            MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | sequence, lease, wall, ref_count >> REF_COUNT_LOW_BITS,
             message.compression, queue_key, offset >> 3, message.guid, message.crc, MAGIC)
-        header = _pack_data_header(0x60000000 | size >> 2, len(options) << 6 | message.has_properties,
-                                   message.schema_id, 0)
+        header = _pack_data_header(DATA_HEADER_START | size >> 2,
+                                   len(options) << DATA_OPTION_BYTES_SHIFT | message.has_properties, message.schema_id, 0)
         state.sequence = sequence
         self._journal.append(record)
         if options:
@@ -290,7 +296,7 @@ class Partition:
                 self._owe(partial(self._owed_confirm, queue_key, app_key, message, reason))
                 return
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, app_key,
+        record = _pack_confirm(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
                                message.guid, MAGIC)
         state.sequence = sequence
         self._journal.append(record)
@@ -304,8 +310,8 @@ class Partition:
         state = self.state
         queue = state.queues[queue_key]
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | ConfirmReason.AUTO_CONFIRMED << 48 | sequence, state.lease, wall, queue_key,
-                               app_key, guid, MAGIC)
+        record = _pack_confirm(CONFIRM_HEAD | ConfirmReason.AUTO_CONFIRMED << FLAGS_SHIFT | sequence, state.lease, wall,
+                               queue_key, app_key, guid, MAGIC)
         state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
@@ -322,7 +328,8 @@ class Partition:
                 self._owe(partial(self._owed_deletion, queue_key, message.guid, reason))
                 return
         sequence = state.sequence + 1
-        record = _pack_deletion(DELETION_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, message.guid, MAGIC)
+        record = _pack_deletion(DELETION_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key,
+                                message.guid, MAGIC)
         state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
@@ -332,8 +339,8 @@ class Partition:
         """A DELETION that was owed."""
         self._make_room(0, 0, wall)
         state = self.state
-        self._append(_pack_deletion(DELETION_HEAD | reason << 48 | state.sequence + 1, state.lease, wall, queue_key, guid,
-                                    MAGIC))
+        self._append(_pack_deletion(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall,
+                                    queue_key, guid, MAGIC))
 
     def _owed_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
         """A CONFIRM that was owed, if it still says something."""
@@ -342,7 +349,7 @@ class Partition:
         self._make_room(0, 0, wall)
         state = self.state
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, app_key,
+        record = _pack_confirm(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
                                message.guid, MAGIC)
         queue = state.queues[queue_key]
         self._append(record)
@@ -440,11 +447,12 @@ class Partition:
 
     def hold(self, effect: Any) -> None:
         """Keep an effect back until the records appended so far are safe by policy; sets its `position`."""
-        self._gate.hold(effect, self._base + self.state.sequence)
+        effect.position = self._base + self.state.sequence
+        self._gate.waiting.append(effect)
 
     def busy(self) -> bool:
         """Whether `flush` has anything to do."""
-        return bool(self._journal or self._gate.busy or self._owed)
+        return bool(self._journal or self._gate.waiting or self._owed)
 
     def flush(self, wall: int) -> list[Any]:
         """Write the turn's records, one write per file; the released effects, in order of `hold`.
@@ -457,7 +465,7 @@ class Partition:
         if self._owed and self.available:
             self._pay_late(wall)
         if self.durability == "none":
-            return self._gate.release_written()
+            return self._gate.release_written() if self._gate.waiting else []
         if self.durability == "always" and self._gate.durable != self._gate.written:
             try:
                 self.files.sync()
@@ -487,12 +495,12 @@ class Partition:
                 self._write_failed = True
                 self._set_journal_limit()
             return False
-        position = self.position
+        position = self._base + self.state.sequence
         if self.replicated:
             self._batches.append(Batch(position - len(self._journal) + 1, self._journal, self._data, self._qlist))
         self._journal, self._data, self._qlist = [], [], []
         if matters:
-            self._gate.wrote(position)
+            self._gate.written = position
         else:
             self._gate.wrote_nothing_to_wait_for(position)
         self._unmarked = True
@@ -550,7 +558,7 @@ class Partition:
         if self._rewrite or self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             self._begin_rewrite(wall)
         self._base += self.sequence
-        self.state.lease, self.state.sequence = lease, 0
+        self.state.begin_lease(lease)
         self.sync_point(wall, force=True)
         for message in [message for message in self.state.messages() if not message.pending]:
             # confirmed by all, but the last primary died before it wrote that down

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from bmqtwist.config.broker import BrokerConfig, Clusters, Configuration
@@ -87,6 +87,17 @@ def clusters_config(storage: PurePath, port: int, partitions: int = 2, **cluster
     definition.update(cluster)
     return {"myClusters": [definition], "myReverseClusters": [], "myVirtualClusters": [{"name": CLUSTER,
             "selfNodeId": 1}], "clusterConnections": [], "proxyClusters": []}
+
+
+def member_configuration(number: int, count: int, port: int, *, app: Mapping[str, Any] | None = None,
+                         cluster: Mapping[str, Any] | None = None) -> Configuration:
+    """What node `n<number>` of a cluster of `count` nodes n1, n2, ... reads, each of them at that port of its host."""
+    storage = PurePosixPath(f"/memory/n{number}/storage")
+    nodes = [{"id": each, "name": f"n{each}", "dataCenter": "dc1",
+              "transport": {"tcp": {"endpoint": f"tcp://n{each}:{port}"}}} for each in range(1, count + 1)]
+    clusters = clusters_config(storage, port, **{"nodes": nodes, **(cluster or {})})
+    clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
+    return configuration(broker_config(storage, port, **{"hostName": f"n{number}", **(app or {})}), clusters)
 
 
 def domain_config(name: str, mode: str = "priority", *, apps: tuple[str, ...] | list[str] = APPS,

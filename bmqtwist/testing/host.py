@@ -19,7 +19,7 @@ from bmqtwist.testing.config import DomainTable, broker_config, clusters_config,
 from bmqtwist.testing.events import Note
 from bmqtwist.testing.faults import Fault, Faults
 from bmqtwist.testing.link import Link, Sink
-from bmqtwist.testing.node import MemoryNode
+from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.testing.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Host:
         self._names: dict[str, str] = {}
         self._ports = 0
         self._running = False
-        self.node = MemoryNode(_default_configuration, lambda _: self.table, observed=False)
+        self.node = ImmediateNode(_default_configuration, lambda _: self.table, observed=False)
         self.start()
 
     # -- life -------------------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from random import Random
 
 from kit.config import domain_config
 
-from sim.clients import Consumer, Producer, SimClient
+from sim.clients import Consumer, Producer, SimulatedClient
 from sim.judge import Judge
 from sim.mistakes import Mistakes
-from sim.world import SimWorld
+from sim.world import SimulatedWorld
 
 CHAOS_S = 6.0
 CALM_S = 90.0  # at most; clients need it when they wait for heartbeats
@@ -48,7 +48,7 @@ class Scenario:
         partition = {"maxDataFileSize": self.random.choice((1 << 18, 1 << 24)),
                      "maxJournalFileSize": self.random.choice((3 << 16, 1 << 20)), "maxQlistFileSize": 1 << 14,
                      "maxCSLFileSize": 1 << 16, "preallocate": self.random.random() < 0.5}
-        self.world = SimWorld(
+        self.world = SimulatedWorld(
             root, Random(f"{seed}/world"), app={
                 "bmqtwist": {"durability": self.durability,
                              "payloadCacheBytes": self.random.choice((0, 20000, 1 << 26))},
@@ -62,10 +62,11 @@ class Scenario:
             self.world.config.domain_text(name, json.dumps(content))
         self.judge = Judge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
         self.judge.bounded.add(SMALL)
-        self.judge.mistaken = self.world.mistakes = self.world.abrupt = mistakes is not None
-        self.world.on_restart = self._restarted
-        self.world.boot()
-        self.clients: list[SimClient] = []
+        node = self.world.node
+        self.judge.mistaken = node.mistakes = self.world.network.abrupt = mistakes is not None
+        node.on_restart = self._restarted
+        node.boot()
+        self.clients: list[SimulatedClient] = []
         self._cast()
         self._plot()
 
@@ -104,57 +105,58 @@ class Scenario:
             world.at(world.now + draw.random() * CHAOS_S, lambda client=client, how=how: client.leave(how))  # type: ignore[misc]
 
     def _kill(self) -> None:
-        if self.world.up:
-            self.world.crash_now(power=False)
+        if self.world.node.up:
+            self.world.node.crash(power=False)
 
     def _power(self) -> None:
-        if self.world.up:
-            self.world.crash_now(power=True)
+        if self.world.node.up:
+            self.world.node.crash(power=True)
 
     def _die(self) -> None:
         """Between two operations on the disk; perhaps once more while it recovers."""
-        self.world.disk.stop_after = self.world.disk.steps + self.random.randint(0, 30)
+        disk = self.world.node.disk
+        disk.stop_after = disk.steps + self.random.randint(0, 30)
 
     def _restart(self) -> None:
-        self.world.restart_gracefully()
+        self.world.node.stop()
 
     def _fill_disk(self) -> None:
         self.judge.faulty()
-        self.world.fill_disk(self.random.choice((0, 100, 5000)))
-        self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.mend)
+        self.world.node.fill_disk(self.random.choice((0, 100, 5000)))
+        self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.node.mend)
 
     def _fail_syncs(self) -> None:
         """The broker closes its partitions then; somebody restarts it."""
         self.judge.faulty()
-        self.world.fail_syncs()
+        self.world.node.fail_syncs()
         self.world.at(self.world.now + 1.0, self.random.choice((self._power, self._kill)))
 
     # -- the end
 
     def run(self) -> Result:
         """Play it; raises Violation."""
-        world = self.world
+        world, node = self.world, self.world.node
         end = world.now + CHAOS_S
         if self.mistakes is not None:
             self.judge.faulty()
             self.mistakes.active = True
             world.play(end)
             self.mistakes.active = False
-            world.crash_now(power=False)
+            node.crash(power=False)
         world.play(end)
-        world.mend()
+        node.mend()
         self._settle()
         self._close()
-        world.crash_now(power=self.durability != "none" and self.random.random() < 0.5)
+        node.crash(power=self.durability != "none" and self.random.random() < 0.5)
         world.play(world.now + 2.0)
         self._settle()
         self._close()
-        counts = self.judge.counts + Counter({"torn": world.torn, "died": world.died, "slowed": world.slowed})
-        counts["rollovers"] = sum(operation == "rename" for operation, _ in world.disk.log) // 3
+        counts = self.judge.counts + Counter({"torn": node.torn, "died": node.died, "slowed": node.slowed})
+        counts["rollovers"] = sum(operation == "rename" for operation, _ in node.disk.log) // 3
         return Result(world.digest, counts)
 
     def _close(self) -> None:
-        self.judge.close(self._stored(), any("[PARTITION_READONLY]" in text for _, text in self.world.report.lines))
+        self.judge.close(self._stored(), any("[PARTITION_READONLY]" in text for _, text in self.world.node.report.lines))
 
     def _settle(self) -> None:
         """Producers rest, consumers take everything, until nothing is left."""
@@ -164,7 +166,7 @@ class Scenario:
         end = world.now + CALM_S
         while world.now < end:
             world.play(world.now + STEP_S)
-            if world.up and not any(client.waiting for client in self.clients) and not any(self._stored().values()):
+            if world.node.up and not any(client.waiting for client in self.clients) and not any(self._stored().values()):
                 break
 
     def _stored(self) -> dict[str, int]:
@@ -172,7 +174,7 @@ class Scenario:
         found = dict.fromkeys(APPS, 0)
         for domain in ("d", "f", "s", "m"):
             command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS"
-            answer = json.loads(self.world.broker.admin(command, "judge"))
+            answer = json.loads(self.world.node.broker.admin(command, "judge"))
             for storage in answer.get("domainInfo", {}).get("storageContent", {}).get("storages", []):
                 found[storage["queueUri"]] = storage["numMessages"]
         return found

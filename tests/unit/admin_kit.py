@@ -31,6 +31,7 @@ from bmqtwist.queue.handles import (
 )
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.memory import MemoryDisk, MemoryLedgerFile
@@ -88,6 +89,7 @@ class Reader:
 
     def __init__(self, description: str) -> None:
         self.description, self.got, self.acks = description, [], []  # type: ignore[var-annotated]
+        self.window = DeliveryWindow()
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         self.got.append(message.guid)

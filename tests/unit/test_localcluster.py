@@ -11,7 +11,7 @@ from kit.client import refusal
 from kit.memory import MemoryWorld
 
 from bmqtwist.ids import parse_uri
-from bmqtwist.link.session import Session
+from bmqtwist.link.admin import AdminSession
 from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import PartitionUnavailable
@@ -284,10 +284,10 @@ def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryW
     memory.domain("f", "fanout", apps=("foo", "new"))
     (session,) = [each for each in memory.broker.sessions if not each.handles]
     answers: list[int] = []
-    monkeypatch.setattr(Session, "admin_answer", lambda session, r_id, text: answers.append(r_id))
+    monkeypatch.setattr(AdminSession, "answer", lambda admin, r_id, text: answers.append(r_id))
     with memory.storage_stalled():
-        memory.broker.run_admin(session, 1, "DOMAINS RECONFIGURE f")
-        memory.broker.run_admin(session, 2, "DOMAINS RECONFIGURE f")
+        memory.broker.run_admin(AdminSession(session), 1, "DOMAINS RECONFIGURE f")
+        memory.broker.run_admin(AdminSession(session), 2, "DOMAINS RECONFIGURE f")
         memory.run()
         assert answers == [2] and apps_of(memory, "bmq://f/q") == (["foo"], ["foo"])
     assert answers == [2, 1] and apps_of(memory, "bmq://f/q") == (["foo", "new"], ["foo", "new"])

@@ -8,6 +8,7 @@ import pytest
 
 from bmqtwist.queue.expression import compile_expression
 from bmqtwist.queue.routing import ASIDE, STOP, Router, Subscription
+from bmqtwist.queue.window import DeliveryWindow
 
 
 class Stream:
@@ -20,7 +21,7 @@ class Stream:
 def subscription(x: str = "", priority: int = 0, count: int = 1, m: int = 100, b: int = 100, full: bool = False,
                  handle: object = None) -> Subscription:
     stream: Any = Stream(handle or object())
-    made = Subscription(stream, 1, compile_expression(x) if x else None, priority, count, m, b)
+    made = Subscription(stream, 1, compile_expression(x) if x else None, priority, count, m, b, DeliveryWindow())
     made.full = full or made.full
     return made
 

@@ -9,7 +9,9 @@ from kit import codec
 from kit.client import Client, Queue
 from kit.memory import MemoryWorld
 
-from bmqtwist.link import session
+from bmqtwist.link import client as client_session
+from bmqtwist.link.session import Session
+from bmqtwist.queue import window
 
 INVALID = "#CLIENT_INVALID_PUT"
 
@@ -109,7 +111,7 @@ def test_a_put_that_is_damaged_is_refused_and_not_stored(memory: MemoryWorld, sh
 
 def test_the_largest_message_is_taken_and_one_byte_more_is_not(memory: MemoryWorld,
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "APPLICATION_DATA_BYTES_MAX", 1000)
+    monkeypatch.setattr(client_session, "APPLICATION_DATA_BYTES_MAX", 1000)
     producer = memory.producer()
     assert producer.status_of(bytes(1000)) == 0
     assert producer.status_of(bytes(1001)) == 5
@@ -193,7 +195,7 @@ def test_answers_stand_behind_the_messages_that_were_delivered_before_them(memor
 def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory: MemoryWorld,
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest follows in later turns, in order; a client that lags gets nothing more until it has taken what it has."""
-    monkeypatch.setattr(session, "TURN_PUSH_BYTES_MAX", 2500)
+    monkeypatch.setattr(window, "TURN_PUSH_BYTES_MAX", 2500)
     producer = memory.producer()
     sent = [bytes([n]) * 1000 for n in range(10)]
     for payload in sent:
@@ -201,7 +203,7 @@ def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory:
     writes: list[int] = []
     original = memory.broker.performer.write
 
-    def write(to: session.Session, parts: list[bytes]) -> int:
+    def write(to: Session, parts: list[bytes]) -> int:
         size = sum(map(len, parts))
         if size > 900:
             writes.append(size)
