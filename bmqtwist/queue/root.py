@@ -47,6 +47,7 @@ class RootQueue(Queue):
         self.meter = Meter(f"queue [{uri}]", domain.meter)
         self.uncommitted: deque[Put] = deque()  # safe here, but not in the cluster; and what came after them
         self._order = 0
+        self._remembered = b""  # GUID of a PUT that is not stored yet: it was new
 
     # -- apps -------------------------------------------------------------------------------------------------------
 
@@ -112,6 +113,7 @@ class RootQueue(Queue):
             if put.wants_ack:
                 self.hold(put)
             return 0
+        self._remembered = guid
         mask = self.store.mask
         if self.conditions:
             mask = self._accepting(message)
@@ -153,6 +155,7 @@ class RootQueue(Queue):
             stats.content_msgs_max = held
         put.stored = True
         self.hold(put)
+        self._remembered = b""
         return 0
 
     def _accepting(self, message: Message) -> int:
@@ -242,8 +245,8 @@ class RootQueue(Queue):
             self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
 
     def forget_post(self, guid: bytes) -> None:
-        """A `post` raised: unless the message is stored, it must be new when it is posted again."""
-        if guid not in self.messages:
+        """A `post` raised: unless the message is or was stored, it must be new when it is posted again."""
+        if guid == self._remembered and guid not in self.messages:
             self.history.discard(guid)
 
     def restore(self) -> None:

@@ -214,6 +214,22 @@ def test_a_post_that_raised_is_no_duplicate_when_it_comes_again(world: MemoryWor
     assert producer.next_ack(guid).status == 0 and world.broker.domains["d"].queues["a"].messages
 
 
+def test_a_duplicate_whose_post_raised_stays_one(world: MemoryWorld, monkeypatch: Any) -> None:
+    guid = bytes.fromhex("40000200123456789abc937dbb9a0118")
+    world.producer(A).put(b"x", guid=guid)
+    consumer = world.consumer(A)
+    consumer.confirm(*consumer.take(1))
+    world.producer(A, "next").post(b"y")
+    consumer.confirm(*consumer.take(1))
+    Plant(monkeypatch, RootQueue, "post", lambda *arguments: True)
+    clumsy = world.producer(A, "clumsy")
+    clumsy.put(b"x", guid=guid)
+    assert is_closed(clumsy.client)
+    world.producer(A, "again").put(b"x", guid=guid)
+    world.settle()
+    assert not world.broker.domains["d"].queues["a"].messages
+
+
 def test_a_reader_of_a_broadcast_that_raises_costs_neither_producer_nor_readers(world: MemoryWorld,
                                                                                 monkeypatch: Any) -> None:
     world.domain("b", "broadcast", in_memory=True)

@@ -10,6 +10,9 @@ import pytest
 from kit.client import refusal
 from kit.memory import MemoryWorld
 
+from bmqtwist.ids import parse_uri
+from bmqtwist.link.admin import AdminSession
+from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.recovery import UNFINISHED
@@ -254,6 +257,40 @@ def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: Memory
     memory.producer().post(b"1")
     memory.restart()
     assert memory.got(memory.consumer()) == [b"1"] and not said(memory)
+
+
+def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memory: MemoryWorld) -> None:
+    """Not one that is gone a moment later."""
+    memory.producer().client.disconnect()
+    memory.client()
+    cluster, found = memory.broker.clusters["c3"], list[object]()
+    old = cluster.queues["bmq://d/q"]
+    (session,) = memory.broker.sessions
+    with memory.storage_stalled():
+        cluster.delete_queue(old, 1)
+        memory.broker.find_queue(session, parse_uri(old.uri), OpenRequest(0, 0, None, 4, 0, 1, 0), found.append)
+        memory.due = True
+        memory.run()
+        assert not found and old.domain.opening == 1
+    assert found == [cluster.queues[old.uri]] and found[0] is not old and old.domain.opening == 0
+
+
+def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryWorld,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is posted after the answer goes to the new app; a command that changes nothing is answered at once."""
+    memory.domain("f", "fanout", apps=("foo",))
+    memory.producer("bmq://f/q")
+    memory.client("admin")
+    memory.domain("f", "fanout", apps=("foo", "new"))
+    (session,) = [each for each in memory.broker.sessions if not each.handles]
+    answers: list[int] = []
+    monkeypatch.setattr(AdminSession, "answer", lambda admin, r_id, text: answers.append(r_id))
+    with memory.storage_stalled():
+        memory.broker.run_admin(AdminSession(session), 1, "DOMAINS RECONFIGURE f")
+        memory.broker.run_admin(AdminSession(session), 2, "DOMAINS RECONFIGURE f")
+        memory.run()
+        assert answers == [2] and apps_of(memory, "bmq://f/q") == (["foo"], ["foo"])
+    assert answers == [2, 1] and apps_of(memory, "bmq://f/q") == (["foo", "new"], ["foo", "new"])
 
 
 def test_a_queue_that_cannot_be_written_to_the_metadata_is_refused(memory: MemoryWorld) -> None:
