@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bmqtwist.config.declare import Int32, Int64, Natural, Natural64, choice, member
+from bmqtwist.queue.mode import QueueMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,11 @@ class Mode:
     broadcast: Broadcast | None = member("every consumer present gets a message; nothing is kept", None)
 
     @property
-    def kind(self) -> Literal["fanout", "priority", "broadcast"]:
+    def kind(self) -> QueueMode:
         """Which of the three."""
-        return "fanout" if self.fanout is not None else "priority" if self.priority is not None else "broadcast"
+        if self.fanout is not None:
+            return QueueMode.FANOUT
+        return QueueMode.PRIORITY if self.priority is not None else QueueMode.BROADCAST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

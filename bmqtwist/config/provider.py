@@ -18,6 +18,7 @@ from bmqtwist.config.text import bracketed
 from bmqtwist.errors import Category, LocalError, Refused
 from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
 from bmqtwist.queue.expression import ExpressionError, compile_expression
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.report import Report
 
 FILES_READ_MAX = 2  # a domain's file, and that of the domain it redirects to
@@ -236,7 +237,7 @@ class DomainProvider:
 
 def normalise(config: Domain, resolved: Resolved, report: Report) -> Domain:
     """What can be put right is put right, and said: strong broadcast, strong in memory, too many attempts."""
-    if config.mode.kind == "broadcast" and config.strong:
+    if config.mode.kind == QueueMode.BROADCAST and config.strong:
         report.alarm("DOMAIN", "%s, %s: A broadcast domain cannot be of strong consistency. Updated this domain's "
                      "consistency to eventual. Say so in the domain's file to silence this.", resolved.cluster,
                      resolved.name)
@@ -296,13 +297,13 @@ def _check_subscriptions(config: Domain, compile_text: Compile) -> str:
     app_ids = [subscription.app_id for subscription in config.subscriptions]
     if len(set(app_ids)) != len(app_ids):
         complaints.append("Two subscriptions are of the same appId")
-    if config.mode.kind != "fanout" and any(app_ids):
+    if config.mode.kind != QueueMode.FANOUT and any(app_ids):
         complaints.append(f"A subscription of a {config.mode.kind} domain must have an empty appId")
     return "\n".join(complaints)
 
 
 def _check_mode(config: Domain) -> str:
-    if config.mode.kind == "broadcast" and not config.in_memory:
+    if config.mode.kind == QueueMode.BROADCAST and not config.in_memory:
         return "A broadcast domain must have its storage in memory"
     if len(set(config.app_ids)) != len(config.app_ids) or "" in config.app_ids:
         return "'appIDs' must be different from each other and not empty"
@@ -311,7 +312,7 @@ def _check_mode(config: Domain) -> str:
 
 def strangers(config: Domain) -> list[str]:
     """Apps that a fanout domain has a subscription for but does not list."""
-    if config.mode.kind != "fanout":
+    if config.mode.kind != QueueMode.FANOUT:
         return []
     return [each.app_id for each in config.subscriptions if each.app_id not in config.app_ids]
 
@@ -336,7 +337,7 @@ def check_domain_text(file: DomainFile, problems: list[Finding], warnings: list[
         return None
     warnings += [Finding(file.path, 0, f"{path}.subscriptions", f"appId '{app_id}' is not in appIDs, its subscription "
                          "is ignored") for app_id in strangers(config)]
-    if config.mode.kind == "broadcast" and config.strong:
+    if config.mode.kind == QueueMode.BROADCAST and config.strong:
         warnings.append(Finding(file.path, 0, f"{path}.consistency", "a broadcast domain cannot be strong; taken as "
                                 "eventual"))
     if config.max_delivery_attempts > DELIVERY_ATTEMPTS_MAX:

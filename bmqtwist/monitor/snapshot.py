@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 
+from bmqtwist.queue.mode import QueueMode
+
 _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -143,7 +145,7 @@ class QueueState:
     name: str
     domain: str
     key: str
-    mode: str
+    mode: QueueMode
     partition_id: int
     messages: int
     bytes: int
@@ -170,7 +172,7 @@ class DomainState:
 
     name: str
     cluster: str
-    mode: str
+    mode: QueueMode
     config_json: str
     meter: MeterState
     queues: tuple[QueueState, ...] = ()

@@ -13,6 +13,7 @@ from bmqtwist.config.text import pretty_json
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.monitor import snapshot as state
 from bmqtwist.monitor.statistics import Source
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def queue_state(queue: RootQueue) -> state.QueueState:
 def app_messages(queue: RootQueue, app: App) -> int:
     """How many messages an app has not finished with. Looks at every message its consumers hold: those that were
     purged or have expired are still held there, and do not count."""
-    if queue.mode != "fanout":
+    if queue.mode != QueueMode.FANOUT:
         return len(queue.messages) if app.registered else 0
     app.trim()
     held = sum(1 for substream in app.substreams for message, *_ in substream.unconfirmed.values()
@@ -213,7 +214,7 @@ def sources(broker: Broker) -> list[Source]:
     they have counters and metrics of their own."""
     found: list[Source] = []
     for domain in broker.domains.values():
-        by_app = domain.mode == "fanout" and domain.settings.publish_app_metrics
+        by_app = domain.mode == QueueMode.FANOUT and domain.settings.publish_app_metrics
         for queue in domain.queues.values():
             if not is_active(queue):
                 continue
