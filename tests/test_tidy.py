@@ -7,6 +7,7 @@ import configparser
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -194,3 +195,25 @@ def test_every_library_that_is_declared_is_imported() -> None:
     assert not declared[""] - package
     assert not set().union(*declared.values()) - tree
     assert not tree - set().union(*declared.values())
+
+
+# Where one class name must mean one thing: the broker and its files. The client's side has a namespace of its own.
+ROOMS = {"config", "wire", "storage", "queue", "cluster", "link", "security", "node", "monitor", "admin", "daemon",
+         "storagetool", "logs"}
+SCHEMA = "the schema of the wire has its own names, which clients and operators know"
+DUPLICATES_ALLOWED = {"Expression": SCHEMA, "Subscription": SCHEMA, "SyncPoint": SCHEMA,
+                      "State": "of a session and of its authentication: each module has its one machine"}
+
+
+def test_no_two_classes_of_the_broker_have_one_name() -> None:
+    """Who reads `Domain` in a traceback should not have to ask which one."""
+    homes = defaultdict(list)
+    for path in MODULES:
+        if dotted(path).split(".")[0] in ROOMS:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    homes[node.name].append(dotted(path))
+    found = {name: places for name, places in homes.items() if len(places) > 1}
+    assert {name: places for name, places in found.items() if name not in DUPLICATES_ALLOWED} == {}
+    assert not DUPLICATES_ALLOWED.keys() - found.keys()
+    assert all(len(places) == 2 for places in found.values())

@@ -19,7 +19,7 @@ from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, TYPE_SHIFT
 from bmqtwist.storagetool.datafile import DataError, DataFile
 from bmqtwist.storagetool.inputs import InputError, ReadOnlyFile, SetFiles, file_sets, ledger_files
 from bmqtwist.storagetool.journalview import JournalRecord, MessageRecord, records, view
-from bmqtwist.storagetool.ledgerview import KnownQueue, open_ledger, queues_of
+from bmqtwist.storagetool.ledgerview import LedgerQueue, open_ledger, queues_of
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES
 
 _READ_BYTES = RECORD_BYTES << 12
@@ -45,7 +45,7 @@ class StorageFollower:
 
     def __init__(self, directory: str, uri: str, lines: int) -> None:
         self._directory, self._uri, self._lines = directory, uri, lines
-        self.known: KnownQueue | None = None
+        self.known: LedgerQueue | None = None
         self._stamp = ""
         self._end = 0  # of what was read in the present journal
         self._last = (0, 0)  # lease and sequence of the last message that was read, of whatever queue
@@ -65,7 +65,7 @@ class StorageFollower:
                 found += self._read(each, self.known.key)
         return found
 
-    def _find(self) -> KnownQueue | None:
+    def _find(self) -> LedgerQueue | None:
         ledgers = ledger_files(self._directory)
         if not ledgers:
             raise InputError(f"{self._directory} holds no ledger (.bmq_csl): is it the storage directory of a broker?")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bmqtwist.config.clusters import MessageThrottle
-from bmqtwist.config.domain import Domain as DomainConfig
-from bmqtwist.config.domain import Limits as LimitsConfig
+from bmqtwist.config.domain import DomainConfig, LimitsConfig
 from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
 
 
