@@ -19,7 +19,8 @@ from bmqtwist.link.pending import EARLY_PUT, Progress, Request
 from bmqtwist.link.states import State
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, check_open, open_queue
-from bmqtwist.queue.queue import ROUTING_FLAGS, Queue
+from bmqtwist.queue.mode import ROUTING_FLAGS
+from bmqtwist.queue.queue import Queue
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopResponse
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.schema import (

@@ -18,6 +18,7 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import QueueContext
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
@@ -177,7 +178,7 @@ class Cluster:
                 done(reason)
                 return
         self._creating[uri] = [done]
-        app_ids = domain.settings.app_ids if domain.mode == "fanout" else (DEFAULT_APP_ID,)
+        app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
         self.metadata.propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
                               partial(self._assigned, domain, uri, now), wall)
 
@@ -251,7 +252,7 @@ class Cluster:
     def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
         """Make the apps of a fanout queue those of its domain's settings, at the commit."""
         record = self.metadata.log.head.queues.get(queue.uri)
-        if queue.mode != "fanout" or record is None or record.key != queue.key:
+        if queue.mode != QueueMode.FANOUT or record is None or record.key != queue.key:
             return
         wanted = queue.domain.settings.app_ids
         added = [app_id for app_id in wanted if app_id not in record.apps]
@@ -268,7 +269,7 @@ class Cluster:
 
     def _follow(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:
         """Make the apps of a fanout queue, here and in its partition, those that the metadata name."""
-        if queue.mode != "fanout":
+        if queue.mode != QueueMode.FANOUT:
             return
         removed = [app for app in queue.active if record.apps.get(app.app_id) != app.key]
         kept = {app.app_id for app in queue.active if app not in removed}

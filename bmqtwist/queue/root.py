@@ -16,6 +16,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App
 from bmqtwist.queue.meter import Meter
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.storage.message import Message
@@ -58,7 +59,7 @@ class RootQueue(Queue):
             app = self.apps.get(stored.app_id)
             if app is None:
                 app = self.apps[stored.app_id] = App(stored.app_id, stored.key, stored.ordinal, first_order)
-                if self.mode != "fanout":
+                if self.mode != QueueMode.FANOUT:
                     app.stats = self.stats
             elif not app.registered:
                 app.register(stored.key, stored.ordinal, first_order)
@@ -97,7 +98,7 @@ class RootQueue(Queue):
         message = put.message
         guid, size = message.guid, message.size
         stats = self.stats
-        if self.mode == "broadcast":
+        if self.mode == QueueMode.BROADCAST:
             stats.put_msgs += 1
             stats.put_bytes += size
             self._broadcast(message)

@@ -10,6 +10,7 @@ from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
 from bmqtwist.link.client import ClientSession
 from bmqtwist.queue.app import App
 from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.sdk.message import typed
@@ -111,7 +112,7 @@ def drain(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
     """Take what `messages` shows out of the queue; LocalError for a broadcast queue, which keeps nothing."""
     found = messages(node, uri, began)
     parsed, queue = find_queue(node, uri, False)
-    if queue is not None and queue.mode == "broadcast":
+    if queue is not None and queue.mode == QueueMode.BROADCAST:
         raise LocalError(f"{uri}: a broadcast queue keeps nothing; see recorder.posts")
     if queue is not None and found:
         queue.purge(_app(queue, parsed), node.broker.wall(node.now))

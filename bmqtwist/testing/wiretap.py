@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
+from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE
 from bmqtwist.sdk.results import ACK_RESULTS, result_of
 from bmqtwist.testing import events
 from bmqtwist.wire import control, schema
@@ -27,8 +28,6 @@ from bmqtwist.wire.fast import (
 )
 from bmqtwist.wire.frames import Span
 from bmqtwist.wire.walk import walk_pushes, walk_puts
-
-_READ, _WRITE = 2, 4
 
 
 @dataclass(slots=True)
@@ -190,8 +189,8 @@ class Wiretap:
         app = _app(sub.app_id) if sub else ""
         self._apps[parameters.q_id, (sub.sub_id if sub else 0) | 1 << 32] = app
         return Unit("open", whole, events.Open(
-            time=self.now, client=self.client, uri=uri, app=app, read=bool(parameters.flags & _READ),
-            write=bool(parameters.flags & _WRITE)), parameters.q_id)
+            time=self.now, client=self.client, uri=uri, app=app, read=bool(parameters.flags & FLAG_READ),
+            write=bool(parameters.flags & FLAG_WRITE)), parameters.q_id)
 
     def _configure(self, q_id: int, app_id: str, subscriptions: list[schema.Subscription], whole: bytes) -> Unit:
         app, found = _app(app_id), []

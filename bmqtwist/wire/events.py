@@ -41,7 +41,7 @@ from bmqtwist.wire.walk import walk_pushes, walk_puts
 
 
 @dataclass(slots=True)
-class Put:
+class PutMessage:
     """One message of a PUT event. `data`: application data without padding; `crc` None = compute when encoding.
 
     `guid` holds the message GUID or, from clients that make none, the correlation id in bytes 1..3.
@@ -64,7 +64,7 @@ class Put:
 
 
 @dataclass(slots=True)
-class Push:
+class PushMessage:
     """One message of a PUSH event. `data`: application data without padding; empty with flag IMPLICIT_PAYLOAD, where
     the original writes four bytes of padding and a reader also takes none."""
 
@@ -79,7 +79,7 @@ class Push:
 
 
 @dataclass(slots=True)
-class Ack:
+class AckMessage:
     """One message of an ACK event; correlation_id 0 = none."""
 
     status: int
@@ -89,7 +89,7 @@ class Ack:
 
 
 @dataclass(slots=True)
-class Confirm:
+class ConfirmMessage:
     """One message of a CONFIRM or REJECT event."""
 
     queue_id: int
@@ -97,36 +97,36 @@ class Confirm:
     sub_queue_id: int
 
 
-def decode_put(buffer: bytes, start: int, end: int) -> tuple[list[Put], PeerError | None]:
+def decode_put(buffer: bytes, start: int, end: int) -> tuple[list[PutMessage], PeerError | None]:
     """Messages of a PUT event whose body is buffer[start:end]."""
-    found: list[Put] = []
+    found: list[PutMessage] = []
     try:
         for queue_id, guid, data, flags, crc, compression, schema_id, options, words, _ in walk_puts(buffer, start, end):
-            found.append(Put(queue_id, guid, data, flags, crc, compression, schema_id, options,
+            found.append(PutMessage(queue_id, guid, data, flags, crc, compression, schema_id, options,
                              min(words, PUT_HEADER_WORDS)))
     except PeerError as error:
         return found, error
     return found, None
 
 
-def decode_push(buffer: bytes, start: int, end: int) -> tuple[list[Push], PeerError | None]:
+def decode_push(buffer: bytes, start: int, end: int) -> tuple[list[PushMessage], PeerError | None]:
     """Messages of a PUSH event whose body is buffer[start:end]."""
-    found: list[Push] = []
+    found: list[PushMessage] = []
     try:
         for queue_id, guid, data, flags, compression, schema_id, options, words, _ in walk_pushes(buffer, start, end):
-            found.append(Push(queue_id, guid, data, flags, compression, schema_id, options,
+            found.append(PushMessage(queue_id, guid, data, flags, compression, schema_id, options,
                               min(words, PUSH_HEADER_WORDS)))
     except PeerError as error:
         return found, error
     return found, None
 
 
-def encode_put(messages: Sequence[Put]) -> bytes:
+def encode_put(messages: Sequence[PutMessage]) -> bytes:
     """One PUT event."""
     return _event(EventType.PUT, [_encode_put(message) for message in messages])
 
 
-def _encode_put(message: Put) -> bytes:
+def _encode_put(message: PutMessage) -> bytes:
     data, options, header_words = message.data, message.options, message.header_words
     pad = PAD4[len(data) & 3]
     words = header_words + (len(options) + len(data) + len(pad)) // 4
@@ -136,12 +136,12 @@ def _encode_put(message: Put) -> bytes:
     return b"".join((header[:header_words * 4], options, data, pad))
 
 
-def encode_push(messages: Sequence[Push]) -> bytes:
+def encode_push(messages: Sequence[PushMessage]) -> bytes:
     """One PUSH event."""
     return _event(EventType.PUSH, [_encode_push(message) for message in messages])
 
 
-def _encode_push(message: Push) -> bytes:
+def _encode_push(message: PushMessage) -> bytes:
     data, options, header_words = message.data, message.options, message.header_words
     pad = PAD4[len(data) & 3]  # one word of it even for an implicit payload, as the original writes it
     words = header_words + (len(options) + len(data) + len(pad)) // 4
@@ -150,7 +150,7 @@ def _encode_push(message: Push) -> bytes:
     return b"".join((header[:header_words * 4], options, data, pad))
 
 
-def _sizes(message: Put | Push, header_words: int) -> int:
+def _sizes(message: PutMessage | PushMessage, header_words: int) -> int:
     """The second word of a message."""
     return len(message.options) // 4 << OPTIONS_SHIFT | message.compression << COMPRESSION_SHIFT | header_words
 
@@ -162,20 +162,20 @@ def _event(kind: EventType, parts: list[bytes]) -> bytes:
 # -- ACK, CONFIRM, REJECT ----------------------------------------------------------------------------------------
 
 
-def decode_ack(buffer: bytes, start: int, end: int) -> tuple[list[Ack], PeerError | None]:
+def decode_ack(buffer: bytes, start: int, end: int) -> tuple[list[AckMessage], PeerError | None]:
     """Messages of an ACK event whose body is buffer[start:end]."""
     positions, error = _items(buffer, start, end, "ACK")
     found = []
     for pos in positions:
         word, guid, queue_id = ACK_MESSAGE.unpack_from(buffer, pos)
-        found.append(Ack(word >> ACK_STATUS_SHIFT & ACK_STATUS_MASK, word & CORRELATION_ID_MASK, guid, queue_id))
+        found.append(AckMessage(word >> ACK_STATUS_SHIFT & ACK_STATUS_MASK, word & CORRELATION_ID_MASK, guid, queue_id))
     return found, error
 
 
-def decode_confirm(buffer: bytes, start: int, end: int) -> tuple[list[Confirm], PeerError | None]:
+def decode_confirm(buffer: bytes, start: int, end: int) -> tuple[list[ConfirmMessage], PeerError | None]:
     """Messages of a CONFIRM or REJECT event whose body is buffer[start:end]."""
     positions, error = _items(buffer, start, end, "CONFIRM")
-    return [Confirm(*CONFIRM_MESSAGE.unpack_from(buffer, pos)) for pos in positions], error
+    return [ConfirmMessage(*CONFIRM_MESSAGE.unpack_from(buffer, pos)) for pos in positions], error
 
 
 def _items(buffer: bytes, start: int, end: int, name: str) -> tuple[range, PeerError | None]:
@@ -195,21 +195,21 @@ def _items(buffer: bytes, start: int, end: int, name: str) -> tuple[range, PeerE
     return range(first, first + count * step, step), error
 
 
-def encode_ack(messages: Iterable[Ack]) -> bytes:
+def encode_ack(messages: Iterable[AckMessage]) -> bytes:
     """One ACK event."""
     return items_event(EventType.ACK, [ack_message(each.status, each.correlation_id, each.guid, each.queue_id)
                                        for each in messages])
 
 
-def encode_confirm(messages: Iterable[Confirm]) -> bytes:
+def encode_confirm(messages: Iterable[ConfirmMessage]) -> bytes:
     """One CONFIRM event."""
     return _encode_confirms(EventType.CONFIRM, messages)
 
 
-def encode_reject(messages: Iterable[Confirm]) -> bytes:
+def encode_reject(messages: Iterable[ConfirmMessage]) -> bytes:
     """One REJECT event."""
     return _encode_confirms(EventType.REJECT, messages)
 
 
-def _encode_confirms(kind: EventType, messages: Iterable[Confirm]) -> bytes:
+def _encode_confirms(kind: EventType, messages: Iterable[ConfirmMessage]) -> bytes:
     return items_event(kind, [CONFIRM_MESSAGE.pack(each.queue_id, each.guid, each.sub_queue_id) for each in messages])

@@ -75,7 +75,8 @@ def test_deliveries_confirms_and_the_inbox_are_counted() -> None:
     bench = Bench().start()
     bench.open(read=True)
     bench.push(b"a", guid=b"a" * 16)
-    bench.say(events.encode_push([events.Push(0, bytes([n]) * 16, b"m", 4 if n == 2 else 0, options=sub_queue_ids([1]))
+    bench.say(events.encode_push([events.PushMessage(0, bytes([n]) * 16, b"m", 4 if n == 2 else 0,
+                                                     options=sub_queue_ids([1]))
                                   for n in (1, 2, 3)]))
     bench.push(b"nobody's", s_id=9)
     for message in bench.messages[:3]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bmqtwist.wire import events
-from bmqtwist.wire.events import Push, Put
+from bmqtwist.wire.events import PushMessage, PutMessage
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, sub_queue_ids
 from bmqtwist.wire.walk import BAD_CONTENT, BAD_SIZES, CUT_SHORT, NO_MESSAGES, MessageError, walk_pushes, walk_puts
 
@@ -30,8 +30,8 @@ def walked(walk: Walk, event: bytes, start: int = 8) -> tuple[list[tuple[Any, ..
 
 def test_a_put_is_given_with_everything_it_holds_and_where_it_ends() -> None:
     event = events.encode_put([
-        Put(1, GUID, b"first", 1, 5), Put(2, GUID, b"second", MESSAGE_PROPERTIES, 6, 1, 3, AREA),
-        Put(3, GUID, b"third", 0, 7, header_words=8)])
+        PutMessage(1, GUID, b"first", 1, 5), PutMessage(2, GUID, b"second", MESSAGE_PROPERTIES, 6, 1, 3, AREA),
+        PutMessage(3, GUID, b"third", 0, 7, header_words=8)])
     assert walked(walk_puts, event) == ([
         (1, GUID, b"first", 1, 5, 0, 0, b"", 9, 52),
         (2, GUID, b"second", MESSAGE_PROPERTIES, 6, 1, 3, AREA, 9, 104),
@@ -39,8 +39,9 @@ def test_a_put_is_given_with_everything_it_holds_and_where_it_ends() -> None:
 
 
 def test_a_push_is_given_with_everything_it_holds_and_where_it_ends() -> None:
-    event = events.encode_push([Push(1, GUID, b"first", 4, 0, 0, AREA), Push(2, GUID, b"", IMPLICIT_PAYLOAD),
-                                Push(3, GUID, b"third", MESSAGE_PROPERTIES, 1, 3), Push(4, GUID, b"", header_words=7)])
+    event = events.encode_push([
+        PushMessage(1, GUID, b"first", 4, 0, 0, AREA), PushMessage(2, GUID, b"", IMPLICIT_PAYLOAD),
+        PushMessage(3, GUID, b"third", MESSAGE_PROPERTIES, 1, 3), PushMessage(4, GUID, b"", header_words=7)])
     assert walked(walk_pushes, event) == ([
         (1, GUID, b"first", 4, 0, 0, AREA, 8, 56), (2, GUID, b"", IMPLICIT_PAYLOAD, 0, 0, b"", 8, 92),
         (3, GUID, b"third", MESSAGE_PROPERTIES, 1, 3, b"", 8, 132), (4, GUID, b"", 0, 0, 0, b"", 7, len(event))], None)
@@ -59,8 +60,8 @@ def test_an_event_without_messages_is_told(walk: Walk) -> None:
 
 
 @pytest.mark.parametrize(("walk", "event", "size"), [
-    (walk_puts, events.encode_put([Put(1, GUID, b"first"), Put(2, GUID, b"second", options=AREA)]), 36),
-    (walk_pushes, events.encode_push([Push(1, GUID, b"first"), Push(2, GUID, b"second", options=AREA)]), 32)])
+    (walk_puts, events.encode_put([PutMessage(1, GUID, b"first"), PutMessage(2, GUID, b"second", options=AREA)]), 36),
+    (walk_pushes, events.encode_push([PushMessage(1, GUID, b"first"), PushMessage(2, GUID, b"second", options=AREA)]), 32)])
 @pytest.mark.parametrize(("at", "value", "code", "why"), [
     (3, 0, BAD_SIZES, "longer than the message"), (3, 99, BAD_SIZES, "longer than its event"),
     (7, 6, BAD_SIZES, "header of 6 words"), (6, 9, BAD_SIZES, "longer than the message"),
@@ -78,8 +79,8 @@ def test_a_bad_message_ends_the_walk_behind_the_good_ones(walk: Walk, event: byt
 
 
 @pytest.mark.parametrize(("walk", "event", "least"), [
-    (walk_puts, events.encode_put([Put(1, GUID, b"first")]), 36),
-    (walk_pushes, events.encode_push([Push(1, GUID, b"first")]), 28)])
+    (walk_puts, events.encode_put([PutMessage(1, GUID, b"first")]), 36),
+    (walk_pushes, events.encode_push([PushMessage(1, GUID, b"first")]), 28)])
 def test_a_message_cut_short_is_told(walk: Walk, event: bytes, least: int) -> None:
     for length in range(9, len(event)):
         found, error = walked(walk, event[:length])
@@ -88,11 +89,11 @@ def test_a_message_cut_short_is_told(walk: Walk, event: bytes, least: int) -> No
 
 
 def test_data_in_spite_of_an_implicit_payload_is_told() -> None:
-    event = events.encode_push([Push(1, GUID, b"data", IMPLICIT_PAYLOAD)])
+    event = events.encode_push([PushMessage(1, GUID, b"data", IMPLICIT_PAYLOAD)])
     _, error = walked(walk_pushes, event)
     assert error is not None and (error.code, error.reason) == (BAD_CONTENT, "data in spite of IMPLICIT_PAYLOAD")
 
 
 def test_a_put_without_data_is_told() -> None:
-    _, error = walked(walk_puts, events.encode_put([Put(1, GUID, b"")]))
+    _, error = walked(walk_puts, events.encode_put([PutMessage(1, GUID, b"")]))
     assert error is not None and (error.code, error.reason) == (BAD_CONTENT, "no application data")
