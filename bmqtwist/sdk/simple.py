@@ -6,17 +6,23 @@
             with message:                   # confirmed unless the block raises
                 print(message.payload)
 
-While no call is made heartbeats go unanswered: a program that works on messages for long calls `session.step()` now
+A session that is left running is stopped when it is collected or the program ends, with a warning: what was posted is
+delivered. While no call is made heartbeats go unanswered: a program that works on messages for long calls `session.step()` now
 and then, or sets the broker's patience accordingly. Callbacks are called from within calls, and may make any.
 One thread at a time may use a session.
 """
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import os
 import ssl
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
@@ -190,12 +196,29 @@ class Session(BaseSession):
         self._calling = False
         self._health: deque[bool] = deque()  # what the monitor has said, from whichever thread
         self._listen(health, self._hear)
+        self._process = os.getpid()
+        self._exit_handler = partial(_stop_at_exit, weakref.ref(self))
         try:
             self.run(self._start())
         except BaseException:
             self.running = False
             self._transport.dispose()
             raise
+        atexit.register(self._exit_handler)
+
+    def __del__(self) -> None:
+        if getattr(self, "running", False):
+            self._stop_forgotten()
+
+    def _stop_forgotten(self) -> None:
+        """Nobody has stopped this session, and nobody will. A child process leaves that to its parent."""
+        if os.getpid() != self._process:
+            return
+        warnings.warn(f"{self!r} was not stopped: use it with `with`, or call `stop`", UserWarning, stacklevel=3)
+        try:
+            self.stop()
+        except SdkError as error:
+            warnings.warn(f"{self!r} has lost posts: {error}", UserWarning, stacklevel=3)
 
     # -- the application --------------------------------------------------------------------------------------------
 
@@ -225,6 +248,7 @@ class Session(BaseSession):
         """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this."""
         if self.running:
             self.running = False
+            atexit.unregister(self._exit_handler)
             try:
                 self._work(self._stop(drain))
             finally:
@@ -366,3 +390,9 @@ class Session(BaseSession):
         """Write, and read what is there."""
         self._transport.perform()
         self._transport.step(0.0)
+
+
+def _stop_at_exit(reference: weakref.ref[Session]) -> None:
+    session = reference()
+    if session is not None and session.running:
+        session._stop_forgotten()
