@@ -23,6 +23,7 @@ from typing import Any, Generic, Unpack, cast, overload
 from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options, tls_context
+from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
@@ -77,7 +78,7 @@ class _Channel(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """From the loop: the connection is gone."""
-        self.session.lost(self, str(exc or "closed by the broker"))
+        self.session.lost(self, reason_of(exc) if exc is not None else "closed by the broker")
 
     def up(self) -> bool:
         """Does it stand?"""

@@ -7,9 +7,9 @@
                 print(message.payload)
 
 A session that is left running is stopped when it is collected or the program ends, with a warning: what was posted is
-delivered. While no call is made heartbeats go unanswered: a program that works on messages for long calls `session.step()` now
-and then, or sets the broker's patience accordingly. Callbacks are called from within calls, and may make any.
-One thread at a time may use a session.
+delivered. While no call is made heartbeats go unanswered: a program that works on messages for long calls
+`session.step()` now and then, or sets the broker's patience accordingly. Callbacks are called from within calls, and may
+make any. One thread at a time may use a session.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from zope.interface import classImplements  # type: ignore[import-untyped]
 from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options
+from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
@@ -88,7 +89,7 @@ class _Channel(Protocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         """From the reactor: the connection is gone."""
         self.connected = 0
-        self.session.lost(self, reason.getErrorMessage() if reason is not None else "")
+        self.session.lost(self, reason_of(reason.value) if reason is not None and reason.value is not None else "")
 
     def pauseProducing(self) -> None:
         """From the transport: it has enough."""

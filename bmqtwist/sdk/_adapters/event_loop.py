@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, Self, cast
 from bmqtwist.sdk._adapters.base_queue import BaseQueue
 from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
 from bmqtwist.sdk._adapters.identity import make_core
+from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk._core.effects import Close, Connect
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.codecs import ValueT
@@ -137,7 +138,7 @@ class LoopSession(BaseSession):
         try:
             await self.dial(effect.address, channel)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is no connection
-            reason = str(error) or type(error).__name__
+            reason = reason_of(error)
         except BaseException:
             channel.abort()
             raise

@@ -29,6 +29,7 @@ class Connect:
 
     attempt: int
     address: Address
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)

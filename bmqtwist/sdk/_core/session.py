@@ -124,11 +124,6 @@ class SessionCore:
         return self._state.online
 
     @property
-    def starting(self) -> bool:
-        """Is the first connection being tried for, for a limited time?"""
-        return "start" in self._deadlines
-
-    @property
     def attempt(self) -> int:
         """The number of the attempt to connect; what an adapter does for an earlier one is void."""
         return self._connection.attempt
