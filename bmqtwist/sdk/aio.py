@@ -27,7 +27,7 @@ from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
+from bmqtwist.sdk.options import Address, QueueMembers, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.results import Ack
 from bmqtwist.wire.properties import PropertyType
 
@@ -132,13 +132,30 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
             return self.get_nowait()
         return cast(Message[ValueT], await self._get())
 
-    async def configure(self, options: QueueOptions, timeout_s: float | None = None) -> None:
-        """Change how the queue is read: these options replace the former ones as a whole.
+    async def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
+                        **changes: Unpack[QueueMembers]) -> None:
+        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
 
         `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
         ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
         """
-        await self._configure(options, timeout_s)
+        await self._configure(options, timeout_s, changes)
+
+    async def pause(self, timeout_s: float | None = None) -> None:
+        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
+        await self._pause(True, timeout_s)
+
+    async def resume(self, timeout_s: float | None = None) -> None:
+        """Have deliveries again, after a `pause` or a `drain`."""
+        await self._resume(timeout_s)
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Before a graceful end: no more deliveries, iterations end, and this returns when every message the application
+        has is confirmed or given back. What it has not taken goes to others when the queue is closed.
+
+        SdkError TIMEOUT after `timeout_s` seconds. Not to be waited for by whoever has a message of this queue.
+        """
+        await self._drain(timeout_s)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.

@@ -110,6 +110,16 @@ class QueueOptions:
                                                           self.consumer_priority),)
 
 
+class QueueMembers(TypedDict, total=False):
+    """The members of QueueOptions, as `Queue.configure` takes them by name."""
+
+    max_unconfirmed_messages: int
+    max_unconfirmed_bytes: int
+    consumer_priority: int
+    suspends_on_bad_host_health: bool
+    subscriptions: Sequence[Subscription]
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """Everything about a session but its callbacks. `_s` seconds, `_bytes` bytes."""

@@ -232,21 +232,24 @@ class _Replies:
             try:
                 message = await queue._get()
             except SdkError:
-                if queue.ended and queue.error is None:
+                if queue._over:
                     return
                 raise
             assert message is not None
-            answer = handler(message)
-            if inspect.isawaitable(answer):
-                answer = await answer
+            try:
+                answer = handler(message)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            except BaseException:
+                message.give_back()
+                raise
             try:
                 await self._answer(message, answer, None)
             except BmqError as error:  # whoever asked is gone, or has never been: the next one is not
                 if queue.ended:
                     return
                 LOG.warning("no reply to %r: %s", message, error)
-            with contextlib.suppress(SdkError):  # no connection: it comes again
-                message.confirm()
+            message._end_block(True)
 
 
 class Responder(_Replies):

@@ -35,7 +35,7 @@ from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import QueueOptions, SessionMembers, SessionOptions
+from bmqtwist.sdk.options import QueueMembers, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.pump import PumpFactory, SocketPump
 from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
@@ -130,7 +130,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         try:
             return session.run(self._get(end))
         except SdkError:
-            if self.ended and self.error is None:
+            if self._over:
                 return None
             raise
 
@@ -145,13 +145,30 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         while (message := self.get()) is not None:
             yield message
 
-    def configure(self, options: QueueOptions, timeout_s: float | None = None) -> None:
-        """Change how the queue is read: these options replace the former ones as a whole.
+    def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
+                  **changes: Unpack[QueueMembers]) -> None:
+        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
 
         `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
         ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
         """
-        self.session.run(self._configure(options, timeout_s))
+        self.session.run(self._configure(options, timeout_s, changes))
+
+    def pause(self, timeout_s: float | None = None) -> None:
+        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
+        self.session.run(self._pause(True, timeout_s))
+
+    def resume(self, timeout_s: float | None = None) -> None:
+        """Have deliveries again, after a `pause` or a `drain`."""
+        self.session.run(self._resume(timeout_s))
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Before a graceful end: no more deliveries, iterations end, and this returns when every message the application
+        has is confirmed or given back. What it has not taken goes to others when the queue is closed.
+
+        SdkError TIMEOUT after `timeout_s` seconds. Not to be waited for by whoever has a message of this queue.
+        """
+        self.session.run(self._drain(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
         """Close it; what was posted without waiting is flushed first.

@@ -35,7 +35,7 @@ from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
+from bmqtwist.sdk.options import Address, QueueMembers, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.results import Ack, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
@@ -163,7 +163,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
         super().__init__(session, uri, codec, on_message)
         self.session: Session = session
         self._producer: Any = None
-        self._streaming = self._paused = False
+        self._streaming = self._producer_paused = False
 
     # -- posting ----------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
         """A push producer is paused while there is no room; a pull producer is asked whenever there is."""
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
-        self._producer, self._streaming, self._paused = producer, streaming, False
+        self._producer, self._streaming, self._producer_paused = producer, streaming, False
         if not streaming:
             producer.resumeProducing()
 
@@ -224,20 +224,20 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
         if session.core.has_room(len(data)):
             if not self._streaming:
                 session.call_soon(self._pull)
-        elif not self._paused:
-            self._paused = True
+        elif not self._producer_paused:
+            self._producer_paused = True
             if self._streaming:
                 self._producer.pauseProducing()
-            session.run_aside(self._resume(len(data)))
+            session.run_aside(self._resume_producer(len(data)))
 
     def _pull(self) -> None:
         if self._producer is not None:
             self._producer.resumeProducing()
 
-    async def _resume(self, size: int) -> None:
+    async def _resume_producer(self, size: int) -> None:
         await self.session.breathe()  # not from within the producer's own call
         await self.session._room(None, size)
-        self._paused = False
+        self._producer_paused = False
         self._pull()
 
     # -- consuming --------------------------------------------------------------------------------------------------
@@ -250,13 +250,30 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def configure(self, options: QueueOptions, timeout_s: float | None = None) -> Deferred[None]:
-        """Change how the queue is read: these options replace the former ones as a whole.
+    def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
+                  **changes: Unpack[QueueMembers]) -> Deferred[None]:
+        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
 
         `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
         ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
         """
-        return Deferred.fromCoroutine(self._configure(options, timeout_s))
+        return Deferred.fromCoroutine(self._configure(options, timeout_s, changes))
+
+    def pause(self, timeout_s: float | None = None) -> Deferred[None]:
+        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
+        return Deferred.fromCoroutine(self._pause(True, timeout_s))
+
+    def resume(self, timeout_s: float | None = None) -> Deferred[None]:
+        """Have deliveries again, after a `pause` or a `drain`."""
+        return Deferred.fromCoroutine(self._resume(timeout_s))
+
+    def drain(self, timeout_s: float | None = None) -> Deferred[None]:
+        """Before a graceful end: no more deliveries, iterations end, and this fires when every message that the application
+        has is confirmed or given back. What it has not taken goes to others when the queue is closed.
+
+        SdkError TIMEOUT after `timeout_s` seconds. Not to be waited for by whoever has a message of this queue.
+        """
+        return Deferred.fromCoroutine(self._drain(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> Deferred[None]:
         """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.

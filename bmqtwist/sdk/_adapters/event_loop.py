@@ -220,7 +220,7 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
         try:
             return cast(Message[ValueT], await self._get())
         except SdkError:
-            if self.ended and self.error is None:
+            if self._over:
                 raise StopAsyncIteration from None
             raise
 

@@ -27,9 +27,9 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError):
         if error.strerror:
             return str(error.strerror).lower()
-        said: set[str] = {text.strip().lower() for _, text in _NUMBER.findall(str(error))}  # several attempts, by asyncio
-        if len(said) == 1:
-            return said.pop().replace("connect call failed", "connection refused")
+        causes = {str(text).strip().lower() for _, text in _NUMBER.findall(str(error))}  # several attempts, by asyncio
+        if len(causes) == 1:
+            return causes.pop().replace("connect call failed", "connection refused")
     return str(error) or type(error).__name__
 
 
