@@ -31,7 +31,7 @@ from bmqtwist.sdk._adapters.event_loop import LoopSession
 from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
 from bmqtwist.sdk.simple import Session as BlockingSession
 
 __all__ = ["BlockingRequester", "BlockingResponder", "REPLY_TO", "REQUEST_ID", "Requester", "Responder"]
@@ -74,7 +74,7 @@ class _Requests(Generic[ValueT]):
 
         def on_ack(ack: Ack) -> None:
             if not ack.ok:
-                session.fire(promise, SdkError(ack.status, "the request was not accepted"))
+                session.fire(promise, PostRefused(ack))
         self._waiting[number] = promise
         timer = session.call_at(end, lambda: session.fire(promise, None))
         try:
@@ -219,13 +219,11 @@ class _Replies:
         self._busy[uri] += 1
         try:
             queue = await self._writer(uri)
-            ack = await queue._post(payload, {**(properties or {}), REQUEST_ID: number}, None, None, None)
+            await queue._post(payload, {**(properties or {}), REQUEST_ID: number}, None, None, None)
         finally:
             self._busy[uri] -= 1
             if not self._busy[uri]:
                 del self._busy[uri]
-        if not ack.ok:
-            raise SdkError(ack.status, "the reply was not accepted")
 
     async def _serve(self, queue: BaseQueue[Any], handler: Callable[[Message[Any]], Any]) -> None:
         while True:

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from bmqtwist.sdk._adapters.base_queue import BaseQueue
 from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
@@ -37,7 +37,7 @@ from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueMembers, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.pump import PumpFactory, SocketPump
-from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = ["Queue", "Session"]
@@ -84,7 +84,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
     def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
              types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
              compress: bool | None = None) -> Ack:
-        """Post and wait for the acknowledgement, whose status says what became of it.
+        """Post and wait for the acknowledgement; PostRefused, with its status, if the broker has not accepted the message.
 
         Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
         `types` have the one of their value: bool, int (INT64), str, bytes.
@@ -110,12 +110,23 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
             session.step()
         return guid
 
-    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]]) -> list[Ack]:
+    @overload
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: Literal[False] = False) -> list[Ack]: ...
+
+    @overload
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: Literal[True]) -> list[Ack | PostRefused]: ...
+
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: bool = False) -> Any:
         """Post payloads, or pairs of payload and properties; their acknowledgements in the same order.
 
-        If one of them cannot be posted the error is raised at once, and the next `flush` waits for those before it.
+        PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in the list as
+        PostRefused. If one of them cannot be posted the error is raised at once, and the next `flush` waits for those
+        before it.
         """
-        return self.session.run(self._post_many(payloads))
+        return self.session.run(self._post_many(payloads, return_exceptions))
 
     def flush(self) -> None:
         """Wait until everything posted without waiting is acknowledged; PostsFailed if some of it is refused."""
@@ -262,7 +273,10 @@ class Session(BaseSession):
         return self.run(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     def stop(self, drain: bool = True) -> None:
-        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this."""
+        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this.
+
+        With `drain` PostsFailed, when that is done, if posts failed and nobody was told: by a callback or by a `flush`.
+        """
         if self.running:
             self.running = False
             atexit.unregister(self._exit_handler)

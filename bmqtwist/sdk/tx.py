@@ -16,7 +16,7 @@ cancelled: no message is lost by that, and nothing stays open.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, Unpack, cast, overload
+from typing import Any, Generic, Literal, Unpack, cast, overload
 from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
@@ -28,6 +28,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements  # type: ignore[import-untyped]
 
+from bmqtwist.sdk._adapters.base_queue import accepted
 from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options
@@ -36,7 +37,7 @@ from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueMembers, QueueOptions, SessionMembers, SessionOptions
-from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = ["Endpoint", "MakeEndpoint", "Queue", "Session"]
@@ -170,7 +171,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
     def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
              types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
              compress: bool | None = None) -> Deferred[Ack]:
-        """Post; fires with the acknowledgement, whose status says what became of it.
+        """Post; fires with the acknowledgement, or fails with PostRefused if the broker has not accepted the message.
 
         Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
         `types` have the one of their value: bool, int (INT64), str, bytes. Cancelled, it may have been posted all the same.
@@ -187,14 +188,25 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
                 return Deferred.fromCoroutine(self._post(payload, properties, types, correlation, compress))
         except Exception:  # noqa: BLE001 - whatever was wrong with the payload, the caller hears of it in one place
             return fail()
-        return promise
+        return promise.addCallback(accepted)
 
-    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]]) -> Deferred[list[Ack]]:
+    @overload
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: Literal[False] = False) -> Deferred[list[Ack]]: ...
+
+    @overload
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: Literal[True]) -> Deferred[list[Ack | PostRefused]]: ...
+
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: bool = False) -> Any:
         """Post payloads, or pairs of payload and properties; fires with their acknowledgements in the same order.
 
-        If one of them cannot be posted it fails at once, and the next `flush` waits for those before it.
+        Fails with PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in
+        the list as PostRefused. If one of them cannot be posted it fails at once, and the next `flush` waits for those
+        before it.
         """
-        return Deferred.fromCoroutine(self._post_many(payloads))
+        return Deferred.fromCoroutine(self._post_many(payloads, return_exceptions))
 
     def flush(self) -> Deferred[None]:
         """Send at once; fires when everything posted with `post_nowait` so far is answered, with PostsFailed if some
@@ -311,7 +323,10 @@ class Session(LoopSession):
         return Deferred.fromCoroutine(self._start())
 
     def stop(self, drain: bool = True) -> Deferred[None]:
-        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this."""
+        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this.
+
+        With `drain` PostsFailed, when that is done, if posts failed and nobody was told: by a callback or by a `flush`.
+        """
         return Deferred.fromCoroutine(self._stop(drain))
 
     @overload

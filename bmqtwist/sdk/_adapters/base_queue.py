@@ -19,12 +19,19 @@ from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Group
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueMembers, QueueOptions
-from bmqtwist.sdk.results import Ack, PostsFailed, Result, SdkError
+from bmqtwist.sdk.results import Ack, PostRefused, PostsFailed, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
 Properties = Mapping[str, object]
 Types = Mapping[str, PropertyType]
 _POSTS_A_TURN = 256  # of `post_many`: then everybody else has a turn
+
+
+def accepted(ack: Ack) -> Ack:
+    """An acknowledgement, if it is one; PostRefused if the broker has not taken the message into its care."""
+    if not ack.ok:
+        raise PostRefused(ack)
+    return ack
 
 
 class BaseQueue(Generic[ValueT]):
@@ -105,8 +112,7 @@ class BaseQueue(Generic[ValueT]):
             self._put(data, properties, types, more)
         except SdkError as error:
             await self._place(error, data, properties, types, more)
-        ack: Ack = await promise
-        return ack
+        return accepted(await promise)
 
     def _noted(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> dict[str, Any]:
         """What goes with a post that nobody waits for."""
@@ -114,7 +120,7 @@ class BaseQueue(Generic[ValueT]):
             raise LocalError("on_ack is never called with ack=False: leave one of them out")
         return {"ack": ack, "group": self._group, "token": on_ack, "correlation": correlation, "compress": compress}
 
-    async def _post_many(self, payloads: Iterable[Any]) -> list[Ack]:
+    async def _post_many(self, payloads: Iterable[Any], return_exceptions: bool) -> list[Any]:
         session = self._session
         group = Group(keep_acks=True)
         more: dict[str, Any] = {"group": group}
@@ -136,8 +142,10 @@ class BaseQueue(Generic[ValueT]):
                 self._seal(group)
             self._sealed.append(group)
             raise
+        if group.failures and not return_exceptions:
+            raise PostsFailed(group.failures, group.failed)
         acks = group.acks or {}
-        return [acks[guid] for guid in guids]
+        return [ack if (ack := acks[guid]).ok else PostRefused(ack) for guid in guids]
 
     def _seal(self, group: Group) -> None:
         group.token = self._on_settled
@@ -163,6 +171,7 @@ class BaseQueue(Generic[ValueT]):
         for group in groups:
             if group in self._sealed:  # no other flush has reported it
                 self._sealed.remove(group)
+                group.reported = True
                 failures += group.failures
                 failed += group.failed
         if failures:
@@ -250,6 +259,7 @@ class BaseQueue(Generic[ValueT]):
         if not self.ended:
             self.ended, self.error = True, error
             self._session.open_queues.discard(self)
+            self._session.leave_to_report([self._group, *self._sealed])
             self._empty_inbox()
             self._session.fire_all(self._finishing)
 

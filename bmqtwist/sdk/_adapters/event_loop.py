@@ -5,6 +5,7 @@ Each kind says how to open a channel (`dial`), how to be called later, and what 
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -16,6 +17,7 @@ from bmqtwist.sdk._adapters.identity import make_core
 from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk._core.effects import Close, Connect
 from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk._core.states import State
 from bmqtwist.sdk.codecs import ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
@@ -84,6 +86,14 @@ class LoopSession(BaseSession):
     @abstractmethod
     async def dial(self, address: Address, channel: Any) -> None:
         """Connect a channel; any Exception is a failed attempt."""
+
+    def __del__(self) -> None:
+        core = getattr(self, "core", None)
+        if core is not None and core.state not in (State.IDLE, State.STOPPED):
+            lost = len(core.unacked.kept)
+            warnings.warn(f"{self!r} was not stopped: use it with `async with`, or call `stop`"
+                          + (f"; {lost} posts are not acknowledged" if lost else ""),
+                          UserWarning if lost else ResourceWarning, stacklevel=2)
 
     # -- turns ------------------------------------------------------------------------------------------------------
 
