@@ -15,11 +15,11 @@ from bmqtwist.sdk.codecs import BytesCodec, Codec, JsonCodec, MsgspecCodec, Pyda
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, Credential, QueueOptions, SessionOptions, Subscription, parse_brokers
-from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, SessionEvent
+from bmqtwist.sdk.results import Ack, EventKind, PostRefused, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = [
     "Ack", "Address", "BytesCodec", "Codec", "Credential", "EventKind", "HealthMonitor", "JsonCodec", "Message",
-    "MsgspecCodec", "PostsFailed", "PropertyType", "PydanticCodec", "QueueOptions", "Result",
+    "MsgspecCodec", "PostRefused", "PostsFailed", "PropertyType", "PydanticCodec", "QueueOptions", "Result",
     "SdkError", "SessionEvent", "SessionOptions", "Subscription", "parse_brokers",
 ]

@@ -163,7 +163,7 @@ def test_a_session_that_does_not_start_says_why() -> None:
     bench.refuse["clientIdentity"] = Category.E_REFUSED
     bench.start()
     assert texts(bench, logging.WARNING) == ["tcp://a:1 refuses this session: REFUSED go away",
-                                             "the session did not start: go away"]
+                                             "the session did not start: tcp://a:1: go away"]
 
 
 def test_the_log_is_silent_until_it_is_configured(caplog: pytest.LogCaptureFixture,

@@ -19,6 +19,7 @@ from bmqtwist.sdk import (
     EventKind,
     HealthMonitor,
     Message,
+    PostRefused,
     PostsFailed,
     QueueOptions,
     Result,
@@ -247,7 +248,9 @@ def test_on_nack_hears_of_refused_posts_that_nobody_waits_for(front: Front) -> N
         session = await front.start(on_nack=nacks.append)
         queue = await w(session.open(URI, write=True))
         front.broker.faults.refuse("post", status=Result.LIMIT_MESSAGES)
-        assert (await w(queue.post(b"told"))).status is Result.LIMIT_MESSAGES
+        with pytest.raises(PostRefused) as refused:
+            await w(queue.post(b"told"))
+        assert refused.value.status is Result.LIMIT_MESSAGES
         told: list[Ack] = []
         queue.post_nowait(b"told, too", on_ack=told.append)
         guid = queue.post_nowait(b"nobody waits", correlation="mine")
