@@ -139,3 +139,12 @@ def test_broadcast_chooses_the_first_matching_subscription_of_every_handle() -> 
     router = Router([first, second, other, deaf])
     assert router.eligible({"x": 9}) == [first, other]
     assert router.eligible({"x": 1}) == [first]
+
+
+def test_a_client_whose_window_is_closed_counts_as_full() -> None:
+    a, b = subscription("x == 1"), subscription("x == 2")
+    router = Router([a, b])
+    a.full = True
+    assert choices(router, {"x": 1}) == [ASIDE], "somebody has room"
+    b.window.close()
+    assert choices(router, {"x": 1}, {"x": 2}) == [STOP, STOP] and not router.has_room()
