@@ -16,6 +16,7 @@ OUT_EVENT_BYTES_MAX = 1 << 20  # a batch of PUSH or ACK messages is cut into eve
 TURN_PUSH_BYTES_MAX = 4 << 20  # delivered to one client in one turn; the rest waits for the next
 LAGGING_BYTES = 16 << 20  # output a client has not taken; beyond it nothing more is delivered to it
 PEER_OUTPUT_BYTES_MAX = 256 << 20  # output another broker has not taken; beyond it the connection is closed
+EARLY_PUT_BYTES_MAX = 4 << 20  # of PUTs of one session for queues whose open is not answered yet
 PENDING_REQUESTS_MAX = 1 << 14  # unanswered opens, configures and closes of one session; about 1 kB each
 CLOSED_IDS_MAX = 1 << 16  # closed queue ids a session remembers, oldest forgotten
 EXPRESSION_CHARS_MAX = 128

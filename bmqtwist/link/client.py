@@ -9,7 +9,7 @@ from functools import partial
 
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
-from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.pending import Pending
 from bmqtwist.link.session import Session, SessionKind
@@ -38,7 +38,7 @@ class ClientSession(SessionKind):
     """An application: its handles, its requests, its deliveries."""
 
     __slots__ = ("description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
-                 "v2_properties", "makes_guids", "window", "_unacked")
+                 "v2_properties", "makes_guids", "window", "early_put_bytes", "_late", "_unacked")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
@@ -51,6 +51,8 @@ class ClientSession(SessionKind):
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.features.get("MPS", ())
         self.makes_guids = session.makes_guids
         self.window = DeliveryWindow()
+        self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
+        self._late = False  # they are taken now
         self._unacked: set[bytes] = set()
 
     # -- the life of the session ------------------------------------------------------------------------------------
@@ -216,6 +218,13 @@ class ClientSession(SessionKind):
             correlation_id = 0
             handle = handles.get(q_id)
             if handle is None or not handle.flags & FLAG_WRITE:
+                if self.pending.count and not self._late and self.pending.in_line(q_id):
+                    message = buffer[stop - ((first & 0x0FFFFFFF) << 2):stop]
+                    if not requests.put_early(self, q_id, message):
+                        self.session.close("#CLIENT_IMPROPER_BEHAVIOR %s: too many PUTs before their open was answered "
+                                           "(limit: %d bytes)", self.description, EARLY_PUT_BYTES_MAX)
+                        return
+                    continue
                 self._refuse_put(handle, q_id, guid, size)
                 continue
             if self.makes_guids:
@@ -257,6 +266,14 @@ class ClientSession(SessionKind):
                 raise
             if refused:
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
+
+    def post_late(self, message: bytes) -> None:
+        """A PUT message that had to wait until the open of its queue was answered."""
+        self._late = True
+        try:
+            self.on_puts(message, 0, 0, len(message))
+        finally:
+            self._late = False
 
     def _refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
         self.context.invalid_put(size, False)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
-from bmqtwist.limits import PENDING_REQUESTS_MAX
-from bmqtwist.link.pending import Progress, Request
+from bmqtwist.limits import EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX
+from bmqtwist.link.pending import EARLY_PUT, Progress, Request
 from bmqtwist.link.states import State
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, check_open, open_queue
@@ -89,6 +89,9 @@ def expire(client: ClientSession, request: Request) -> None:
 
 def refuse(client: ClientSession, request: Request, refused: Refused) -> None:
     """Answer a request with the reason why not."""
+    if request.choice == EARLY_PUT:  # its open took too long: it finds no queue now
+        _put(client, request)
+        return
     tag = _QUEUE_REQUESTS[request.choice][1]
     client.context.report.warn(f"{tag} {client.description}: {refused.category.name} {refused.code} {refused.message}")
     _answer(client, request, "status", Status(refused.category, refused.code, refused.message))
@@ -96,6 +99,21 @@ def refuse(client: ClientSession, request: Request, refused: Refused) -> None:
 
 def _answer(client: ClientSession, request: Request, choice: str, value: object) -> None:
     client.session.answer(request.r_id, choice, value)
+    client.pending.over(request, client.context.now)
+
+
+def put_early(client: ClientSession, q_id: int, message: bytes) -> bool:
+    """Keep a PUT message until the open of its queue id is answered; False = there is no room for it."""
+    client.early_put_bytes += len(message)
+    if client.pending.full or client.early_put_bytes > EARLY_PUT_BYTES_MAX:
+        return False
+    client.pending.add(Request(0, EARLY_PUT, message, q_id, client.session.now))
+    return True
+
+
+def _put(client: ClientSession, request: Request) -> None:
+    client.early_put_bytes -= len(request.value)
+    client.post_late(request.value)
     client.pending.over(request, client.context.now)
 
 
@@ -221,6 +239,7 @@ def _closed(client: ClientSession, request: Request, handle: Handle, gone: bool 
 
 
 _QUEUE_REQUESTS: dict[str, tuple[Callable[[ClientSession, Request], None], str]] = {  # action, tag of a failure
+    EARLY_PUT: (_put, ""),
     "openQueue": (_open, "#CLIENT_OPENQUEUE_FAILURE"),
     "configureStream": (_configure_stream, "#CLIENT_CONFIGUREQUEUE_FAILURE"),
     "configureQueueStream": (_configure_queue_stream, "#CLIENT_CONFIGUREQUEUE_FAILURE"),

@@ -271,10 +271,10 @@ class RootQueue(Queue):
 
     def finish(self, app: App, message: Message, wall: int, reason: int = _CONFIRMED) -> None:
         """A consumer has confirmed a message, or may not have it any more."""
+        if not message.pending & app.bit:
+            return
         if message.pending == app.bit:
             self.remove(message, _DONE, wall)
-        elif not message.pending & app.bit:
-            return
         elif message.live_key < 0:
             message.pending &= ~app.bit
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from kit import codec
 from kit.client import Client, Queue
 from kit.memory import MemoryWorld
 
+from bmqtwist.errors import AckStatus
 from bmqtwist.link import client as client_session
+from bmqtwist.link import requests
 from bmqtwist.link.session import Session
 from bmqtwist.queue import window
 
@@ -214,3 +217,52 @@ def test_one_turn_delivers_a_bounded_number_of_bytes_whatever_the_credit(memory:
     memory.advance(0.01)
     assert [push.payload for push in memory.pushes(consumer)] == sent
     assert len(writes) == 4 and max(writes) < 3 * 1100
+
+
+def open_and_post(memory: MemoryWorld, uri: str, *payloads: bytes) -> tuple[Client, list[bytes]]:
+    """An open that is not answered yet, and PUTs right behind it; the client and the GUIDs."""
+    client = memory.client("hasty")
+    client.send_request({"openQueue": {"handleParameters": client.handle_parameters(uri, 0, read=0, write=1)}})
+    guids = [client.new_guid() for _ in payloads]
+    for guid, payload in zip(guids, payloads, strict=True):
+        client.send(codec.put_frame([codec.put_message(0, guid, payload)]))
+    return client, guids
+
+
+def test_puts_that_come_before_their_open_is_answered_wait_for_it(memory: MemoryWorld) -> None:
+    """As if the answer had been there at once: acknowledged behind it, in order."""
+    memory.domain("d")
+    with memory.storage_stalled():
+        client, guids = open_and_post(memory, "bmq://d/new", b"1", b"2")
+        memory.run()
+        assert not client.inbox, "nothing is answered while the metadata are not safe"
+    memory.settle()
+    kinds = [event.kind for event in client.inbox]
+    assert kinds.index("control") < kinds.index("ack")
+    assert [event.ack.guid for event in client.inbox if event.kind == "ack"] == guids
+    assert memory.got(memory.consumer("bmq://d/new")) == [b"1", b"2"]
+
+
+def test_puts_before_the_answer_are_bounded(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "EARLY_PUT_BYTES_MAX", 1000)
+    memory.domain("d")
+    with memory.storage_stalled():
+        client, _ = open_and_post(memory, "bmq://d/new", b"x" * 800, b"x" * 800)
+        memory.run()
+    memory.run()
+    client.wait_closed()
+    assert memory.logged("#CLIENT_IMPROPER_BEHAVIOR", "before their open was answered")
+
+
+def test_puts_behind_an_open_that_is_refused_find_no_queue(memory: MemoryWorld) -> None:
+    memory.domain("d")
+    with memory.storage_stalled():
+        client, guids = open_and_post(memory, "bmq://d/new", b"1")
+        memory.run()
+        memory.disk.fail = lambda operation, path: errno.EIO if path.endswith(("_csl", ".new")) else None
+    memory.run()
+    memory.disk.fail = lambda operation, path: None
+    answer = client.wait(lambda event: event.kind == "control", "the answer")
+    assert "status" in answer.control
+    refused = client.wait(lambda event: event.kind == "ack", "the NACK").ack
+    assert (refused.guid, refused.status) == (guids[0], AckStatus.UNKNOWN)
