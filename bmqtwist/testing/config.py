@@ -12,7 +12,7 @@ from typing import Any
 from bmqtwist.config.broker import BrokerConfig, Clusters, Configuration
 from bmqtwist.config.compose import NO_OVERRIDES, compose
 from bmqtwist.config.declare import Finding, declarations, decode_text
-from bmqtwist.config.domain import Domain
+from bmqtwist.config.domain import DomainConfig
 from bmqtwist.config.provider import DomainFile
 from bmqtwist.errors import LocalError
 
@@ -170,7 +170,7 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
     for what, value, known in (("mode", mode, _MODES), ("consistency", consistency, _CONSISTENCIES)):
         if value not in known:
             raise LocalError(f"domain {name}: {what} is one of {', '.join(known)}, not {value!r}")
-    members = [each.name for each in declarations(Domain)]
+    members = [each.name for each in declarations(DomainConfig)]
     for wrong in sorted(parameters.keys() - set(members)):
         close = get_close_matches(wrong, ["in_memory", "max_messages", "max_bytes", *members], 1)
         raise LocalError(f"domain {name}: there is no {wrong!r}" + (f", did you mean {close[0]!r}?" if close else ""))
