@@ -22,9 +22,9 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.fast import CONFIRM_MESSAGE, PUT_HEADER
+from bmqtwist.wire.fast import ACK_REQUESTED, CONFIRM_MESSAGE, MESSAGE_PROPERTIES
+from bmqtwist.wire.walk import MessageError, walk_puts
 
-_PUT_BYTES_MIN = 32  # a header without the schema word is accepted
 _FAILED_ACK_LOG_S = 5.0
 
 ANSWERS = {
@@ -186,41 +186,24 @@ class ClientSession(SessionKind):
     # -- PUT --------------------------------------------------------------------------------------------------------
 
     def on_puts(self, buffer: bytes, specific: int, position: int, end: int) -> None:
-        """Walk the messages of a PUT event."""
-        unpack, handles, unacked = PUT_HEADER.unpack_from, self.handles, self._unacked
+        """Take the messages of a PUT event, up to the first that makes no sense."""
+        try:
+            self._take_puts(buffer, position, end)
+        except MessageError as error:
+            self._corrupted("Put", error.code)
+
+    def _take_puts(self, buffer: bytes, start: int, end: int) -> None:
+        handles, unacked = self.handles, self._unacked
         now, wall, stats = self.session.now, self.session.wall, self.stats
-        if position >= end:
-            self._corrupted("Put", -1)
-        while position < end:
-            if end - position < PUT_HEADER.size:
-                self._corrupted("Put", -2)
-                return
-            first, second, q_id, guid, crc, schema_id, _ = unpack(buffer, position)
-            header = (second & 31) << 2
-            option_bytes = second >> 8 << 2
-            compression = second >> 5 & 7
-            start = position + header + option_bytes
-            stop = position + ((first & 0x0FFFFFFF) << 2)
-            if stop > end or start >= stop or header < _PUT_BYTES_MIN:
-                self._corrupted("Put", -3)
-                return
-            size = stop - start - buffer[stop - 1]
-            has_properties = bool(first & 0x20000000)
-            if header < PUT_HEADER.size:
-                schema_id = 0
-            if size <= 0 or not 1 <= buffer[stop - 1] <= 4 or compression > 1 or schema_id and not has_properties:
-                self._corrupted("Put", -4)
-                return
-            payload = buffer[start:start + size]
-            options = buffer[position + header:start] if option_bytes else b""
-            position = stop
-            wants_ack = bool(first & 0x10000000)
+        for q_id, guid, payload, flags, crc, compression, schema_id, options, _, stop in walk_puts(buffer, start, end):
+            wants_ack = bool(flags & ACK_REQUESTED)
+            size = len(payload)
+            begin, start = start, stop
             correlation_id = 0
             handle = handles.get(q_id)
             if handle is None or not handle.flags & FLAG_WRITE:
                 if self.pending.count and not self._late and self.pending.in_line(q_id):
-                    message = buffer[stop - ((first & 0x0FFFFFFF) << 2):stop]
-                    if not requests.put_early(self, q_id, message):
+                    if not requests.put_early(self, q_id, buffer[begin:stop]):
                         self.session.close("#CLIENT_IMPROPER_BEHAVIOR %s: too many PUTs before their open was answered "
                                            "(limit: %d bytes)", self.description, EARLY_PUT_BYTES_MAX)
                         return
@@ -249,7 +232,7 @@ class ClientSession(SessionKind):
                     wants_ack = False
                 else:
                     unacked.add(guid)
-            if has_properties and compression and not schema_id:
+            if flags & MESSAGE_PROPERTIES and compression and not schema_id:
                 try:
                     payload, crc = application_data.inflated_v1(payload)
                     compression = 0
@@ -257,10 +240,10 @@ class ClientSession(SessionKind):
                     pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
             stats.put_bytes += size
+            message = Message(guid, payload, options, bool(flags & MESSAGE_PROPERTIES), compression, schema_id, crc, now,
+                              wall)
             try:
-                refused = handle.queue.post(Put(handle, Message(guid, payload, options, has_properties, compression,
-                                                                schema_id, crc, now, wall), correlation_id, wants_ack),
-                                            now, wall)
+                refused = handle.queue.post(Put(handle, message, correlation_id, wants_ack), now, wall)
             except Exception:
                 handle.queue.forget_post(guid)
                 raise
