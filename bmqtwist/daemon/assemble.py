@@ -20,10 +20,12 @@ from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.statistics import Statistics
-from bmqtwist.node.broker import Broker, Identity, Performer
+from bmqtwist.node.broker import Broker
 from bmqtwist.node.clock import Clock
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.performer import Performer
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets

@@ -1,7 +1,7 @@
 """What performs: joins one broker to a reactor, its connections, its worker threads and the clock.
 
 From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
-From the broker (`node.broker.Performer`): turn_due, sync, write_metadata, authenticate, write, finish, read, dump.
+From the broker (`node.performer.Performer`): turn_due, sync, write_metadata, authenticate, write, finish, read, dump.
 
 However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
 is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
@@ -162,7 +162,7 @@ class ReactorPerformer:
         """Delay a call."""
         return self.reactor.callLater(seconds, action)
 
-    # -- node.broker.Performer ------------------------------------------------------------------------------------------
+    # -- node.performer.Performer ---------------------------------------------------------------------------------------
 
     def sync(self, partition: Partition, token: int) -> None:
         """Run partition.sync() on a thread."""

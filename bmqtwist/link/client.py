@@ -119,7 +119,9 @@ class ClientSession(SessionKind):
 
     def resume(self) -> None:
         """The next turn: more may be delivered."""
-        self.window.resume(self.handles.values())
+        if self.window.resume():
+            for handle in self.handles.values():
+                handle.resume()
 
     def drained(self) -> None:
         """The client has taken all its output."""

@@ -6,15 +6,13 @@
 
 No exception of a session, queue, partition or timer leaves these calls: node/containment.py deals with it.
 
-Pure: files, clock, threads and sockets are given. `Performer` is what performs the few things that need the world.
+Pure: files, clock, threads and sockets are given. A `Performer` (node/performer.py) does the few things that need the world.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
@@ -31,7 +29,9 @@ from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
 from bmqtwist.node.domain_settings import domain_settings, throttle
+from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.performer import Performer
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
@@ -58,46 +58,6 @@ SESSION_CHECK_PERIOD_S = 1.0
 POISON_ALARM_PERIOD_S = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which process this is: what a negotiation tells, and what makes its GUIDs unique."""
-
-    process_name: str
-    pid: int
-    host_name: str
-    client_id: bytes  # 6 bytes: "BrokerId"
-    started: float  # monotonic
-    started_wall: float  # seconds since the epoch at the same moment
-
-
-class Performer(Protocol):
-    """What the broker cannot do itself."""
-
-    def turn_due(self) -> None:
-        """Call `turn` soon: something happened outside of it."""
-
-    def sync(self, partition: Partition, token: int) -> None:
-        """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
-
-    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
-        """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""
-
-    def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
-
-    def write(self, session: Session, parts: list[bytes]) -> int:
-        """Write to the connection of a session; returns the bytes it has not taken yet."""
-
-    def finish(self, session: Session) -> None:
-        """Close the connection of a session once all is written."""
-
-    def read(self, session: Session, wanted: bool) -> None:
-        """Go on reading from a session, or stop."""
-
-    def dump(self, text: str) -> str:
-        """Keep a text in a file of its own; returns where."""
-
-
 class Broker:
     """One node."""
 
@@ -111,7 +71,7 @@ class Broker:
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
         self.peers: dict[str, PeerContext] = {}  # by the name of the cluster; none = other brokers are turned away
-        self.contain = Containment(self)
+        self.contain = Containment(report, performer, lambda: self.now)
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
@@ -174,7 +134,7 @@ class Broker:
         """Begin the graceful stop; `shutdown.done` tells when it is over."""
         if self.shutdown is None:
             self.serving = False
-            self.shutdown = Shutdown(self, now)
+            self.shutdown = Shutdown(self.clusters, self.contain, self.timers, self.report, now)
             self.turn(now)
 
     def close(self, now: float) -> None:
@@ -262,7 +222,7 @@ class Broker:
         except Exception as error:
             self.contain.session_failed(session, "authentication", error)
 
-    # -- what queues ask (queue.queue.QueueContext) -----------------------------------------------------------------
+    # -- what queues ask (queue.queue.QueueContext, queue.root.RootContext) -----------------------------------------
 
     def wake_at(self, when: float, queue: Queue) -> None:
         """Deliver from the queue again later."""

@@ -19,8 +19,7 @@ from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.queue import QueueContext
-from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.root import RootContext, RootQueue
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
 from bmqtwist.storage.state import HISTORY_SECONDS, StoredQueue
@@ -36,7 +35,7 @@ _LIMIT_REACHED = -205
 class Cluster:
     """A cluster of one."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, context: QueueContext, report: Report,
+    def __init__(self, definition: ClusterDefinition, node_id: int, context: RootContext, report: Report,
                  timer_ns: Callable[[], int]) -> None:
         self.definition, self.node_id, self.report = definition, node_id, report
         self.name = definition.name

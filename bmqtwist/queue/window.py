@@ -7,13 +7,7 @@ when a turn is written and when the connection has caught up; routing asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
 from bmqtwist.limits import LAGGING_BYTES, TURN_PUSH_BYTES_MAX
-
-if TYPE_CHECKING:
-    from bmqtwist.queue.handle import Handle
 
 
 class DeliveryWindow:
@@ -51,13 +45,9 @@ class DeliveryWindow:
         """Nothing waits for the connection any more."""
         self.behind = False
 
-    def resume(self, handles: Iterable[Handle]) -> None:
-        """Open again, unless the connection is behind: what waited for the client's `handles` is delivered."""
+    def resume(self) -> bool:
+        """Open again, unless the connection is behind. True: it was closed until now, see `Handle.resume`."""
         if self.open or self.behind:
-            return
+            return False
         self.open = True
-        for handle in handles:
-            for substream in handle.substreams.values():
-                if substream.subscriptions:
-                    substream.app.recheck_waiting = True
-                    handle.queue.touch()
+        return True

@@ -12,12 +12,9 @@ retransmissions make them, and so does the news of an end: the other side is hal
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmqtwist.testing.simulation import Simulation
-
-if TYPE_CHECKING:
-    from bmqtwist.testing.simulated_node import SimulatedNode
 
 KERNEL_BYTES = 65536  # what a connection takes without anybody reading at the other end
 CONNECT_SECONDS_MAX = 5.0  # until a dial into a cut link is given up
@@ -154,18 +151,34 @@ class ConnectionEnd:
                 action()
 
 
+class Listener(Protocol):
+    """Who can be connected to: a node."""
+
+    name: str
+    address: str
+    up: bool
+
+    @property
+    def listening(self) -> bool:
+        """Does it take connections?"""
+        ...
+
+    def accept(self, end: ConnectionEnd, peer: str) -> None:
+        """Somebody has connected: `end` is this side of it, `peer` where the other side is."""
+
+
 class Network:
     """All connections, and the links between places."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.abrupt = False  # a connection that one end closes ends at once, with what is under way
-        self._nodes: dict[str, SimulatedNode] = {}  # by address
+        self._nodes: dict[str, Listener] = {}  # by address
         self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}  # (from, to) -> what waits for `heal`
         self._slow: dict[tuple[str, str], float] = {}
         self._ports = 40000
 
-    def add(self, node: SimulatedNode) -> None:
+    def add(self, node: Listener) -> None:
         """From a node: it is there, at its address."""
         self._nodes[node.address] = node
 

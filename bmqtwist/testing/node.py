@@ -16,8 +16,10 @@ from bmqtwist.config.provider import DomainSource
 from bmqtwist.daemon.assemble import Node, assemble
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
-from bmqtwist.node.broker import Broker, Identity, Performer
+from bmqtwist.node.broker import Broker
+from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.performer import Performer
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition
@@ -42,7 +44,7 @@ class SessionTransport(Protocol):
 
 
 class ImmediatePerformer:
-    """node.broker.Performer that performs at once, or as soon as the node lets it."""
+    """node.performer.Performer that performs at once, or as soon as the node lets it."""
 
     def __init__(self, node: ImmediateNode) -> None:
         self._node = node

@@ -57,7 +57,7 @@ class SessionReceiver(Receiver):
 
 
 class SimulatedPerformer:
-    """node.broker.Performer of one life of a node."""
+    """node.performer.Performer of one life of a node."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node, self._simulation = node, node.simulation
