@@ -14,8 +14,10 @@ from __future__ import annotations
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.config.load import CLUSTERS_FILE
 from bmqtwist.config.provider import DomainProvider, DomainSource
 from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
 from bmqtwist.monitor import snapshots
@@ -60,8 +62,13 @@ class Node:
     def open(self) -> None:
         """Open and recover all that is stored. Raises StartFailure with everything closed again."""
         try:
+            configuration = self.broker.configuration
+            mine = configuration.clusters.my_clusters
+            shared = shared_places(mine, f"{configuration.directory}/{CLUSTERS_FILE}", self.disk.identify)
+            if shared:
+                raise StartFailure("\n".join(map(str, shared)))
             self.broker.security.start()
-            for definition in self.broker.configuration.clusters.my_clusters:
+            for definition in mine:
                 self._open_cluster(definition)
         except (LocalError, OSError) as error:
             self.close()
@@ -110,7 +117,7 @@ class Node:
         sizes = FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
         sets: list[FileSets] = []
         try:
-            self.disk.names(config.archive_location)
+            self._locks.append(self.disk.lock(config.archive_location))
             for index in range(config.num_partitions):
                 each = FileSets(self.disk, config.location, config.archive_location, index, sizes,
                                 config.max_archived_file_sets, config.preallocate)

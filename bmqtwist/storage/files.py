@@ -122,6 +122,11 @@ class RealDisk:
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
 
+    def identify(self, directory: str) -> tuple[int, int]:
+        """Device and inode: what a directory is behind its names, symbolic links and mounts."""
+        status = os.stat(directory)
+        return status.st_dev, status.st_ino
+
     def lock(self, directory: str) -> File:
         """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
         fd = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -131,6 +136,5 @@ class RealDisk:
             os.close(fd)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise DirectoryBusy(f"Storage directory {directory} is used by another broker: stop it, or configure"
-                                " another 'location'") from error
+            raise DirectoryBusy(directory) from error
         return RealFile(fd)
