@@ -30,7 +30,7 @@ from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import DiskLedgerFile
-from bmqtwist.storage.store import Disk, File, FileSizes
+from bmqtwist.storage.store import Disk, FileSizes, Lock
 
 
 class StartFailure(LocalError):
@@ -52,7 +52,7 @@ class Node:
     def __init__(self, broker: Broker, disk: Disk, clock: Clock) -> None:
         self.broker, self.disk, self.clock = broker, disk, clock
         self._statistics: Statistics | None = None
-        self._locks: list[File] = []
+        self._locks: list[Lock] = []
         self._ledger_files: list[DiskLedgerFile] = []
         self._started = self._closed = False
         broker.admin = self._first_command

@@ -250,14 +250,13 @@ class MemoryFile:
         """Nothing is held."""
 
 
-class MemoryLock(MemoryFile):
+class MemoryLock:
     """A held directory."""
 
-    __slots__ = ("_directory",)
+    __slots__ = ("_disk", "_directory")
 
     def __init__(self, disk: MemoryDisk, directory: str) -> None:
-        super().__init__(disk, directory, _Node())
-        self._directory = directory
+        self._disk, self._directory = disk, directory
 
     def close(self) -> None:
         """Let the directory go."""

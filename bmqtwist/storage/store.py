@@ -95,6 +95,13 @@ class File(Protocol):
         """Let go of the file; not an error if already closed."""
 
 
+class Lock(Protocol):
+    """A held directory."""
+
+    def close(self) -> None:
+        """Let it go; not an error if already done."""
+
+
 class Disk(Protocol):
     """Directories of files. Paths are text with `/`."""
 
@@ -122,7 +129,7 @@ class Disk(Protocol):
     def identify(self, directory: str) -> Hashable:
         """Which directory that is: equal for all of its names. OSError if there is none."""
 
-    def lock(self, directory: str) -> File:
+    def lock(self, directory: str) -> Lock:
         """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
 
 
