@@ -370,6 +370,7 @@ class Broker:
             if cluster is None:
                 self.provider.proxy_cluster(loaded.cluster)
                 raise Refused(Category.E_REFUSED, f"Cluster '{loaded.cluster}' is not served by this node", -10)
+            cluster.check_stored(name, loaded.config.mode.kind, loaded.config.in_memory)
             self.loaded[loaded.name] = loaded
             domain = Domain(name, loaded.name, cluster.name, domain_settings(loaded.config),
                             self._throttles[cluster.name])
