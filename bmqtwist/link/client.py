@@ -261,7 +261,7 @@ class ClientSession(SessionKind):
             self._late = False
 
     def _refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
-        self.context.invalid_put(size, False)
+        self.context.invalid_put(size)
         if handle is None:
             self._invalid_put("PUT message for queue with unknown Id", q_id)
         else:

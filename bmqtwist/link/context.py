@@ -87,7 +87,7 @@ class SessionContext(Protocol):
     def make_guid(self) -> bytes:
         """A GUID for a message of a client that makes none."""
 
-    def invalid_put(self, size: int, accepted: bool) -> None:
+    def invalid_put(self, size: int) -> None:
         """Book a PUT for a queue that nobody knows."""
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:

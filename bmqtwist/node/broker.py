@@ -408,11 +408,11 @@ class Broker:
         """For a client that makes none."""
         return self._guids.make(int((self.now - self.identity.started) * 1e9))
 
-    def invalid_put(self, size: int, accepted: bool) -> None:
+    def invalid_put(self, size: int) -> None:
         """A PUT for a queue that nobody knows."""
         self.invalid_queue.put_msgs += 1
         self.invalid_queue.put_bytes += size
-        self.invalid_queue.nack_msgs += not accepted
+        self.invalid_queue.nack_msgs += 1
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
         """Run a command of an admin session; the answer leaves when what the command changed is committed."""
