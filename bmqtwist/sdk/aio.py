@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Literal, Unpack, cast, overload
@@ -183,11 +184,18 @@ class Opening(Awaitable[Queue[ValueT]], Generic[ValueT]):
     def __init__(self, coroutine: Callable[[], Coroutine[Any, Any, Queue[ValueT]]]) -> None:
         self._coroutine = coroutine
         self._queue: Queue[ValueT] | None = None
+        self._awaited = False
 
     def __await__(self) -> Generator[Any, None, Queue[ValueT]]:
+        self._awaited = True
         return self._coroutine().__await__()
 
+    def __del__(self) -> None:
+        if not self._awaited:
+            warnings.warn("a queue was not opened: `session.open(...)` was never awaited", RuntimeWarning, stacklevel=2)
+
     async def __aenter__(self) -> Queue[ValueT]:
+        self._awaited = True
         self._queue = queue = await self._coroutine()
         return queue
 

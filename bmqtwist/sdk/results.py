@@ -12,12 +12,12 @@ class Result(StrEnum):
     """Outcome of a request, a post or a connection."""
 
     SUCCESS = "SUCCESS"  # done; of a post: the broker has it
-    UNKNOWN = "UNKNOWN"  # nobody can say, or the broker gave no reason
+    UNKNOWN = "UNKNOWN"  # nobody can say, or the broker gave no reason; of an open: no such domain
     TIMEOUT = "TIMEOUT"  # no answer in time
     NOT_CONNECTED = "NOT_CONNECTED"  # no connection, or the session is stopped
     CANCELED = "CANCELED"  # the session was stopped before the answer came
     NOT_SUPPORTED = "NOT_SUPPORTED"  # the broker is too old for that
-    REFUSED = "REFUSED"  # the broker does not want it: no such domain, no right, a wrong password
+    REFUSED = "REFUSED"  # the broker does not want it: no right, a wrong password, too many of them
     INVALID_ARGUMENT = "INVALID_ARGUMENT"  # the broker, or this library, can make no sense of it
     NOT_READY = "NOT_READY"  # the broker cannot do it now
     LIMIT_MESSAGES = "LIMIT_MESSAGES"  # the queue or the domain holds as many messages as it may

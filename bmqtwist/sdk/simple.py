@@ -43,6 +43,7 @@ from bmqtwist.wire.properties import PropertyType
 __all__ = ["Queue", "Session"]
 
 _T = TypeVar("_T")
+_STALE_S = 1.0  # without a call: then a confirmation looks for the connection first
 
 
 class _Waiter:
@@ -192,6 +193,14 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         finally:
             self.session.run(self._close(timeout_s))
 
+    def confirm(self, message: Message[Any]) -> None:
+        """Confirm a message, as `message.confirm()` does. If no call was made for a while, first find out whether the
+        connection is still there: SdkError NOT_CONNECTED if it is not, and the message comes again."""
+        session = self.session
+        if session.running and session.clock() - session.moved_at > _STALE_S:
+            session.step()
+        super().confirm(message)
+
     def __enter__(self) -> Self:
         return self
 
@@ -219,6 +228,7 @@ class Session(BaseSession):
         self._transport = pump(self.options, self._dispatch, tls)
         self.core: SessionCore = self._transport.core
         self.clock: Callable[[], float] = self._transport.clock
+        self.moved_at: float = self.clock()  # when bytes were last looked for
         self._timers, self._numbers = Deadlines(), itertools.count()
         self._calls: deque[tuple[Callable[[Any], object], object]] = deque()
         self._calling = False
@@ -353,6 +363,7 @@ class Session(BaseSession):
             left = max(due - self.clock(), 0.0)
             timeout_s = left if timeout_s is None else min(left, timeout_s)
         self._transport.step(timeout_s)
+        self.moved_at = self.clock()
         while self._health:
             self._set_health(self._health.popleft())
             self._transport.perform()

@@ -182,3 +182,26 @@ def test_nothing_is_said_or_counted_for_what_is_refused_before_it_is_posted() ->
     with pytest.raises(SdkError):
         bench.post(queue, b"")
     assert balanced(bench).posts == 0
+
+
+def test_posts_that_were_never_handed_over_are_not_retransmitted() -> None:
+    bench = Bench(acks_at_once=False).start()
+    queue = bench.open()
+    bench.post(queue, b"sent")
+    bench.post(queue, b"cut", turn=False)
+    bench.core.close(bench.open("bmq://bmq.test.mem.priority/other"), None, bench.now)  # a request: the batch goes first
+    bench.post(queue, b"in the batch", turn=False)
+    before = bench.core.counters().retransmitted
+    bench.connected = False
+    bench.core.lost(bench.attempt, "reset", bench.now)
+    bench.come_back()
+    assert bench.core.counters().retransmitted - before == 2 and len(bench.payloads()) == 5
+
+    bench = Bench(acks_at_once=False).start()
+    queue = bench.open()
+    bench.post(queue, b"cut", turn=False)
+    bench.core.open("bmq://bmq.test.mem.priority/other", None, bench.now, write=True)
+    bench.core.lost(bench.attempt, "reset", bench.now)
+    bench.turn()
+    bench.come_back()
+    assert bench.payloads() == [b"cut"] and not bench.core.counters().retransmitted
