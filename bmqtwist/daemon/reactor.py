@@ -220,6 +220,11 @@ class ReactorPerformer:
         session.channel.out_bytes += connection.write(parts)
         return connection.waiting_bytes
 
+    def unread(self, session: Session) -> tuple[int, int]:
+        """The bytes the connection has not taken yet, and those it has ever taken that had to wait."""
+        connection = session.transport
+        return (connection.waiting_bytes, connection.taken_bytes) if isinstance(connection, Connection) else (0, 0)
+
     def finish(self, session: Session) -> None:
         """Close the connection once all is written."""
         if isinstance(session.transport, Connection):

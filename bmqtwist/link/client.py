@@ -50,7 +50,7 @@ class ClientSession(SessionKind):
                                partial(requests.expire, self))
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.features.get("MPS", ())
         self.makes_guids = session.makes_guids
-        self.window = DeliveryWindow()
+        self.window = DeliveryWindow(session.context.output_bytes_max)
         self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
         self._late = False  # they are taken now
         self._unacked: set[bytes] = set()

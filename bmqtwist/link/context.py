@@ -45,6 +45,7 @@ class SessionContext(Protocol):
 
     report: Report
     now: float  # of this turn, seconds, monotonic
+    output_bytes_max: int  # that may wait for a client; 0 = any number
     serving: bool  # False: stopping, new opens are left for the broker that comes after
     peers: dict[str, PeerContext]  # by the name of the cluster
 

@@ -35,8 +35,8 @@ class Session:
 
     __slots__ = ("context", "peer", "session_number", "state", "kind", "description", "identity", "features", "encoding",
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
-                 "missed_heartbeats", "connected_at", "negotiated_at", "transport", "encoding_of_authentication", "lines",
-                 "_frames", "_answers")
+                 "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
+                 "encoding_of_authentication", "lines", "_frames", "_answers")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -55,6 +55,7 @@ class Session:
         self.connected_at = self.last_received = now
         self.negotiated_at: float | None = None
         self.missed_heartbeats = 0
+        self.taken, self.taken_at = 0, now  # bytes the other side has taken of our output, and when it last took some
         self.encoding_of_authentication = Encoding.BER
         self.lines = LineLimiter()
         self.state = State.CLOSED  # until it becomes something
@@ -115,6 +116,12 @@ class Session:
         if self.state is not State.CLOSED:
             self.context.report.warn(reason, *args)
             self._end(crashed=self.context.serving)
+
+    def cut_off(self, reason: str, *args: object) -> None:
+        """Close because the other side does not read: the messages it could not take cost no delivery attempt."""
+        if self.state is not State.CLOSED:
+            self.context.report.warn(reason, *args)
+            self._end(crashed=False)
 
     def leave(self) -> None:
         """The broker goes away: write what is collected, then close, at no cost of a delivery attempt."""

@@ -88,6 +88,9 @@ class Performer(Protocol):
     def write(self, session: Session, parts: list[bytes]) -> int:
         """Write to the connection of a session; returns the bytes it has not taken yet."""
 
+    def unread(self, session: Session) -> tuple[int, int]:
+        """How many bytes the connection has not taken yet, and how many it has ever taken that had to wait."""
+
     def finish(self, session: Session) -> None:
         """Close the connection of a session once all is written."""
 
@@ -120,7 +123,8 @@ class Broker:
         self.now = identity.started
         self._wall_offset = identity.started_wall - identity.started
         self._guids = GuidGenerator(identity.client_id, 0)
-        self._turn = Turn(self, configuration.extension.outbox_bytes_max)
+        self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.context.SessionContext
+        self._turn = Turn(self, self.output_bytes_max)
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.flush_later = self._turn.flush_later  # of link.context.SessionContext
         self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
@@ -524,6 +528,7 @@ class Broker:
     def _check_session(self, session: Session, now: float) -> None:
         patience = self.configuration.extension.unauthenticated_seconds_max
         session.tick(now, self.wall(now))
+        self._turn.check_unread(session, now)
         if session.negotiated_at is None and patience and now - session.connected_at >= patience:
             session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
 

@@ -62,7 +62,7 @@ class Judge:
 class SessionContext:
     """The broker as a session sees it."""
 
-    serving, now = True, 0.0
+    serving, now, output_bytes_max = True, 0.0, 0
 
     def __init__(self) -> None:
         self.report = ListReport()
