@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 EVENT_BYTES_MAX = 512 << 20  # one event; the C++ builders' soft limit
+NEGOTIATION_BYTES_MAX = 64 << 10  # all that a connection sends until it is negotiated
+NEWCOMERS_BYTES_MAX = 64 << 20  # all that connections that are not negotiated have sent
+CONTROL_BYTES_MAX = 256 << 10  # one control message of a client; what decodes it takes 2 us for each field
 PUT_MESSAGE_BYTES_MAX = 66 << 20  # one PUT message with header and options
 APPLICATION_DATA_BYTES_MAX = 64 << 20  # properties and payload of one message, as sent
 INFLATED_BYTES_MAX = 512 << 20  # what one zlib stream may grow to

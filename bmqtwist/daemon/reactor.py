@@ -132,11 +132,13 @@ class ReactorPerformer:
     def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
         """A new connection; None refuses it."""
         now = time.monotonic()
-        if not self.broker.serving or self.connections_max and len(self.broker.sessions) >= self.connections_max:
+        if (not self.broker.serving or self.connections_max and len(self.broker.sessions) >= self.connections_max
+                or self.broker.newcomers.full):
             if now - self._refused_at >= 1.0:
                 self._refused_at = now
-                self.report.warn("Connection of '%s' refused [connections: %d, maxConnections: %d, serving: %s]", peer,
-                                 len(self.broker.sessions), self.connections_max, self.broker.serving)
+                self.report.warn("Connection of '%s' refused [connections: %d, maxConnections: %d, "
+                                 "unauthenticatedConnectionsMax: %d, serving: %s]", peer, len(self.broker.sessions),
+                                 self.connections_max, self.broker.newcomers.connections_max, self.broker.serving)
             return None
         session = self.broker.connect(peer, now)
         session.transport = connection

@@ -10,6 +10,7 @@ from twisted.python.failure import Failure
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
+from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.report import ListReport
 
 
@@ -54,6 +55,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.sessions: dict[Any, None] = {}
+        self.newcomers = Newcomers(0, 0)
         self.turns, self.ticks = 0, 0
         self.broken = False
         self.deadline: float | None = None
