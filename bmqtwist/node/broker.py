@@ -128,7 +128,10 @@ class Broker:
         self._guids = GuidGenerator(identity.client_id, 0)
         self.held = Held()
         self.input_bytes_max = configuration.extension.input_bytes_max
-        self.newcomers = Newcomers(configuration.extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX)
+        extension = configuration.extension
+        self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
+                                   extension.unauthenticated_connections_per_address_max,
+                                   extension.connections_per_address_and_second_max)
         self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.context.SessionContext
         self._turn = Turn(self, self.output_bytes_max)
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext

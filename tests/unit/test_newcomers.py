@@ -86,19 +86,29 @@ def test_after_the_negotiation_events_may_be_as_large_as_configured_but_control_
     assert producer.status_of(b"y") == 0 and world.broker.newcomers.bytes == 0
 
 
+class Stranger:
+    """A session, as far as it is counted."""
+
+    def __init__(self, address: str) -> None:
+        self.peer = f"{address}:1"
+
+
 def test_as_many_newcomers_as_configured_are_taken_and_a_negotiation_makes_room() -> None:
-    newcomers = Newcomers(2, 1000)
-    one, two, three = (object() for _ in range(3))
-    newcomers.add(one)  # type: ignore[arg-type]
-    assert not newcomers.full
-    newcomers.add(two)  # type: ignore[arg-type]
-    assert newcomers.full
-    assert newcomers.received(one, 600) == "" and "1100 bytes" in newcomers.received(two, 500)  # type: ignore[arg-type]
-    newcomers.remove(two)  # type: ignore[arg-type]
-    newcomers.remove(two)  # type: ignore[arg-type]
-    assert not newcomers.full and newcomers.bytes == 600
-    newcomers.add(three)  # type: ignore[arg-type]
-    assert newcomers.full and not Newcomers(0, 1).full
+    newcomers: Any = Newcomers(3, 1000, 2, 4)
+    one, two, three = Stranger("a"), Stranger("a"), Stranger("b")
+    for each in (one, two):
+        assert newcomers.refusal(each.peer, 1.0) == ""
+        newcomers.add(each)
+    assert "2 connections of its address" in newcomers.refusal("a:7", 1.0) and not newcomers.refusal("b:7", 1.0)
+    newcomers.add(three)
+    assert "3 connections are not" in newcomers.refusal("c:7", 1.0)
+    assert newcomers.received(one, 600) == "" and "1100 bytes" in newcomers.received(two, 500)
+    newcomers.remove(two)
+    newcomers.remove(two)
+    assert newcomers.bytes == 600 and not newcomers.refusal("a:8", 1.0)
+    assert "more than 4 connections a second" in newcomers.refusal("a:9", 1.9) and not newcomers.refusal("b:9", 1.9)
+    assert not newcomers.refusal("a:9", 2.0), "another second"
+    assert not Newcomers(0, 1).refusal("a:1", 1.0)
 
 
 def test_the_connection_with_the_largest_event_is_closed_when_too_much_is_held(tmp_path: Path) -> None:
