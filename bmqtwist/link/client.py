@@ -9,7 +9,7 @@ from functools import partial
 
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
-from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PUT_OPTIONS_BYTES_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.pending import Pending
 from bmqtwist.link.session import Session, SessionKind
@@ -22,6 +22,7 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.compression import TooLarge
 from bmqtwist.wire.fast import ACK_REQUESTED, CONFIRM_MESSAGE, MESSAGE_PROPERTIES
 from bmqtwist.wire.walk import MessageError, walk_puts
 
@@ -50,7 +51,7 @@ class ClientSession(SessionKind):
                                partial(requests.expire, self))
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.features.get("MPS", ())
         self.makes_guids = session.makes_guids
-        self.window = DeliveryWindow()
+        self.window = DeliveryWindow(session.context.output_bytes_max)
         self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
         self._late = False  # they are taken now
         self._unacked: set[bytes] = set()
@@ -222,7 +223,8 @@ class ClientSession(SessionKind):
                 correlation_id = int.from_bytes(guid[1:4], "big")
                 wants_ack = wants_ack or correlation_id != 0
                 guid = self.context.make_guid()
-            if size > APPLICATION_DATA_BYTES_MAX or crc32c(payload) != crc:
+            if (size > APPLICATION_DATA_BYTES_MAX or crc32c(payload) != crc or options and (
+                    len(options) > PUT_OPTIONS_BYTES_MAX or size + len(options) > APPLICATION_DATA_BYTES_MAX)):
                 self._invalid_put("PUT message that is too large or does not match its CRC32-C", q_id)
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
                 continue
@@ -234,10 +236,18 @@ class ClientSession(SessionKind):
                     wants_ack = False
                 else:
                     unacked.add(guid)
-            if flags & MESSAGE_PROPERTIES and compression and not schema_id:
+            if flags & MESSAGE_PROPERTIES and compression:
                 try:
-                    payload, crc = application_data.inflated_v1(payload)
-                    compression = 0
+                    if schema_id:
+                        application_data.check_inflated_v2(payload)
+                    else:
+                        payload, crc = application_data.inflated_v1(payload)
+                        compression = 0
+                except TooLarge:
+                    unacked.discard(guid)
+                    self._invalid_put(f"PUT message that inflates to more than {APPLICATION_DATA_BYTES_MAX} bytes", q_id)
+                    self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
+                    continue
                 except PeerError:
                     pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
