@@ -283,19 +283,3 @@ def test_puts_behind_an_open_that_is_refused_find_no_queue(memory: MemoryWorld) 
     assert "status" in answer.control
     refused = client.wait(lambda event: event.kind == "ack", "the NACK").ack
     assert (refused.guid, refused.status) == (guids[0], AckStatus.UNKNOWN)
-
-
-def test_a_client_that_lags_gets_the_rest_when_its_connection_has_taken_what_it_has(memory: MemoryWorld,
-                                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    producer, consumer = memory.producer(), memory.consumer(m=1000)
-    lagging = consumer.client.link.session  # type: ignore[attr-defined]
-    original = memory.broker.performer.write
-    monkeypatch.setattr(memory.broker.performer, "write", lambda to, parts: original(to, parts) + (
-        window.LAGGING_BYTES + 1 if to is lagging else 0))
-    producer.post_all(b"1", b"2")
-    memory.advance(5.0)
-    assert [push.payload for push in memory.pushes(consumer)] == [b"1"]
-    monkeypatch.setattr(memory.broker.performer, "write", original)
-    memory.broker.drained(lagging)
-    memory.due = True
-    assert [push.payload for push in memory.pushes(consumer)] == [b"2"]
