@@ -122,8 +122,8 @@ def banner(identity: Identity, instance: str) -> str:
 
 
 def take_signals(reactor: Any, logs: Logs, service: Service) -> None:
-    """Once the reactor runs the first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way. SIGHUP reopens logs and
-    certificates. Others that would end the process are ignored, with a line."""
+    """Once the reactor runs, the first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way.
+    SIGHUP reopens logs and certificates. Others that would end the process are ignored, with a line."""
     report, stopping = logs.report, False
 
     def stop(name: str) -> None:
