@@ -306,8 +306,8 @@ class AuthenticationConfig:
     """appConfig.authentication"""
 
     authenticators: tuple[AuthenticatorConfig, ...] = member("one per mechanism; none = everybody passes", ())
-    anonymous_credential: AnonymousCredential | None = member("what becomes of who does not authenticate; absent = refused where an "
-                                                               "authenticator is configured", None)
+    anonymous_credential: AnonymousCredential | None = member(
+        "what becomes of who does not authenticate; absent = refused where an authenticator is configured", None)
     min_threads: Natural = member("threads kept for authentication", 1)
     max_threads: Natural = member("threads used for authentication at most", 8)
     credential_provider: AuthenticatorConfig | None = member("credentials we show to other brokers", None)

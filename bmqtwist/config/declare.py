@@ -95,7 +95,7 @@ def choice(cls: type[T]) -> type[T]:
 
 
 def strict(cls: type[T]) -> type[T]:
-    """Class decorator: unknown members of the class, and of what it holds, are refused: a mistyped one may not be ignored."""
+    """Class decorator: unknown members of the class, and of what it holds, are refused rather than ignored."""
     cls.IS_STRICT = True  # type: ignore[attr-defined]
     return cls
 
