@@ -38,7 +38,7 @@ from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
-from bmqtwist.security.tls import server_context
+from bmqtwist.security.tls import ServerContext
 from bmqtwist.storage.files import RealDisk
 
 PROCESS_NAME = "bmqbrkr"
@@ -75,7 +75,7 @@ class BrokerService(Service):
         self.broker = self.performer.broker = self.node.broker
         self.security = self.broker.security
         self.statistics = self.node.observe()
-        self._tls = server_context(app.tls_config) if app.tls_config and any(
+        self._tls = ServerContext(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
         self._ports: list[Any] = []
         self._pipe: ControlPipe | None = None
@@ -139,6 +139,17 @@ class BrokerService(Service):
         answer = self.broker.admin(command, source)
         self.performer.turn_due()
         return answer
+
+    def reload(self) -> None:
+        """Reopen what is moved or renewed outside: statistics logs and certificates. The configuration stays."""
+        try:
+            if self._statistics_log is not None:
+                self._statistics_log.reopen()
+            if self._tls is not None:
+                self._tls.reload()
+                self.report.info("The certificates of tlsConfig were read again: they count for new connections")
+        except (LocalError, OSError) as error:
+            self.report.error("Reload: %s. What was in use before stays.", error)
 
     # -- statistics -------------------------------------------------------------------------------------------------
 
