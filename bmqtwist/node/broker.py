@@ -20,10 +20,12 @@ from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
+from bmqtwist.limits import NEWCOMERS_BYTES_MAX
 from bmqtwist.link import negotiation
 from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Outcome
 from bmqtwist.link.context import PeerContext
+from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.session import Session
 from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
@@ -49,6 +51,7 @@ from bmqtwist.security.authorization import Action
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.wire.fast import HEARTBEAT_REQ
+from bmqtwist.wire.frames import Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 EXPIRY_PERIOD_S = 1.0
@@ -80,7 +83,14 @@ class Broker:
         self.now = identity.started
         self._wall_offset = identity.started_wall - identity.started
         self._guids = GuidGenerator(identity.client_id, 0)
-        self._turn = Turn(self, configuration.extension.outbox_bytes_max)
+        self.held = Held()
+        self.input_bytes_max = configuration.extension.input_bytes_max
+        extension = configuration.extension
+        self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
+                                   extension.unauthenticated_connections_per_address_max,
+                                   extension.connections_per_address_and_second_max)
+        self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.context.SessionContext
+        self._turn = Turn(self, self.output_bytes_max)
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.flush_later = self._turn.flush_later  # of link.context.SessionContext
         self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
@@ -256,6 +266,7 @@ class Broker:
         session = negotiation.accepted(self, peer, self.security.connection(peer), now,
                                        self.configuration.extension.event_bytes_max)
         self.sessions[session] = None
+        self.newcomers.add(session)
         return session
 
     def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
@@ -264,6 +275,12 @@ class Broker:
                                       self.configuration.extension.event_bytes_max, identity, peers)
         self.sessions[session] = None
         return session
+
+    def too_much_held(self) -> None:
+        """Too much is held of incomplete events: close the connection with the most of it."""
+        session = max(self.sessions, key=lambda each: each.frames.held_bytes)
+        session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
+                      session.description, session.frames.held_bytes, self.held.bytes, self.input_bytes_max)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Let an authenticator judge."""
@@ -370,6 +387,7 @@ class Broker:
             if cluster is None:
                 self.provider.proxy_cluster(loaded.cluster)
                 raise Refused(Category.E_REFUSED, f"Cluster '{loaded.cluster}' is not served by this node", -10)
+            cluster.check_stored(name, loaded.config.mode.kind, loaded.config.in_memory)
             self.loaded[loaded.name] = loaded
             domain = Domain(name, loaded.name, cluster.name, domain_settings(loaded.config),
                             self._throttles[cluster.name])
@@ -407,11 +425,11 @@ class Broker:
         """For a client that makes none."""
         return self._guids.make(int((self.now - self.identity.started) * 1e9))
 
-    def invalid_put(self, size: int, accepted: bool) -> None:
+    def invalid_put(self, size: int) -> None:
         """A PUT for a queue that nobody knows."""
         self.invalid_queue.put_msgs += 1
         self.invalid_queue.put_bytes += size
-        self.invalid_queue.nack_msgs += not accepted
+        self.invalid_queue.nack_msgs += 1
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
         """Run a command of an admin session; the answer leaves when what the command changed is committed."""
@@ -484,6 +502,7 @@ class Broker:
     def _check_session(self, session: Session, now: float) -> None:
         patience = self.configuration.extension.unauthenticated_seconds_max
         session.tick(now, self.wall(now))
+        self._turn.check_unread(session, now)
         if session.negotiated_at is None and patience and now - session.connected_at >= patience:
             session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
 

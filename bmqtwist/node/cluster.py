@@ -107,6 +107,24 @@ class Cluster:
                                               f"[{index}] is unknown to the metadata; its deletion was completed")
                 self._record(self.partitions[index].delete_queue, key, None, wall)
 
+    def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
+        """Refused if queues of a domain that is not loaded yet were stored under another mode or kind of storage."""
+        for uri, record in self.dormant.items():
+            if parse_uri(uri).qualified_domain != name:
+                continue
+            store = self.partitions[record.partition_id].state.queues.get(record.key)
+            count = len(store.messages) if store is not None else 0
+            was = QueueMode.PRIORITY if DEFAULT_APP_ID in record.apps else QueueMode.FANOUT
+            if record.apps and (was == QueueMode.FANOUT) != (mode == QueueMode.FANOUT):
+                changed = f"mode {mode}, but queue '{uri}' was stored as {was}"
+            elif in_memory and count:
+                changed = f"storage inMemory, but queue '{uri}' was stored as fileBacked"
+            else:
+                continue
+            raise Refused(Category.E_REFUSED, f"Domain '{name}' was changed while stopped: {changed}, with {count} "
+                          "message(s). Put its file back and run DOMAINS RECONFIGURE; to change it, run DOMAINS REMOVE "
+                          "with FINALIZE first, or take a domain of another name", -10)
+
     def adopt_domain(self, domain: Domain, now: float, wall: int) -> None:
         """A domain was loaded: its dormant queues come to life."""
         for uri in [uri for uri in self.dormant if parse_uri(uri).qualified_domain == domain.name]:

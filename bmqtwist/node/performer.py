@@ -29,6 +29,9 @@ class Performer(Protocol):
     def write(self, session: Session, parts: list[bytes]) -> int:
         """Write to the connection of a session; returns the bytes it has not taken yet."""
 
+    def unread(self, session: Session) -> tuple[int, int]:
+        """How many bytes the connection has not taken yet, and how many it has ever taken that had to wait."""
+
     def finish(self, session: Session) -> None:
         """Close the connection of a session once all is written."""
 

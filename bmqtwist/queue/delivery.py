@@ -19,6 +19,7 @@ def deliver(queue: Queue, now: float) -> None:
             continue
         if app.recheck_aside:
             app.recheck_aside = False
+            app.sort_aside()
             _recheck(queue, app, app.aside, now)
         if app.recheck_waiting:
             app.recheck_waiting = False

@@ -48,6 +48,7 @@ class ConnectionEnd:
         self._kept: list[Callable[[], None]] = []  # what has come while nobody took it
         self._arrives_at = self._simulation.now  # when the last slice under way from here arrives
         self._flying = 0  # bytes on their way from here
+        self.arrived = 0  # bytes that have come to the other end
         self._behind = self._finishing = False
         self._vanished = False  # what is on its way from here will not arrive
         self._forgotten = False  # by its machine, which says so when it is asked
@@ -62,6 +63,11 @@ class ConnectionEnd:
             self._carry(self._arrives_at, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
         self._flying += len(data)
         self._behind = self._behind or self._flying > KERNEL_BYTES
+        return self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes the kernel has not taken yet."""
         return max(0, self._flying - KERNEL_BYTES) if self._behind else 0
 
     def read(self, wanted: bool) -> None:
@@ -137,6 +143,7 @@ class ConnectionEnd:
                 there._tell_other()
             return
         self._flying -= len(piece)
+        self.arrived += len(piece)
         if self._behind and not self._flying and self.open:
             self._behind = False
             self.read(True)

@@ -84,6 +84,10 @@ class ImmediatePerformer:
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         return transport.arrive(data) if transport is not None and data else 0
 
+    def unread(self, session: Session) -> tuple[int, int]:
+        """Nobody is cut off here for what a fault holds back."""
+        return 0, 0
+
     def finish(self, session: Session) -> None:
         """Close after the turn."""
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]

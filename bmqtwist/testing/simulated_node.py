@@ -107,6 +107,11 @@ class SimulatedPerformer:
         end = session.transport
         return end.send(b"".join(parts)) if isinstance(end, ConnectionEnd) and end.open else 0
 
+    def unread(self, session: Session) -> tuple[int, int]:
+        """What the connection has not taken yet, and what has arrived."""
+        end = session.transport
+        return (end.waiting, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
+
     def finish(self, session: Session) -> None:
         """Close after what was written."""
         if isinstance(session.transport, ConnectionEnd):

@@ -267,8 +267,8 @@ def test_a_failing_close_of_a_failed_session_ends_its_connection_all_the_same(wo
 
 
 def test_a_session_that_cannot_be_resumed_is_closed(world: MemoryWorld, monkeypatch: Any) -> None:
-    clumsy, fine, producer = world.consumer(A, name="clumsy"), world.consumer(B, name="fine"), world.producer(A)
     monkeypatch.setattr("bmqtwist.queue.window.TURN_PUSH_BYTES_MAX", 10)
+    clumsy, fine, producer = world.consumer(A, name="clumsy"), world.consumer(B, name="fine"), world.producer(A)
     Plant(monkeypatch, Session, "resume", named("clumsy"))
     producer.post(b"x" * 100)
     world.advance(0.1)
