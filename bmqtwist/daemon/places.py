@@ -1,4 +1,4 @@
-"""Directories of the clusters: each is used for one thing by one cluster, whatever it is called.
+"""Directories of the clusters: each is there, and is used for one thing by one cluster, whatever it is called.
 
 A rollover moves the old file set into the archive and thins that out. An archive that is the storage of somebody, by the
 same name or through a symbolic link, would lose the files in use.
@@ -10,9 +10,28 @@ from collections.abc import Callable, Hashable, Sequence
 
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.declare import Finding
+from bmqtwist.storage.store import FileSizes, StorageError
 
 MEMBERS = (("location", "location"), ("archiveLocation", "archive_location"))
 Identify = Callable[[str], Hashable]  # equal for two paths of one directory; OSError if there is no such directory
+
+
+def unusable_places(clusters: Sequence[ClusterDefinition], file: str, complaint: Callable[[str], str]) -> list[Finding]:
+    """Directories in which no files can be made, and sizes of files that the format cannot have."""
+    problems: list[Finding] = []
+    for i, cluster in enumerate(clusters):
+        config, where = cluster.partition_config, f"myClusters[{i}].partitionConfig"
+        for member, attribute in MEMBERS:
+            path: str = getattr(config, attribute)
+            wrong = complaint(path)
+            if wrong:
+                problems.append(Finding(file, 0, f"{where}.{member}", f'found "{path}", but {wrong}'))
+        try:
+            FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
+        except StorageError as error:
+            member = str(error).partition(" ")[0]
+            problems.append(Finding(file, 0, f"{where}.{member}", str(error)))
+    return problems
 
 
 def shared_places(clusters: Sequence[ClusterDefinition], file: str, identify: Identify) -> list[Finding]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from ipaddress import ip_address
 
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.compose import NO_OVERRIDES, Overrides
 from bmqtwist.config.declare import ConfigError, Finding
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DomainReader, Lines, load, with_lines
 from bmqtwist.config.provider import check_domain_text
-from bmqtwist.daemon.places import shared_places
+from bmqtwist.daemon.places import shared_places, unusable_places
 from bmqtwist.errors import LocalError
+from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX
 from bmqtwist.report import ListReport
 from bmqtwist.security.authenticators import build_security
+from bmqtwist.security.tls import ServerContext
 from bmqtwist.storage.files import RealDisk
 
 
@@ -31,8 +35,10 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
         warnings += loaded.warnings
         known = loaded.configuration.clusters
         clusters = {each.name for each in known.my_clusters} | {each.name for each in known.proxy_clusters}
-        problems += with_lines(shared_places(known.my_clusters, f"{directory}/{CLUSTERS_FILE}", RealDisk().identify),
-                               loaded.lines)
+        file, disk = f"{directory}/{CLUSTERS_FILE}", RealDisk()
+        problems += with_lines(unusable_places(known.my_clusters, file, disk.complaint)
+                               + shared_places(known.my_clusters, file, disk.identify)
+                               + _check_network(loaded.configuration), loaded.lines)
         said = _check_security(loaded.configuration)
         problems += with_lines(said[0], loaded.lines)
         warnings += with_lines(said[1], loaded.lines)
@@ -70,6 +76,40 @@ def _check_security(configuration: Configuration) -> tuple[list[Finding], list[F
         problems.append(Finding(file, 0, "appConfig.authentication", str(error)))
     return problems, [Finding(file, 0, "appConfig.authentication", text) for severity, text in report.lines
                       if severity in ("WARN", "ALARM")]
+
+
+def _check_network(configuration: Configuration) -> list[Finding]:
+    """Addresses that are none, certificates that cannot be used, a limit of events that no message would pass."""
+    file, app = f"{configuration.directory}/{BROKER_FILE}", configuration.app
+    path = "appConfig.networkInterfaces.tcpInterface"
+    problems = []
+    named = [(each.address, f"{path}.listeners[{i}].address") for i, each in enumerate(configuration.listeners)]
+    for address, where in [*named, (app.bmqtwist.http.address, "appConfig.bmqtwist.http.address")]:
+        if not _is_address(address):
+            problems.append(Finding(file, 0, where, f'found "{address}", expected an address or a host name'))
+    if app.tls_config is not None:
+        try:
+            expired = ServerContext(app.tls_config).expired
+        except LocalError as error:
+            problems.append(Finding(file, 0, "appConfig.tlsConfig", str(error)))
+        else:
+            if expired:
+                problems.append(Finding(file, 0, "appConfig.tlsConfig.certificate", f'found "{app.tls_config.certificate}", '
+                                        "which has expired"))
+    least = app.bmqtwist.event_bytes_max
+    if least < PUT_MESSAGE_BYTES_MAX:
+        problems.append(Finding(file, 0, "appConfig.bmqtwist.eventBytesMax", f"found {least}, expected at least one message,"
+                                f" {PUT_MESSAGE_BYTES_MAX} B: larger ones would end the connection of their producer"))
+    return problems
+
+
+def _is_address(text: str) -> bool:
+    """An IP address, or a name that may be one of a host: not digits and dots alone."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return re.fullmatch(r"(?=.*[a-zA-Z])[-a-zA-Z0-9.]+", text) is not None
+    return True
 
 
 def find_class(dotted: str) -> Callable[..., object]:

@@ -28,6 +28,12 @@ class ServerContext:
         """Read the files again; LocalError: what was read before stays."""
         self._options = server_context(self._config)
 
+    @property
+    def expired(self) -> bool:
+        """Whether our certificate is not valid any more."""
+        certificate = self._options.certificate
+        return certificate is not None and certificate.has_expired()
+
     def getContext(self) -> Any:
         """From Twisted, for each connection."""
         return self._options.getContext()

@@ -128,6 +128,12 @@ class RealDisk:
         status = os.stat(directory)
         return status.st_dev, status.st_ino
 
+    def complaint(self, directory: str) -> str:
+        """Why files cannot be made in a directory; empty = they can."""
+        if not os.path.isdir(directory):
+            return "there is no such directory"
+        return "" if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else "it cannot be read and written by this user"
+
     def lock(self, directory: str) -> DirectoryLock:
         """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it.
 

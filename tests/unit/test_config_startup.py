@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from OpenSSL import crypto
 
 from bmqtwist.config import broker as config
 from bmqtwist.config.clusters import Tcp, Transport, parse_endpoint
@@ -235,7 +237,12 @@ def directory_with(tmp_path, domains=(), **app_members):
     (tmp_path / "domains").mkdir()
     (tmp_path / "bmqbrkrcfg.json").write_text(json.dumps({"appConfig": {
         "networkInterfaces": {"tcpInterface": {"port": 1}}, **app_members}}, indent=1))
-    (tmp_path / "clusters.json").write_text(json.dumps({"myClusters": [cluster("tcp://localhost:1")]}))
+    ours = cluster("tcp://localhost:1")
+    for member in ("location", "archiveLocation"):
+        (tmp_path / member).mkdir()
+        ours["partitionConfig"][member] = str(tmp_path / member)
+    ours["partitionConfig"] |= {"maxDataFileSize": 1 << 20, "maxJournalFileSize": 1 << 20}
+    (tmp_path / "clusters.json").write_text(json.dumps({"myClusters": [ours]}, indent=1))
     for name, data in dict(domains).items():
         (tmp_path / "domains" / f"{name}.json").write_text(json.dumps(data))
     return str(tmp_path)
@@ -286,6 +293,42 @@ def test_a_mistyped_member_in_security_settings_is_refused(tmp_path, members, pa
     [problem] = caught.value.findings
     assert problem.path == path and problem.line and f'did you mean "{close}"?' in problem.text
     assert "ignored" not in problem.text
+
+
+def test_the_check_finds_what_a_start_would_stumble_on(tmp_path):
+    """All of it at once, each with the line it is about."""
+    directory = directory_with(
+        tmp_path, networkInterfaces={"tcpInterface": {"listeners": [{"name": "l", "address": "10.0.0.999", "port": 1}]}},
+        tlsConfig={"certificate": "/no/such/certificate", "key": "/no/such/key"},
+        bmqtwist={"eventBytesMax": 1000, "http": {"address": "no address"}})
+    clusters = json.loads((tmp_path / "clusters.json").read_text())
+    clusters["myClusters"][0]["partitionConfig"] |= {"location": "/no/such/place", "maxJournalFileSize": 10}
+    (tmp_path / "clusters.json").write_text(json.dumps(clusters, indent=1))
+    problems, _ = check(directory, environment={})
+    tcp, storage = "appConfig.networkInterfaces.tcpInterface", "myClusters[0].partitionConfig"
+    assert {problem.path for problem in problems} == {
+        f"{tcp}.listeners[0].address", "appConfig.bmqtwist.http.address", "appConfig.tlsConfig",
+        "appConfig.bmqtwist.eventBytesMax", f"{storage}.location", f"{storage}.maxJournalFileSize"}
+    for problem in problems:
+        line = Path(problem.file).read_text().splitlines()[problem.line - 1]
+        assert f'"{problem.path.rpartition(".")[2]}"' in line, problem
+
+
+def test_an_expired_certificate_is_found_by_the_check(tmp_path):
+    key = crypto.PKey()
+    key.generate_key(crypto.TYPE_RSA, 2048)
+    for seconds, found in ((3600, []), (-3600, ["appConfig.tlsConfig.certificate"])):
+        made = crypto.X509()
+        made.set_pubkey(key)
+        made.gmtime_adj_notBefore(-7200)
+        made.gmtime_adj_notAfter(seconds)
+        made.sign(key, "sha256")
+        (tmp_path / "cert").write_bytes(crypto.dump_certificate(crypto.FILETYPE_PEM, made))
+        (tmp_path / "key").write_bytes(crypto.dump_privatekey(crypto.FILETYPE_PEM, key))
+        (tmp_path / str(seconds)).mkdir()
+        directory = directory_with(tmp_path / str(seconds), tlsConfig={"certificate": f"{tmp_path}/cert",
+                                                                       "key": f"{tmp_path}/key"})
+        assert [problem.path for problem in check(directory, environment={})[0]] == found
 
 
 def test_the_check_follows_redirects_and_locations(tmp_path):
