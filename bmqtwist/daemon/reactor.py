@@ -137,7 +137,7 @@ class ReactorPerformer:
         if why:
             if now - self._refused_at >= 1.0:
                 self._refused_at = now
-                self.report.warn("Connection of '%s' refused: %s", peer, why)
+                self.report.warn("Connection of '%s' refused [%s]", peer, why)
             return None
         session = self.broker.connect(peer, now)
         session.transport = connection
@@ -145,10 +145,9 @@ class ReactorPerformer:
 
     def _refusal(self, peer: str, now: float) -> str:
         broker = self.broker
-        if not broker.serving:
-            return "stopping"
-        if self.connections_max and len(broker.sessions) >= self.connections_max:
-            return f"there are {len(broker.sessions)} connections (maxConnections: {self.connections_max})"
+        if not broker.serving or self.connections_max and len(broker.sessions) >= self.connections_max:
+            return (f"connections: {len(broker.sessions)}, maxConnections: {self.connections_max}, "
+                    f"serving: {broker.serving}")
         return broker.newcomers.refusal(peer, now)
 
     def received(self, session: Session, data: bytes) -> None:

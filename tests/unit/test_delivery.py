@@ -274,10 +274,10 @@ def test_many_messages_that_come_back_and_nobody_wants_are_sorted_once() -> None
         engine.post(*[b"x"] * 1000, v=0)
     engine.post(b"last", v=5)
     assert len(got(leaving)) == 20_000 and engine.queue.apps["__default"].put_aside_count() == 1
-    begun = time.perf_counter()
+    begun = time.process_time()
     engine.leave(leaving)
     engine.turn()
-    took = time.perf_counter() - begun
+    took = time.process_time() - begun
     app = engine.queue.apps["__default"]
     print(f"20,000 messages put aside again: {took * 1000:.0f} ms")
     assert took < 5.0 and app.put_aside_count() == 20_001 and got(other) == []
@@ -294,9 +294,9 @@ def test_a_configure_of_many_subscriptions_over_many_unconfirmed_messages_is_lin
         engine.post(*[b"x"] * 1000, v=0)
     assert len(got(reader)) == 20_000
     many = [spec_of(n, x=f"v == {n}", m=10) for n in range(1, SUBSCRIPTIONS_MAX)]
-    begun = time.perf_counter()
+    begun = time.process_time()
     engine.configure(reader, *many, spec_of(SUBSCRIPTIONS_MAX, m=100_000))
-    took = time.perf_counter() - begun
+    took = time.process_time() - begun
     print(f"{SUBSCRIPTIONS_MAX} subscriptions, 20,000 unconfirmed messages: {took * 1000:.0f} ms")
     assert took < 2.0
     (substream,) = reader.substreams.values()
