@@ -43,6 +43,7 @@ from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job
 from bmqtwist.wire.fast import HEARTBEAT_REQ
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
@@ -73,6 +74,12 @@ class Performer(Protocol):
 
     def sync(self, partition: Partition, token: int) -> None:
         """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
+
+    def roll(self, partition: Partition, job: Job) -> None:
+        """Run job.run() off the reactor's thread, then broker.rolled or broker.roll_failed."""
+
+    def clock(self) -> float:
+        """Seconds of some monotonic clock, now: to end in time what could take long."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
@@ -197,6 +204,24 @@ class Broker:
             partition.sync_failed(token, error)
         except Exception as mistake:
             self.contain.partition_failed(partition, "after a failed sync", mistake)
+        self.turn(now)
+
+    def rolled(self, partition: Partition, job: Job, now: float) -> None:
+        """A job of a rollover was done."""
+        self.now = now
+        try:
+            partition.roll.done(job, self.wall(now))
+        except Exception as error:
+            self.contain.partition_failed(partition, "after a job of its rollover", error)
+        self.turn(now)
+
+    def roll_failed(self, partition: Partition, job: Job, error: OSError, now: float) -> None:
+        """A job of a rollover has failed: the file set stays as it is."""
+        self.now = now
+        try:
+            partition.roll.failed(job, error, self.wall(now))
+        except Exception as mistake:
+            self.contain.partition_failed(partition, "after a failed job of its rollover", mistake)
         self.turn(now)
 
     # -- from the connections; a turn follows -----------------------------------------------------------------------

@@ -305,6 +305,11 @@ class Consumer(SimClient):
 
         connection.request({"openQueue": {"handleParameters": self._parameters(q_id, stream)}}, answered, stream.sub_id)
 
+    def _settle(self, connection: Connection, stream: Stream, said: list[bytes]) -> None:
+        """The broker has answered; what a broker that died since has said proves nothing about the next one."""
+        if connection.link.current:
+            self.judge.settle(self._uri, stream.app, said)
+
     def _configure(self, connection: Connection, stream: Stream, nothing: bool = False,
                    then: Callable[[], None] = lambda: None) -> None:
         ranges = [] if nothing else [(0, 10)]
@@ -327,7 +332,7 @@ class Consumer(SimClient):
 
         def answered(answer: dict[str, Any]) -> None:
             assert "configureStreamResponse" in answer, answer
-            self.judge.settle(self._uri, stream.app, said)
+            self._settle(connection, stream, said)
             stream.subscriptions = fresh
             for s_id, held in self._inherited(stream, fresh).items():
                 fresh[s_id].held.update(held)
@@ -414,7 +419,7 @@ class Consumer(SimClient):
             def closed(answer: dict[str, Any], stream: Stream = stream, said: list[bytes] = said,
                        last: bool = last) -> None:
                 assert "closeQueueResponse" in answer, answer
-                self.judge.settle(self._uri, stream.app, said)
+                self._settle(connection, stream, said)
                 del self._streams[stream.app]
                 if last:
                     self._open_all(connection)

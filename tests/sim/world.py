@@ -22,6 +22,7 @@ from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job
 
 KERNEL_BYTES = 65536  # what a connection takes without anybody reading at the other end
 SLICE_BYTES_MAX = 700
@@ -51,6 +52,11 @@ class SimLink:
         self._flying = 0  # bytes on their way to the client
         self._behind = self._ended = False
         self._reading, self._kept = True, list[bytes]()
+
+    @property
+    def current(self) -> bool:
+        """Does the broker at the other end still live?"""
+        return self._life == self._world.life
 
     # From the client
 
@@ -157,6 +163,31 @@ class SimPerformer:
         done = world.now + world.sync_seconds()
         world.alive(world.now if world.random.random() < 0.5 else done, perform)
         world.alive(done, report)
+
+    def roll(self, partition: Partition, job: Job) -> None:
+        """A job in a thread: it may take effect at any moment until it is reported."""
+        world = self._world
+        failed: list[OSError] = []
+
+        def perform() -> None:
+            try:
+                job.run()
+            except OSError as error:
+                failed.append(error)
+
+        def report() -> None:
+            if failed:
+                world.broker.roll_failed(partition, job, failed[0], world.now)
+            else:
+                world.broker.rolled(partition, job, world.now)
+
+        done = world.now + world.sync_seconds()
+        world.alive(world.now if world.random.random() < 0.5 else done, perform)
+        world.alive(done, report)
+
+    def clock(self) -> float:
+        """Nothing takes any time."""
+        return self._world.now
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """A judgement that comes later."""
