@@ -5,9 +5,11 @@ import os
 from setuptools import setup
 
 HOT = [f"bmqtwist/{name}.py" for name in (
-    "wire/frames", "storage/message", "storage/gate", "storage/partition", "storage/fileset", "storage/files",
-    "queue/counters", "queue/history", "queue/meter", "queue/routing", "queue/app", "queue/handle", "queue/queue",
-    "queue/delivery", "queue/handles", "queue/domain", "link/outbox", "link/session", "node/broker", "node/timers")]
+    "wire/frames", "wire/walk", "storage/message", "storage/gate", "storage/state", "storage/partition", "storage/fileset",
+    "storage/files", "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/routing", "queue/app",
+    "queue/handle", "queue/put", "queue/queue", "queue/root", "queue/delivery", "queue/handles", "queue/domain",
+    "link/outbox", "link/session", "link/client", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker",
+    "node/timers")]  # a class and its subclasses: all or none
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

@@ -41,8 +41,9 @@ SHAPES = (("1 event per chunk", 1, 1, 1), ("5 events per chunk", 5, 1, 1), ("20 
 class NullLink(MemoryLink):
     """A link whose output is thrown away."""
 
-    def arrive(self, data: bytes) -> None:
-        """The broker wrote."""
+    def arrive(self, data: bytes) -> int:
+        """The broker wrote; everything is taken."""
+        return 0
 
 
 def build(folder: str) -> tuple[MemoryWorld, MemoryLink, MemoryLink]:

@@ -2,8 +2,9 @@
 
     python -m bench.rollover [--messages 1000000] [--size 100] [--directory DIR]
 
-Fills one partition, goes on posting and deleting until it rolls over in slices, and takes the time of every turn meanwhile
-(by the clock, and what of it this thread worked: the rest is waiting for the disk and for other processes); then once more in one step; then reads the file set as a start would. Prints one JSON object.
+Fills one partition, goes on posting and deleting until it rolls over in slices, and takes the time of every turn
+meanwhile (by the clock, and what of it this thread worked: the rest is waiting for the disk and for other processes);
+then rolls over once more in one step; then reads the file set as a start would. Prints one JSON object.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class BmqError(Exception):
     """Base of every error of this package; never raised itself."""
 
 
-class LocalError(BmqError):
+class LocalError(BmqError, ValueError):
     """We, or the operator who configured us, did something wrong: a sentence that says what to do instead."""
 
 

@@ -27,7 +27,8 @@ PAGES: dict[str, tuple[str, ...]] = {
 # Between a front and its core: there because of Python's visibility, not for applications. So is what a base of ours
 # leaves abstract.
 MACHINERY = {"Group", "Session.run", "core", "effective", "fire_all", "over", "stand_in", "token"}
-GIVEN = {"Ack", "Message", "MessageHandle", "Opening", "PostsFailed", "Queue", "SessionEvent"}  # never made by applications
+# Never made by applications.
+GIVEN = {"Ack", "Message", "MessageHandle", "Opening", "PostRefused", "PostsFailed", "Queue", "SessionEvent"}
 MACHINERY_SAYS = ("From the ", "From a ")
 WIDTH = 100  # signatures longer than that have one argument a line
 NOTE = "<!-- Made by docs/make_api.py from the docstrings; do not edit. -->\n\n"

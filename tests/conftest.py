@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kit.world import World
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 _FRESH = int(os.environ.setdefault("BMQ_TEST_SEED", str(int(time.time()))))  # the same in every worker
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
 import subprocess
+import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -24,7 +27,7 @@ IO_MODULES = {"storage.files", "link.tcp", "config.load", "security.tls", "logs.
               "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
 IO_PACKAGES = {"console", "cli", "kombu", "testing"}
 CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "queue.expression", "__version__")
-FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein", "autobahn")
+FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein")
 LINES_MAX = 700
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -143,3 +146,78 @@ def test_packages_of_the_distribution_are_all_listed() -> None:
     listed = (ROOT / "setup.cfg").read_text(encoding="utf-8")
     packages = [".".join(p.parent.relative_to(ROOT).parts) for p in PACKAGE.rglob("__init__.py")]
     assert not [name for name in packages if not re.search(rf"^ +{re.escape(name)}$", listed, re.MULTILINE)]
+
+
+# What a distribution is imported as, where it is not its own name; no name at all: it is a command, or a plugin.
+IMPORTED_AS = {"pyopenssl": "OpenSSL", "zope-interface": "zope", "opentelemetry-api": "opentelemetry",
+               "prometheus-client": "prometheus_client", "typing-extensions": "typing_extensions",
+               "pytest-xdist": "", "mypy": "", "ruff": "", "pyright": ""}
+# Modules of the tree that only work with an extra: they are never imported without being asked for.
+NEEDS_EXTRA = {"kombu": "kombu", "sdk.prometheus": "prometheus", "sdk.tracing": "tracing", "sdk.codecs": "msgspec pydantic",
+               "testing.plugin": "test"}
+OTHER_FOLDERS = ("tests", "bench", "examples", "docs")
+OWN_MODULES = {"bmqtwist", *OTHER_FOLDERS,
+               *(each.stem for folder in OTHER_FOLDERS for each in (ROOT / folder).rglob("*.py")),
+               *(each.parent.name for folder in OTHER_FOLDERS for each in (ROOT / folder).rglob("*.py"))}
+
+
+def declared_libraries() -> dict[str, set[str]]:
+    """Extra, "" for what is always installed: the names that its distributions are imported as."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    lists = {"": setup["options"]["install_requires"], **setup["options.extras_require"]}
+    return {extra: {IMPORTED_AS.get(name, name) for name in
+                    (re.split(r"[^\w.-]", line)[0].lower().replace(".", "-") for line in listed.split("\n") if line)} - {""}
+            for extra, listed in lists.items()}
+
+
+def imported_libraries(path: Path) -> set[str]:
+    """Top-level names of what a module imports that is neither Python's own nor of this tree."""
+    asked_for = re.findall(r"_optional\(\"(\w+)\"", path.read_text(encoding="utf-8"))
+    return {name.split(".")[0] for _, name in imports(path)} - OWN_MODULES - set(sys.stdlib_module_names) | set(asked_for)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_every_library_that_a_module_imports_is_declared(path: Path) -> None:
+    """What another library brings along today it may leave at home tomorrow."""
+    declared = declared_libraries()
+    extras = next((extras for name, extras in NEEDS_EXTRA.items() if f"{dotted(path)}.".startswith(f"{name}.")), "")
+    allowed = declared[""].union(*(declared[extra] for extra in extras.split()))
+    assert imported_libraries(path) <= allowed
+
+
+# What the product stands on by decision, for its console and its data pipeline, whether a module imports it yet or not.
+PLATFORM = {"autobahn", "jinja2", "treq", "pyspark"}
+
+
+def test_every_library_that_is_declared_is_imported() -> None:
+    """Nobody installs what nothing uses."""
+    declared = {extra: libraries - PLATFORM for extra, libraries in declared_libraries().items()}
+    package = set().union(*map(imported_libraries, MODULES))
+    tree = package.union(*(imported_libraries(path) for folder in OTHER_FOLDERS
+                           for path in (ROOT / folder).rglob("*.py")))
+    assert not declared[""] - package
+    assert not set().union(*declared.values()) - tree
+    assert not tree - PLATFORM - set().union(*declared.values())
+
+
+# Where one class name must mean one thing: the broker and its files. The client's side has a namespace of its own.
+ROOMS = {"config", "wire", "storage", "queue", "cluster", "link", "security", "node", "monitor", "admin", "daemon",
+         "storagetool", "logs"}
+SCHEMA = "the schema of the wire has its own names, which clients and operators know"
+DUPLICATES_ALLOWED = {"Expression": SCHEMA, "Subscription": SCHEMA, "SyncPoint": SCHEMA,
+                      "State": "of a session and of its authentication: each module has its one machine"}
+
+
+def test_no_two_classes_of_the_broker_have_one_name() -> None:
+    """Who reads `Domain` in a traceback should not have to ask which one."""
+    homes = defaultdict(list)
+    for path in MODULES:
+        if dotted(path).split(".")[0] in ROOMS:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    homes[node.name].append(dotted(path))
+    found = {name: places for name, places in homes.items() if len(places) > 1}
+    assert {name: places for name, places in found.items() if name not in DUPLICATES_ALLOWED} == {}
+    assert not DUPLICATES_ALLOWED.keys() - found.keys()
+    assert all(len(places) == 2 for places in found.values())

@@ -15,7 +15,7 @@ from typing import Any
 from bmqtwist.errors import LocalError
 
 
-class Encoding(Enum):
+class AnswerEncoding(Enum):
     """How the answer is written."""
 
     TEXT = "TEXT"

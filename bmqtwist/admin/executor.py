@@ -61,8 +61,8 @@ class AdminExecutor:
         else:
             try:
                 result = self.run(command)
-                answer = (print_text(result) if encoding is commands.Encoding.TEXT
-                          else print_json(result, encoding is commands.Encoding.JSON_PRETTY))
+                answer = (print_text(result) if encoding is commands.AnswerEncoding.TEXT
+                          else print_json(result, encoding is commands.AnswerEncoding.JSON_PRETTY))
             except Exception as error:
                 report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", text, source, stack(error))
                 answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
@@ -117,7 +117,7 @@ class AdminExecutor:
         return results.HelpText(command.plumbing)
 
     def _broker_config(self, command: commands.BrokerConfigDump) -> results.Result:
-        return results.BrokerConfig(pretty_json(self._broker.configuration.app))
+        return results.BrokerConfigResult(pretty_json(self._broker.configuration.app))
 
     def _stat_show(self, command: commands.StatShow) -> results.Result:
         broker, statistics = self._broker, self._statistics
@@ -126,7 +126,7 @@ class AdminExecutor:
         statistics.admit(broker.now)
         statistics.sample(broker.now, snapshots.sources(broker))
         state = snapshots.broker_state(broker, broker.now)
-        return results.Stats(stats_tables(state, statistics), stats_tree(state, statistics))
+        return results.StatsResult(stats_tables(state, statistics), stats_tree(state, statistics))
 
     # -- domains ----------------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class AdminExecutor:
         return results.PurgeReport((results.Purged(uri, count, size, app.app_id, snapshots.hexadecimal(app.key)),))
 
     def _queue_internals(self, command: commands.QueueInternals) -> results.Result:
-        return results.QueueInternals(snapshots.queue_state(self._active_queue(command.domain, command.queue)))
+        return results.QueueInternalsResult(snapshots.queue_state(self._active_queue(command.domain, command.queue)))
 
     def _queue_list(self, command: commands.QueueList) -> results.Result:
         queue = self._active_queue(command.domain, command.queue)
@@ -233,7 +233,7 @@ class AdminExecutor:
         return results.ClusterList(tuple(map(snapshots.cluster_state, self._broker.clusters.values())))
 
     def _cluster_status(self, command: commands.ClusterStatus) -> results.Result:
-        return results.ClusterStatus(snapshots.cluster_state(self._cluster(command.cluster)))
+        return results.ClusterStatusResult(snapshots.cluster_state(self._cluster(command.cluster)))
 
     def _queue_helper(self, command: commands.ClusterQueueHelper) -> results.Result:
         return results.QueueHelper(snapshots.cluster_state(self._cluster(command.cluster)))
@@ -247,12 +247,12 @@ class AdminExecutor:
 
     def _storage_summary(self, command: commands.StorageSummary) -> results.Result:
         cluster = snapshots.cluster_state(self._cluster(command.cluster))
-        return results.StorageSummary(cluster.storage_location, cluster.partitions)
+        return results.StorageSummaryResult(cluster.storage_location, cluster.partitions)
 
     def _partition_summary(self, command: commands.PartitionSummary) -> results.Result:
         self._partition(command.cluster, command.partition_id)
         cluster = snapshots.cluster_state(self._cluster(command.cluster))
-        return results.StorageSummary(cluster.storage_location, (cluster.partitions[command.partition_id],))
+        return results.StorageSummaryResult(cluster.storage_location, (cluster.partitions[command.partition_id],))
 
     def _partition_switch(self, command: commands.PartitionSwitch) -> results.Result:
         partition = self._partition(command.cluster, command.partition_id)

@@ -20,14 +20,14 @@ from bmqtwist.admin.text import (
 from bmqtwist.monitor.snapshot import (
     AppState,
     AssignedQueue,
-    ClusterState,
+    ClusterSnapshot,
     ElectorState,
     FileState,
     HandleState,
-    MeterState,
+    MeterSnapshot,
+    NodeRole,
     NodeState,
-    PartitionState,
-    Role,
+    PartitionSnapshot,
     StorageState,
     SubstreamState,
 )
@@ -49,7 +49,7 @@ def to_tree(result: results.Result) -> Tree:
         return {"responses": [{"sourceNodeDescription": node, "result": to_tree(answer)}
                               for node, answer in result.answers]}
     key, build = _BUILDERS[type(result)]
-    if isinstance(result, results.ClusterStatus) and result.cluster.remote:
+    if isinstance(result, results.ClusterStatusResult) and result.cluster.remote:
         key = "clusterProxyStatus"
     return {key: build(result)}
 
@@ -69,7 +69,7 @@ def _help(result: results.HelpText) -> Tree:
                          for entry in TABLE], "isPlumbing": result.plumbing}
 
 
-def _meter(meter: MeterState) -> Tree:
+def _meter(meter: MeterSnapshot) -> Tree:
     tree: Tree = {
         "name": meter.name, "isDisabled": meter.disabled, "numMessages": meter.messages,
         "messageCapacity": meter.message_capacity, "numMessagesReserved": meter.messages_reserved,
@@ -142,9 +142,9 @@ def _app(app: AppState) -> Tree:
             "roundRobinRouter": {"consumers": consumers}}
 
 
-def _queue_internals(result: results.QueueInternals) -> Tree:
+def _queue_internals(result: results.QueueInternalsResult) -> Tree:
     queue = result.queue
-    primary = queue.role is Role.PRIMARY
+    primary = queue.role is NodeRole.PRIMARY
     flags = read = write = 0
     for handle in queue.handles:
         flags, read, write = flags | handle.flags, read + handle.read_count, write + handle.write_count
@@ -200,12 +200,12 @@ def _elector(elector: ElectorState) -> Tree:
             "leaderStatus": elector.status}
 
 
-def _partitions(partitions: Iterable[PartitionState]) -> Tree:
+def _partitions(partitions: Iterable[PartitionSnapshot]) -> Tree:
     return {"partitions": [{"numQueuesMapped": part.queues, "numActiveQueues": part.active, "primaryNode": part.primary,
                             "primaryLeaseId": part.lease, "primaryStatus": part.status} for part in partitions]}
 
 
-def _queues(cluster: ClusterState) -> Tree:
+def _queues(cluster: ClusterSnapshot) -> Tree:
     return {"storages": [{"queueUri": queue.uri, "queueKey": queue.key, "partitionId": queue.partition_id,
                           "numMessages": 0, "numBytes": 0, "isPersistent": False,
                           "internalQueueId": _internal_id(queue)} for queue in cluster.queues]}
@@ -220,7 +220,7 @@ def _file(file: FileState) -> Tree:
     return {"positionBytes": file.used, "sizeBytes": file.total, "outstandingBytes": file.outstanding}
 
 
-def _partition(part: PartitionState) -> Tree:
+def _partition(part: PartitionSnapshot) -> Tree:
     active: Tree = {"dataFile": _file(part.data), "journalFile": _file(part.journal)}
     if part.qlist is not None:
         active["qlistFile"] = _file(part.qlist)
@@ -234,11 +234,11 @@ def _partition(part: PartitionState) -> Tree:
     return {"partitionId": part.partition_id, "state": "open", "summary": summary}
 
 
-def _summary(location: str, partitions: Iterable[PartitionState]) -> Tree:
+def _summary(location: str, partitions: Iterable[PartitionSnapshot]) -> Tree:
     return {"clusterFileStoreLocation": location, "fileStores": [_partition(part) for part in partitions]}
 
 
-def _cluster_status(cluster: ClusterState) -> Tree:
+def _cluster_status(cluster: ClusterSnapshot) -> Tree:
     description = f"Cluster ({cluster.name})"
     if cluster.remote:
         active = {"activeNodeDescription": cluster.active_node} if cluster.active_node else {}
@@ -280,17 +280,17 @@ _BUILDERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     results.DomainInfo: ("domainInfo", _domain_info),
     results.PurgeReport: ("purgedQueues", _purge_report),
     results.QueueContents: ("queueContents", _queue_contents),
-    results.QueueInternals: ("queueInternals", _queue_internals),
-    results.Stats: ("stats", lambda result: json.dumps(result.tree, separators=(",", ":"))),
+    results.QueueInternalsResult: ("queueInternals", _queue_internals),
+    results.StatsResult: ("stats", lambda result: json.dumps(result.tree, separators=(",", ":"))),
     results.Tunable: ("tunable", _tunable),
     results.Tunables: ("tunables", lambda result: {"tunables": [_tunable(one) for one in result.tunables]}),
     results.TunableConfirmation: ("tunableConfirmation", lambda result: {
         "name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new)}),
     results.ClusterList: ("clusterList", _cluster_list),
-    results.ClusterStatus: ("clusterStatus", lambda result: _cluster_status(result.cluster)),
+    results.ClusterStatusResult: ("clusterStatus", lambda result: _cluster_status(result.cluster)),
     results.QueueHelper: ("clusterQueueHelper", _queue_helper),
-    results.StorageSummary: ("clusterStorageSummary", lambda result: _summary(result.location, result.partitions)),
+    results.StorageSummaryResult: ("clusterStorageSummary", lambda result: _summary(result.location, result.partitions)),
     results.StorageContent: ("storageContent", lambda result: _storages(one for one in result.storages
                                                                         if one.messages)),
-    results.BrokerConfig: ("brokerConfig", lambda result: {"asJSON": result.as_json}),
+    results.BrokerConfigResult: ("brokerConfig", lambda result: {"asJSON": result.as_json}),
 }

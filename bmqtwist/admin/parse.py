@@ -15,10 +15,10 @@ from typing import Any
 
 from bmqtwist.admin.commands import (
     TABLE,
+    AnswerEncoding,
     Arguments,
     Command,
     CommandError,
-    Encoding,
     Entry,
     Value,
 )
@@ -31,21 +31,21 @@ _ISO: tuple[tuple[str, Callable[[str], object]], ...] = (
     ("theTime", datetime.time.fromisoformat),
     ("theDatetime", datetime.datetime.fromisoformat),
 )
-_ENCODINGS = f"[{', '.join(encoding.value for encoding in Encoding)}]"
+_ENCODINGS = f"[{', '.join(encoding.value for encoding in AnswerEncoding)}]"
 _NOUNS = {"<appId>": 'an appId or "*"', "<name>": "a name", "<domain>": "a domain name", "<queue_name>": "a queue name",
           "<domain_name>": "a domain name", "<parameter>": "a parameter name", "<value>": "a value",
           "<partitionId>": "a partition id", "<offset>": "an offset", "<count>": 'a count or "UNLIMITED"',
           "(<domain>|ALL)": 'a domain name or "ALL"', "(<partitionId>|ALL)": 'a partition id or "ALL"'}
 
 
-def parse(text: str) -> tuple[Command, Encoding]:
+def parse(text: str) -> tuple[Command, AnswerEncoding]:
     """The command in `text` and the encoding wanted for its answer, or CommandError."""
     if not text.strip():
         raise CommandError("Empty input")
     if text.startswith("{"):
         return _parse_json(text)
     words = text.split()
-    encoding = Encoding.TEXT
+    encoding = AnswerEncoding.TEXT
     if words[0].upper() == "ENCODING":
         if len(words) == 1:
             raise CommandError(f"ENCODING must be followed by one of {_ENCODINGS} and a command")
@@ -56,9 +56,9 @@ def parse(text: str) -> tuple[Command, Encoding]:
     return _parse_words(words), encoding
 
 
-def _encoding(word: str) -> Encoding:
+def _encoding(word: str) -> AnswerEncoding:
     try:
-        return Encoding(word.upper())
+        return AnswerEncoding(word.upper())
     except ValueError:
         raise CommandError(f"The ENCODING option must be followed by one of the {_ENCODINGS} settings (default: TEXT),"
                            f" but the following was given: {word}") from None
@@ -193,12 +193,12 @@ def _noun(token: str) -> str:
 # -- JSON
 
 
-def _parse_json(text: str) -> tuple[Command, Encoding]:
+def _parse_json(text: str) -> tuple[Command, AnswerEncoding]:
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CommandError(f"Error decoding JSON command [rc: -1, error: '{error}']") from None
-    encoding = tree.get("encoding", Encoding.TEXT.value)
+    encoding = tree.get("encoding", AnswerEncoding.TEXT.value)
     if not isinstance(encoding, str):
         raise CommandError("Error decoding JSON command [rc: -1, error: 'encoding must be a string']")
     chosen = _encoding(encoding)

@@ -8,9 +8,9 @@ from typing import Any
 
 from bmqtwist.admin.commands import Value
 from bmqtwist.monitor.snapshot import (
-    ClusterState,
+    ClusterSnapshot,
     DomainState,
-    PartitionState,
+    PartitionSnapshot,
     QueueState,
     StorageState,
 )
@@ -86,14 +86,14 @@ class QueueContents(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueInternals(Result):
+class QueueInternalsResult(Result):
     """The state of one open queue."""
 
     queue: QueueState
 
 
 @dataclass(frozen=True, slots=True)
-class Stats(Result):
+class StatsResult(Result):
     """Statistics: `text` is the tables, `tree` the same as JSON."""
 
     text: str
@@ -129,29 +129,29 @@ class TunableConfirmation(Result):
 class ClusterList(Result):
     """The clusters this broker belongs to or is a proxy of."""
 
-    clusters: tuple[ClusterState, ...]
+    clusters: tuple[ClusterSnapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterStatus(Result):
+class ClusterStatusResult(Result):
     """One cluster in full."""
 
-    cluster: ClusterState
+    cluster: ClusterSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class QueueHelper(Result):
     """Which queues are assigned where."""
 
-    cluster: ClusterState
+    cluster: ClusterSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class StorageSummary(Result):
+class StorageSummaryResult(Result):
     """Some or all partitions of a cluster."""
 
     location: str
-    partitions: tuple[PartitionState, ...]
+    partitions: tuple[PartitionSnapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class StorageContent(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(Result):
+class BrokerConfigResult(Result):
     """The configuration of the broker as JSON text."""
 
     as_json: str

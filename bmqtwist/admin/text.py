@@ -13,15 +13,15 @@ from bmqtwist.admin import results
 from bmqtwist.admin.commands import TABLE
 from bmqtwist.monitor.snapshot import (
     AppState,
-    ClusterState,
+    ClusterSnapshot,
     ElectorState,
     FileState,
     HandleState,
-    MeterState,
+    MeterSnapshot,
+    NodeRole,
     NodeState,
-    PartitionState,
+    PartitionSnapshot,
     QueueState,
-    Role,
     StorageState,
     SubscriptionState,
     SubstreamState,
@@ -129,7 +129,7 @@ def _help(result: results.HelpText) -> str:
     return f"This process responds to the following CMD subcommands:{body}\n"
 
 
-def _meter(meter: MeterState) -> Lines:
+def _meter(meter: MeterSnapshot) -> Lines:
     if meter.disabled:
         return ["[ ** DISABLED ** ]"]
     messages = f", reserved: {grouped(meter.messages_reserved)}" if meter.messages_reserved else ""
@@ -242,12 +242,12 @@ def _remote_queue(queue: QueueState) -> Lines:
     return ["RemoteQueue:", "------------", *indent(lines, 4)]
 
 
-def _queue_internals(result: results.QueueInternals) -> str:
+def _queue_internals(result: results.QueueInternalsResult) -> str:
     queue = result.queue
     flags = read = write = 0
     for handle in queue.handles:
         flags, read, write = flags | handle.flags, read + handle.read_count, write + handle.write_count
-    primary = queue.role is Role.PRIMARY
+    primary = queue.role is NodeRole.PRIMARY
     lines = ["Queue Internals", "---------------", "    State:", "    ------",
              f"        URI ...............: {queue.uri}",
              "        Handle Parameters .: "
@@ -294,7 +294,7 @@ def _elector(elector: ElectorState) -> Lines:
             f"Leader Status         : {elector.status}"]
 
 
-def _partitions(partitions: Iterable[PartitionState]) -> Lines:
+def _partitions(partitions: Iterable[PartitionSnapshot]) -> Lines:
     lines = ["Partitions", "----------"]
     for part in partitions:
         lines += [f"PartitionId: {part.partition_id}",
@@ -304,7 +304,7 @@ def _partitions(partitions: Iterable[PartitionState]) -> Lines:
     return lines
 
 
-def _queues(cluster: ClusterState) -> Lines:
+def _queues(cluster: ClusterSnapshot) -> Lines:
     lines = ["Queues", "------", f"Num Queues: {grouped(len(cluster.queues))}"]
     if cluster.queues:
         lines.append(" QueueKey    Partition    Internal QueueId          QueueUri")
@@ -318,7 +318,7 @@ def _file(label: str, file: FileState) -> str:
             f" Outstanding bytes: {grouped(file.outstanding)}")
 
 
-def _partition_summary(part: PartitionState) -> Lines:
+def _partition_summary(part: PartitionSnapshot) -> Lines:
     lines = [f"Partition [{part.partition_id}]:", "----------------",
              (f"    Primary Node: {part.primary}, PSN: [ primaryLeaseId = {part.lease}"
               f" sequenceNumber = {part.sequence}]"),
@@ -338,18 +338,18 @@ def _partition_summary(part: PartitionState) -> Lines:
     return lines + indent(_storages(part.storages), 8)
 
 
-def _summary(location: str, partitions: Iterable[PartitionState]) -> Lines:
+def _summary(location: str, partitions: Iterable[PartitionSnapshot]) -> Lines:
     lines = ["Storage Summary:", "----------------", f"    Storage location: {location}", ""]
     for part in partitions:
         lines += indent(_partition_summary(part), 4)
     return lines
 
 
-def _storage_summary(result: results.StorageSummary) -> str:
+def _storage_summary(result: results.StorageSummaryResult) -> str:
     return "\n".join(_summary(result.location, result.partitions)) + "\n"
 
 
-def _cluster_status(result: results.ClusterStatus) -> str:
+def _cluster_status(result: results.ClusterStatusResult) -> str:
     cluster = result.cluster
     healthy = "Yes" if cluster.healthy else "No"
     if cluster.remote:
@@ -418,16 +418,16 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     results.DomainInfo: _domain_info,
     results.PurgeReport: _purge_report,
     results.QueueContents: _queue_contents,
-    results.QueueInternals: _queue_internals,
-    results.Stats: lambda result: result.text,
+    results.QueueInternalsResult: _queue_internals,
+    results.StatsResult: lambda result: result.text,
     results.Tunable: lambda result: f"{result.name} = {result.value}",
     results.Tunables: _tunables,
     results.TunableConfirmation: lambda result: f"{result.name} set to {result.new} from {result.old}",
     results.ClusterList: _cluster_list,
-    results.ClusterStatus: _cluster_status,
+    results.ClusterStatusResult: _cluster_status,
     results.QueueHelper: _queue_helper,
-    results.StorageSummary: _storage_summary,
+    results.StorageSummaryResult: _storage_summary,
     results.StorageContent: _storage_content,
-    results.BrokerConfig: lambda result: result.as_json,
+    results.BrokerConfigResult: lambda result: result.as_json,
     results.Responses: _responses,
 }

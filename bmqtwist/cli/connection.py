@@ -120,9 +120,9 @@ def connection_options(command: Command) -> Command:
 
 
 _OPTIONS = (
-    click.option("-b", "--broker", multiple=True, metavar="ADDRESS", envvar="BMQ_BROKER",
+    click.option("-b", "--broker", multiple=True, metavar="ADDRESS", envvar=["BMQ_BROKER_URI", "BMQ_BROKER"],
                  help="tcp://host:port or tls://host:port, several with commas or by repetition; the first that "
-                      "answers is used.  [env: BMQ_BROKER; default: tcp://localhost:30114]"),
+                      "answers is used.  [env: BMQ_BROKER_URI; default: tcp://localhost:30114]"),
     click.option("--host", envvar="BMQ_HOST", hidden=True, help="Host of the broker, instead of --broker."),
     click.option("--port", envvar="BMQ_PORT", hidden=True, type=click.IntRange(1, 65535), help="Port of the broker."),
     click.option("--user", envvar="BMQ_USER", help="Authenticate as this user (BASIC).  [env: BMQ_USER]"),

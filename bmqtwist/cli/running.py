@@ -111,7 +111,7 @@ class Life:
             starting.result()
         except SdkError as error:
             if error.result is not Result.TIMEOUT:
-                raise NotAllowed(f"{connection.where} refused us: {error.message or error.result}") from None
+                raise NotAllowed(f"broker refused us: {error.message or error.result}") from None
             if looking is not None:  # it began later, with the same patience
                 await self.wait_for(_first(looking), 2 * _PATIENCE_S)
             reason = looking.result() if looking is not None and looking.done() else None

@@ -42,15 +42,15 @@ from bmqtwist.storagetool.journalview import records
 from bmqtwist.storagetool.ledgershow import LedgerShow
 from bmqtwist.storagetool.ledgerview import (
     TYPES,
-    KnownQueue,
     Ledger,
+    LedgerQueue,
     LedgerSelection,
     open_ledger,
     queues_of,
 )
 from bmqtwist.storagetool.output import HumanOutput, JsonOutput, Output
 from bmqtwist.storagetool.qlistshow import show_qlist
-from bmqtwist.storagetool.selection import RECORD_TYPES, Range, Selection
+from bmqtwist.storagetool.selection import RECORD_TYPES, RecordRange, Selection
 from bmqtwist.storagetool.show import Show
 from bmqtwist.storagetool.summary import Summary, SummaryPrinter
 
@@ -305,13 +305,13 @@ def _show_journal(paths: Paths, options: dict[str, Any]) -> bool:
     return found
 
 
-def _selection(options: dict[str, Any], queues: dict[bytes, KnownQueue], with_ledger: bool) -> Selection:
+def _selection(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_ledger: bool) -> Selection:
     statuses = [name for name in ("outstanding", "confirmed", "partially-confirmed") if options[name.replace("-", "_")]]
     if len(statuses) > 1:
         raise click.UsageError(f"Choose one of --{' and --'.join(statuses)}.")
     keys = _queue_keys(options, queues, with_ledger)
     within = _range(options)
-    _check_exact(options, bool(statuses or keys or within != Range()))
+    _check_exact(options, bool(statuses or keys or within != RecordRange()))
     types = frozenset(options["record_type"])
     if not types:
         types = frozenset(("message",) if statuses or options["guid"] else ("message", "queue-op") if keys
@@ -322,7 +322,7 @@ def _selection(options: dict[str, Any], queues: dict[bytes, KnownQueue], with_le
                      options["offset"])
 
 
-def _queue_keys(options: dict[str, Any], queues: dict[bytes, KnownQueue], with_ledger: bool) -> frozenset[bytes]:
+def _queue_keys(options: dict[str, Any], queues: dict[bytes, LedgerQueue], with_ledger: bool) -> frozenset[bytes]:
     keys = set(options["queue_key"])
     for name in options["queue_name"]:
         if not with_ledger:
@@ -334,12 +334,12 @@ def _queue_keys(options: dict[str, Any], queues: dict[bytes, KnownQueue], with_l
     return frozenset(keys)
 
 
-def _range(options: dict[str, Any]) -> Range:
+def _range(options: dict[str, Any]) -> RecordRange:
     names = ("timestamp_gt", "timestamp_lt", "seqnum_gt", "seqnum_lt", "offset_gt", "offset_lt")
     for low, high in zip(names[::2], names[1::2], strict=True):
         if options[low] is not None and options[high] is not None and options[low] >= options[high]:
             raise click.UsageError(f"Nothing lies between --{low.replace('_', '-')} and --{high.replace('_', '-')}.")
-    return Range(**{name: options[name] for name in names})
+    return RecordRange(**{name: options[name] for name in names})
 
 
 def _check_exact(options: dict[str, Any], other_filters: bool) -> None:
@@ -360,7 +360,7 @@ def _show_ledger(path: str, options: dict[str, Any]) -> bool:
     keys = _queue_keys(options, known, True)
     within = _range(options)
     types = frozenset(options["csl_record_type"]) - {"all"} or frozenset(TYPES)
-    _check_exact(options, bool(keys or within != Range()))
+    _check_exact(options, bool(keys or within != RecordRange()))
     selection = LedgerSelection(types, keys, options["offset"], options["seqnum"], within)
     shower = LedgerShow(found, selection, options["csl_from_begin"], _write, _json_mode(options))
     if not options["summary"]:

@@ -15,15 +15,15 @@ from typing import Any
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Subscription
 from bmqtwist.storage.journal import JournalScan
-from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES
+from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, TYPE_SHIFT
 from bmqtwist.storagetool.datafile import DataError, DataFile
 from bmqtwist.storagetool.inputs import InputError, ReadOnlyFile, SetFiles, file_sets, ledger_files
 from bmqtwist.storagetool.journalview import JournalRecord, MessageRecord, records, view
-from bmqtwist.storagetool.ledgerview import KnownQueue, open_ledger, queues_of
+from bmqtwist.storagetool.ledgerview import LedgerQueue, open_ledger, queues_of
+from bmqtwist.wire.fast import MESSAGE_PROPERTIES
 
 _READ_BYTES = RECORD_BYTES << 12
 LOOK_MESSAGES_MAX, _LOOK_BYTES_MAX = 1000, 64 << 20  # what one look gives at most; the next one goes on from there
-_PROPERTIES = 2  # flag of a PUSH and of a Message: properties lie before the payload
 
 
 class StoredMessage(Message):
@@ -45,7 +45,7 @@ class StorageFollower:
 
     def __init__(self, directory: str, uri: str, lines: int) -> None:
         self._directory, self._uri, self._lines = directory, uri, lines
-        self.known: KnownQueue | None = None
+        self.known: LedgerQueue | None = None
         self._stamp = ""
         self._end = 0  # of what was read in the present journal
         self._last = (0, 0)  # lease and sequence of the last message that was read, of whatever queue
@@ -65,7 +65,7 @@ class StorageFollower:
                 found += self._read(each, self.known.key)
         return found
 
-    def _find(self) -> KnownQueue | None:
+    def _find(self) -> LedgerQueue | None:
         ledgers = ledger_files(self._directory)
         if not ledgers:
             raise InputError(f"{self._directory} holds no ledger (.bmq_csl): is it the storage directory of a broker?")
@@ -106,7 +106,7 @@ class StorageFollower:
             except DataError as error:
                 self.problems.append(f"message {record.guid.hex().upper()}: {error}")
                 continue
-            flags = _PROPERTIES if stored.has_properties else 0
+            flags = MESSAGE_PROPERTIES if stored.has_properties else 0
             messages.append(StoredMessage(self._uri, record, stored.data, flags, stored.schema_wire_id))
             size += len(stored.data)
             if len(messages) >= LOOK_MESSAGES_MAX or size >= _LOOK_BYTES_MAX:
@@ -121,7 +121,7 @@ class StorageFollower:
         while chunk := journal.read(self._end, _READ_BYTES):
             for record in RECORD.iter_unpack(chunk[:len(chunk) // RECORD_BYTES * RECORD_BYTES]):
                 head, lease, wall, body, magic = record
-                if magic != MAGIC or not head >> 60:
+                if magic != MAGIC or not head >> TYPE_SHIFT:
                     return
                 yield view((self._end, head, lease, wall, body))
                 self._end += RECORD_BYTES

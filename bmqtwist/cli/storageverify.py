@@ -18,8 +18,8 @@ from bmqtwist.storagetool.inputs import (
     file_sets,
     ledger_files,
 )
-from bmqtwist.storagetool.ledgerview import KnownQueue, Ledger, open_ledger, queues_of
-from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding, SetView, Snapshot, Source
+from bmqtwist.storagetool.ledgerview import Ledger, LedgerQueue, open_ledger, queues_of
+from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, FileFinding, JournalSnapshot, ReadableFile, SetView
 from bmqtwist.storagetool.verify import verify_set
 from bmqtwist.storagetool.verifyledger import leases_of, verify_ledger
 
@@ -49,7 +49,7 @@ class Told:
     """A finding with the file set, file or directory it is about."""
 
     where: str
-    finding: Finding
+    finding: FileFinding
 
 
 def directory_target(directory: str) -> Target:
@@ -73,8 +73,8 @@ def _verify(target: Target, views: list[tuple[SetFiles, SetView]], with_ledger: 
         name = os.path.basename(target.ledger)
         told += [Told(name, finding) for finding in verify_ledger(ledger, name)]
     elif target.whole and with_ledger:
-        told.append(Told(target.name, Finding(WARNING, "there is no cluster state ledger (.bmq_csl)")))
-    told += [Told(os.path.basename(path), Finding(NOTE, "an older ledger: not looked at"))
+        told.append(Told(target.name, FileFinding(WARNING, "there is no cluster state ledger (.bmq_csl)")))
+    told += [Told(os.path.basename(path), FileFinding(NOTE, "an older ledger: not looked at"))
              for path in target.older_ledgers]
     queues = queues_of(ledger.entries) if ledger else {}
     leases = leases_of(ledger) if ledger else {}
@@ -84,7 +84,7 @@ def _verify(target: Target, views: list[tuple[SetFiles, SetView]], with_ledger: 
     return told
 
 
-def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, KnownQueue], ledger: Ledger | None,
+def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, LedgerQueue], ledger: Ledger | None,
                 leases: dict[int, int]) -> list[Told]:
     name = f"bmq_{each.partition_id}.{each.stamp}" if each.stamp else os.path.basename(each.journal)
     number = each.partition_id if each.partition_id >= 0 else None
@@ -94,31 +94,31 @@ def _verify_one(each: SetFiles, view: SetView, queues: dict[bytes, KnownQueue], 
                  if queue.partition_id == number and not queue.removed}
     findings, lease = verify_set(view, known, number)
     if number is not None and leases and lease > leases.get(number, 0):
-        findings.append(Finding(ERROR, f"the journal has lease {lease}, the ledger knows of"
+        findings.append(FileFinding(ERROR, f"the journal has lease {lease}, the ledger knows of"
                                        f" {leases.get(number, 0)} at most"))
     return [Told(name, finding) for finding in findings]
 
 
-def _missing_sets(target: Target, queues: dict[bytes, KnownQueue]) -> list[Told]:
+def _missing_sets(target: Target, queues: dict[bytes, LedgerQueue]) -> list[Told]:
     if not target.whole:
         return []
     there = [each.partition_id for each in target.sets if each.journal]
     wanted = {queue.partition_id for queue in queues.values() if not queue.removed}
-    told = [Told(target.name, Finding(ERROR, f"partition {number} has queues in the ledger, but no journal"))
+    told = [Told(target.name, FileFinding(ERROR, f"partition {number} has queues in the ledger, but no journal"))
             for number in sorted(wanted - set(there))]
-    told += [Told(target.name, Finding(NOTE, f"partition {number} has several file sets: a rollover was interrupted"))
+    told += [Told(target.name, FileFinding(NOTE, f"partition {number} has several file sets: a rollover was interrupted"))
              for number in sorted({number for number in there if there.count(number) > 1})]
     return told
 
 
 def open_set(each: SetFiles, stack: ExitStack, watch: Watch | None = None) -> SetView:
     """The files of a set, closed with `stack`; the journal as it is now."""
-    files: list[Source | None] = []
+    files: list[ReadableFile | None] = []
     for path in (each.journal, each.data, each.qlist):
         file = ReadOnlyFile(path, watch) if path else None
         if file is not None:
             stack.callback(file.close)
-        files.append(Snapshot(file) if file is not None and path == each.journal else file)
+        files.append(JournalSnapshot(file) if file is not None and path == each.journal else file)
     return SetView(*files)
 
 
@@ -139,7 +139,7 @@ def compare(left: str, right: str, watch: Watch | None) -> list[Told]:
         pair = [each.get(partition_id) for each in sets]
         name = f"partition {partition_id}"
         if pair[0] is None or pair[1] is None:
-            told.append(Told(name, Finding(ERROR, f"only in {left if pair[0] else right}")))
+            told.append(Told(name, FileFinding(ERROR, f"only in {left if pair[0] else right}")))
             continue
         with ExitStack() as stack:
             views = [open_set(each, stack, watch) for each in pair if each is not None]
@@ -149,7 +149,7 @@ def compare(left: str, right: str, watch: Watch | None) -> list[Told]:
         read = [read_ledger(each[0], watch) for each in ledgers]
         told += [Told("ledger", finding) for finding in compare_ledgers(read[0], read[1], (left, right))]
     elif ledgers[0] or ledgers[1]:
-        told.append(Told("ledger", Finding(NOTE, f"only in {left if ledgers[0] else right}")))
+        told.append(Told("ledger", FileFinding(NOTE, f"only in {left if ledgers[0] else right}")))
     if not sets[0] and not sets[1] and not ledgers[0] and not ledgers[1]:
         raise InputError(f"neither {left} nor {right} holds storage files")
     return told

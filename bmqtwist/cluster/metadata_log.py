@@ -7,8 +7,9 @@
     commit       when a quorum has synced a record of the leader's own term, this node among them, then that record and
                  all before it are committed, in order; a COMMIT record tells the followers
     start        a cluster of one: from the last SNAPSHOT on apply everything, committed or not: what was written may
-                 have been told to others before the process died. Several nodes: apply up to the newest change that a
-                 COMMIT record names; the rest waits for a leader, whose first record commits it or cuts it off
+                 have been told to others before the process died. Several nodes: from the last committed SNAPSHOT on
+                 apply up to the newest change that a COMMIT record names; the rest waits for a leader, whose first
+                 record commits it or cuts it off
     file full    a new file (SNAPSHOT of the state, records not applied yet, new records) is complete and synced before
                  the old one goes
 
@@ -87,11 +88,11 @@ class Peer:
 @dataclass(slots=True)
 class Waiting:
     """A record that waits for its commit. `tokens`: who wants to know, with which result; `uri`: the queue it is about;
-    `leaving`: the key of a queue that it removes."""
+    `leaving`: keys of queues that are gone with it."""
 
     tokens: list[tuple[int, Any]]
     uri: str = ""
-    leaving: bytes = b""
+    leaving: frozenset[bytes] = frozenset()
 
 
 class MetadataLog:
@@ -132,7 +133,11 @@ class MetadataLog:
 
     def is_pending(self, uri: str) -> bool:
         """Whether a change of the queue waits for its commit."""
-        return uri in self._newest
+        return self._last_change(uri) is not None
+
+    def _last_change(self, uri: str) -> Waiting | None:
+        # what another leader left uncommitted is committed with the first record of our term
+        return self._newest.get(uri) or self._waiting.get((self.term, 1))
 
     def step(self, event: Input, wall: int) -> list[Output]:
         """One input; what follows from it. `wall`: seconds since the epoch."""
@@ -168,22 +173,28 @@ class MetadataLog:
     def _open_one_of_many(self, records: list[ClusterStateRecord], size: int, log_id: bytes, damaged: bool) -> None:
         base, kept = NO_LSN, list[LogRecord]()
         each = [log_record(record) for record in records]
-        if each and each[0].record.type is LedgerRecordType.SNAPSHOT:
+        for record in records:
+            self._note_commit(record)
+        starts = [at for at, entry in enumerate(each)
+                  if at and entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= self._committed]
+        if starts:  # it stands for all before it, even where the original left records out
+            self._load(each[starts[-1]].record)
+            base, each = each[starts[-1]].lsn, each[starts[-1] + 1:]
+        elif each and each[0].record.type is LedgerRecordType.SNAPSHOT:
             stamp = each[0].lsn
             second = each[1].lsn if len(each) > 1 else (stamp[0], stamp[1] + 1)
             if stamp[1] != 1 or second <= stamp:  # a file that was begun when another one was full
                 self._load(each.pop(0).record)
                 base = stamp if second > stamp else (second[0], second[1] - 1)
         last = base
-        for record in each:
-            if not follows(last, record.lsn):
-                self._alarm(f"record ({record.lsn[0]}, {record.lsn[1]}) of the ledger does not follow ({last[0]}, "
+        for entry in each:
+            if not follows(last, entry.lsn):
+                self._alarm(f"record ({entry.lsn[0]}, {entry.lsn[1]}) of the ledger does not follow ({last[0]}, "
                             f"{last[1]}): it and all behind it are left to the other nodes")
                 damaged = True
                 break
-            kept.append(record)
-            self._note_commit(record.record)
-            last = record.lsn
+            kept.append(entry)
+            last = entry.lsn
         self.log.opened(base, kept, 0, size, log_id, damaged)
         self.term = last[0]
         self._apply_committed()
@@ -212,7 +223,9 @@ class MetadataLog:
             self._alarm(f"queues are mapped to the partitions {stray}, but only {event.primaries.partitions} are configured")
         snapshot = self.head.snapshot()
         snapshot.partitions = partition_infos(self._judge.primaries(self.head, event.primaries))
-        self._publish(LedgerRecordType.SNAPSHOT, "leaderAdvisory", snapshot, event.token, None)
+        waiting = self._publish(LedgerRecordType.SNAPSHOT, "leaderAdvisory", snapshot, event.token, None)
+        waiting.leaving = frozenset(self.state.keys - self.head.keys)
+        self._leaving |= waiting.leaving
 
     def _build_head(self) -> None:
         self.head = ClusterState()
@@ -234,7 +247,7 @@ class MetadataLog:
             self._decide(event.token, NotDone(str(refused), False))
             return
         if plan.advisory is None:
-            waiting = self._newest.get(plan.uri)
+            waiting = self._last_change(plan.uri)
             if waiting is None:
                 self._decide(event.token, Done(plan.result))
             else:
@@ -245,8 +258,8 @@ class MetadataLog:
             waiting.uri = plan.uri
             self._newest[plan.uri] = waiting
         if plan.choice == "queueUnAssignmentAdvisory":
-            waiting.leaving = plan.result.key
-            self._leaving.add(waiting.leaving)
+            waiting.leaving = frozenset((plan.result.key,))
+            self._leaving |= waiting.leaving
 
     def _publish(self, kind: LedgerRecordType, choice: str, advisory: Any, token: int, result: Any) -> Waiting:
         advisory.sequence_number = self._next()
@@ -408,7 +421,7 @@ class MetadataLog:
         waiting = self._waiting.pop(lsn, None)
         if waiting is None:
             return []
-        self._leaving.discard(waiting.leaving)
+        self._leaving -= waiting.leaving
         if self._newest.get(waiting.uri) is waiting:
             del self._newest[waiting.uri]
         return waiting.tokens

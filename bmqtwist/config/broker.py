@@ -21,14 +21,22 @@ from bmqtwist.config.clusters import (
     QueueOperations,
 )
 from bmqtwist.config.declare import CASELESS, Int32, Int64, Natural, Natural64, Port, UInt64, choice, member
-from bmqtwist.config.domain import Domain, DomainDefinition, DomainVariant, Expression, Limits, Subscription
+from bmqtwist.config.domain import (
+    DomainConfig,
+    DomainDefinition,
+    DomainVariant,
+    ExpressionConfig,
+    LimitsConfig,
+    SubscriptionConfig,
+)
 from bmqtwist.limits import EVENT_BYTES_MAX
 
-__all__ = ["AppConfig", "Authentication", "Authenticator", "Authorization", "AuthorizationRules", "BmqtwistConfig",
-           "BoundListener", "BrokerConfig", "ClusterDefinition", "ClusterNode", "ClusterProxyDefinition", "Clusters",
-           "Configuration", "Credential", "Domain", "DomainDefinition", "DomainVariant", "Elector", "Expression",
-           "Limits", "Listener", "LogController", "MessageThrottle", "PartitionConfig", "QueueOperations", "Rule",
-           "Setting", "Subscription", "TaskConfig", "TcpInterface", "TlsConfig"]
+__all__ = ["AppConfig", "AuthenticationConfig", "AuthenticatorConfig", "Authorization", "AuthorizationRules",
+           "BmqtwistConfig", "BoundListener", "BrokerConfig", "ClusterDefinition", "ClusterNode",
+           "ClusterProxyDefinition", "Clusters", "Configuration", "CredentialConfig", "DomainConfig",
+           "DomainDefinition", "DomainVariant", "Elector", "ExpressionConfig", "LimitsConfig", "Listener",
+           "LogController", "MessageThrottle", "PartitionConfig", "QueueOperations", "RuleConfig", "Setting",
+           "SubscriptionConfig", "TaskConfig", "TcpInterface", "TlsConfig"]
 
 PASSWORD_HASH_PREFIX = "$scrypt$"  # a BASIC password that starts so is a hash, anything else is plain text
 OUTBOX_BYTES_MAX_DEFAULT = 256 << 20
@@ -258,7 +266,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authenticator:
+class AuthenticatorConfig:
     """A plug-in and its settings: `authenticators[]`, `credentialProvider`, `authorizer`"""
 
     name: str = member("which plug-in")
@@ -275,7 +283,7 @@ class Disallow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credential:
+class CredentialConfig:
     """appConfig.authentication.anonymousCredential.credential"""
 
     mechanism: str = member("mechanism used for who does not authenticate")
@@ -288,25 +296,25 @@ class AnonymousCredential:
     """appConfig.authentication.anonymousCredential"""
 
     disallow: Disallow | None = member("who does not authenticate is refused", None)
-    credential: Credential | None = member("who does not authenticate is treated as if it had sent this", None)
+    credential: CredentialConfig | None = member("who does not authenticate is treated as if it had sent this", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authentication:
+class AuthenticationConfig:
     """appConfig.authentication"""
 
-    authenticators: tuple[Authenticator, ...] = member("one per mechanism; none = everybody passes", ())
+    authenticators: tuple[AuthenticatorConfig, ...] = member("one per mechanism; none = everybody passes", ())
     anonymous_credential: AnonymousCredential | None = member("what becomes of who does not authenticate", None)
     min_threads: Natural = member("threads kept for authentication", 1)
     max_threads: Natural = member("threads used for authentication at most", 8)
-    credential_provider: Authenticator | None = member("credentials we show to other brokers", None)
+    credential_provider: AuthenticatorConfig | None = member("credentials we show to other brokers", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorization:
     """appConfig.authorization"""
 
-    authorizer: Authenticator | None = member("who decides; absent = everything is allowed", None)
+    authorizer: AuthenticatorConfig | None = member("who decides; absent = everything is allowed", None)
 
 
 # ------------------------------------------------------------------------------------------------- our extensions
@@ -323,7 +331,7 @@ Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectCluste
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class RuleConfig:
     """appConfig.bmqtwist.authorization.rules[]"""
 
     principal: str = member("who: pattern with `*` and `?`, as `BASIC_USER-alice`", "*")
@@ -336,7 +344,7 @@ class Rule:
 class AuthorizationRules:
     """appConfig.bmqtwist.authorization"""
 
-    rules: tuple[Rule, ...] = member("the first rule that matches decides", ())
+    rules: tuple[RuleConfig, ...] = member("the first rule that matches decides", ())
     default: Literal["allow", "deny"] = member("the decision where no rule matches", "allow")
 
 
@@ -417,7 +425,7 @@ class AppConfig:
     advertise_subscriptions: bool | None = member("whether clients are told that subscriptions are understood; "
                                                   "absent = they are (the original: not)", None)
     route_command_timeout_ms: Natural = member("time for an admin command sent on to other nodes", 3000, unit="ms")
-    authentication: Authentication = member("who may connect", Authentication)
+    authentication: AuthenticationConfig = member("who may connect", AuthenticationConfig)
     authorization: Authorization = member("who may do what", Authorization)
     tls_config: TlsConfig | None = member("TLS of the listeners that have `tls`", None)
     bmqtwist: BmqtwistConfig = member("members the original does not know", BmqtwistConfig)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bmqtwist.config.declare import Int32, Int64, Natural, Natural64, choice, member
+from bmqtwist.queue.mode import QueueMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,11 @@ class Mode:
     broadcast: Broadcast | None = member("every consumer present gets a message; nothing is kept", None)
 
     @property
-    def kind(self) -> Literal["fanout", "priority", "broadcast"]:
+    def kind(self) -> QueueMode:
         """Which of the three."""
-        return "fanout" if self.fanout is not None else "priority" if self.priority is not None else "broadcast"
+        if self.fanout is not None:
+            return QueueMode.FANOUT
+        return QueueMode.PRIORITY if self.priority is not None else QueueMode.BROADCAST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class StorageKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LimitsConfig:
     """storage.domainLimits, storage.queueLimits"""
 
     messages: Int64 = member("quota of messages; one more is admitted")
@@ -74,8 +77,8 @@ class Limits:
 class Storage:
     """storage"""
 
-    domain_limits: Limits = member("quota of all queues of the domain together")
-    queue_limits: Limits = member("quota of each queue")
+    domain_limits: LimitsConfig = member("quota of all queues of the domain together")
+    queue_limits: LimitsConfig = member("quota of each queue")
     config: StorageKind = member("where messages are kept")
 
 
@@ -108,7 +111,7 @@ class Consistency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expression:
+class ExpressionConfig:
     """subscriptions[].expression"""
 
     version: Literal["E_UNDEFINED", "E_VERSION_1"] = member("language of the text", "E_UNDEFINED")
@@ -116,15 +119,15 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class SubscriptionConfig:
     """subscriptions[]"""
 
     app_id: str = member("which app; empty = the only one of a priority or broadcast domain", "")
-    expression: Expression = member("which messages")
+    expression: ExpressionConfig = member("which messages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
+class DomainConfig:
     """definition.parameters"""
 
     name: str = member("for people; the file's name decides", "")
@@ -142,7 +145,7 @@ class Domain:
                                             "at most 63", 0)
     deduplication_time_ms: Natural = member("how long a message's GUID is remembered", 300000, unit="ms")
     consistency: Consistency = member("when a PUT is acknowledged", Consistency(eventual=Eventual()))
-    subscriptions: tuple[Subscription, ...] = member("conditions of the apps", ())
+    subscriptions: tuple[SubscriptionConfig, ...] = member("conditions of the apps", ())
 
     @property
     def in_memory(self) -> bool:
@@ -165,7 +168,7 @@ class DomainDefinition:
     """definition"""
 
     location: str = member("name of the cluster")
-    parameters: Domain = member("the domain")
+    parameters: DomainConfig = member("the domain")
 
 
 @choice

@@ -13,11 +13,12 @@ from typing import Protocol
 
 from bmqtwist.config.clusters import ClusterProxyDefinition
 from bmqtwist.config.declare import ConfigError, Finding, decode_text
-from bmqtwist.config.domain import Consistency, Domain, DomainDefinition, DomainVariant, Eventual
+from bmqtwist.config.domain import Consistency, DomainConfig, DomainDefinition, DomainVariant, Eventual
 from bmqtwist.config.text import bracketed
 from bmqtwist.errors import Category, LocalError, Refused
 from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
 from bmqtwist.queue.expression import ExpressionError, compile_expression
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.report import Report
 
 FILES_READ_MAX = 2  # a domain's file, and that of the domain it redirects to
@@ -74,7 +75,7 @@ class LoadedDomain:
 
     name: str
     cluster: str
-    config: Domain
+    config: DomainConfig
 
 
 class DomainProvider:
@@ -228,15 +229,15 @@ class DomainProvider:
         self._noticed[name] = texts
         return variant
 
-    def _warn_of_strangers(self, name: str, config: Domain) -> None:
+    def _warn_of_strangers(self, name: str, config: DomainConfig) -> None:
         for app_id in strangers(config):
             self._report.warn("Domain '%s': subscriptions: appId '%s' is not in appIDs, its subscription is ignored",
                               name, app_id)
 
 
-def normalise(config: Domain, resolved: Resolved, report: Report) -> Domain:
+def normalise(config: DomainConfig, resolved: Resolved, report: Report) -> DomainConfig:
     """What can be put right is put right, and said: strong broadcast, strong in memory, too many attempts."""
-    if config.mode.kind == "broadcast" and config.strong:
+    if config.mode.kind == QueueMode.BROADCAST and config.strong:
         report.alarm("DOMAIN", "%s, %s: A broadcast domain cannot be of strong consistency. Updated this domain's "
                      "consistency to eventual. Say so in the domain's file to silence this.", resolved.cluster,
                      resolved.name)
@@ -251,13 +252,13 @@ def normalise(config: Domain, resolved: Resolved, report: Report) -> Domain:
     return config
 
 
-def validate_definition(config: Domain, compile_text: Compile = compile_expression) -> str:
+def validate_definition(config: DomainConfig, compile_text: Compile = compile_expression) -> str:
     """Why a configuration cannot be used, all reasons of the first kind found; empty = it can."""
     checks = (_check_limits(config), _check_subscriptions(config, compile_text), _check_mode(config))
     return next((complaint for complaint in checks if complaint), "")
 
 
-def check_reconfigure(old: Domain, new: Domain) -> str:
+def check_reconfigure(old: DomainConfig, new: DomainConfig) -> str:
     """Why `new` cannot replace `old`; empty = it can."""
     if old.mode.kind != new.mode.kind:
         return (f"Reconfiguration of domain routing mode is not allowed (was '{bracketed(old.mode)}', changed to "
@@ -268,7 +269,7 @@ def check_reconfigure(old: Domain, new: Domain) -> str:
     return ""
 
 
-def _check_limits(config: Domain) -> str:
+def _check_limits(config: DomainConfig) -> str:
     complaints = []
     for limits in (config.storage.domain_limits, config.storage.queue_limits):
         for name, ratio in (("messagesWatermarkRatio", limits.messages_watermark_ratio),
@@ -281,7 +282,7 @@ def _check_limits(config: Domain) -> str:
     return "\n".join(complaints)
 
 
-def _check_subscriptions(config: Domain, compile_text: Compile) -> str:
+def _check_subscriptions(config: DomainConfig, compile_text: Compile) -> str:
     complaints = []
     for subscription in config.subscriptions:
         expression = subscription.expression
@@ -296,22 +297,22 @@ def _check_subscriptions(config: Domain, compile_text: Compile) -> str:
     app_ids = [subscription.app_id for subscription in config.subscriptions]
     if len(set(app_ids)) != len(app_ids):
         complaints.append("Two subscriptions are of the same appId")
-    if config.mode.kind != "fanout" and any(app_ids):
+    if config.mode.kind != QueueMode.FANOUT and any(app_ids):
         complaints.append(f"A subscription of a {config.mode.kind} domain must have an empty appId")
     return "\n".join(complaints)
 
 
-def _check_mode(config: Domain) -> str:
-    if config.mode.kind == "broadcast" and not config.in_memory:
+def _check_mode(config: DomainConfig) -> str:
+    if config.mode.kind == QueueMode.BROADCAST and not config.in_memory:
         return "A broadcast domain must have its storage in memory"
     if len(set(config.app_ids)) != len(config.app_ids) or "" in config.app_ids:
         return "'appIDs' must be different from each other and not empty"
     return ""
 
 
-def strangers(config: Domain) -> list[str]:
+def strangers(config: DomainConfig) -> list[str]:
     """Apps that a fanout domain has a subscription for but does not list."""
-    if config.mode.kind != "fanout":
+    if config.mode.kind != QueueMode.FANOUT:
         return []
     return [each.app_id for each in config.subscriptions if each.app_id not in config.app_ids]
 
@@ -336,7 +337,7 @@ def check_domain_text(file: DomainFile, problems: list[Finding], warnings: list[
         return None
     warnings += [Finding(file.path, 0, f"{path}.subscriptions", f"appId '{app_id}' is not in appIDs, its subscription "
                          "is ignored") for app_id in strangers(config)]
-    if config.mode.kind == "broadcast" and config.strong:
+    if config.mode.kind == QueueMode.BROADCAST and config.strong:
         warnings.append(Finding(file.path, 0, f"{path}.consistency", "a broadcast domain cannot be strong; taken as "
                                 "eventual"))
     if config.max_delivery_attempts > DELIVERY_ATTEMPTS_MAX:

@@ -16,8 +16,8 @@ MASK = "***"
 def plain(value: Any, secret: bool = False) -> Any:
     """Dictionaries, lists and scalars with the names of the file; absent members are left out, secrets are masked.
 
-    >>> from bmqtwist.config.broker import Credential
-    >>> plain(Credential(mechanism="BASIC", identity="alice:secret"))
+    >>> from bmqtwist.config.broker import CredentialConfig
+    >>> plain(CredentialConfig(mechanism="BASIC", identity="alice:secret"))
     {'mechanism': 'BASIC', 'identity': '***'}
     """
     if isinstance(value, tuple):

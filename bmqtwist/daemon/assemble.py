@@ -11,7 +11,7 @@ for nodes in memory.
 
 from __future__ import annotations
 
-from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.provider import DomainProvider, DomainSource
@@ -23,6 +23,7 @@ from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.node.broker import Broker, Identity, Performer
 from bmqtwist.node.clock import Clock
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets
@@ -84,8 +85,8 @@ class Node:
         try:
             node_id = configuration.self_nodes[definition.name]
             cluster = Cluster(definition, node_id, broker, report, self.clock.timer_ns)
-            ledger = MetadataLedger(ledger_file, node_id, cluster.node_name, config.max_csl_file_size, report=report)
-            cluster.start(ledger, list(sets), configuration.extension.durability,
+            log = MetadataLog(node_id, cluster.node_name, (node_id,), config.max_csl_file_size)
+            cluster.start(ClusterMetadata(log, ledger_file, report), list(sets), configuration.extension.durability,
                           configuration.extension.payload_cache_bytes, self.clock.now(), wall)
         except (LocalError, OSError):
             _close_all(sets)

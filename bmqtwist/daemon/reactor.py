@@ -1,7 +1,8 @@
 """What performs: joins one broker to a reactor, its connections, its worker threads and the clock.
 
 From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
-From the broker (`node.broker.Performer`): turn_due, sync, roll, clock, authenticate, write, finish, read, dump.
+From the broker (`node.broker.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish, read,
+dump.
 
 However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
 is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
@@ -21,6 +22,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.session import Session
@@ -31,6 +33,7 @@ from bmqtwist.storage.rollover import Job
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
+    from bmqtwist.node.metadata import ClusterMetadata
 
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
@@ -196,6 +199,22 @@ class ReactorPerformer:
     def clock(self) -> float:
         """The monotonic clock."""
         return time.monotonic()
+
+    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        """Run metadata.perform(job) on a thread."""
+        waiting = deferToThreadPool(self.reactor, self._disk, metadata.perform, job)
+        waiting.addCallbacks(lambda _: self._metadata_written(metadata, job),
+                             lambda failure: self._metadata_failed(metadata, job, failure))
+        waiting.addErrback(self._slipped, "after a write of the metadata")
+
+    def _metadata_written(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        if self._running:  # the partitions are closed otherwise; the next start completes it
+            self._perform(partial(self.broker.metadata_written, metadata, job))
+
+    def _metadata_failed(self, metadata: ClusterMetadata, job: FileJob, failure: Failure) -> None:
+        error = self._disk_error(failure, "in a write of the metadata")
+        if self._running:
+            self._perform(partial(self.broker.metadata_failed, metadata, job, error))
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a thread; it cannot fail, only deny."""

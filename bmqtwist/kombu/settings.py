@@ -59,8 +59,8 @@ def settings_of(client: Any, secure: bool = False) -> Settings:
     credential = Credential.basic(client.userid, client.password or "") if client.userid else None
     address = Address(client.hostname or "localhost", int(client.port or DEFAULT_PORT), secure or tls is not None)
     session: dict[str, Any] = {
-        "brokers": (address,), "connect_timeout_s": timeout, "attempt_timeout_s": timeout, "credential": credential,
-        "backoff_max_s": _BACKOFF_MAX_S, "unacked_bytes_max": _UNACKED_BYTES_MAX,
+        "brokers": (address,), "connect_timeout_s": timeout, "connect_rounds_max": 1, "attempt_timeout_s": timeout,
+        "credential": credential, "backoff_max_s": _BACKOFF_MAX_S, "unacked_bytes_max": _UNACKED_BYTES_MAX,
         "compression": bool(given.get("compression", False))}
     session.update(given.get("session", {}))
     options = {name: given[name] for name in _OPTIONS if name in given}

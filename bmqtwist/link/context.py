@@ -12,10 +12,32 @@ from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest
 from bmqtwist.queue.queue import Queue
 from bmqtwist.report import Report
+from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
 if TYPE_CHECKING:
+    from bmqtwist.link.admin import AdminSession
+    from bmqtwist.link.peer import PeerSession
     from bmqtwist.link.session import Session
+
+
+class PeerContext(Protocol):
+    """Whoever speaks with the other brokers of one cluster."""
+
+    def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Decide on a broker that introduces itself; None = close without a word (the reason is logged)."""
+
+    def connected(self, peer: PeerSession) -> None:
+        """The negotiation with a broker has succeeded: `peer.send` works from now on."""
+
+    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+        """One event: its type, its type-specific byte, and what follows its header. What is wrong with it is told here."""
+
+    def disconnected(self, peer: PeerSession) -> None:
+        """The session of a broker is over."""
+
+    def not_connected(self, session: Session) -> None:
+        """A connection that we have made is over before the negotiation was."""
 
 
 class SessionContext(Protocol):
@@ -24,6 +46,7 @@ class SessionContext(Protocol):
     report: Report
     now: float  # of this turn, seconds, monotonic
     serving: bool  # False: stopping, new opens are left for the broker that comes after
+    peers: dict[str, PeerContext]  # by the name of the cluster
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
@@ -67,8 +90,8 @@ class SessionContext(Protocol):
     def invalid_put(self, size: int, accepted: bool) -> None:
         """Book a PUT for a queue that nobody knows."""
 
-    def run_admin(self, session: Session, r_id: int, command: str) -> None:
-        """Run a command; the answer comes back as session.admin_answer(r_id, text)."""
+    def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
+        """Run a command; the answer comes back as admin.answer(r_id, text)."""
 
     def gone(self, session: Session) -> None:
         """The session is closed; forget it."""

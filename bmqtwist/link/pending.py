@@ -16,6 +16,8 @@ from typing import Any
 
 from bmqtwist.limits import PENDING_REQUESTS_MAX
 
+EARLY_PUT = "(put)"  # `Request.choice` of a PUT message that came before its open was answered; no peer can send it
+
 
 class Progress(Enum):
     """How far a request is."""
@@ -27,7 +29,7 @@ class Progress(Enum):
 
 
 class Request:
-    """One open, configure or close, from its arrival to its answer."""
+    """One open, configure or close, from its arrival to its answer; or PUTs that came before their open was answered."""
 
     __slots__ = ("r_id", "choice", "value", "q_id", "arrived", "domain", "deadline", "progress")
 
@@ -53,6 +55,10 @@ class Pending:
         self._begin, self._timeout, self._expire = begin, timeout, expire
         self._lines: dict[int, deque[Request]] = {}
         self.count = 0
+
+    def in_line(self, q_id: int) -> bool:
+        """Does a request of this queue id wait for its answer?"""
+        return q_id in self._lines
 
     @property
     def full(self) -> bool:

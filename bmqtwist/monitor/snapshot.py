@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 
+from bmqtwist.queue.mode import QueueMode
+
 _NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -19,7 +21,7 @@ def no_numbers() -> Mapping[str, float]:
     return _NO_NUMBERS
 
 
-class Role(IntEnum):
+class NodeRole(IntEnum):
     """What this node is for a queue; the numbers are those of the metric `queue_role`."""
 
     UNKNOWN = 0
@@ -29,7 +31,7 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MeterState:
+class MeterSnapshot:
     """What is stored against what may be stored; `parent` is the meter of the domain."""
 
     name: str
@@ -40,7 +42,7 @@ class MeterState:
     disabled: bool = False
     messages_reserved: int = 0
     bytes_reserved: int = 0
-    parent: MeterState | None = None
+    parent: MeterSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +145,14 @@ class QueueState:
     name: str
     domain: str
     key: str
-    mode: str
+    mode: QueueMode
     partition_id: int
     messages: int
     bytes: int
-    meter: MeterState
+    meter: MeterSnapshot
     apps: tuple[AppState, ...] = ()
     handles: tuple[HandleState, ...] = ()
-    role: Role = Role.PRIMARY
+    role: NodeRole = NodeRole.PRIMARY
     internal_id: int = 0
     upstream: UpstreamState | None = None
     cluster: str = ""
@@ -170,9 +172,9 @@ class DomainState:
 
     name: str
     cluster: str
-    mode: str
+    mode: QueueMode
     config_json: str
-    meter: MeterState
+    meter: MeterSnapshot
     queues: tuple[QueueState, ...] = ()
     storages: tuple[StorageState, ...] = ()
     publish_app_metrics: bool = True
@@ -206,7 +208,7 @@ class FileState:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionSnapshot:
     """One partition as this node knows it. `queues` are those mapped to it, `active` those that are open."""
 
     partition_id: int
@@ -272,7 +274,7 @@ class AssignedQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterSnapshot:
     """A cluster this broker is a member of, or (`remote`) a proxy to; `active_node` is a proxy's way in."""
 
     name: str
@@ -280,7 +282,7 @@ class ClusterState:
     healthy: bool
     nodes: tuple[NodeState, ...]
     elector: ElectorState
-    partitions: tuple[PartitionState, ...] = ()
+    partitions: tuple[PartitionSnapshot, ...] = ()
     queues: tuple[AssignedQueue, ...] = ()
     storage_location: str = ""
     remote: bool = False
@@ -319,7 +321,7 @@ class BrokerState:
     started_wall: float
     domains: tuple[DomainState, ...] = ()
     sessions: tuple[SessionState, ...] = ()
-    clusters: tuple[ClusterState, ...] = ()
+    clusters: tuple[ClusterSnapshot, ...] = ()
     process: ProcessState = ProcessState()
     invalid_queue: Mapping[str, float] = field(default_factory=no_numbers)
 

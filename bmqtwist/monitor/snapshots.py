@@ -13,6 +13,7 @@ from bmqtwist.config.text import pretty_json
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.monitor import snapshot as state
 from bmqtwist.monitor.statistics import Source
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def is_active(queue: RootQueue) -> bool:
     return bool(queue.handles) or queue.idle_since is not None
 
 
-def meter_state(meter: Meter) -> state.MeterState:
+def meter_state(meter: Meter) -> state.MeterSnapshot:
     """A meter and those above it."""
-    return state.MeterState(meter.name, meter.messages, meter.messages_max, meter.bytes, meter.bytes_max, meter.disabled,
+    return state.MeterSnapshot(meter.name, meter.messages, meter.messages_max, meter.bytes, meter.bytes_max, meter.disabled,
                             parent=meter_state(meter.parent) if meter.parent is not None else None)
 
 
@@ -105,7 +106,7 @@ def queue_state(queue: RootQueue) -> state.QueueState:
 def app_messages(queue: RootQueue, app: App) -> int:
     """How many messages an app has not finished with. Looks at every message its consumers hold: those that were
     purged or have expired are still held there, and do not count."""
-    if queue.mode != "fanout":
+    if queue.mode != QueueMode.FANOUT:
         return len(queue.messages) if app.registered else 0
     app.trim()
     held = sum(1 for substream in app.substreams for message, *_ in substream.unconfirmed.values()
@@ -150,7 +151,8 @@ def substream_state(substream: Substream) -> state.SubstreamState:
 def _subscription(each: Subscription) -> state.SubscriptionState:
     version = "E_VERSION_1" if each.text else "E_UNDEFINED"
     return state.SubscriptionState(each.s_id, each.text, version, each.priority, each.count, each.max_messages,
-                                   each.max_bytes, each.messages, each.bytes, each.full)
+                                   each.max_bytes, each.messages, each.bytes,
+                                   each.full or not each.window.open)
 
 
 def session_state(session: Session, offset: float) -> state.SessionState:
@@ -165,7 +167,7 @@ def session_state(session: Session, offset: float) -> state.SessionState:
         len(session.handles), unconfirmed, session.stats.totals(), session.channel.totals())
 
 
-def cluster_state(cluster: Cluster) -> state.ClusterState:
+def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
     """A cluster whose only member is this node: it leads, and is primary of every partition."""
     name = f"[{cluster.node_name}, {cluster.node_id}]"
     stored: dict[int, list[state.StorageState]] = {}
@@ -185,22 +187,22 @@ def cluster_state(cluster: Cluster) -> state.ClusterState:
         state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id, name,
                             "PRIMARY" if record.uri in active else "UNASSIGNED",
                             parse_uri(record.uri).qualified_domain, record.uri in active)
-        for record in cluster.ledger.state.queues.values())
-    ledger = cluster.ledger
-    return state.ClusterState(
+        for record in cluster.metadata.state.queues.values())
+    log = cluster.metadata.log
+    return state.ClusterSnapshot(
         cluster.name, name, bool(partitions), tuple(nodes),
-        state.ElectorState("LEADER", name, ledger.term, ledger.sequence, "ACTIVE"), partitions, queues,
-        cluster.definition.partition_config.location, ledger_bytes=ledger.size, ledger_limit=ledger.max_bytes)
+        state.ElectorState("LEADER", name, *log.lsn, "ACTIVE"), partitions, queues,
+        cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes)
 
 
 def partition_state(partition: Partition, primary: str, stored: tuple[state.StorageState, ...],
-                    active: set[str]) -> state.PartitionState:
+                    active: set[str]) -> state.PartitionSnapshot:
     """One partition with its files and the queues stored in it."""
     sizes = partition.files.sizes
     journal, data, qlist = (
         state.FileState(used, total, kept) for used, total, kept in
         zip(partition.positions(), (sizes.journal, sizes.data, sizes.qlist), partition.outstanding(), strict=True))
-    return state.PartitionState(
+    return state.PartitionSnapshot(
         partition.partition_id, primary, partition.lease, partition.sequence, available=partition.available,
         queues=len(stored), active=sum(storage.uri in active for storage in stored),
         data_file=f"bmq_{partition.partition_id}.{getattr(partition.files, 'base', '')}.bmq_data", data=data,
@@ -212,7 +214,7 @@ def sources(broker: Broker) -> list[Source]:
     they have counters and metrics of their own."""
     found: list[Source] = []
     for domain in broker.domains.values():
-        by_app = domain.mode == "fanout" and domain.settings.publish_app_metrics
+        by_app = domain.mode == QueueMode.FANOUT and domain.settings.publish_app_metrics
         for queue in domain.queues.values():
             if not is_active(queue):
                 continue

@@ -8,6 +8,7 @@ from typing import Any
 
 from bmqtwist.monitor.snapshot import BrokerState, DomainState, QueueState
 from bmqtwist.monitor.statistics import INVALID_QUEUE, Statistics
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
@@ -39,7 +40,7 @@ _CHANNEL_COLUMNS = (("Bytes In", "in_bytes", "bytes", pretty_bytes), ("Bytes Out
 
 def published_apps(domain: DomainState, queue: QueueState) -> bool:
     """Whether the apps of a queue have metrics of their own."""
-    return domain.mode == "fanout" and domain.publish_app_metrics and bool(queue.apps)
+    return domain.mode == QueueMode.FANOUT and domain.publish_app_metrics and bool(queue.apps)
 
 
 def stats_tree(state: BrokerState, statistics: Statistics) -> dict[str, Any]:

@@ -13,20 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
+from bmqtwist.link import negotiation
+from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Outcome
+from bmqtwist.link.context import PeerContext
 from bmqtwist.link.session import Session
-from bmqtwist.link.states import State
 from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
 from bmqtwist.node.domain_settings import domain_settings, throttle
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
@@ -81,6 +86,9 @@ class Performer(Protocol):
     def clock(self) -> float:
         """Seconds of some monotonic clock, now: to end in time what could take long."""
 
+    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
 
@@ -109,6 +117,7 @@ class Broker:
         self.domains: dict[str, Domain] = {}  # by the name clients use
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
+        self.peers: dict[str, PeerContext] = {}  # by the name of the cluster; none = other brokers are turned away
         self.contain = Containment(self)
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
@@ -139,6 +148,7 @@ class Broker:
             except Refused as refused:
                 self.report.alarm("DOMAIN", f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. Its "
                                             f"messages are kept.")
+        cluster.metadata.settle(int(self.identity.started_wall))
         cluster.report_alarms()
 
     def start(self, now: float) -> None:
@@ -190,6 +200,10 @@ class Broker:
     def turn(self, now: float) -> None:
         """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
         self.now = now
+        for cluster in self.clusters.values():
+            job = cluster.metadata.wants_write(self.wall(now))
+            if job is not None:
+                self.performer.write_metadata(cluster.metadata, job)
         self._turn.run(now)
 
     def synced(self, partition: Partition, token: int, now: float) -> None:
@@ -224,6 +238,24 @@ class Broker:
             self.contain.partition_failed(partition, "after a failed job of its rollover", mistake)
         self.turn(now)
 
+    def metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:
+        """A write of a cluster's metadata has come through: what waited for it takes effect."""
+        self.now = now
+        try:
+            metadata.written(job, self.wall(now))
+        except Exception as error:
+            self.contain.told("metadata: after a write", error)
+        self.turn(now)
+
+    def metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
+        """A write of a cluster's metadata has failed: what waited for it is refused."""
+        self.now = now
+        try:
+            metadata.failed(job, error, self.wall(now))
+        except Exception as mistake:
+            self.contain.told("metadata: after a failed write", mistake)
+        self.turn(now)
+
     # -- from the connections; a turn follows -----------------------------------------------------------------------
 
     def received(self, session: Session, data: bytes, now: float) -> None:
@@ -243,9 +275,8 @@ class Broker:
 
     def drained(self, session: Session) -> None:
         """A peer that was behind has taken everything."""
-        session.lagging = False
         try:
-            session.resume()
+            session.drained()
         except Exception as error:
             self.contain.session_failed(session, "resuming", error)
 
@@ -287,7 +318,15 @@ class Broker:
 
     def connect(self, peer: str, now: float) -> Session:
         """A connection was accepted."""
-        session = Session(self, peer, self.security.connection(peer), now, self.configuration.extension.event_bytes_max)
+        session = negotiation.accepted(self, peer, self.security.connection(peer), now,
+                                       self.configuration.extension.event_bytes_max)
+        self.sessions[session] = None
+        return session
+
+    def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
+        """A connection to another broker was made; `identity` introduces us."""
+        session = negotiation.dialled(self, peer, self.security.connection(peer), now,
+                                      self.configuration.extension.event_bytes_max, identity, peers)
         self.sessions[session] = None
         return session
 
@@ -298,6 +337,9 @@ class Broker:
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a negotiation."""
         if identity.client_type == ClientType.E_TCPBROKER:
+            peers = self.peers.get(identity.cluster_name)
+            if peers is not None:
+                return peers.admit(session, identity)
             self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
                               f"'{identity.cluster_name}', which has no other members here")
             return None
@@ -332,17 +374,12 @@ class Broker:
         except Refused as refused:
             answer(refused)
             return
-        queue = domain.queues.get(uri.queue)
-        if queue is not None:
+        queue, cluster = domain.queues.get(uri.queue), self.clusters[domain.cluster]
+        if queue is not None and not cluster.is_changing(queue):
             answer(queue)
             return
         domain.opening += 1
-        try:
-            found: Queue | Refused = self.clusters[domain.cluster].create_queue(domain, uri.canonical, self.now,
-                                                                                  self.wall(self.now))
-        except Refused as refused:
-            found = refused
-        self._created(domain, answer, found)
+        cluster.create_queue(domain, uri.canonical, self.now, self.wall(self.now), partial(self._created, domain, answer))
 
     def _openable(self, session: Session, uri: QueueUri, request: OpenRequest) -> Domain:
         """The domain of an open that is allowed."""
@@ -441,12 +478,23 @@ class Broker:
         self.invalid_queue.put_bytes += size
         self.invalid_queue.nack_msgs += not accepted
 
-    def run_admin(self, session: Session, r_id: int, command: str) -> None:
-        """Run a command of an admin session."""
+    def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
+        """Run a command of an admin session; the answer leaves when what the command changed is committed."""
+        session = admin.session
         if not self.security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
-            session.admin_answer(r_id, "Command not authorized")
+            admin.answer(r_id, "Command not authorized")
             return
-        session.admin_answer(r_id, self.admin(command, session.peer))
+        metadata = [cluster.metadata for cluster in self.clusters.values()]
+        before = [each.proposals for each in metadata]
+        answer = partial(self._admin_answer, admin, r_id, self.admin(command, session.peer))
+        for each, proposals in zip(metadata, before, strict=True):
+            if each.proposals != proposals:
+                answer = partial(each.after, answer)
+        answer()
+
+    def _admin_answer(self, admin: AdminSession, r_id: int, text: str) -> None:
+        if admin.session in self.sessions:
+            admin.answer(r_id, text)
 
     def gone(self, session: Session) -> None:
         """A session is over."""
@@ -500,19 +548,15 @@ class Broker:
 
     def _check_session(self, session: Session, now: float) -> None:
         patience = self.configuration.extension.unauthenticated_seconds_max
-        if session.pending.count:
-            session.pending.tick(now)
-        if session.guard.deadline is not None and now >= session.guard.deadline:
-            session.now, session.wall = now, self.wall(now)
-            session.perform(session.guard.tick(now))
-        elif session.negotiated_at is None and patience and now - session.connected_at >= patience:
+        session.tick(now, self.wall(now))
+        if session.negotiated_at is None and patience and now - session.connected_at >= patience:
             session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
 
     def _heartbeat(self, session: Session, now: float) -> None:
         interfaces = self.configuration.app.network_interfaces
         interval = interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
         limit = interfaces.heartbeats.client
-        if session.state is not State.SERVING or now - session.last_received < interval or session.is_java:
+        if not session.kind.heartbeats or now - session.last_received < interval or session.is_java:
             return
         if session.missed_heartbeats >= limit:
             name = interfaces.tcp_interface.name  # type: ignore[union-attr]
@@ -521,6 +565,4 @@ class Broker:
                           f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
             return
         session.missed_heartbeats += 1
-        session.outbox.event(HEARTBEAT_REQ)
-        if not session.waiting:
-            self.flush_later(session)
+        session.send_event(HEARTBEAT_REQ)

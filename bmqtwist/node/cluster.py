@@ -1,19 +1,24 @@
-"""One cluster of which this node is the only member: its metadata ledger, its partitions, the queues on them.
+"""One cluster of which this node is the only member: its metadata, its partitions, the queues on them.
 
-A queue is assigned in the ledger first, then created in its partition. At the start the partitions are recovered under
-new leases; queues whose domain cannot be loaded stay dormant, with their records kept, until it can.
+A queue is changed in the metadata first, and in its partition when that is committed. A process that dies between the two
+leaves a partition that is behind: the next start completes what the metadata say. At the start the partitions are
+recovered under new leases; queues whose domain cannot be loaded stay dormant, with their records kept, until it can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from bmqtwist.cluster.ledger import LedgerRefused, LedgerUnavailable, MetadataLedger
+from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, UnassignQueue, UpdateApps
+from bmqtwist.cluster.log_events import NotDone, Outcome
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import QueueContext
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
@@ -37,35 +42,38 @@ class Cluster:
         self.name = definition.name
         self._context = context
         self._timer_ns = timer_ns  # feeds storage keys
-        self.ledger: MetadataLedger
+        self.metadata: ClusterMetadata
         self.partitions: list[Partition] = []
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
+        self._creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # who waits for a queue to be made
+        self._deleting: set[RootQueue] = set()  # queues whose deletion waits for its commit
         self.replication_factor = len(definition.nodes) // 2 + 1
 
     # -- start ------------------------------------------------------------------------------------------------------
 
-    def start(self, ledger: MetadataLedger, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
+    def start(self, metadata: ClusterMetadata, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
               now: float, wall: int) -> None:
         """Recover everything and become leader and primary of all."""
-        self.ledger = ledger
+        self.metadata = metadata
         log = f"Cluster ({self.name})"
-        ledger.open()
+        metadata.open()
         recovered = [self._recover(index, each, now, wall) for index, each in enumerate(files)]
         self.report.info(f"{log}: Transitioning to leader in the Cluster FSM.")
-        ledger.become_leader(len(files), wall,
-                             used_leases={index: each.lease for index, each in enumerate(recovered)})
-        self.report.info(f"#ELECTOR_INFO: leader: [{self.node_name}, {self.node_id}], LSN: [ electorTerm = {ledger.term} "
-                         f"sequenceNumber = {ledger.sequence} ], transitioning status from PASSIVE to ACTIVE")
+        metadata.lead_alone(len(files), {index: each.lease for index, each in enumerate(recovered)}, wall)
+        term, sequence = metadata.log.lsn
+        self.report.info(f"#ELECTOR_INFO: leader: [{self.node_name}, {self.node_id}], LSN: [ electorTerm = {term} "
+                         f"sequenceNumber = {sequence} ], transitioning status from PASSIVE to ACTIVE")
         self.report.info(f"{log} onClusterLeader: new leader: [{self.node_name}, {self.node_id}], leader status: ACTIVE")
         for index, each in enumerate(recovered):
             partition = Partition(index, self.node_id, files[index], each, durability, cache_bytes)
             self.partitions.append(partition)
-            partition.activate(ledger.state.partitions[index].lease, wall)
+            partition.activate(metadata.state.partitions[index].lease, wall)
             partition.committed = COMMITTED_ALL if self.has_quorum else partition.position
             self.report.info(f"{log} afterPartitionPrimaryAssignment: Partition [{index}]: new primary: "
                              f"[{self.node_name}, {self.node_id}], primary status: E_ACTIVE")
         self._match(recovered, wall)
+        metadata.settle(wall)
         self.report.info(f"{log}: Recovery for all partitions is complete. Summary: "
                          f"{sum(len(queue.messages) for each in recovered for queue in each.queues.values())} "
                          f"outstanding message(s) in {len(self.dormant)} queue(s)")
@@ -78,22 +86,22 @@ class Cluster:
         return next((node.name for node in self.definition.nodes if node.id == self.node_id), str(self.node_id))
 
     def _recover(self, index: int, files: PartitionFiles, now: float, wall: int) -> RecoveredPartition:
-        known = {record.key: record for record in self.ledger.state.queues.values() if record.partition_id == index}
+        known = {record.key: record for record in self.metadata.state.queues.values() if record.partition_id == index}
         return recover(files, known, wall - int(HISTORY_SECONDS), wall - now, index, wall)
 
     def _match(self, recovered: list[RecoveredPartition], wall: int) -> None:
-        """Join what the ledger and the partitions say about queues."""
+        """Join what the metadata and the partitions say about queues."""
         found: dict[bytes, tuple[int, StoredQueue]] = {
             key: (index, queue) for index, each in enumerate(recovered) for key, queue in each.queues.items()}
-        for uri, record in self.ledger.state.queues.items():
+        for uri, record in self.metadata.state.queues.items():
             found.pop(record.key, None)
             self.dormant[uri] = record
         for key, (index, queue) in found.items():
-            if queue.messages and queue.uri and queue.uri not in self.ledger.state.queues:
+            if queue.messages and queue.uri and queue.uri not in self.metadata.state.queues:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue '{queue.uri}' was not in the metadata; "
                                               f"registered again with its {len(queue.messages)} message(s)")
                 record = QueueRecord(queue.uri, key, index, {app.app_id: app.key for app in queue.apps.values()})
-                self._change(self.ledger.adopt_queue, record, wall)
+                self.metadata.propose(AdoptQueue(record), self._note, wall)
                 self.dormant[queue.uri] = record
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
@@ -118,6 +126,7 @@ class Cluster:
         queue = self._make(domain, record.uri, store, partition, now)
         queue.register_apps(first_order=0)
         queue.restore()
+        self._follow(queue, record, wall)
         self.reconcile_apps(queue, wall)
 
     def _make(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
@@ -144,30 +153,67 @@ class Cluster:
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def queue_count(self, domain_name: str) -> int:
-        """Registered queues of a domain."""
+        """Queues of a domain that are registered, or about to be."""
         prefix = f"bmq://{domain_name}/"
-        return sum(uri.startswith(prefix) for uri in self.ledger.state.queues)
+        return sum(uri.startswith(prefix) for uri in self.metadata.log.head.queues)
 
-    def create_queue(self, domain: Domain, uri: str, now: float, wall: int) -> RootQueue:
-        """Assign and create a queue that does not exist; raises Refused."""
-        self._check_queue_limit(domain)
-        app_ids = domain.settings.app_ids if domain.mode == "fanout" else (DEFAULT_APP_ID,)
-        try:
-            record = self.ledger.assign_queue(uri, app_ids, self._timer_ns(), wall)
-        except (LedgerUnavailable, LedgerRefused) as error:
-            raise Refused(Category.E_UNKNOWN, str(error), -208) from None
+    def is_changing(self, queue: RootQueue) -> bool:
+        """Whether a change of the queue waits for its commit: an open of it goes through `create_queue`, too."""
+        return queue in self._deleting or self.metadata.log.is_pending(queue.uri)
+
+    def create_queue(self, domain: Domain, uri: str, now: float, wall: int,
+                     done: Callable[[RootQueue | Refused], None]) -> None:
+        """The queue with this URI as the metadata have it once all that waits is committed; assigned if need be.
+
+        `done` is called then, whoever else asked for the same queue meanwhile.
+        """
+        waiting = self._creating.get(uri)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        if uri not in self.metadata.log.head.queues:
+            try:
+                self._check_queue_limit(domain)
+            except Refused as reason:
+                done(reason)
+                return
+        self._creating[uri] = [done]
+        app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
+        self.metadata.propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
+                              partial(self._assigned, domain, uri, now), wall)
+
+    def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
+        """The assignment of a queue is committed, or is not."""
+        if isinstance(outcome, NotDone):
+            self._created(uri, Refused(Category.E_UNKNOWN, outcome.reason, -208))
+            return
+        record: QueueRecord = outcome.value
+        known = self.queues.get(uri)
+        if known is not None and known.key == record.key:
+            self._created(uri, known)
+            return
         partition = self.partitions[record.partition_id]
         try:
             store = partition.create_queue(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
-            self._change(self.ledger.unassign_queue, uri, wall)
-            raise Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10) from None
+            reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
+            self.metadata.propose(UnassignQueue(uri), partial(self._taken_back, uri, reason), wall)
+            return
         queue = self._make(domain, uri, store, partition, now)
         queue.register_apps()
         apps = " ".join(f'[ "{app_id}" {key.hex().upper()} ]' for app_id, key in record.apps.items())
         self.report.info(f"Cluster ({self.name}): Assigned queue: [ uri = {uri} queueKey = {record.key.hex().upper()} "
                          f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
-        return queue
+        self._created(uri, queue)
+
+    def _taken_back(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
+        """A queue that no partition took is unassigned again."""
+        self._note(outcome, wall)
+        self._created(uri, reason)
+
+    def _created(self, uri: str, found: RootQueue | Refused) -> None:
+        for done in self._creating.pop(uri):
+            done(found)
 
     def _check_queue_limit(self, domain: Domain) -> None:
         limit = domain.max_queues
@@ -184,8 +230,16 @@ class Cluster:
                               f"(current: {count}, limit: {limit}).")
 
     def delete_queue(self, queue: RootQueue, wall: int) -> None:
-        """Unassign and delete a queue that is empty and unused."""
-        if not self._change(self.ledger.unassign_queue, queue.uri, wall):
+        """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
+        if queue not in self._deleting:
+            self._deleting.add(queue)
+            self.metadata.propose(UnassignQueue(queue.uri), partial(self._unassigned, queue), wall)
+
+    def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
+        """The end of a queue is committed, or is not."""
+        self._deleting.discard(queue)
+        self._note(outcome, wall)
+        if isinstance(outcome, NotDone):
             return
         self._record(queue.partition.delete_queue, queue.key, None, wall)
         del self.queues[queue.uri]
@@ -193,29 +247,46 @@ class Cluster:
         self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
                          f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ]")
 
+    # -- apps -------------------------------------------------------------------------------------------------------
+
     def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
-        """Make the apps of a fanout queue those of its domain's settings."""
-        if queue.mode != "fanout":
+        """Make the apps of a fanout queue those of its domain's settings, at the commit."""
+        record = self.metadata.log.head.queues.get(queue.uri)
+        if queue.mode != QueueMode.FANOUT or record is None or record.key != queue.key:
             return
         wanted = queue.domain.settings.app_ids
-        present = [app.app_id for app in queue.active]
-        added = [app_id for app_id in wanted if app_id not in present]
-        removed = [app_id for app_id in present if app_id not in wanted]
+        added = [app_id for app_id in wanted if app_id not in record.apps]
+        removed = [app_id for app_id in record.apps if app_id not in wanted]
+        if added or removed:
+            change = UpdateApps(queue.uri, added, removed, self._timer_ns())
+            self.metadata.propose(change, partial(self._updated, queue), wall)
+
+    def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
+        """A change of a queue's apps is committed, or is not."""
+        self._note(outcome, wall)
+        if not isinstance(outcome, NotDone):
+            self._follow(queue, outcome.value, wall)
+
+    def _follow(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:
+        """Make the apps of a fanout queue, here and in its partition, those that the metadata name."""
+        if queue.mode != QueueMode.FANOUT:
+            return
+        removed = [app for app in queue.active if record.apps.get(app.app_id) != app.key]
+        kept = {app.app_id for app in queue.active if app not in removed}
+        added = [(app_id, key) for app_id, key in record.apps.items() if app_id not in kept]
         if not added and not removed:
             return
-        if not self._change(self.ledger.update_apps, queue.uri, added, removed, self._timer_ns(), wall):
-            return
-        record = self.ledger.state.queues[queue.uri]
-        self.report.info(f"Cluster ({self.name}): Advisory applied: unregister appIds {_listed(removed)} and register "
-                         f"appIds {_listed(added)} for domain = [{queue.domain.name}]")
+        self.report.info(f"Cluster ({self.name}): Advisory applied: unregister appIds "
+                         f"{_listed(app.app_id for app in removed)} and register appIds "
+                         f"{_listed(app_id for app_id, _ in added)} for domain = [{queue.domain.name}]")
         try:
-            for app_id in removed:
-                queue.remove_app(queue.apps[app_id], wall)
-                self.report.info(f"Unregistered appId '{app_id}' for queue '{queue.uri}'")
+            for app in removed:
+                queue.remove_app(app, wall)
+                self.report.info(f"Unregistered appId '{app.app_id}' for queue '{queue.uri}'")
             if added:
-                queue.partition.add_apps(queue.key, queue.uri, [(each, record.apps[each]) for each in added], wall)
+                queue.partition.add_apps(queue.key, queue.uri, added, wall)
                 queue.register_apps()
-                for app_id in added:
+                for app_id, _ in added:
                     queue.apps[app_id].alarmed = False
                     self.report.info(f"Registered appId '{app_id}' for queue '{queue.uri}'")
         except PartitionUnavailable as error:
@@ -224,14 +295,10 @@ class Cluster:
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _change(self, change: Callable[..., object], *args: object) -> bool:
-        """Change the ledger, or say why not; then everything stays as it was."""
-        try:
-            change(*args)
-        except (LedgerUnavailable, LedgerRefused) as error:
-            self.report.error(f"Cluster ({self.name}): {error}")
-            return False
-        return True
+    def _note(self, outcome: Outcome, wall: int) -> None:
+        """Say why a change was not made; then everything stays as it was."""
+        if isinstance(outcome, NotDone):
+            self.report.error(f"Cluster ({self.name}): {outcome.reason}")
 
     def _record(self, append: Callable[..., None], *args: object) -> None:
         try:

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.report import INTERNAL_ERROR, LineLimiter, stack
 
@@ -32,7 +33,7 @@ class Containment:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._lines = LineLimiter()
-        self._failed: dict[Session, None] = {}  # to be closed when no queue is in the middle of something
+        self.failed: dict[Session, None] = {}  # to be closed when no queue is in the middle of something
         self._failures: WeakKeyDictionary[Queue, deque[float]] = WeakKeyDictionary()
 
     def told(self, what: str, error: Exception) -> None:
@@ -55,21 +56,16 @@ class Containment:
     def client_failed(self, client: Client, error: Exception) -> None:
         """It raised while a queue spoke to it: nothing more is delivered to it, and it is closed after the delivery."""
         self.told(f"{client.description}: delivery", error)
-        if isinstance(client, Session):
-            self._failed[client] = None
-            client.lagging = True
-            try:
-                client.hold()
-            except Exception as again:
-                self.told(f"{client.description}: hold", again)
+        if isinstance(client, ClientSession):
+            self.failed[client.session] = None
+            client.window.close()
             self._broker.performer.turn_due()
 
-    def close_failed(self) -> bool:
-        """Close the sessions that failed while queues spoke to them; was there any?"""
-        failed, self._failed = self._failed, {}
+    def close_failed(self) -> None:
+        """Close the sessions that failed while queues spoke to them."""
+        failed, self.failed = self.failed, {}
         for session in failed:
             self._close(session)
-        return bool(failed)
 
     def _close(self, session: Session) -> None:
         try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bmqtwist.config.clusters import MessageThrottle
-from bmqtwist.config.domain import Domain as DomainConfig
-from bmqtwist.config.domain import Limits as LimitsConfig
+from bmqtwist.config.domain import DomainConfig, LimitsConfig
 from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
 
 
@@ -12,7 +11,7 @@ def domain_settings(config: DomainConfig) -> DomainSettings:
     """The engine's settings of a validated domain."""
     mode = config.mode
     return DomainSettings(
-        mode="fanout" if mode.fanout is not None else "broadcast" if mode.broadcast is not None else "priority",
+        mode=mode.kind,
         in_memory=config.in_memory,
         domain_limits=_limits(config.storage.domain_limits),
         queue_limits=_limits(config.storage.queue_limits),

@@ -1,4 +1,5 @@
-"""The graceful stop: no new deliveries, wait until what was delivered is confirmed, give up after a while."""
+"""The graceful stop: no new deliveries, wait until what was delivered is confirmed and what was asked of the metadata is
+committed, give up after a while."""
 
 from __future__ import annotations
 
@@ -47,6 +48,9 @@ class Shutdown:
                 report.warn(f"Cluster ({cluster.name}): giving up on {left} unconfirmed message(s)")
             else:
                 report.info(f"Cluster ({cluster.name}): waiting for {left} unconfirmed message(s)")
+                waiting = True
+            if cluster.metadata.busy and now < self._deadlines[cluster.name]:
+                report.info(f"Cluster ({cluster.name}): waiting for changes of the metadata")
                 waiting = True
         if waiting:
             self._broker.timers.at(now + POLL_S, self._poll)

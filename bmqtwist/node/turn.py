@@ -15,7 +15,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bmqtwist.limits import LAGGING_BYTES
 from bmqtwist.link.session import Session
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
@@ -71,8 +70,9 @@ class Turn:
             released, self._in_memory = self._in_memory, []
             self.release(released)
         self._deliver(now)
-        while self._contain.close_failed():  # what they held goes to others
-            self._deliver(now)
+        while self._contain.failed:
+            self._contain.close_failed()
+            self._deliver(now)  # what they held goes to others
         self.write()
         self._roll(wall)
 
@@ -180,10 +180,7 @@ class Turn:
     def _write(self, session: Session) -> None:
         performer = self._broker.performer
         behind = performer.write(session, session.take())
-        session.lagging = behind > LAGGING_BYTES
-        if session.lagging and not session.held:
-            session.hold()
-        elif session.held and not session.lagging:
+        if session.written(behind):
             self._broker.timers.at(self._broker.now, partial(self._resume, session))
         if session.closing:
             performer.finish(session)
@@ -192,17 +189,16 @@ class Turn:
 
     def _slow(self, session: Session, behind: int) -> None:
         performer = self._broker.performer
-        if self._outbox_max and behind > self._outbox_max:
-            session.close("#CLIENT_SEND_FAILURE %s: the client does not read: %d bytes wait for it (limit: %d)",
-                          session.description, behind, self._outbox_max)
+        limit = session.kind.output_bytes_max or self._outbox_max
+        if limit and behind > limit:
+            session.close(session.kind.unread + ": %d bytes wait for it (limit: %d)", session.description, behind, limit)
             performer.finish(session)
             performer.turn_due()  # for what it held
-        elif not any(handle.read_count for handle in session.handles.values()):
+        elif session.kind.may_be_slowed:
             performer.read(session, False)  # a producer that does not read its ACKs is slowed down
 
     def _resume(self, session: Session, now: float) -> None:
-        if not session.lagging:
-            try:
-                session.resume()
-            except Exception as error:
-                self._contain.session_failed(session, "resuming", error)
+        try:
+            session.resume()
+        except Exception as error:
+            self._contain.session_failed(session, "resuming", error)

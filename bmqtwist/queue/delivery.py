@@ -47,7 +47,7 @@ def _deliver_simple(queue: RootQueue, app: App, now: float) -> None:
         if alone is None:
             subscription = group.next_with_room()  # type: ignore[union-attr]
         else:
-            subscription = None if alone.full else alone
+            subscription = alone if not alone.full and alone.window.open else None
         if subscription is None:
             _stop(queue, app, message, now)
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bmqtwist.queue.expression import Expression, compile_expression
 from bmqtwist.queue.meter import Meter
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.root import RootQueue
 
 
@@ -34,7 +35,7 @@ class Throttle:
 class DomainSettings:
     """What a domain's file says, in the engine's terms. Times in seconds; 0 = no limit where not said otherwise."""
 
-    mode: str  # "priority", "fanout" or "broadcast"
+    mode: QueueMode
     in_memory: bool
     domain_limits: Limits
     queue_limits: Limits
@@ -59,7 +60,7 @@ class Domain:
         self.mode, self.in_memory = settings.mode, settings.in_memory
         self.queues: dict[str, RootQueue] = {}
         self.meter = Meter(f"domain [bmq://{name}]")
-        if self.mode == "broadcast":
+        if self.mode == QueueMode.BROADCAST:
             self.meter.disabled = True
         self.removing = False  # the first phase of DOMAINS REMOVE was run
         self.opening = 0  # opens in flight
@@ -82,7 +83,7 @@ class Domain:
         """A queue of this domain comes to life."""
         self.queues[queue.name] = queue
         self._apply_limits(queue.meter, self.settings.queue_limits)
-        if self.mode == "broadcast":
+        if self.mode == QueueMode.BROADCAST:
             queue.meter.disabled = True
 
     def reconfigure(self, settings: DomainSettings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.queue.routing import Subscription
+from bmqtwist.queue.window import DeliveryWindow
 
 if TYPE_CHECKING:
     from bmqtwist.queue.app import App
@@ -18,7 +19,7 @@ class Client(Protocol):
     """The session core at the other end of a handle, as far as a queue needs it."""
 
     description: str
-    lagging: bool  # it has not read for so long that messages without credit pass it by
+    window: DeliveryWindow
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None: ...
 

@@ -14,6 +14,7 @@ from bmqtwist.limits import RESERVED_ID_MIN
 from bmqtwist.queue.app import App
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Client, Handle, Substream
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.routing import PRIORITY_INVALID, Matcher, Subscription
 from bmqtwist.storage.partition import Message
@@ -76,9 +77,9 @@ def open_queue(queue: Queue, client: Client, handle: Handle | None, request: Ope
     if queue.disabled:
         raise Refused(Category.E_NOT_READY, "The queue is disabled after internal errors: see the broker's log", -1)
     app_id = request.app_id if request.app_id not in (None, DEFAULT_APP_ID) else None
-    if request.read_count and queue.mode == "fanout" and app_id is None:
+    if request.read_count and queue.mode == QueueMode.FANOUT and app_id is None:
         raise Refused(Category.E_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
-    if request.app_id is not None and request.read_count and queue.mode != "fanout":
+    if request.app_id is not None and request.read_count and queue.mode != QueueMode.FANOUT:
         raise Refused(Category.E_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
     _check_limits(queue, request)
     if handle is not None and handle.read_count + request.read_count > COUNT_MAX:
@@ -141,7 +142,7 @@ def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) ->
         if spec.priority == PRIORITY_INVALID:
             continue
         subscriptions.append(Subscription(substream, spec.s_id, _matcher(handle.queue, spec), spec.priority, spec.count,
-                                          spec.max_messages, spec.max_bytes))
+                                          spec.max_messages, spec.max_bytes, handle.client.window))
     _inherit_windows(substream, subscriptions)
     substream.subscriptions = subscriptions
     _set_merging(handle)
@@ -228,7 +229,7 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
     substream.unconfirmed.clear()
     substream.subscriptions = []
     app.reroute()
-    if returned and queue.mode != "broadcast":
+    if returned and queue.mode != QueueMode.BROADCAST:
         report = queue.context.report
         report.info(f"Lost a reader for queue '{queue.uri}' {app.app_id}, redelivering {len(returned)} message(s) to "
                     f"{len(app.substreams)} remaining readers starting from {returned[0].guid.hex().upper()}")

@@ -26,7 +26,7 @@ _NEVER = 1 << 63  # no count reaches it
 _LOW_RATIO = 0.5  # of the high watermark's ratio
 
 
-class State(IntEnum):
+class MeterState(IntEnum):
     """How full; the names are printed."""
 
     STATE_NORMAL = 0
@@ -75,7 +75,7 @@ class Meter:
         self._set_marks()
 
     @property
-    def state(self) -> State:
+    def state(self) -> MeterState:
         """The worse of the two states."""
         return max(self.messages_state, self.bytes_state)
 
@@ -155,7 +155,7 @@ class Meter:
         self.bytes_state = _next(self.bytes_state, self.bytes, self.bytes_low, self.bytes_high, self.bytes_max)
         self._set_marks()
         after = self.state
-        if silent or after == before or (before > after > State.STATE_NORMAL):
+        if silent or after == before or (before > after > MeterState.STATE_NORMAL):
             return
         self.events.append(MeterEvent(self, f"CAPACITY_{after.name}", after > before, self.describe()))
 
@@ -166,28 +166,28 @@ class Meter:
         self._bytes_up, self._bytes_down = _marks(self.bytes_state, self.bytes_low, self.bytes_high, self.bytes_max)
 
 
-def _first(value: int, high: int, limit: int) -> State:
+def _first(value: int, high: int, limit: int) -> MeterState:
     """The state of a value without history; nothing stored is NORMAL unless nothing may be stored."""
     if not limit or (value and value >= limit):
-        return State.STATE_FULL
-    return State.STATE_HIGH_WATERMARK if value and value >= high else State.STATE_NORMAL
+        return MeterState.STATE_FULL
+    return MeterState.STATE_HIGH_WATERMARK if value and value >= high else MeterState.STATE_NORMAL
 
 
-def _next(state: State, value: int, low: int, high: int, limit: int) -> State:
+def _next(state: MeterState, value: int, low: int, high: int, limit: int) -> MeterState:
     """The state after a change of the value; the way up or down may pass two states at once."""
     if not limit:
-        return State.STATE_FULL
-    if state is State.STATE_FULL and value <= high and value < limit:
-        state = State.STATE_HIGH_WATERMARK
-    if state is State.STATE_HIGH_WATERMARK and value <= low:
-        return State.STATE_NORMAL
+        return MeterState.STATE_FULL
+    if state is MeterState.STATE_FULL and value <= high and value < limit:
+        state = MeterState.STATE_HIGH_WATERMARK
+    if state is MeterState.STATE_HIGH_WATERMARK and value <= low:
+        return MeterState.STATE_NORMAL
     return max(state, _first(value, high, limit))
 
 
-def _marks(state: State, low: int, high: int, limit: int) -> tuple[int, int]:
+def _marks(state: MeterState, low: int, high: int, limit: int) -> tuple[int, int]:
     """(changes at or above, changes at or below)."""
     if not limit:
         return _NEVER, -1
-    if state is State.STATE_NORMAL:
+    if state is MeterState.STATE_NORMAL:
         return high, -1
-    return (limit, low) if state is State.STATE_HIGH_WATERMARK else (_NEVER, min(high, limit - 1))
+    return (limit, low) if state is MeterState.STATE_HIGH_WATERMARK else (_NEVER, min(high, limit - 1))

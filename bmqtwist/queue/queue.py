@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain
     from bmqtwist.queue.root import RootQueue
 
-ROUTING_FLAGS = {"priority": 2, "fanout": 10, "broadcast": 7}
-
 
 class QueueContext(Protocol):
     """What a queue asks of the broker around it."""

@@ -16,6 +16,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App
 from bmqtwist.queue.meter import Meter
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.storage.message import Message
@@ -25,6 +26,9 @@ from bmqtwist.storage.state import StoredQueue
 
 if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain
+
+
+_CONFIRMED, _DONE = int(ConfirmReason.CONFIRMED), int(DeletionReason.NONE)  # of the hot path
 
 
 class RootQueue(Queue):
@@ -44,6 +48,7 @@ class RootQueue(Queue):
         self.meter = Meter(f"queue [{uri}]", domain.meter)
         self.uncommitted: deque[Put] = deque()  # safe here, but not in the cluster; and what came after them
         self._order = 0
+        self._remembered = b""  # GUID of a PUT that is not stored yet: it was new
 
     # -- apps -------------------------------------------------------------------------------------------------------
 
@@ -54,7 +59,7 @@ class RootQueue(Queue):
             app = self.apps.get(stored.app_id)
             if app is None:
                 app = self.apps[stored.app_id] = App(stored.app_id, stored.key, stored.ordinal, first_order)
-                if self.mode != "fanout":
+                if self.mode != QueueMode.FANOUT:
                     app.stats = self.stats
             elif not app.registered:
                 app.register(stored.key, stored.ordinal, first_order)
@@ -93,7 +98,7 @@ class RootQueue(Queue):
         message = put.message
         guid, size = message.guid, message.size
         stats = self.stats
-        if self.mode == "broadcast":
+        if self.mode == QueueMode.BROADCAST:
             stats.put_msgs += 1
             stats.put_bytes += size
             self._broadcast(message)
@@ -109,6 +114,7 @@ class RootQueue(Queue):
             if put.wants_ack:
                 self.hold(put)
             return 0
+        self._remembered = guid
         mask = self.store.mask
         if self.conditions:
             mask = self._accepting(message)
@@ -150,6 +156,7 @@ class RootQueue(Queue):
             stats.content_msgs_max = held
         put.stored = True
         self.hold(put)
+        self._remembered = b""
         return 0
 
     def _accepting(self, message: Message) -> int:
@@ -166,7 +173,7 @@ class RootQueue(Queue):
         chosen = app.router.eligible(self.values(message) if message.has_properties else {})
         for subscription in chosen:
             handle = subscription.substream.handle
-            if handle.client.lagging:  # at most once, and no credit bounds what would pile up
+            if handle.client.window.behind:  # at most once, and no credit bounds what would pile up
                 if self.lines.admits(message.arrived):
                     self.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
                                              f"of queue '{self.uri}' is not delivered to it")
@@ -184,8 +191,8 @@ class RootQueue(Queue):
         """The records of a PUT are safe here: acknowledge and deliver it, or wait for the cluster to have it, in order."""
         if self.uncommitted or put.strong and put.position > self.partition.committed:
             self.uncommitted.append(put)
-            return
-        self._released(put, now)
+        else:
+            self._released(put, now)
 
     def committed(self, now: float) -> None:
         """The cluster has more than before: release what waited for it, in order."""
@@ -194,10 +201,13 @@ class RootQueue(Queue):
             self._released(waiting.popleft(), now)
 
     def _released(self, put: Put, now: float) -> None:
-        message = put.message
-        if put.wants_ack and put.handle is not None:
+        message, handle = put.message, put.handle
+        if put.wants_ack and handle is not None:
             self.stats.acked(now - message.arrived)
-            self._answer(put, 0)
+            try:
+                handle.client.ack(handle, message.guid, put.correlation_id, 0)
+            except Exception as error:
+                self.context.client_failed(handle.client, error)
         if put.stored:
             self.ready(message)
 
@@ -236,8 +246,8 @@ class RootQueue(Queue):
             self.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]
 
     def forget_post(self, guid: bytes) -> None:
-        """A `post` raised: unless the message is stored, it must be new when it is posted again."""
-        if guid not in self.messages:
+        """A `post` raised: unless the message is or was stored, it must be new when it is posted again."""
+        if guid == self._remembered and guid not in self.messages:
             self.history.discard(guid)
 
     def restore(self) -> None:
@@ -260,14 +270,12 @@ class RootQueue(Queue):
 
     # -- leaving messages -------------------------------------------------------------------------------------------
 
-    def finish(self, app: App, message: Message, wall: int) -> None:
-        """A consumer has confirmed a message."""
-        if message.pending & app.bit:
-            self._finish(app, message, ConfirmReason.CONFIRMED, wall)
-
-    def _finish(self, app: App, message: Message, reason: ConfirmReason, wall: int) -> None:
+    def finish(self, app: App, message: Message, wall: int, reason: int = _CONFIRMED) -> None:
+        """A consumer has confirmed a message, or may not have it any more."""
+        if not message.pending & app.bit:
+            return
         if message.pending == app.bit:
-            self.remove(message, DeletionReason.NONE, wall)
+            self.remove(message, _DONE, wall)
         elif message.live_key < 0:
             message.pending &= ~app.bit
         else:
@@ -277,9 +285,9 @@ class RootQueue(Queue):
         """No delivery attempt is left: the app loses the message, the operator is told."""
         self.stats.reject_msgs += 1
         self.context.poisoned(self, app, message)
-        self._finish(app, message, ConfirmReason.REJECTED, wall)
+        self.finish(app, message, wall, ConfirmReason.REJECTED)
 
-    def remove(self, message: Message, reason: DeletionReason, wall: int) -> None:
+    def remove(self, message: Message, reason: int, wall: int) -> None:
         """Take a message out of the store; records say so."""
         self.meter.remove(1, message.size)
         if self.meter.events:

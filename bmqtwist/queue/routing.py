@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from bmqtwist.queue.window import DeliveryWindow
+
 if TYPE_CHECKING:
     from bmqtwist.queue.handle import Substream
 
@@ -33,10 +35,11 @@ class Subscription:
     """One way a consumer asked to be given messages, with its window of unconfirmed ones."""
 
     __slots__ = ("substream", "s_id", "matcher", "text", "version", "priority", "count", "max_messages", "max_bytes",
-                 "low_messages", "low_bytes", "messages", "bytes", "full", "turns")
+                 "low_messages", "low_bytes", "messages", "bytes", "full", "turns", "window")
 
     def __init__(self, substream: Substream, s_id: int, matcher: Matcher | None, priority: int, count: int,
-                 max_messages: int, max_bytes: int) -> None:
+                 max_messages: int, max_bytes: int, window: DeliveryWindow) -> None:
+        self.window = window  # of the client
         self.substream, self.s_id, self.matcher = substream, s_id, matcher
         self.text = "" if matcher is None else matcher.text
         self.priority, self.count = priority, max(1, count)
@@ -63,14 +66,14 @@ class Group:
 
     def has_room(self) -> bool:
         """Whether any member could take a message now."""
-        return any(not member.full for member in self.members)
+        return any(not member.full and member.window.open for member in self.members)
 
     def next_with_room(self, excluded: frozenset[Substream] | None = None) -> Subscription | None:
         """The member whose turn it is, skipping full (and excluded) ones; None when nobody has room."""
         members = self.members
         for _ in range(len(members)):
             head = members[0]
-            if not head.full and (excluded is None or head.substream not in excluded):
+            if not head.full and head.window.open and (excluded is None or head.substream not in excluded):
                 head.turns += 1
                 if head.turns >= head.count:
                     head.turns = 0

@@ -11,15 +11,18 @@ Start at `_core/session.py`, then `_core/states.py` (what is done with which inp
 every post has exactly one outcome, whatever connections and brokers do.
 """
 
+from bmqtwist.errors import BmqError, LocalError, PeerError
+from bmqtwist.ids import InvalidUri
 from bmqtwist.sdk.codecs import BytesCodec, Codec, JsonCodec, MsgspecCodec, PydanticCodec
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, Credential, QueueOptions, SessionOptions, Subscription, parse_brokers
-from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, SessionEvent
+from bmqtwist.sdk.results import Ack, EventKind, PostRefused, PostsFailed, Result, SdkError, SessionEvent
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = [
-    "Ack", "Address", "BytesCodec", "Codec", "Credential", "EventKind", "HealthMonitor", "JsonCodec", "Message",
-    "MsgspecCodec", "PostsFailed", "PropertyType", "PydanticCodec", "QueueOptions", "Result",
-    "SdkError", "SessionEvent", "SessionOptions", "Subscription", "parse_brokers",
+    "Ack", "Address", "BmqError", "BytesCodec", "Codec", "Credential", "EventKind", "HealthMonitor", "InvalidUri",
+    "JsonCodec", "LocalError", "Message", "MsgspecCodec", "PeerError", "PostRefused", "PostsFailed", "PropertyType",
+    "PydanticCodec", "QueueOptions", "Result", "SdkError", "SessionEvent", "SessionOptions", "Subscription",
+    "parse_brokers",
 ]

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Generic, Unpack, cast, overload
+from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options, tls_context
+from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
-from bmqtwist.sdk.results import Ack
+from bmqtwist.sdk.options import Address, QueueMembers, QueueOptions, SessionMembers, SessionOptions
+from bmqtwist.sdk.results import Ack, PostRefused
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = ["Connector", "Opening", "Queue", "Session", "connect_tcp"]
@@ -77,7 +79,7 @@ class _Channel(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """From the loop: the connection is gone."""
-        self.session.lost(self, str(exc or "closed by the broker"))
+        self.session.lost(self, reason_of(exc) if exc is not None else "closed by the broker")
 
     def up(self) -> bool:
         """Does it stand?"""
@@ -106,19 +108,30 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
     async def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
                    types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
                    compress: bool | None = None) -> Ack:
-        """Post and wait for the acknowledgement, whose status says what became of it.
+        """Post and wait for the acknowledgement; PostRefused, with its status, if the broker has not accepted the message.
 
         Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
         `types` have the one of their value: bool, int (INT64), str, bytes. Cancelled, it may have been posted all the same.
         """
         return await self._post(payload, properties, types, correlation, compress)
 
-    async def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]]) -> list[Ack]:
+    @overload
+    async def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                        return_exceptions: Literal[False] = False) -> list[Ack]: ...
+
+    @overload
+    async def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                        return_exceptions: Literal[True]) -> list[Ack | PostRefused]: ...
+
+    async def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                        return_exceptions: bool = False) -> Any:
         """Post payloads, or pairs of payload and properties; their acknowledgements in the same order.
 
-        If one of them cannot be posted the error is raised at once, and the next `flush` waits for those before it.
+        PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in the list as
+        PostRefused. If one of them cannot be posted the error is raised at once, and the next `flush` waits for those
+        before it.
         """
-        return await self._post_many(payloads)
+        return await self._post_many(payloads, return_exceptions)
 
     async def flush(self) -> None:
         """Send at once and wait until everything posted with `post_nowait` so far is answered; PostsFailed if some of
@@ -131,13 +144,30 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
             return self.get_nowait()
         return cast(Message[ValueT], await self._get())
 
-    async def configure(self, options: QueueOptions, timeout_s: float | None = None) -> None:
-        """Change how the queue is read: these options replace the former ones as a whole.
+    async def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
+                        **changes: Unpack[QueueMembers]) -> None:
+        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
 
         `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
         ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
         """
-        await self._configure(options, timeout_s)
+        await self._configure(options, timeout_s, changes)
+
+    async def pause(self, timeout_s: float | None = None) -> None:
+        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
+        await self._pause(True, timeout_s)
+
+    async def resume(self, timeout_s: float | None = None) -> None:
+        """Have deliveries again, after a `pause` or a `drain`."""
+        await self._resume(timeout_s)
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """Before a graceful end: no more deliveries, iterations end, and this returns when every message the application
+        has is confirmed or given back. What it has not taken goes to others when the queue is closed.
+
+        SdkError TIMEOUT after `timeout_s` seconds. Not to be waited for by whoever has a message of this queue.
+        """
+        await self._drain(timeout_s)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.
@@ -154,11 +184,18 @@ class Opening(Awaitable[Queue[ValueT]], Generic[ValueT]):
     def __init__(self, coroutine: Callable[[], Coroutine[Any, Any, Queue[ValueT]]]) -> None:
         self._coroutine = coroutine
         self._queue: Queue[ValueT] | None = None
+        self._awaited = False
 
     def __await__(self) -> Generator[Any, None, Queue[ValueT]]:
+        self._awaited = True
         return self._coroutine().__await__()
 
+    def __del__(self) -> None:
+        if not self._awaited:
+            warnings.warn("a queue was not opened: `session.open(...)` was never awaited", RuntimeWarning, stacklevel=2)
+
     async def __aenter__(self) -> Queue[ValueT]:
+        self._awaited = True
         self._queue = queue = await self._coroutine()
         return queue
 
@@ -193,7 +230,10 @@ class Session(LoopSession):
         await self._start()
 
     async def stop(self, drain: bool = True) -> None:
-        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this."""
+        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this.
+
+        With `drain` PostsFailed, when that is done, if posts failed and nobody was told: by a callback or by a `flush`.
+        """
         await self._stop(drain)
 
     @overload

@@ -21,14 +21,16 @@ class Message(Generic[ValueT]):
 
     `guid` 16 bytes; `queue` where it came from; `subscription` which of the queue's subscriptions it is for;
     `redelivered`: it was delivered before, here or elsewhere. `payload` and `properties` raise PeerError if what the
-    producer sent cannot be read. As a context manager, plain or `async`, it confirms itself unless the block raises.
+    producer sent cannot be read. As a context manager, plain or `async`, it confirms itself, or gives itself back if the
+    block raises.
     """
 
-    __slots__ = ("_area", "_data", "_flags", "_form", "_payload", "_properties", "guid", "queue", "subscription")
+    __slots__ = ("_area", "_data", "_flags", "_form", "_payload", "_properties", "_taken", "guid", "queue", "subscription")
 
     queue: Queue
     subscription: Subscription
     guid: bytes
+    _taken: bool  # by the application, which is not done with it; set by the session that gives it
 
     def __init__(self, queue: Queue, subscription: Subscription, guid: bytes, data: bytes, flags: int,
                  form: int) -> None:
@@ -91,28 +93,34 @@ class Message(Generic[ValueT]):
         """Done with it; SdkError NOT_CONNECTED while there is no connection: it will come again then."""
         self.queue.owner.confirm(self)
 
+    def give_back(self) -> None:
+        """Not done with it, and never will be: it comes again, here or elsewhere, once this queue is closed or has lost its
+        connection. Whoever drains the queue does not wait for it any more."""
+        self.queue.owner.give_back(self)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if kind is None:
-            self._confirm_if_connected()
+        self._end_block(kind is None)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        if kind is None:
-            self._confirm_if_connected()
+        self._end_block(kind is None)
 
-    def _confirm_if_connected(self) -> None:
-        try:
-            self.confirm()
-        except SdkError as error:
-            if error.result is not Result.NOT_CONNECTED:
-                raise
+    def _end_block(self, done: bool) -> None:
+        if done:
+            try:
+                self.confirm()
+                return
+            except SdkError as error:  # no connection, or the queue is closed: it comes again
+                if error.result not in (Result.NOT_CONNECTED, Result.INVALID_QUEUE):
+                    raise
+        self.give_back()
 
     def __repr__(self) -> str:
         return f"<Message {self.guid.hex().upper()} for {self.queue.uri}>"

@@ -110,12 +110,23 @@ class QueueOptions:
                                                           self.consumer_priority),)
 
 
+class QueueMembers(TypedDict, total=False):
+    """The members of QueueOptions, as `Queue.configure` takes them by name."""
+
+    max_unconfirmed_messages: int
+    max_unconfirmed_bytes: int
+    consumer_priority: int
+    suspends_on_bad_host_health: bool
+    subscriptions: Sequence[Subscription]
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """Everything about a session but its callbacks. `_s` seconds, `_bytes` bytes."""
 
     brokers: tuple[Address, ...] = (Address("localhost"),)  # tried in turn
     connect_timeout_s: float = 60.0  # until the first connection is up; later ones are tried for ever
+    connect_rounds_max: int = 0  # give the first one up as soon as every address failed so often; 0 = only by the time
     attempt_timeout_s: float = 15.0  # one attempt: TCP, TLS, authentication, negotiation
     disconnect_timeout_s: float = 30.0  # for the farewell; the connection is closed after that
     open_timeout_s: float = 300.0  # time without a connection counts
@@ -145,7 +156,7 @@ class SessionOptions:
             value = getattr(self, name)
             if name.endswith("_timeout_s") and not value > 0:
                 raise LocalError(f"{name} {value}: must be greater than 0")
-            if name.endswith(("_s", "_bytes", "_bytes_max")) and value < 0:
+            if name.endswith(("_s", "_bytes", "_bytes_max", "_rounds_max")) and value < 0:
                 raise LocalError(f"{name} {value}: cannot be negative")
         if self.channel_low_bytes > self.channel_high_bytes or self.slow_consumer_low > self.slow_consumer_high:
             raise LocalError("a low watermark cannot be above its high one")
@@ -158,6 +169,7 @@ class SessionMembers(TypedDict, total=False):
 
     brokers: tuple[Address, ...]
     connect_timeout_s: float
+    connect_rounds_max: int
     attempt_timeout_s: float
     disconnect_timeout_s: float
     open_timeout_s: float

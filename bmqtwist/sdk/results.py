@@ -12,12 +12,12 @@ class Result(StrEnum):
     """Outcome of a request, a post or a connection."""
 
     SUCCESS = "SUCCESS"  # done; of a post: the broker has it
-    UNKNOWN = "UNKNOWN"  # nobody can say, or the broker gave no reason
+    UNKNOWN = "UNKNOWN"  # nobody can say, or the broker gave no reason; of an open: no such domain
     TIMEOUT = "TIMEOUT"  # no answer in time
     NOT_CONNECTED = "NOT_CONNECTED"  # no connection, or the session is stopped
     CANCELED = "CANCELED"  # the session was stopped before the answer came
     NOT_SUPPORTED = "NOT_SUPPORTED"  # the broker is too old for that
-    REFUSED = "REFUSED"  # the broker does not want it: no such domain, no right, a wrong password
+    REFUSED = "REFUSED"  # the broker does not want it: no right, a wrong password, too many of them
     INVALID_ARGUMENT = "INVALID_ARGUMENT"  # the broker, or this library, can make no sense of it
     NOT_READY = "NOT_READY"  # the broker cannot do it now
     LIMIT_MESSAGES = "LIMIT_MESSAGES"  # the queue or the domain holds as many messages as it may
@@ -137,12 +137,39 @@ class SessionEvent:
         return f"<SessionEvent {' '.join(part for part in parts if part)}>"
 
 
-class PostsFailed(SdkError):
-    """Some posts of a flush were not accepted: `failures` counts them, `acks` holds the first of them."""
+class PostRefused(SdkError):
+    """A post that the broker has not taken into its care: `status` says why, `guid` names the message, `ack` is the whole
+    acknowledgement. With UNKNOWN nobody can say: the message may have arrived."""
+
+    ack: Ack
+
+    def __init__(self, ack: Ack, message: str = "") -> None:
+        super().__init__(ack.status, message or f"the post {ack.guid.hex().upper()} to {ack.uri} was not accepted")
+        self.ack = ack
+
+    @property
+    def status(self) -> Result:
+        """Why."""
+        return self.ack.status
+
+    @property
+    def guid(self) -> bytes:
+        """The 16 bytes that name the message."""
+        return self.ack.guid
+
+    @property
+    def ok(self) -> bool:
+        """No: as of an acknowledgement, for those who look through a list of both."""
+        return False
+
+
+class PostsFailed(PostRefused):
+    """Some of many posts were not accepted: `failures` counts them, `acks` holds the first of them."""
 
     failures: int
     acks: list[Ack]
 
     def __init__(self, failures: int, acks: list[Ack]) -> None:
-        super().__init__(acks[0].status if acks else Result.UNKNOWN, f"{failures} post(s) failed")
+        super().__init__(acks[0], f"{failures} post(s) failed, the first of them {acks[0].guid.hex().upper()} to "
+                                  f"{acks[0].uri}")
         self.failures, self.acks = failures, acks

@@ -31,7 +31,7 @@ from bmqtwist.sdk._adapters.event_loop import LoopSession
 from bmqtwist.sdk._adapters.log import LOG
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
 from bmqtwist.sdk.simple import Session as BlockingSession
 
 __all__ = ["BlockingRequester", "BlockingResponder", "REPLY_TO", "REQUEST_ID", "Requester", "Responder"]
@@ -74,7 +74,7 @@ class _Requests(Generic[ValueT]):
 
         def on_ack(ack: Ack) -> None:
             if not ack.ok:
-                session.fire(promise, SdkError(ack.status, "the request was not accepted"))
+                session.fire(promise, PostRefused(ack))
         self._waiting[number] = promise
         timer = session.call_at(end, lambda: session.fire(promise, None))
         try:
@@ -219,34 +219,35 @@ class _Replies:
         self._busy[uri] += 1
         try:
             queue = await self._writer(uri)
-            ack = await queue._post(payload, {**(properties or {}), REQUEST_ID: number}, None, None, None)
+            await queue._post(payload, {**(properties or {}), REQUEST_ID: number}, None, None, None)
         finally:
             self._busy[uri] -= 1
             if not self._busy[uri]:
                 del self._busy[uri]
-        if not ack.ok:
-            raise SdkError(ack.status, "the reply was not accepted")
 
     async def _serve(self, queue: BaseQueue[Any], handler: Callable[[Message[Any]], Any]) -> None:
         while True:
             try:
                 message = await queue._get()
             except SdkError:
-                if queue.ended and queue.error is None:
+                if queue._over:
                     return
                 raise
             assert message is not None
-            answer = handler(message)
-            if inspect.isawaitable(answer):
-                answer = await answer
+            try:
+                answer = handler(message)
+                if inspect.isawaitable(answer):
+                    answer = await answer
+            except BaseException:
+                message.give_back()
+                raise
             try:
                 await self._answer(message, answer, None)
             except BmqError as error:  # whoever asked is gone, or has never been: the next one is not
                 if queue.ended:
                     return
                 LOG.warning("no reply to %r: %s", message, error)
-            with contextlib.suppress(SdkError):  # no connection: it comes again
-                message.confirm()
+            message._end_block(True)
 
 
 class Responder(_Replies):

@@ -6,19 +6,25 @@
             with message:                   # confirmed unless the block raises
                 print(message.payload)
 
-While no call is made heartbeats go unanswered: a program that works on messages for long calls `session.step()` now
-and then, or sets the broker's patience accordingly. Callbacks are called from within calls, and may make any.
-One thread at a time may use a session.
+A session that is left running is stopped when it is collected or the program ends, with a warning: what was posted is
+delivered. While no call is made heartbeats go unanswered: a program that works on messages for long calls
+`session.step()` now and then, or sets the broker's patience accordingly. Callbacks are called from within calls, and may
+make any. One thread at a time may use a session.
 """
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import os
 import ssl
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from bmqtwist.sdk._adapters.base_queue import BaseQueue
 from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
@@ -29,14 +35,15 @@ from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import QueueOptions, SessionMembers, SessionOptions
+from bmqtwist.sdk.options import QueueMembers, QueueOptions, SessionMembers, SessionOptions
 from bmqtwist.sdk.pump import PumpFactory, SocketPump
-from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = ["Queue", "Session"]
 
 _T = TypeVar("_T")
+_STALE_S = 1.0  # without a call: then a confirmation looks for the connection first
 
 
 class _Waiter:
@@ -78,7 +85,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
     def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
              types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
              compress: bool | None = None) -> Ack:
-        """Post and wait for the acknowledgement, whose status says what became of it.
+        """Post and wait for the acknowledgement; PostRefused, with its status, if the broker has not accepted the message.
 
         Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
         `types` have the one of their value: bool, int (INT64), str, bytes.
@@ -104,12 +111,23 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
             session.step()
         return guid
 
-    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]]) -> list[Ack]:
+    @overload
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: Literal[False] = False) -> list[Ack]: ...
+
+    @overload
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: Literal[True]) -> list[Ack | PostRefused]: ...
+
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: bool = False) -> Any:
         """Post payloads, or pairs of payload and properties; their acknowledgements in the same order.
 
-        If one of them cannot be posted the error is raised at once, and the next `flush` waits for those before it.
+        PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in the list as
+        PostRefused. If one of them cannot be posted the error is raised at once, and the next `flush` waits for those
+        before it.
         """
-        return self.session.run(self._post_many(payloads))
+        return self.session.run(self._post_many(payloads, return_exceptions))
 
     def flush(self) -> None:
         """Wait until everything posted without waiting is acknowledged; PostsFailed if some of it is refused."""
@@ -124,7 +142,7 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         try:
             return session.run(self._get(end))
         except SdkError:
-            if self.ended and self.error is None:
+            if self._over:
                 return None
             raise
 
@@ -139,13 +157,30 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
         while (message := self.get()) is not None:
             yield message
 
-    def configure(self, options: QueueOptions, timeout_s: float | None = None) -> None:
-        """Change how the queue is read: these options replace the former ones as a whole.
+    def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
+                  **changes: Unpack[QueueMembers]) -> None:
+        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
 
         `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
         ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
         """
-        self.session.run(self._configure(options, timeout_s))
+        self.session.run(self._configure(options, timeout_s, changes))
+
+    def pause(self, timeout_s: float | None = None) -> None:
+        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
+        self.session.run(self._pause(True, timeout_s))
+
+    def resume(self, timeout_s: float | None = None) -> None:
+        """Have deliveries again, after a `pause` or a `drain`."""
+        self.session.run(self._resume(timeout_s))
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Before a graceful end: no more deliveries, iterations end, and this returns when every message the application
+        has is confirmed or given back. What it has not taken goes to others when the queue is closed.
+
+        SdkError TIMEOUT after `timeout_s` seconds. Not to be waited for by whoever has a message of this queue.
+        """
+        self.session.run(self._drain(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
         """Close it; what was posted without waiting is flushed first.
@@ -157,6 +192,14 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
             self.flush()
         finally:
             self.session.run(self._close(timeout_s))
+
+    def confirm(self, message: Message[Any]) -> None:
+        """Confirm a message, as `message.confirm()` does. If no call was made for a while, first find out whether the
+        connection is still there: SdkError NOT_CONNECTED if it is not, and the message comes again."""
+        session = self.session
+        if session.running and session.clock() - session.moved_at > _STALE_S:
+            session.step()
+        super().confirm(message)
 
     def __enter__(self) -> Self:
         return self
@@ -185,17 +228,35 @@ class Session(BaseSession):
         self._transport = pump(self.options, self._dispatch, tls)
         self.core: SessionCore = self._transport.core
         self.clock: Callable[[], float] = self._transport.clock
+        self.moved_at: float = self.clock()  # when bytes were last looked for
         self._timers, self._numbers = Deadlines(), itertools.count()
         self._calls: deque[tuple[Callable[[Any], object], object]] = deque()
         self._calling = False
         self._health: deque[bool] = deque()  # what the monitor has said, from whichever thread
         self._listen(health, self._hear)
+        self._process = os.getpid()
+        self._exit_handler = partial(_stop_at_exit, weakref.ref(self))
         try:
             self.run(self._start())
         except BaseException:
             self.running = False
             self._transport.dispose()
             raise
+        atexit.register(self._exit_handler)
+
+    def __del__(self) -> None:
+        if getattr(self, "running", False):
+            self._stop_forgotten()
+
+    def _stop_forgotten(self) -> None:
+        """Nobody has stopped this session, and nobody will. A child process leaves that to its parent."""
+        if os.getpid() != self._process:
+            return
+        warnings.warn(f"{self!r} was not stopped: use it with `with`, or call `stop`", UserWarning, stacklevel=3)
+        try:
+            self.stop()
+        except SdkError as error:
+            warnings.warn(f"{self!r} has lost posts: {error}", UserWarning, stacklevel=3)
 
     # -- the application --------------------------------------------------------------------------------------------
 
@@ -222,9 +283,13 @@ class Session(BaseSession):
         return self.run(self._open(self.make_queue(uri, codec, on_message), read, write, options, timeout_s))
 
     def stop(self, drain: bool = True) -> None:
-        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this."""
+        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this.
+
+        With `drain` PostsFailed, when that is done, if posts failed and nobody was told: by a callback or by a `flush`.
+        """
         if self.running:
             self.running = False
+            atexit.unregister(self._exit_handler)
             try:
                 self._work(self._stop(drain))
             finally:
@@ -298,6 +363,7 @@ class Session(BaseSession):
             left = max(due - self.clock(), 0.0)
             timeout_s = left if timeout_s is None else min(left, timeout_s)
         self._transport.step(timeout_s)
+        self.moved_at = self.clock()
         while self._health:
             self._set_health(self._health.popleft())
             self._transport.perform()
@@ -366,3 +432,9 @@ class Session(BaseSession):
         """Write, and read what is there."""
         self._transport.perform()
         self._transport.step(0.0)
+
+
+def _stop_at_exit(reference: weakref.ref[Session]) -> None:
+    session = reference()
+    if session is not None and session.running:
+        session._stop_forgotten()

@@ -16,7 +16,7 @@ cancelled: no message is lost by that, and nothing stays open.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, Unpack, cast, overload
+from typing import Any, Generic, Literal, Unpack, cast, overload
 from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
@@ -28,14 +28,16 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements  # type: ignore[import-untyped]
 
+from bmqtwist.sdk._adapters.base_queue import accepted
 from bmqtwist.sdk._adapters.base_session import OnAck, OnEvent, Timer
 from bmqtwist.sdk._adapters.event_loop import READ_BYTES, LoopQueue, LoopSession
 from bmqtwist.sdk._adapters.identity import session_options
+from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import Address, QueueOptions, SessionMembers, SessionOptions
-from bmqtwist.sdk.results import Ack, Result, SdkError
+from bmqtwist.sdk.options import Address, QueueMembers, QueueOptions, SessionMembers, SessionOptions
+from bmqtwist.sdk.results import Ack, PostRefused, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
 __all__ = ["Endpoint", "MakeEndpoint", "Queue", "Session"]
@@ -88,7 +90,7 @@ class _Channel(Protocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         """From the reactor: the connection is gone."""
         self.connected = 0
-        self.session.lost(self, reason.getErrorMessage() if reason is not None else "")
+        self.session.lost(self, reason_of(reason.value) if reason is not None and reason.value is not None else "")
 
     def pauseProducing(self) -> None:
         """From the transport: it has enough."""
@@ -162,14 +164,14 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
         super().__init__(session, uri, codec, on_message)
         self.session: Session = session
         self._producer: Any = None
-        self._streaming = self._paused = False
+        self._streaming = self._producer_paused = False
 
     # -- posting ----------------------------------------------------------------------------------------------------
 
     def post(self, payload: ValueT, properties: Mapping[str, object] | None = None,
              types: Mapping[str, PropertyType] | None = None, *, correlation: object = None,
              compress: bool | None = None) -> Deferred[Ack]:
-        """Post; fires with the acknowledgement, whose status says what became of it.
+        """Post; fires with the acknowledgement, or fails with PostRefused if the broker has not accepted the message.
 
         Waits for room if there is none (`post_wait_s` at most, then SdkError BW_LIMIT). Properties without a type in
         `types` have the one of their value: bool, int (INT64), str, bytes. Cancelled, it may have been posted all the same.
@@ -186,14 +188,25 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
                 return Deferred.fromCoroutine(self._post(payload, properties, types, correlation, compress))
         except Exception:  # noqa: BLE001 - whatever was wrong with the payload, the caller hears of it in one place
             return fail()
-        return promise
+        return promise.addCallback(accepted)
 
-    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]]) -> Deferred[list[Ack]]:
+    @overload
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: Literal[False] = False) -> Deferred[list[Ack]]: ...
+
+    @overload
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: Literal[True]) -> Deferred[list[Ack | PostRefused]]: ...
+
+    def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,
+                  return_exceptions: bool = False) -> Any:
         """Post payloads, or pairs of payload and properties; fires with their acknowledgements in the same order.
 
-        If one of them cannot be posted it fails at once, and the next `flush` waits for those before it.
+        Fails with PostsFailed when all are answered, if some were not accepted; with `return_exceptions` these stand in
+        the list as PostRefused. If one of them cannot be posted it fails at once, and the next `flush` waits for those
+        before it.
         """
-        return Deferred.fromCoroutine(self._post_many(payloads))
+        return Deferred.fromCoroutine(self._post_many(payloads, return_exceptions))
 
     def flush(self) -> Deferred[None]:
         """Send at once; fires when everything posted with `post_nowait` so far is answered, with PostsFailed if some
@@ -206,7 +219,7 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
         """A push producer is paused while there is no room; a pull producer is asked whenever there is."""
         if self._producer is not None:
             raise RuntimeError("a producer is registered already")
-        self._producer, self._streaming, self._paused = producer, streaming, False
+        self._producer, self._streaming, self._producer_paused = producer, streaming, False
         if not streaming:
             producer.resumeProducing()
 
@@ -223,20 +236,20 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
         if session.core.has_room(len(data)):
             if not self._streaming:
                 session.call_soon(self._pull)
-        elif not self._paused:
-            self._paused = True
+        elif not self._producer_paused:
+            self._producer_paused = True
             if self._streaming:
                 self._producer.pauseProducing()
-            session.run_aside(self._resume(len(data)))
+            session.run_aside(self._resume_producer(len(data)))
 
     def _pull(self) -> None:
         if self._producer is not None:
             self._producer.resumeProducing()
 
-    async def _resume(self, size: int) -> None:
+    async def _resume_producer(self, size: int) -> None:
         await self.session.breathe()  # not from within the producer's own call
         await self.session._room(None, size)
-        self._paused = False
+        self._producer_paused = False
         self._pull()
 
     # -- consuming --------------------------------------------------------------------------------------------------
@@ -249,13 +262,30 @@ class Queue(LoopQueue[ValueT], Generic[ValueT]):
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def configure(self, options: QueueOptions, timeout_s: float | None = None) -> Deferred[None]:
-        """Change how the queue is read: these options replace the former ones as a whole.
+    def configure(self, options: QueueOptions | None = None, timeout_s: float | None = None,
+                  **changes: Unpack[QueueMembers]) -> Deferred[None]:
+        """Change how the queue is read: single members by name, or `options`, which replace all that is set.
 
         `timeout_s` seconds, else the options' `configure_timeout_s`. SdkError: INVALID_QUEUE if it is closed,
         ALREADY_IN_PROGRESS, TIMEOUT, NOT_SUPPORTED, CANCELED, or the broker's reason; the former options hold then.
         """
-        return Deferred.fromCoroutine(self._configure(options, timeout_s))
+        return Deferred.fromCoroutine(self._configure(options, timeout_s, changes))
+
+    def pause(self, timeout_s: float | None = None) -> Deferred[None]:
+        """No more deliveries until `resume`; all options stay. What is here already can be got, worked on and confirmed."""
+        return Deferred.fromCoroutine(self._pause(True, timeout_s))
+
+    def resume(self, timeout_s: float | None = None) -> Deferred[None]:
+        """Have deliveries again, after a `pause` or a `drain`."""
+        return Deferred.fromCoroutine(self._resume(timeout_s))
+
+    def drain(self, timeout_s: float | None = None) -> Deferred[None]:
+        """Before a graceful end: no more deliveries, iterations end, and this fires when every message that the application
+        has is confirmed or given back. What it has not taken goes to others when the queue is closed.
+
+        SdkError TIMEOUT after `timeout_s` seconds. Not to be waited for by whoever has a message of this queue.
+        """
+        return Deferred.fromCoroutine(self._drain(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> Deferred[None]:
         """Close it. Posts that are not acknowledged by then fail: `flush` first to wait for them.
@@ -293,7 +323,10 @@ class Session(LoopSession):
         return Deferred.fromCoroutine(self._start())
 
     def stop(self, drain: bool = True) -> Deferred[None]:
-        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this."""
+        """Wait for acknowledgements (not without `drain`), disconnect; nothing reconnects after this.
+
+        With `drain` PostsFailed, when that is done, if posts failed and nobody was told: by a callback or by a `flush`.
+        """
         return Deferred.fromCoroutine(self._stop(drain))
 
     @overload

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bmqtwist.config.broker import AppConfig
-from bmqtwist.config.broker import Authenticator as Plugin
+from bmqtwist.config.broker import AppConfig, AuthenticatorConfig
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authentication, Authenticator, Credential, Denied, Granted, Outcome
 from bmqtwist.report import Report
@@ -200,7 +199,7 @@ def _look_at_users(basic: BasicAuthenticator, report: Report) -> None:
                     "made with `bmq password`.", len(basic.literal_users))
 
 
-def _make_authenticator(plugin: Plugin, sleep: Callable[[float], None], find: Find) -> Authenticator:
+def _make_authenticator(plugin: AuthenticatorConfig, sleep: Callable[[float], None], find: Find) -> Authenticator:
     settings = _settings(plugin)
     if plugin.name == "BasicAuthenticator":
         return BasicAuthenticator(settings)
@@ -232,7 +231,7 @@ def _make_authorizer(app: AppConfig, report: Report, find: Find) -> Authorizer |
     return chosen if rules is None else Both(rules, chosen)
 
 
-def _settings(plugin: Plugin) -> Settings:
+def _settings(plugin: AuthenticatorConfig) -> Settings:
     return {setting.key: setting.value.value for setting in plugin.settings}
 
 

@@ -5,8 +5,9 @@
 Several sets lie in the directory only after a crash within a rollover. The one whose journal reaches furthest (lease,
 sequence) is right; of two that reach equally far, the one whose header says that its rollover was finished. That mark is
 written when everything before it is safe; a set without it that is not the oldest one is the copy of an unfinished
-rollover, which may have holes, and is right only if there is no other. Nothing is ever deleted here but what a failed `begin_roll` made; sets leave by archiving, and
-only the archive is thinned out. A damaged set gets a name the thinning does not know.
+rollover, which may have holes, and is right only if there is no other. Nothing is ever deleted here but what a failed
+`begin_roll` made; sets leave by archiving, and only the archive is thinned out. A damaged set gets a name the thinning does
+not know.
 """
 
 from __future__ import annotations

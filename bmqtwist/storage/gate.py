@@ -1,7 +1,7 @@
 """What waits until its records are safe here: effects in order, each with the position of the record it waits for.
 
-    hold(effect, position)      it waits for the record at `position`, the newest there is
-    wrote(position)             the records up to there are in the files
+    waiting.append(effect)      it waits for the record at `effect.position`, the newest there is
+    written = position          the records up to there are in the files
     begin_sync ... end_sync     those that were written before it began survive a loss of power
     release_written / _durable  the effects up to that mark, in the order in which they came
 
@@ -17,31 +17,17 @@ from typing import Any
 class Gate:
     """Effects come out in the order in which they went in."""
 
-    __slots__ = ("written", "durable", "_waiting", "_covers", "_token", "_due", "_running")
+    __slots__ = ("written", "durable", "waiting", "_covers", "_token", "_due", "_running")
 
     def __init__(self) -> None:
-        self.written = self.durable = 0  # marks: positions up to which records are written, survive a loss of power
-        self._waiting: list[Any] = []
+        self.written = self.durable = 0  # marks: positions up to which records are in the files, survive a loss of power
+        self.waiting: list[Any] = []  # effects whose records are not safe yet, in order
         self._covers = 0  # what the sync under way will make durable
         self._token = 0
         self._running = self._due = False
 
-    @property
-    def busy(self) -> bool:
-        """Does anything wait?"""
-        return bool(self._waiting)
-
-    def hold(self, effect: Any, position: int) -> None:
-        """Keep an effect until the record at `position` is safe."""
-        effect.position = position
-        self._waiting.append(effect)
-
-    def wrote(self, position: int) -> None:
-        """All records up to `position` are written."""
-        self.written = position
-
     def wrote_nothing_to_wait_for(self, position: int) -> None:
-        """As `wrote` for a record that no effect can wait for: what was durable still is as far as anybody asks."""
+        """A record was written that no effect can wait for: what was durable still is as far as anybody asks."""
         if self.durable == self.written:
             self.durable = position
         self.written = position
@@ -63,11 +49,11 @@ class Gate:
         return self._release(self.durable)
 
     def _release(self, mark: int) -> list[Any]:
-        waiting = self._waiting
+        waiting = self.waiting
         if not waiting or waiting[0].position > mark:
             return []
         if waiting[-1].position <= mark:
-            self._waiting = []
+            self.waiting = []
             return waiting
         low, high = 0, len(waiting)  # the first that must wait; positions never fall
         while low < high:
@@ -76,12 +62,12 @@ class Gate:
                 low = middle + 1
             else:
                 high = middle
-        self._waiting = waiting[low:]
+        self.waiting = waiting[low:]
         return waiting[:low]
 
     def begin_sync(self) -> int | None:
         """The token of a sync to start, None if none is needed or one is under way."""
-        if self._running or not self._due and (not self._waiting or self.durable == self.written):
+        if self._running or not self._due and (not self.waiting or self.durable == self.written):
             return None
         self._token += 1
         self._running, self._due = True, False

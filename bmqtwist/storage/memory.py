@@ -133,7 +133,7 @@ class MemoryDisk:
 
     def free_bytes(self, directory: str) -> int:
         """Space left."""
-        return 1 << 62 if self.capacity is None else max(0, self.capacity - self._used())
+        return 1 << 62 if self.capacity is None else max(0, self.capacity - self.used_bytes())
 
     def lock(self, directory: str) -> MemoryLock:
         """Hold the directory until the result is closed."""
@@ -158,11 +158,12 @@ class MemoryDisk:
     def take(self, node: _Node, size: int, path: str) -> None:
         """Reserve space so that `node` may have `size` bytes on the disk."""
         more = size - node.reserved
-        if more > 0 and self.capacity is not None and self._used() + more > self.capacity:
+        if more > 0 and self.capacity is not None and self.used_bytes() + more > self.capacity:
             raise OSError(errno.ENOSPC, "No space left on device", path)
         node.reserved = max(node.reserved, size)
 
-    def _used(self) -> int:
+    def used_bytes(self) -> int:
+        """What all files take."""
         return sum(node.reserved for node in {id(node): node for node in self._names.values()}.values())
 
     def crash(self, random: Chance | None = None) -> None:
@@ -173,6 +174,11 @@ class MemoryDisk:
         self._names = dict(self._durable_names)
         self.stop_after = None
         self.locked.clear()
+
+    @property
+    def unsynced(self) -> bool:
+        """Would a crash lose or tear anything?"""
+        return any(node.touched for node in self._names.values())
 
     def kill(self) -> None:
         """Kill the process (kill -9): everything written stays."""

@@ -14,25 +14,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
+from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
     CONFIRM,
     CONFIRM_HEAD,
     DATA_HEADER,
+    DATA_HEADER_START,
+    DATA_OPTION_BYTES_SHIFT,
     DELETION,
     DELETION_HEAD,
+    FLAGS_MASK,
+    FLAGS_SHIFT,
     MAGIC,
     MESSAGE,
     MESSAGE_HEAD,
     PADS,
     RECORD_BYTES,
+    REF_COUNT_LOW_BITS,
     ConfirmReason,
     DeletionReason,
     QueueOp,
@@ -54,7 +59,7 @@ from bmqtwist.wire.checksum import crc32c
 if TYPE_CHECKING:
     from bmqtwist.storage.recovery import RecoveredPartition
 
-__all__ = ["Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
+__all__ = ["Batch", "Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
 
 Durability = Literal["none", "group", "always"]
 
@@ -69,6 +74,7 @@ _pack_message = MESSAGE.pack
 _pack_confirm = CONFIRM.pack
 _pack_deletion = DELETION.pack
 _pack_data_header = DATA_HEADER.pack
+_DATA_HEADER_BYTES = DATA_HEADER.size
 
 
 class PartitionUnavailable(LocalError):
@@ -77,20 +83,6 @@ class PartitionUnavailable(LocalError):
 
 class PayloadDamaged(PartitionUnavailable):
     """The stored application data of a message is not what was written: it must not be delivered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The records of one turn in order, as they went to the files: `first` is the position of the first of them.
-
-    journal: records of 60 bytes. data: the parts of the DATA records of its MESSAGEs, one behind the other; qlist: the
-    QLIST records of its CREATIONs and ADDITIONs.
-    """
-
-    first: int
-    journal: list[bytes]
-    data: list[bytes]
-    qlist: list[bytes]
 
 
 class Partition:
@@ -252,7 +244,7 @@ class Partition:
         """DATA and MESSAGE of a message whose `payload`, `crc`, `ref_count`, … are set; sets offset, PSN, `pending`."""
         state = self.state
         options, payload = message.options, message.payload
-        content = 12 + len(options) + message.size
+        content = _DATA_HEADER_BYTES + len(options) + message.size
         size = (content & -8) + 8
         offset = self._data_end
         if offset + size > self._data_limit or self._journal_end > self._journal_limit:
@@ -262,10 +254,10 @@ class Partition:
         sequence = state.sequence + 1
         lease = state.lease
         record = _pack_message(
-            MESSAGE_HEAD | (ref_count & 0xFFF) << 48 | sequence, lease, wall, ref_count >> 12,
+            MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | sequence, lease, wall, ref_count >> REF_COUNT_LOW_BITS,
             message.compression, queue_key, offset >> 3, message.guid, message.crc, MAGIC)
-        header = _pack_data_header(0x60000000 | size >> 2, len(options) << 6 | message.has_properties,
-                                   message.schema_id, 0)
+        header = _pack_data_header(DATA_HEADER_START | size >> 2,
+                                   len(options) << DATA_OPTION_BYTES_SHIFT | message.has_properties, message.schema_id, 0)
         state.sequence = sequence
         self._journal.append(record)
         if options:
@@ -293,7 +285,7 @@ class Partition:
                 self._owe(partial(self._owed_confirm, queue_key, app_key, message, reason))
                 return
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, app_key,
+        record = _pack_confirm(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
                                message.guid, MAGIC)
         state.sequence = sequence
         self._journal.append(record)
@@ -307,8 +299,8 @@ class Partition:
         state = self.state
         queue = state.queues[queue_key]
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | ConfirmReason.AUTO_CONFIRMED << 48 | sequence, state.lease, wall, queue_key,
-                               app_key, guid, MAGIC)
+        record = _pack_confirm(CONFIRM_HEAD | ConfirmReason.AUTO_CONFIRMED << FLAGS_SHIFT | sequence, state.lease, wall,
+                               queue_key, app_key, guid, MAGIC)
         state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
@@ -327,7 +319,8 @@ class Partition:
                 self._owe(partial(self._owed_deletion, queue_key, message.guid, reason))
                 return
         sequence = state.sequence + 1
-        record = _pack_deletion(DELETION_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, message.guid, MAGIC)
+        record = _pack_deletion(DELETION_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key,
+                                message.guid, MAGIC)
         state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
@@ -339,7 +332,8 @@ class Partition:
         """A DELETION that was owed."""
         self._make_room(0, 0, wall)
         state = self.state
-        record = _pack_deletion(DELETION_HEAD | reason << 48 | state.sequence + 1, state.lease, wall, queue_key, guid, MAGIC)
+        record = _pack_deletion(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall, queue_key,
+                                guid, MAGIC)
         self._append(record)
         if self.roll.copy is not None:
             self.roll.copy.said(guid, state.sequence, record)
@@ -351,7 +345,7 @@ class Partition:
         self._make_room(0, 0, wall)
         state = self.state
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | reason << 48 | sequence, state.lease, wall, queue_key, app_key,
+        record = _pack_confirm(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
                                message.guid, MAGIC)
         queue = state.queues[queue_key]
         self._append(record)
@@ -452,11 +446,12 @@ class Partition:
 
     def hold(self, effect: Any) -> None:
         """Keep an effect back until the records appended so far are safe by policy; sets its `position`."""
-        self._gate.hold(effect, self._base + self.state.sequence)
+        effect.position = self._base + self.state.sequence
+        self._gate.waiting.append(effect)
 
     def busy(self) -> bool:
         """Whether `flush` has anything to do."""
-        return bool(self._journal or self._gate.busy or self._owed)
+        return bool(self._journal or self._gate.waiting or self._owed)
 
     def flush(self, wall: int) -> list[Any]:
         """Write the turn's records, one write per file; the released effects, in order of `hold`.
@@ -469,7 +464,7 @@ class Partition:
         if self._owed and self.available:
             self._pay_late(wall)
         if self.durability == "none":
-            return self._gate.release_written()
+            return self._gate.release_written() if self._gate.waiting else []
         if self.durability == "always" and self._gate.durable != self._gate.written:
             try:
                 self.files.sync()
@@ -499,14 +494,14 @@ class Partition:
                 self._write_failed = True
                 self._set_journal_limit()
             return False
-        position = self.position
+        position = self._base + self.state.sequence
         if self.replicated:
             self._batches.append(Batch(position - len(self._journal) + 1, self._journal, self._data, self._qlist))
         if self.roll.mirrors:
             self.roll.mirror(self._journal, self._data, self._qlist)
         self._journal, self._data, self._qlist = [], [], []
         if matters:
-            self._gate.wrote(position)
+            self._gate.written = position
         else:
             self._gate.wrote_nothing_to_wait_for(position)
         self._unmarked = True
@@ -565,7 +560,7 @@ class Partition:
         if self._rewrite or self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             self._begin_rewrite(wall)
         self._base += self.sequence
-        self.state.lease, self.state.sequence = lease, 0
+        self.state.begin_lease(lease)
         self.sync_point(wall, force=True)
         for message in [message for message in self.state.messages() if not message.pending]:
             # confirmed by all, but the last primary died before it wrote that down

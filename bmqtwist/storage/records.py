@@ -105,6 +105,8 @@ DATA_HEADER_WORDS = layout.DATA_HEADER.words
 DATA_HEADER_WORDS_SHIFT = layout.DATA_HEADER.shift("header_words")
 DATA_WORDS_MASK = layout.DATA_HEADER.mask("record_words")
 DATA_OPTIONS_SHIFT = layout.DATA_HEADER.shift("options_words")
+DATA_OPTION_BYTES_SHIFT = DATA_OPTIONS_SHIFT - 2  # from bytes to words, and to their place
+DATA_HEADER_START = layout.DATA_HEADER.word(header_words=layout.DATA_HEADER.words)
 DATA_FLAGS_MASK = layout.DATA_HEADER.mask("flags")
 PROPERTIES_FLAG = 1
 

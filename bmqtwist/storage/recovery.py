@@ -14,16 +14,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
-from bmqtwist.storage.datacheck import check_messages
+from bmqtwist.storage.datacheck import DATA_RECORD_BYTES_MIN, check_messages
 from bmqtwist.storage.journal import Entry, JournalScan, check_file_header, unpack_sync_point
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
+    DATA_HEADER,
+    DATA_WORDS_MASK,
     JOURNAL_OP_BODY,
     MESSAGE_BODY,
     QLIST_MAGIC,
     QUEUE_RECORD_HEADER,
+    QUEUE_RECORD_WORDS_MASK,
     SEQUENCE_MASK,
     SYNC_POINT_OP,
+    TYPE_SHIFT,
     FileType,
     QueueOp,
     RecordType,
@@ -145,15 +149,13 @@ class _Recovery(Replay):
         state.lease, state.sequence = scan.lease, scan.sequence
         recovered.alarms += scan.problems
         recovered.damaged |= scan.damaged
-        for queue in state.queues.values():
-            state.drop_auto(queue)
         for key, count in self.strangers.items():
             self.damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which nothing explains:"
                         " they are not carried on")
         if self.unmatched_confirms:
             recovered.alarms.append(f"JOURNAL: {self.unmatched_confirms} CONFIRM record(s) name messages or apps that are"
                                     " not there: ignored")
-        if self.journal_size and not scan.preallocated and scan.last_head >> 60 != RecordType.JOURNAL_OP:
+        if self.journal_size and not scan.preallocated and scan.last_head >> TYPE_SHIFT != RecordType.JOURNAL_OP:
             self.damage("JOURNAL: the file ends without a sync point: it was cut; later records are lost, and messages"
                         " confirmed since may be delivered again")
 
@@ -192,7 +194,7 @@ class _Recovery(Replay):
         head = self.files.read_qlist(offset, QUEUE_RECORD_HEADER.size)
         if offset < QLIST_HEADER_BYTES or len(head) < QUEUE_RECORD_HEADER.size:
             raise ValueError("offset is outside of QLIST")
-        size = min((QUEUE_RECORD_HEADER.unpack(head)[2] & 0xFFFFFF) << 2, _QUEUE_RECORD_BYTES_MAX)
+        size = min((QUEUE_RECORD_HEADER.unpack(head)[2] & QUEUE_RECORD_WORDS_MASK) << 2, _QUEUE_RECORD_BYTES_MAX)
         return qlist_entry(self.files.read_qlist(offset, size))
 
     def read_data(self, queue: StoredQueue, message: Message) -> int:
@@ -227,6 +229,7 @@ class _Recovery(Replay):
         """Positions that must exist. Other operations than sync points mean nothing to us."""
         if JOURNAL_OP_BODY.unpack(entry[4])[1] != SYNC_POINT_OP:
             return
+        super().journal_op(entry)
         _, _, _, data, qlist = unpack_sync_point(entry)
         for name, position, size in (("DATA", data, self.data_size), ("QLIST", qlist, self.qlist_size)):
             if position > size:
@@ -325,10 +328,10 @@ class _Recovery(Replay):
         state = self.recovered
         end = DATA_HEADER_BYTES
         if self.last_offset:
-            header = self.files.read_data(self.last_offset, 12)
-            size = (int.from_bytes(header[:4], "big") & 0x1FFFFFFF) << 2
+            header = self.files.read_data(self.last_offset, DATA_HEADER.size).ljust(DATA_HEADER.size, b"\0")
+            size = (DATA_HEADER.unpack(header)[0] & DATA_WORDS_MASK) << 2
             end = self.last_offset + size
-            if len(header) < 12 or size < 16 or size % 8 or end > self.data_size:
+            if size < DATA_RECORD_BYTES_MIN or size % 8 or end > self.data_size:
                 self.damage(f"DATA: the last record, at offset {self.last_offset}, is unreadable")
                 end = self.last_offset
         state.data_end = min(max(end, self.sync_data), max(self.data_size, DATA_HEADER_BYTES))

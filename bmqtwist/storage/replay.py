@@ -13,13 +13,18 @@ from bmqtwist.ids import NULL_GUID, NULL_KEY
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
+    COMPRESSION_MASK,
     CONFIRM_BODY,
     DELETION_BODY,
+    FLAGS_MASK,
+    FLAGS_SHIFT,
     MAGIC,
     MESSAGE_BODY,
     QUEUE_OP_BODY,
     RECORD,
+    REF_COUNT_LOW_BITS,
     SEQUENCE_MASK,
+    TYPE_SHIFT,
     ConfirmReason,
     QueueOp,
     RecordType,
@@ -50,7 +55,7 @@ class Replay:
     def run(self, entries: Iterable[Entry]) -> None:
         """Apply records in order."""
         for entry in entries:
-            kind = entry[1] >> 60
+            kind = entry[1] >> TYPE_SHIFT
             if kind == _MESSAGE:
                 self.message(entry)
             elif kind == _DELETION:
@@ -75,8 +80,8 @@ class Replay:
             self.odd_message(queue, guid, entry)
             return
         arrived = (wall if wall < self.wall_max else self.wall_max) - self.epoch
-        message = Message(guid, None, b"", False, compression & 7, 0, crc, arrived, wall)
-        message.ref_count = ref_high << 12 | head >> 48 & 0xFFF
+        message = Message(guid, None, b"", False, compression & COMPRESSION_MASK, 0, crc, arrived, wall)
+        message.ref_count = ref_high << REF_COUNT_LOW_BITS | head >> FLAGS_SHIFT & FLAGS_MASK
         message.data_offset = data_offset
         message.lease, message.sequence = lease, head & SEQUENCE_MASK
         self.state.message(queue, message, self.read_data(queue, message))
@@ -99,7 +104,7 @@ class Replay:
         if queue is None:
             return
         bit, message = queue.bit(app_key), queue.messages.get(guid)
-        auto = head >> 48 & 0xFFF == ConfirmReason.AUTO_CONFIRMED
+        auto = head >> FLAGS_SHIFT & FLAGS_MASK == ConfirmReason.AUTO_CONFIRMED
         if not bit or message is None and not auto:
             self.unmatched(entry, "names a message or an app that is not there")
             return
@@ -153,7 +158,9 @@ class Replay:
             self.state.delete(queue)
 
     def journal_op(self, entry: Entry) -> None:
-        """Sync points change nothing."""
+        """Sync points change nothing, but a new lease begins with one."""
+        if entry[2] > self.state.lease:
+            self.state.begin_lease(entry[2])
 
     # ---- what the records refer to -------------------------------------------------------------------------------
 

@@ -203,7 +203,9 @@ class Rollover:
         gain = any(end * 100 >= size * BEGIN_PERCENT and (end - keeps) * 100 >= size * GAIN_PERCENT for end, keeps, size
                    in zip((journal, data, qlist), kept, (sizes.journal, sizes.data, sizes.qlist), strict=True))
         small = len(partition.live) <= SMALL_RECORDS and kept[1] <= SMALL_BYTES
-        if small or not gain or wall < self._not_early_before or not partition.available or not partition.may_roll((0, 0, 0)):
+        if small or not gain or wall < self._not_early_before:
+            return False
+        if not partition.available or not partition.may_roll((0, 0, 0)):
             return False
         self.phase = Phase.CREATING
         self._ask(partial(partition.files.begin_roll, wall))

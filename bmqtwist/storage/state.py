@@ -129,6 +129,12 @@ class PartitionState:
         self.cached_bytes = 0
         self.last_key = 0
 
+    def begin_lease(self, lease: int) -> None:
+        """A primary begins, with sequence number 0: what the last one left half done it does not finish."""
+        self.lease, self.sequence = lease, 0
+        for queue in self.queues.values():
+            self.drop_auto(queue)
+
     def outstanding(self) -> tuple[int, int, int]:
         """Bytes of JOURNAL, DATA, QLIST that a rollover would keep."""
         return JOURNAL_HEADER_BYTES + RECORD_BYTES * len(self.live), self.data_bytes, self.qlist_bytes
@@ -189,19 +195,12 @@ class PartitionState:
     def deletion(self, queue: StoredQueue, message: Message) -> None:
         """DELETION: the message is gone, it and its CONFIRMs are no longer live."""
         del queue.messages[message.guid]
-        self._forget(message)
-
-    def _forget(self, message: Message) -> None:
         message.pending = 0
-        key = message.live_key
-        if key < 0:
-            return
+        live, size = self.live, message.size
+        del live[message.live_key]
         message.live_key = -1
-        size = message.size
         if message.payload is not None:
             self.cached_bytes -= size
-        live = self.live
-        del live[key]
         self.data_bytes -= (12 + len(message.options) + size & -8) + 8  # data_record_bytes, without the call
         if message.confirms is not None:
             for key in message.confirms:
@@ -229,10 +228,15 @@ class PartitionState:
 
     def purge(self, queue: StoredQueue, record: bytes) -> None:
         """PURGE of a whole queue."""
-        for message in queue.messages.values():
-            self._forget(message)
-        queue.messages.clear()
+        self._clear(queue)
         self._keep(queue, record)
+
+    def _clear(self, queue: StoredQueue) -> None:
+        for message in list(queue.messages.values()):
+            if message.live_key < 0:
+                queue.drop(message)
+            else:
+                self.deletion(queue, message)
 
     def purge_app(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> None:
         """PURGE of one app: it is done with the messages whose PSN is `start` or later. (0, 0) = all."""
@@ -249,9 +253,7 @@ class PartitionState:
 
     def delete(self, queue: StoredQueue) -> None:
         """DELETION of a whole queue: nothing of it is live any more."""
-        for message in queue.messages.values():
-            self._forget(message)
-        queue.messages.clear()
+        self._clear(queue)
         self.drop_auto(queue)
         for key in queue.live_keys:
             item = self.live.pop(key)

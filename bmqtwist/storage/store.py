@@ -1,7 +1,7 @@
 """The seams between what is kept and where: a disk, the files of one partition, the file of the metadata ledger.
 
 ```
-   Partition, recovery           MetadataLedger
+   Partition, recovery           ClusterMetadata
           |                            |
     PartitionFiles                 LedgerFile
           |  (fileset.py)              |

@@ -20,7 +20,7 @@ from bmqtwist.storagetool.journalview import (
     view,
 )
 from bmqtwist.storagetool.ledgerview import Ledger, plain, queues_of
-from bmqtwist.storagetool.setview import ERROR, NOTE, Finding, SetView
+from bmqtwist.storagetool.setview import ERROR, NOTE, FileFinding, SetView
 
 Psn = tuple[int, int]
 LISTED_MAX = 20  # differences of one kind that are told one by one
@@ -68,7 +68,7 @@ class _Side:
         return self.files.read_qlist(offset, (QUEUE_RECORD_HEADER.unpack(head)[2] & QUEUE_RECORD_WORDS_MASK) << 2)
 
 
-def compare_sets(left: SetView, right: SetView, names: tuple[str, str]) -> list[Finding]:
+def compare_sets(left: SetView, right: SetView, names: tuple[str, str]) -> list[FileFinding]:
     """All findings about two file sets of one partition; `names`: what the sides are called."""
     return _Comparison(_Side(left, names[0]), _Side(right, names[1])).run()
 
@@ -84,7 +84,7 @@ class _Comparison:
         self.beyond: dict[str, int] = {left.name: 0, right.name: 0}
         self.left_out = self.compared = 0
 
-    def run(self) -> list[Finding]:
+    def run(self) -> list[FileFinding]:
         """Read to the end of both."""
         left, right = self.left, self.right
         while left.entry is not None or right.entry is not None:
@@ -136,25 +136,25 @@ class _Comparison:
         if found[0] != found[1]:
             self.differences.append(f"the data of message {one.guid.hex().upper()} ({_text(one.psn)}) differ")
 
-    def _findings(self) -> list[Finding]:
-        found = [Finding(ERROR, text) for text in self.differences[:LISTED_MAX]]
+    def _findings(self) -> list[FileFinding]:
+        found = [FileFinding(ERROR, text) for text in self.differences[:LISTED_MAX]]
         if len(self.differences) > LISTED_MAX:
-            found.append(Finding(ERROR, f"and {len(self.differences) - LISTED_MAX} more records differ"))
+            found.append(FileFinding(ERROR, f"and {len(self.differences) - LISTED_MAX} more records differ"))
         for name, psns in self.only.items():
             if psns:
                 more = f" and {len(psns) - LISTED_MAX} more" if len(psns) > LISTED_MAX else ""
                 listed = ", ".join(psns[:LISTED_MAX])
-                found.append(Finding(ERROR, f"{len(psns)} record(s) only in {name}: {listed}{more}"))
+                found.append(FileFinding(ERROR, f"{len(psns)} record(s) only in {name}: {listed}{more}"))
         for side, other in ((self.left, self.right), (self.right, self.left)):
             if self.beyond[side.name]:
-                found.append(Finding(NOTE, f"{other.name} ends at {_text(other.last)}, {side.name} goes on for"
+                found.append(FileFinding(NOTE, f"{other.name} ends at {_text(other.last)}, {side.name} goes on for"
                                            f" {self.beyond[side.name]} record(s) to {_text(side.last)}"))
         if self.left_out:
-            found.append(Finding(NOTE, f"{self.left_out} record(s) were left out by a rollover on one side only"))
+            found.append(FileFinding(NOTE, f"{self.left_out} record(s) were left out by a rollover on one side only"))
         for side in (self.left, self.right):
             if side.scan.damaged:
-                found.append(Finding(NOTE, f"the journal in {side.name} is damaged: bmq storage verify tells more"))
-        found.append(Finding(NOTE, f"{self.compared} record(s) are in both"))
+                found.append(FileFinding(NOTE, f"the journal in {side.name} is damaged: bmq storage verify tells more"))
+        found.append(FileFinding(NOTE, f"{self.compared} record(s) are in both"))
         return found
 
 
@@ -176,13 +176,13 @@ def _shown(value: object) -> str:
     return value.hex().upper() if isinstance(value, bytes) else str(value)
 
 
-def compare_ledgers(left: Ledger, right: Ledger, names: tuple[str, str]) -> list[Finding]:
+def compare_ledgers(left: Ledger, right: Ledger, names: tuple[str, str]) -> list[FileFinding]:
     """All findings about two ledgers: records of one LSN must say the same."""
     sides = [{(entry.lsn, entry.type_name): entry for entry in each.entries} for each in (left, right)]
     found = []
     for key in sides[0].keys() & sides[1].keys():
         if plain(sides[0][key].record.message) != plain(sides[1][key].record.message):
-            found.append((key, Finding(ERROR, f"{key[1].upper()} {_text(key[0])} differs")))
+            found.append((key, FileFinding(ERROR, f"{key[1].upper()} {_text(key[0])} differs")))
     result = [finding for _, finding in sorted(found, key=lambda each: each[0])]
     ends = [max((entry.lsn for entry in each.entries), default=(0, 0)) for each in (left, right)]
     begins = [min((entry.lsn for entry in each.entries), default=_END) for each in (left, right)]
@@ -193,16 +193,16 @@ def compare_ledgers(left: Ledger, right: Ledger, names: tuple[str, str]) -> list
             listed = ", ".join(f"{kind.upper()} {_text(lsn)}" for lsn, kind in missing[:LISTED_MAX])
             snapshots = [lsn for lsn, kind in sides[other] if kind == "snapshot"]
             caught_up = missing[-1][0] < max(snapshots, default=(0, 0))
-            result.append(Finding(NOTE if caught_up else ERROR,
+            result.append(FileFinding(NOTE if caught_up else ERROR,
                                   f"{len(missing)} record(s) only in {names[mine]}: {listed}"
                                   + ("; a later snapshot made up for them" if caught_up else "")))
     if ends[0] != ends[1]:
         behind = 0 if ends[0] < ends[1] else 1
-        result.append(Finding(NOTE, f"{names[behind]} ends at {_text(ends[behind])}, {names[1 - behind]} at"
+        result.append(FileFinding(NOTE, f"{names[behind]} ends at {_text(ends[behind])}, {names[1 - behind]} at"
                                     f" {_text(ends[1 - behind])}"))
         return result
     states = [{queue.key: queue.info() for queue in queues_of(each.entries).values() if not queue.removed}
               for each in (left, right)]
-    result += [Finding(ERROR, f"queue {(states[0].get(key) or states[1][key]).uri} is not the same on both sides")
+    result += [FileFinding(ERROR, f"queue {(states[0].get(key) or states[1][key]).uri} is not the same on both sides")
                for key in sorted({*states[0], *states[1]}) if states[0].get(key) != states[1].get(key)]
     return result

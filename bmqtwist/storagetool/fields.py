@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage.records import SYNC_POINT_OP, DeletionReason, QueueOp, SyncPoint
+from bmqtwist.storage.recovery import KnownQueue
 from bmqtwist.storagetool.journalview import (
     ConfirmRecord,
     DeletionRecord,
@@ -27,18 +27,6 @@ NOT_APPLICABLE = " ** NA ** "
 RECORD_COLUMN = 16  # characters of a field name in the details of a record
 
 
-class Queue(Protocol):
-    """What is known of a queue from the ledger."""
-
-    @property
-    def uri(self) -> str:
-        """Canonical URI."""
-
-    @property
-    def apps(self) -> Mapping[str, bytes]:
-        """appId -> key."""
-
-
 def timestamp(wall: int) -> str:
     """Epoch seconds as `29OCT2024_14:01:24.000000`, UTC."""
     if not 0 <= wall <= _SECONDS_MAX:
@@ -52,13 +40,13 @@ def hex_key(key: bytes) -> str:
     return key.hex().upper()
 
 
-def app_id_of(queue: Queue | None, app_key: bytes) -> str:
+def app_id_of(queue: KnownQueue | None, app_key: bytes) -> str:
     """The appId of a key among the apps the queue has in the end."""
     names = [app_id for app_id, key in queue.apps.items() if key == app_key] if queue and app_key != NULL_KEY else []
     return names[0] if names else NULL_TEXT
 
 
-def record_fields(record: JournalRecord, queues: Mapping[bytes, Queue]) -> Fields:
+def record_fields(record: JournalRecord, queues: Mapping[bytes, KnownQueue]) -> Fields:
     """Details of one journal record; URIs and appIds if the ledger (`queues`) tells them."""
     found: Fields = [
         ("RecordType", record.type_name), ("Index", record.index), ("Offset", record.offset),
@@ -76,32 +64,32 @@ def record_fields(record: JournalRecord, queues: Mapping[bytes, Queue]) -> Field
     return found
 
 
-def _app(app_key: bytes, queue: Queue | None) -> Fields:
+def _app(app_key: bytes, queue: KnownQueue | None) -> Fields:
     found: Fields = [("AppKey", hex_key(app_key))]
     return found if queue is None else [*found, ("AppId", app_id_of(queue, app_key))]
 
 
-def _message(record: MessageRecord, queue: Queue | None) -> Fields:
+def _message(record: MessageRecord, queue: KnownQueue | None) -> Fields:
     return [("FileKey", hex_key(record.file_key)), ("RefCount", record.ref_count),
             ("MsgOffsetDwords", record.data_dwords), ("GUID", record.guid.hex().upper()), ("Crc32c", record.crc)]
 
 
-def _confirm(record: ConfirmRecord, queue: Queue | None) -> Fields:
+def _confirm(record: ConfirmRecord, queue: KnownQueue | None) -> Fields:
     return [*_app(record.app_key, queue), ("GUID", record.guid.hex().upper())]
 
 
-def _deletion(record: DeletionRecord, queue: Queue | None) -> Fields:
+def _deletion(record: DeletionRecord, queue: KnownQueue | None) -> Fields:
     return [("DeletionFlag", _name(DeletionReason, record.flags)), ("GUID", record.guid.hex().upper())]
 
 
-def _queue_op(record: QueueOpRecord, queue: Queue | None) -> Fields:
+def _queue_op(record: QueueOpRecord, queue: KnownQueue | None) -> Fields:
     found: Fields = [*_app(record.app_key, queue), ("QueueOpType", _name(QueueOp, record.op))]
     if record.op in (QueueOp.CREATION, QueueOp.ADDITION):
         found.append(("QLIST OffsetWords", record.qlist_words))
     return found
 
 
-def _journal_op(record: JournalOpRecord, queue: Queue | None) -> Fields:
+def _journal_op(record: JournalOpRecord, queue: KnownQueue | None) -> Fields:
     op = "SYNCPOINT" if record.op == SYNC_POINT_OP else f"UNKNOWN ({record.op})"
     return [("JournalOpType", op), ("SyncPointType", _name(SyncPoint, record.kind)),
             ("SyncPtPrimaryLeaseId", record.inner_lease), ("SyncPtSequenceNumber", record.inner_sequence),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from bmqtwist.storagetool.fields import Fields, aligned, texts, timestamp
 from bmqtwist.storagetool.ledgerview import (
-    KnownQueue,
     Ledger,
     LedgerEntry,
+    LedgerQueue,
     LedgerSelection,
     count_types,
     outline,
@@ -126,7 +126,7 @@ class LedgerShow:
                 self.write("".join(f"{one_line(queue)}\n" for queue in queues[:limit]))
         self.write("\n")
 
-    def _json_summary(self, counts: dict[str, object], present: list[KnownQueue], removed: list[KnownQueue],
+    def _json_summary(self, counts: dict[str, object], present: list[LedgerQueue], removed: list[LedgerQueue],
                       limit: int) -> None:
         output = JsonOutput(self.write, self.json_mode == "pretty")
         output.member("Summary", {name: str(count) for name, count in counts.items()})
@@ -137,6 +137,6 @@ class LedgerShow:
         output.finish()
 
 
-def one_line(queue: KnownQueue) -> str:
+def one_line(queue: LedgerQueue) -> str:
     """A queue as one line of text."""
     return " ".join(text for _, text in outline(queue.info()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from bmqtwist.storage.ledger_format import LedgerContents, read_ledger
-from bmqtwist.storagetool.selection import Range
+from bmqtwist.storagetool.selection import RecordRange
 from bmqtwist.wire import layout
 from bmqtwist.wire.cluster_events import CLUSTER_STATE_HEADER_BYTES, ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
@@ -59,7 +59,7 @@ class Ledger:
 
 
 @dataclass(slots=True)
-class KnownQueue:
+class LedgerQueue:
     """A queue of the ledger; `apps`: appId -> key, as they are in the end. `removed`: it was unassigned later."""
 
     uri: str
@@ -93,9 +93,9 @@ def since_last_snapshot(entries: list[LedgerEntry]) -> list[LedgerEntry]:
     return entries
 
 
-def queues_of(entries: list[LedgerEntry]) -> dict[bytes, KnownQueue]:
+def queues_of(entries: list[LedgerEntry]) -> dict[bytes, LedgerQueue]:
     """Every queue the records tell of, by key, in order of appearance."""
-    found: dict[bytes, KnownQueue] = {}
+    found: dict[bytes, LedgerQueue] = {}
     for entry in entries:
         value = entry.record.message.value
         if isinstance(value, LeaderAdvisory):
@@ -104,7 +104,7 @@ def queues_of(entries: list[LedgerEntry]) -> dict[bytes, KnownQueue]:
                 queue.removed = queue.key not in listed
         if isinstance(value, LeaderAdvisory | QueueAssignmentAdvisory):
             for info in value.queues:
-                found[info.key] = KnownQueue(info.uri, info.key, info.partition_id,
+                found[info.key] = LedgerQueue(info.uri, info.key, info.partition_id,
                                              {app.app_id: app.app_key for app in info.app_ids})
         elif isinstance(value, QueueUnAssignmentAdvisory):
             for info in value.queues:
@@ -182,7 +182,7 @@ class LedgerSelection:
     keys: frozenset[bytes] = frozenset()
     offsets: tuple[int, ...] = ()
     lsns: tuple[tuple[int, int], ...] = ()
-    range: Range = field(default_factory=Range)
+    range: RecordRange = field(default_factory=RecordRange)
 
     def wants(self, entry: LedgerEntry) -> bool:
         """Is this record wanted?"""

@@ -6,10 +6,10 @@ from bmqtwist.storage.records import QUEUE_RECORD_HEADER, parse_queue_record
 from bmqtwist.storage.store import QLIST_HEADER_BYTES
 from bmqtwist.storagetool.fields import Fields, aligned, hex_key, texts
 from bmqtwist.storagetool.output import HumanOutput, JsonOutput, Write
-from bmqtwist.storagetool.setview import Source
+from bmqtwist.storagetool.setview import ReadableFile
 
 
-def show_qlist(file: Source, write: Write, json_mode: str) -> str:
+def show_qlist(file: ReadableFile, write: Write, json_mode: str) -> str:
     """Print all records; what stopped the reading before the end of the file, or ""."""
     output = JsonOutput(write, json_mode == "pretty") if json_mode else HumanOutput(write, True, 0)
     content = file.read(0, file.size)

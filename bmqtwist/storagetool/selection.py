@@ -22,7 +22,7 @@ RECORD_TYPES = ("message", "queue-op", "journal-op")
 
 
 @dataclass(slots=True)
-class Range:
+class RecordRange:
     """Bounds, all exclusive; None = none. Timestamps in epoch seconds, offsets in bytes, PSNs or LSNs as pairs."""
 
     timestamp_gt: int | None = None
@@ -130,7 +130,7 @@ class Selection:
 
     types: frozenset[str] = frozenset(RECORD_TYPES)
     queue_keys: frozenset[bytes] = frozenset()
-    range: Range = field(default_factory=Range)
+    range: RecordRange = field(default_factory=RecordRange)
     status: str = ""
     guids: tuple[bytes, ...] = ()
     seqnums: tuple[tuple[int, int], ...] = ()

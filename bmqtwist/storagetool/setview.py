@@ -12,7 +12,7 @@ _CHUNK_BYTES = 4 << 20
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
-class Source(Protocol):
+class ReadableFile(Protocol):
     """A file that can be read."""
 
     @property
@@ -23,13 +23,13 @@ class Source(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
 
 
-class Snapshot:
+class JournalSnapshot:
     """A journal as it is now: what a running broker appends to it from now on reads as zeros.
 
     A broker writes ledger and DATA before the JOURNAL, so whoever takes the snapshot first finds all it refers to.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ReadableFile) -> None:
         self._source, self.size = source, source.size
         self._end = self._written_end()
 
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FileFinding:
     """What a check found. error: data or their references are damaged; warning: something should not be so, though all
     data are there; note: good to know."""
 
@@ -70,13 +70,17 @@ class SetView:
 
     broken = False
 
-    def __init__(self, journal: Source | None, data: Source | None, qlist: Source | None) -> None:
+    def __init__(self, journal: ReadableFile | None, data: ReadableFile | None, qlist: ReadableFile | None) -> None:
         self.sources = {FileType.JOURNAL: journal, FileType.DATA: data, FileType.QLIST: qlist}
 
     def lengths(self) -> tuple[int, int, int]:
         """Lengths on disk of JOURNAL, DATA, QLIST."""
         journal, data, qlist = (source.size if source is not None else 0 for source in self.sources.values())
         return journal, data, qlist
+
+    def journal_after(self, offset: int) -> int | None:
+        """Nothing is known of holes: a reader looks at everything."""
+        return offset
 
     def read_journal(self, offset: int, size: int) -> bytes:
         """Bytes of the JOURNAL; fewer at its end."""

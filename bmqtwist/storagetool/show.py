@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from bmqtwist.storage.recovery import KnownQueue
 from bmqtwist.storagetool.datafile import DataError, DataFile, content_of
-from bmqtwist.storagetool.fields import Queue, record_fields
+from bmqtwist.storagetool.fields import record_fields
 from bmqtwist.storagetool.journalview import (
     ConfirmRecord,
     DeletionRecord,
@@ -24,7 +25,7 @@ class Show:
     """Prints selected records. `data` is given if payloads are wanted."""
 
     selection: Selection
-    queues: Mapping[bytes, Queue]
+    queues: Mapping[bytes, KnownQueue]
     output: Output
     data: DataFile | None = None
 

@@ -11,11 +11,11 @@ from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage.journal import check_file_header
 from bmqtwist.storage.layout import DATA_FILE_HEADER, FILE_HEADER, JOURNAL_FILE_HEADER
 from bmqtwist.storage.records import FileType, QueueOp, SyncPoint
+from bmqtwist.storage.recovery import KnownQueue
 from bmqtwist.storagetool.fields import (
     NOT_APPLICABLE,
     NULL_TEXT,
     Fields,
-    Queue,
     aligned,
     app_id_of,
     hex_key,
@@ -134,7 +134,7 @@ class Summary:
         return [each for each in self.queues.items() if least and each[0] != NO_KEY and each[1].total >= least]
 
 
-def queue_fields(key: bytes, counts: QueueCounts, queue: Queue | None) -> Fields:
+def queue_fields(key: bytes, counts: QueueCounts, queue: KnownQueue | None) -> Fields:
     """What is printed of one queue."""
     found: Fields = [("Queue Key", hex_key(key))]
     if queue is not None:
@@ -213,7 +213,7 @@ class SummaryPrinter:
 
     summary: Summary
     types: frozenset[str]
-    queues: Mapping[bytes, Queue]
+    queues: Mapping[bytes, KnownQueue]
     journal: Read
     data: Read | None = None
     least: int = 0

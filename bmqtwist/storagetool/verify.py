@@ -35,9 +35,9 @@ from bmqtwist.storagetool.journalview import (
     QueueOpRecord,
     records,
 )
-from bmqtwist.storagetool.ledgerview import KnownQueue
+from bmqtwist.storagetool.ledgerview import LedgerQueue
 from bmqtwist.storagetool.selection import Story, is_sync_point, stories
-from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding, SetView, Snapshot
+from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, FileFinding, JournalSnapshot, SetView
 
 CLOCK_STEP_SECONDS = 60  # a timestamp may lie so far before that of an earlier record: clocks are adjusted
 LISTED_MAX = 10  # GUIDs or offsets named in one finding
@@ -45,8 +45,8 @@ _QLIST_BYTES_MAX = 64 << 20
 _WINDOW_BYTES = 1 << 20  # of DATA read at a time
 
 
-def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None,
-               partition_id: int | None) -> tuple[list[Finding], int]:
+def verify_set(view: SetView, known: Mapping[bytes, LedgerQueue] | None,
+               partition_id: int | None) -> tuple[list[FileFinding], int]:
     """All findings, and the last lease in the journal. known: queues of the ledger, None if there is none."""
     found = list(_presence(view))
     if view.sources[FileType.JOURNAL] is None or not view.lengths()[0]:
@@ -56,11 +56,11 @@ def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None,
                    if source is None or not source.size for what in ("file is shorter", "the file has 0 B"))
     severity = ERROR if recovered.damaged else WARNING
     journal = view.sources[FileType.JOURNAL]
-    written = isinstance(journal, Snapshot) and journal.grown()  # then DATA is ahead of it, as it should be
-    found += [Finding(NOTE, text.replace(UNFINISHED, "they were written meanwhile"))
-              if written and text.endswith(UNFINISHED) else Finding(severity, text)
+    written = isinstance(journal, JournalSnapshot) and journal.grown()  # then DATA is ahead of it, as it should be
+    found += [FileFinding(NOTE, text.replace(UNFINISHED, "they were written meanwhile"))
+              if written and text.endswith(UNFINISHED) else FileFinding(severity, text)
               for text in recovered.alarms if not absent or not text.startswith(absent)]
-    found += [Finding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
+    found += [FileFinding(ERROR, f"queue {queue.uri} ({hex_key(queue.key)}) is in the journal, but not in the ledger")
               for queue in recovered.queues.values() if queue.key in recovered.unlisted]
     checks = _Checks(view, recovered)
     checks.journal()
@@ -71,7 +71,7 @@ def verify_set(view: SetView, known: Mapping[bytes, KnownQueue] | None,
         found = [each for each in found if each.text != _missing(FileType.QLIST)]
     for key, queue in (known or {}).items():
         if key not in recovered.queues:
-            found.append(Finding(NOTE, f"queue {queue.uri} is in the ledger, but has no CREATION in the journal"))
+            found.append(FileFinding(NOTE, f"queue {queue.uri} is in the ledger, but has no CREATION in the journal"))
     return found, recovered.lease
 
 
@@ -79,12 +79,12 @@ def _missing(kind: FileType) -> str:
     return f"the {kind.name} file is missing"
 
 
-def _presence(view: SetView) -> Iterator[Finding]:
+def _presence(view: SetView) -> Iterator[FileFinding]:
     for kind, source in view.sources.items():
         if source is None:
-            yield Finding(ERROR, _missing(kind))
+            yield FileFinding(ERROR, _missing(kind))
         elif not source.size:
-            yield Finding(ERROR, f"the {kind.name} file is empty")
+            yield FileFinding(ERROR, f"the {kind.name} file is empty")
 
 
 class _Checks:
@@ -92,7 +92,7 @@ class _Checks:
 
     def __init__(self, view: SetView, recovered: RecoveredPartition) -> None:
         self.view, self.recovered = view, recovered
-        self.found: list[Finding] = []
+        self.found: list[FileFinding] = []
         self.has_data = bool(view.lengths()[1])
         self.messages: list[MessageRecord] = []
         self.qlist_offsets: set[int] = set()
@@ -102,7 +102,7 @@ class _Checks:
 
     def say(self, severity: str, text: str) -> None:
         """Add a finding."""
-        self.found.append(Finding(severity, text))
+        self.found.append(FileFinding(severity, text))
 
     def listed(self, severity: str, what: str, places: list[str]) -> None:
         """Add one finding for many places, if there are any."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bmqtwist.storage.ledger_format import parse_ledger_file_name
 from bmqtwist.storagetool.ledgerview import Ledger
-from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, Finding
+from bmqtwist.storagetool.setview import ERROR, NOTE, WARNING, FileFinding
 from bmqtwist.wire.cluster_events import LedgerRecordType
 from bmqtwist.wire.cluster_schema import (
     LeaderAdvisory,
@@ -15,23 +15,23 @@ from bmqtwist.wire.cluster_schema import (
 )
 
 
-def verify_ledger(ledger: Ledger, name: str) -> list[Finding]:
+def verify_ledger(ledger: Ledger, name: str) -> list[FileFinding]:
     """All findings; `name`: the file's, without its directory."""
-    found = [Finding(ERROR, alarm) for alarm in ledger.contents.alarms]
+    found = [FileFinding(ERROR, alarm) for alarm in ledger.contents.alarms]
     log_id = parse_ledger_file_name(name)
     if log_id is not None and ledger.contents.log_id and log_id != ledger.contents.log_id:
-        found.append(Finding(WARNING, f"the file's name says log id {log_id.hex().upper()}, its header"
+        found.append(FileFinding(WARNING, f"the file's name says log id {log_id.hex().upper()}, its header"
                                       f" {ledger.log_id}"))
     if not ledger.entries:
-        found.append(Finding(ERROR, "no record can be read"))
+        found.append(FileFinding(ERROR, "no record can be read"))
     found += _order(ledger)
     if ledger.tail_zeros:
-        found.append(Finding(NOTE, f"{ledger.tail_zeros} B of zeros behind the last record: the broker runs, or did not"
+        found.append(FileFinding(NOTE, f"{ledger.tail_zeros} B of zeros behind the last record: the broker runs, or did not"
                                    " stop cleanly"))
     return found
 
 
-def _order(ledger: Ledger) -> Iterator[Finding]:
+def _order(ledger: Ledger) -> Iterator[FileFinding]:
     """LSNs rise, but for what a rollover puts at the start of a file, and for a snapshot, with which a cluster that
     knows its last term no more begins anew; changes are committed."""
     latest, committed_any = (0, 0), False
@@ -40,7 +40,7 @@ def _order(ledger: Ledger) -> Iterator[Finding]:
         if entry.record.type is LedgerRecordType.SNAPSHOT and entry.lsn <= latest:
             latest, committed_any = (0, 0), False
         if entry.lsn <= latest and committed_any:
-            yield Finding(WARNING, f"the record at offset {entry.offset} has LSN {entry.lsn[0]}-{entry.lsn[1]}, after"
+            yield FileFinding(WARNING, f"the record at offset {entry.offset} has LSN {entry.lsn[0]}-{entry.lsn[1]}, after"
                                    f" {latest[0]}-{latest[1]}")
         latest = max(latest, entry.lsn)
         value = entry.record.message.value
@@ -51,7 +51,7 @@ def _order(ledger: Ledger) -> Iterator[Finding]:
         elif entry.record.type is LedgerRecordType.UPDATE:
             open_changes[entry.lsn] = entry.offset
     for lsn, offset in open_changes.items():
-        yield Finding(NOTE, f"the change {lsn[0]}-{lsn[1]} at offset {offset} was never committed")
+        yield FileFinding(NOTE, f"the change {lsn[0]}-{lsn[1]} at offset {offset} was never committed")
 
 
 def leases_of(ledger: Ledger) -> dict[int, int]:

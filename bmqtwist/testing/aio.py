@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bmqtwist.testing.link import Link
+from bmqtwist.testing.connection import TappedConnection
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.host import Host
+    from bmqtwist.testing.runner import BrokerRunner
 
 _HIGH_BYTES = 64 << 10  # as of asyncio's own transports
 
@@ -22,11 +22,11 @@ def settle(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class LoopDriver:
+class LoopWaker:
     """Runs the broker on an event loop."""
 
-    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
-        self._host, self.loop = host, loop
+    def __init__(self, runner: BrokerRunner, loop: asyncio.AbstractEventLoop) -> None:
+        self._runner, self.loop = runner, loop
         self._thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -52,31 +52,31 @@ class LoopDriver:
             self._timer.cancel()
             self._timer = None
         if seconds is not None and not self.loop.is_closed():
-            self._timer = self.loop.call_later(max(0.0, seconds), self._host.run)
+            self._timer = self.loop.call_later(max(0.0, seconds), self._runner.run)
 
 
-class MemoryTransport(asyncio.Transport):
+class AsyncioTransport(asyncio.Transport):
     """A transport whose other end is a broker in this process."""
 
-    def __init__(self, host: Host, driver: LoopDriver, protocol: asyncio.BaseProtocol) -> None:
+    def __init__(self, runner: BrokerRunner, waker: LoopWaker, protocol: asyncio.BaseProtocol) -> None:
         super().__init__({"peername": ("127.0.0.1", 0), "sockname": ("127.0.0.1", 0)})
-        self._host, self._driver = host, driver
+        self._runner, self._waker = runner, waker
         self._protocol: Any = protocol
-        self._link: Link | None = None
+        self._connection: TappedConnection | None = None
         self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
         self._full = self._closing = self._lost = False
         self._paused: list[bytes] | None = None
 
     def open(self, name: str) -> None:
         """Connect; ConnectionRefusedError if nobody is there."""
-        self._link = self._host.connect(name, self)
+        self._connection = self._runner.connect(name, self)
         self._protocol.connection_made(self)
 
-    # -- sink -------------------------------------------------------------------------------------------------------
+    # -- ClientEnd --------------------------------------------------------------------------------------------------
 
     def data(self, data: bytes) -> None:
-        """From the link: bytes."""
-        self._driver.soon(self._data, data)
+        """From the connection: bytes."""
+        self._waker.soon(self._data, data)
 
     def _data(self, data: bytes) -> None:
         if self._paused is not None:
@@ -98,8 +98,8 @@ class MemoryTransport(asyncio.Transport):
             at += size
 
     def lost(self, reason: str) -> None:
-        """From the link: it is gone."""
-        self._driver.soon(self._connection_lost, ConnectionResetError(reason) if reason else None)
+        """From the connection: it is gone."""
+        self._waker.soon(self._connection_lost, ConnectionResetError(reason) if reason else None)
 
     def _connection_lost(self, error: Exception | None) -> None:
         if not self._lost:
@@ -107,8 +107,8 @@ class MemoryTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def room(self) -> None:
-        """From the link: something is through."""
-        self._driver.soon(self._check_room)
+        """From the connection: something is through."""
+        self._waker.soon(self._check_room)
 
     def _check_room(self) -> None:
         waiting = self.get_write_buffer_size()
@@ -123,14 +123,14 @@ class MemoryTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """To the broker."""
-        if self._link is not None and not self._closing:
-            with self._host.lock:
-                self._link.send(bytes(data))
+        if self._connection is not None and not self._closing:
+            with self._runner.lock:
+                self._connection.send(bytes(data))
             self._check_room()
 
     def get_write_buffer_size(self) -> int:
         """What a fault holds back, bytes."""
-        return self._link.waiting_bytes if self._link is not None else 0
+        return self._connection.waiting_bytes if self._connection is not None else 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """As of asyncio."""
@@ -149,10 +149,10 @@ class MemoryTransport(asyncio.Transport):
         """Close; `connection_lost` follows."""
         if not self._closing:
             self._closing = True
-            if self._link is not None:
-                with self._host.lock:
-                    self._link.close()
-            self._driver.soon(self._connection_lost, None)
+            if self._connection is not None:
+                with self._runner.lock:
+                    self._connection.close()
+            self._waker.soon(self._connection_lost, None)
 
     def is_closing(self) -> bool:
         """Is it closed, or about to be?"""
@@ -171,7 +171,7 @@ class MemoryTransport(asyncio.Transport):
         """Hand on what was kept."""
         kept, self._paused = self._paused or [], None
         for data in kept:
-            self._driver.soon(self._data, data)
+            self._waker.soon(self._data, data)
 
     def is_reading(self) -> bool:
         """Is it not paused?"""

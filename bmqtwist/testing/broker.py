@@ -22,7 +22,7 @@ from bmqtwist.ids import GuidGenerator
 from bmqtwist.testing import stored
 from bmqtwist.testing.config import plain_domain
 from bmqtwist.testing.events import Confirm, Post
-from bmqtwist.testing.host import Host
+from bmqtwist.testing.runner import BrokerRunner
 from bmqtwist.testing.stored import Stored
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ class Broker:
     """
 
     def __init__(self) -> None:
-        self._host = host = Host()
-        self.clock, self.faults, self.recorder = host.clock, host.faults, host.recorder
+        self._runner = runner = BrokerRunner()
+        self.clock, self.faults, self.recorder = runner.clock, runner.faults, runner.recorder
         self._guids = GuidGenerator(b"tests!", 0)
         self._port: Port | None = None
 
     @property
     def up(self) -> bool:
         """Is it running?"""
-        return self._host.up
+        return self._runner.up
 
     # -- domains ----------------------------------------------------------------------------------------------------
 
@@ -76,22 +76,22 @@ class Broker:
         text = plain_domain(name, mode, app_ids=app_ids, in_memory=in_memory, max_messages=max_messages,
                             max_bytes=max_bytes, max_delivery_attempts=max_delivery_attempts, ttl=ttl,
                             subscriptions=subscriptions, consistency=consistency, **parameters)
-        host = self._host
-        with host.lock:
-            before = host.table.texts.get(name)
-            host.table.texts[name] = text
+        runner = self._runner
+        with runner.lock:
+            before = runner.table.texts.get(name)
+            runner.table.texts[name] = text
             if self.up:
-                host.touch()
+                runner.touch()
                 try:
-                    host.node.broker.reconfigure(name)
+                    runner.node.broker.reconfigure(name)
                 except BaseException:
-                    host.node.broker.provider.forget(name)
-                    host.table.texts.pop(name)
+                    runner.node.broker.provider.forget(name)
+                    runner.table.texts.pop(name)
                     if before is not None:
-                        host.table.texts[name] = before
+                        runner.table.texts[name] = before
                     raise
-                host.node.due = True
-                host.run()
+                runner.node.due = True
+                runner.run()
         return name
 
     # -- sessions ---------------------------------------------------------------------------------------------------
@@ -127,12 +127,12 @@ class Broker:
         """What `bmqtwist.sdk.aio.Session(connect=...)` wants: every address leads here. `name`: as of `connect`."""
         import asyncio
 
-        from bmqtwist.testing.aio import MemoryTransport
+        from bmqtwist.testing.aio import AsyncioTransport
 
         async def connect(make_protocol: Callable[[], asyncio.BaseProtocol], address: object,
                           tls: object) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
             protocol = make_protocol()
-            transport = MemoryTransport(self._host, self._host.loop_driver(asyncio.get_running_loop()), protocol)
+            transport = AsyncioTransport(self._runner, self._runner.loop_waker(asyncio.get_running_loop()), protocol)
             transport.open(name)
             return transport, protocol
         return connect
@@ -140,12 +140,12 @@ class Broker:
     def endpoint(self, reactor: Any, name: str = "") -> tx.MakeEndpoint:
         """What `bmqtwist.sdk.tx.Session(endpoint=...)` wants: every address leads here. `name`: as of `connect`."""
         from bmqtwist.testing.tx import endpoints
-        return endpoints(self._host, name, reactor)
+        return endpoints(self._runner, name, reactor)
 
     def pump(self, name: str = "") -> PumpFactory:
         """What `bmqtwist.sdk.simple.Session(pump=...)` wants. `name`: as of `connect`."""
         from bmqtwist.testing.transport import MemoryTransport
-        return partial(MemoryTransport, self._host, name)
+        return partial(MemoryTransport, self._runner, name)
 
     def _threaded_transport(self, *arguments: Any, name: str = "") -> Pump:
         self.clock.follow_machine()
@@ -157,7 +157,7 @@ class Broker:
         from bmqtwist.testing.port import Port
         if self._port is None:
             self.clock.follow_machine()
-            self._port = Port(self._host, port)
+            self._port = Port(self._runner, port)
         return self._port.url
 
     @contextlib.contextmanager
@@ -181,12 +181,12 @@ class Broker:
 
     def disconnect(self, client: str | None = None) -> int:
         """Cut the connections (of one client), as a network does; how many."""
-        return self._host.disconnect(client)
+        return self._runner.disconnect(client)
 
     @property
     def clients(self) -> list[str]:
         """Names of those who are connected."""
-        return [link.name for link in self._host.links]
+        return [connection.name for connection in self._runner.connections]
 
     # -- messages without a client ----------------------------------------------------------------------------------
 
@@ -194,46 +194,46 @@ class Broker:
             types: Mapping[str, PropertyType] | None = None, *, compress: bool = False) -> bytes:
         """Put a message into a queue, which is created if need be; its GUID, 16 bytes. Types of properties as of
         `Queue.post`. LocalError if the queue does not take it."""
-        host = self._host
-        with host.lock:
-            host.touch()
+        runner = self._runner
+        with runner.lock:
+            runner.touch()
             guid = self._guids.make(int(self.clock() * 1e9))
-            content = stored.put(host.node, uri, guid, payload, properties, types, compress)
-            host.note(f"put       {content.uri} {content.guid.hex().upper()} {content.content}")
-            host.run()
+            content = stored.put(runner.node, uri, guid, payload, properties, types, compress)
+            runner.note(f"put       {content.uri} {content.guid.hex().upper()} {content.content}")
+            runner.run()
             return guid
 
     def messages(self, uri: str) -> list[Stored]:
         """What is outstanding in a queue (with `?id=`: for that app), oldest first."""
-        host = self._host
-        with host.lock:
-            host.touch()
-            return stored.messages(host.node, uri, host.began)
+        runner = self._runner
+        with runner.lock:
+            runner.touch()
+            return stored.messages(runner.node, uri, runner.began)
 
     def drain(self, uri: str) -> list[Stored]:
         """Take everything out of a queue (with `?id=`: for that app), delivered or not; what it was."""
-        host = self._host
-        with host.lock:
-            host.touch()
-            found = stored.drain(host.node, uri, host.began)
+        runner = self._runner
+        with runner.lock:
+            runner.touch()
+            found = stored.drain(runner.node, uri, runner.began)
             if found:
-                host.note(f"drained   {uri}: {len(found)}")
-            host.run()
+                runner.note(f"drained   {uri}: {len(found)}")
+            runner.run()
             return found
 
     def admin(self, command: str) -> str:
         """Run an admin command; the answer's text."""
-        host = self._host
-        with host.lock:
-            host.touch()
-            answer = host.node.broker.admin(command, "test")
-            host.node.due = True
-            host.run()
+        runner = self._runner
+        with runner.lock:
+            runner.touch()
+            answer = runner.node.broker.admin(command, "test")
+            runner.node.due = True
+            runner.run()
             return answer
 
     def log(self) -> list[str]:
         """The broker's log, severity before the text."""
-        return self._host.node.log()
+        return self._runner.node.log()
 
     # -- assertions -------------------------------------------------------------------------------------------------
 
@@ -275,16 +275,16 @@ class Broker:
 
     def start(self) -> None:
         """Start again after `stop` or `crash`, with what is on the disk."""
-        self._host.start()
+        self._runner.start()
 
     def stop(self) -> None:
         """Stop gracefully: up to some seconds of the broker's clock for consumers that hold messages."""
-        self._host.stop()
+        self._runner.stop()
 
     def crash(self) -> None:
         """The machine loses power: connections break, and what was not durable is lost. What was acknowledged is
         durable, unless its domain is in memory."""
-        self._host.crash()
+        self._runner.crash()
 
     def restart(self) -> None:
         """Stop and start."""
@@ -294,7 +294,7 @@ class Broker:
     def close(self) -> None:
         """The end: connections are cut, a port is closed."""
         port, self._port = self._port, None
-        self._host.close()
+        self._runner.close()
         if port is not None:
             port.close()
 
@@ -309,7 +309,7 @@ class Broker:
     def advance(self, seconds: float) -> None:
         """Let the broker's clock jump: messages expire, consumers are given up, delayed bytes arrive. The clocks of
         clients do not notice."""
-        self._host.advance(seconds)
+        self._runner.advance(seconds)
 
     async def until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
         """Wait until a condition is true; it is asked whenever something happened at the broker, and now and then. Unmet
@@ -317,20 +317,20 @@ class Broker:
         import asyncio
 
         from bmqtwist.testing.aio import settle
-        host, loop = self._host, asyncio.get_running_loop()
-        driver = host.loop_driver(loop)
+        runner, loop = self._runner, asyncio.get_running_loop()
+        waker = runner.loop_waker(loop)
         end, pause = loop.time() + timeout_s, _ASK_FIRST_S
         while not condition():
             self._check(loop.time() < end, f"not so within {timeout_s:g} s: {condition}")
             changed: asyncio.Future[None] = loop.create_future()
 
             def wake(changed: asyncio.Future[None] = changed) -> None:
-                driver.soon(settle, changed)
-            host.waiters.append(wake)
+                waker.soon(settle, changed)
+            runner.waiters.append(wake)
             try:
                 await asyncio.wait([changed], timeout=min(pause, end - loop.time()))
             finally:
-                host.waiters.remove(wake)
+                runner.waiters.remove(wake)
             pause = min(2 * pause, _ASK_S_MAX)
 
     def wait_until(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
@@ -339,6 +339,6 @@ class Broker:
         end, pause = time.monotonic() + timeout_s, _ASK_FIRST_S
         while not condition():  # without the lock: it may ask sessions, which have locks of their own
             self._check(time.monotonic() < end, f"not so within {timeout_s:g} s: {condition}")
-            with self._host.changed:
-                self._host.changed.wait(min(pause, max(0.0, end - time.monotonic())))
+            with self._runner.changed:
+                self._runner.changed.wait(min(pause, max(0.0, end - time.monotonic())))
             pause = min(2 * pause, _ASK_S_MAX)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from bmqtwist.config.broker import BrokerConfig, Clusters, Configuration
 from bmqtwist.config.compose import NO_OVERRIDES, compose
-from bmqtwist.config.declare import Finding, decode_text
+from bmqtwist.config.declare import Finding, declarations, decode_text
+from bmqtwist.config.domain import DomainConfig
 from bmqtwist.config.provider import DomainFile
 from bmqtwist.errors import LocalError
 
@@ -89,6 +91,17 @@ def clusters_config(storage: PurePath, port: int, partitions: int = 2, **cluster
             "selfNodeId": 1}], "clusterConnections": [], "proxyClusters": []}
 
 
+def member_configuration(number: int, count: int, port: int, *, app: Mapping[str, Any] | None = None,
+                         cluster: Mapping[str, Any] | None = None) -> Configuration:
+    """What node `n<number>` of a cluster of `count` nodes n1, n2, ... reads, each of them at that port of its host."""
+    storage = PurePosixPath(f"/memory/n{number}/storage")
+    nodes = [{"id": each, "name": f"n{each}", "dataCenter": "dc1",
+              "transport": {"tcp": {"endpoint": f"tcp://n{each}:{port}"}}} for each in range(1, count + 1)]
+    clusters = clusters_config(storage, port, **{"nodes": nodes, **(cluster or {})})
+    clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
+    return configuration(broker_config(storage, port, **{"hostName": f"n{number}", **(app or {})}), clusters)
+
+
 def domain_config(name: str, mode: str = "priority", *, apps: tuple[str, ...] | list[str] = APPS,
                   cluster: str = CLUSTER, in_memory: bool = False, subscriptions: list[dict[str, Any]] | None = None,
                   strong: bool = False, **parameters: Any) -> dict[str, Any]:
@@ -157,6 +170,10 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
     for what, value, known in (("mode", mode, _MODES), ("consistency", consistency, _CONSISTENCIES)):
         if value not in known:
             raise LocalError(f"domain {name}: {what} is one of {', '.join(known)}, not {value!r}")
+    members = [each.name for each in declarations(DomainConfig)]
+    for wrong in sorted(parameters.keys() - set(members)):
+        close = get_close_matches(wrong, ["in_memory", "max_messages", "max_bytes", *members], 1)
+        raise LocalError(f"domain {name}: there is no {wrong!r}" + (f", did you mean {close[0]!r}?" if close else ""))
     if (mode == "fanout") != bool(app_ids):
         raise LocalError(f"domain {name}: app_ids are what a fanout domain has, and no other")
     limits: dict[str, Any] = {key: value for key, value in (("queue_messages", max_messages), ("queue_bytes", max_bytes))

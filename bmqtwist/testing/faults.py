@@ -149,13 +149,13 @@ class Faults:
         self._ended(fault)
 
     def for_unit(self, unit: Unit, client: str) -> Fault | None:
-        """From links: the first fault that counts for this, booked as a hit."""
+        """From connections: the first fault that counts for this, booked as a hit."""
         event = unit.event
         uri, app = (event.uri, event.app) if isinstance(event, OfQueue) else ("", "")
         return self._first(unit.kind, client, uri, app)
 
     def for_connection(self, client: str) -> Fault | None:
-        """From the host: the fault that refuses a connection, booked as a hit."""
+        """From the runner: the fault that refuses a connection, booked as a hit."""
         return self._first(CONNECTION, client)
 
     def _first(self, kind: str, client: str, uri: str = "", app: str = "") -> Fault | None:

@@ -10,23 +10,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.provider import DomainSource
 from bmqtwist.daemon.assemble import Node, assemble
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
-from bmqtwist.node.broker import Broker, Identity
+from bmqtwist.node.broker import Broker, Identity, Performer
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.rollover import Job
-from bmqtwist.testing.clock import SimulatedClock
+from bmqtwist.testing.clock import START_S, WALL_S, SimulatedClock
 
 ROUNDS_MAX = 100_000  # turns without an end are a bug
 STOP_SECONDS_MAX = 600.0  # a graceful stop that takes longer is a bug
 
 
-class Wire(Protocol):
+class SessionTransport(Protocol):
     """The broker's view of a connection: `session.transport` of every session of a node."""
 
     def arrive(self, data: bytes) -> int:
@@ -43,7 +45,7 @@ class Wire(Protocol):
 class ImmediatePerformer:
     """node.broker.Performer that performs at once, or as soon as the node lets it."""
 
-    def __init__(self, node: MemoryNode) -> None:
+    def __init__(self, node: ImmediateNode) -> None:
         self._node = node
 
     def turn_due(self) -> None:
@@ -72,6 +74,17 @@ class ImmediatePerformer:
         """It stands still."""
         return self._node.now
 
+    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
+        """A write that comes through in the next round, unless the disk is stalled."""
+        def complete() -> None:
+            try:
+                metadata.perform(job)
+            except OSError as error:
+                self._node.broker.metadata_failed(metadata, job, error, self._node.now)
+            else:
+                self._node.broker.metadata_written(metadata, job, self._node.now)
+        self._node.syncs.append(complete)
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """A judgement that comes in the next round."""
         def judged() -> None:
@@ -82,48 +95,81 @@ class ImmediatePerformer:
     def write(self, session: Session, parts: list[bytes]) -> int:
         """Hand it to the connection."""
         data = b"".join(parts)
-        wire: Wire | None = session.transport  # type: ignore[assignment]
-        return wire.arrive(data) if wire is not None and data else 0
+        transport: SessionTransport | None = session.transport  # type: ignore[assignment]
+        return transport.arrive(data) if transport is not None and data else 0
 
     def finish(self, session: Session) -> None:
         """Close after the turn."""
-        wire: Wire | None = session.transport  # type: ignore[assignment]
-        if wire is not None:
-            self._node.later.append(wire.end)
+        transport: SessionTransport | None = session.transport  # type: ignore[assignment]
+        if transport is not None:
+            self._node.later.append(transport.end)
 
     def read(self, session: Session, wanted: bool) -> None:
         """Let the client feel that it is too fast, or no longer."""
-        wire: Wire | None = session.transport  # type: ignore[assignment]
-        if wire is not None:
-            wire.read(wanted)
+        transport: SessionTransport | None = session.transport  # type: ignore[assignment]
+        if transport is not None:
+            transport.read(wanted)
 
     def dump(self, text: str) -> str:
         """Keep it."""
-        self._node.dumps.append(text)
-        return f"/tmp/dump{len(self._node.dumps)}"
+        return self._node.dump(text)
 
 
 class MemoryNode:
-    """A broker that can be stopped, crashed and started again. `now` (seconds) is whoever runs it to set.
-
-    `observed`: there are statistics from the start; without it, from the first admin command on.
-    """
+    """One node after another over a disk in memory; `report` is that of all its lives. `client_id`: 6 bytes, of the GUIDs
+    that its first life makes."""
 
     assembled: Node  # the present life
     broker: Broker  # of it
 
     def __init__(self, configure: Callable[[], Configuration], domains: Callable[[Configuration], DomainSource],
-                 observed: bool = True) -> None:
-        self._configure, self._domains, self._observed = configure, domains, observed
+                 moment: Callable[[], float], wall_offset: float = WALL_S, client_id: bytes = b"broker") -> None:
+        self._configure, self._domains, self._client_id = configure, domains, client_id
         self.disk, self.report = MemoryDisk(), ListReport()
-        self.now = 1000.0
+        self.clock = SimulatedClock(moment, wall_offset)
         self.dumps: list[str] = []  # what the broker kept for a person to look at
+        self._lives = 0
+
+    def live(self, performer: Performer, observed: bool = True) -> None:
+        """Begin another life over the files as they are. StartFailure if it ends at once. `observed`: as of
+        `daemon.assemble.Node.observe`."""
+        configuration, now = self._configure(), self.clock.now()
+        client_id = (int.from_bytes(self._client_id, "big") + self._lives).to_bytes(6, "big")  # GUIDs are of one life only
+        self._lives += 1
+        identity = Identity("bmqbrkr", 1, configuration.app.host_name, client_id, now, now + self.clock.wall_offset)
+        self.assembled = node = assemble(configuration, self._domains(configuration), self.disk, self.clock, performer,
+                                         identity, self.report)
+        self.broker = node.broker
+        node.open()
+        if observed:
+            node.observe()
+        node.start()
+
+    def dump(self, text: str) -> str:
+        """From a performer: keep a text; where."""
+        self.dumps.append(text)
+        return f"/tmp/dump{len(self.dumps)}"
+
+    def log(self) -> list[str]:
+        """The report of all lives, severity before the text, without debugging."""
+        return [f"{severity} {text}" for severity, text in self.report.lines if severity != "DEBUG"]
+
+
+class ImmediateNode(MemoryNode):
+    """A broker that can be stopped, crashed and started again. `now` (seconds) is whoever runs it to set.
+
+    `observed`: there are statistics from the start; without it, from the first admin command on.
+    """
+
+    def __init__(self, configure: Callable[[], Configuration], domains: Callable[[Configuration], DomainSource],
+                 observed: bool = True) -> None:
+        super().__init__(configure, domains, lambda: self.now)
+        self._observed = observed
+        self.now = START_S
         self.due = False  # a turn
         self.syncs: list[Callable[[], None]] = []
         self.later: list[Callable[[], None]] = []
-        self._clock = SimulatedClock(lambda: self.now)
         self._stalled = False
-        self._lives = 0
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -131,17 +177,7 @@ class MemoryNode:
         """Build a broker over the files as they are and let it recover."""
         self.due = self._stalled = False
         self.syncs, self.later = [], []
-        configuration = self._configure()
-        client_id = (int.from_bytes(b"broker", "big") + self._lives).to_bytes(6, "big")  # GUIDs are of one life only
-        self._lives += 1
-        identity = Identity("bmqbrkr", 1, "n1", client_id, self.now, self.now + self._clock.wall_offset)
-        self.assembled = node = assemble(configuration, self._domains(configuration), self.disk, self._clock,
-                                         ImmediatePerformer(self), identity, self.report)
-        self.broker = node.broker
-        node.open()
-        if self._observed:
-            node.observe()
-        node.start()
+        self.live(ImmediatePerformer(self), self._observed)
         self.run()
 
     def stop(self) -> None:
@@ -204,9 +240,3 @@ class MemoryNode:
         finally:
             self._stalled = False
             self.run()
-
-    # -- what it shows ----------------------------------------------------------------------------------------------
-
-    def log(self) -> list[str]:
-        """The report of all lives, severity before the text, without debugging."""
-        return [f"{severity} {text}" for severity, text in self.report.lines if severity != "DEBUG"]

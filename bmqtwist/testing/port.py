@@ -7,68 +7,68 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from bmqtwist.testing.aio import LoopDriver, settle
+from bmqtwist.testing.aio import LoopWaker, settle
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.host import Host
-    from bmqtwist.testing.link import Link
+    from bmqtwist.testing.connection import TappedConnection
+    from bmqtwist.testing.runner import BrokerRunner
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS_MAX = 10.0
 
 
 class _Accepted(asyncio.Protocol):
-    """One connection; also the link's sink."""
+    """One connection; also the connection's end."""
 
-    def __init__(self, host: Host, driver: LoopDriver) -> None:
-        self._host, self._driver = host, driver
-        self._link: Link | None = None
+    def __init__(self, runner: BrokerRunner, waker: LoopWaker) -> None:
+        self._runner, self._waker = runner, waker
+        self._connection: TappedConnection | None = None
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """From the loop: somebody connected."""
         self._transport = cast(asyncio.Transport, transport)
         try:
-            self._link = self._host.connect("", self)
+            self._connection = self._runner.connect("", self)
         except ConnectionError:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """From the loop: bytes."""
-        if self._link is not None:
-            with self._host.lock:
-                self._link.send(data)
+        if self._connection is not None:
+            with self._runner.lock:
+                self._connection.send(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """From the loop: the client is gone."""
-        if self._link is not None:
-            with self._host.lock:
-                self._link.close()
+        if self._connection is not None:
+            with self._runner.lock:
+                self._connection.close()
 
     def data(self, data: bytes) -> None:
-        """From the link: bytes."""
+        """From the connection: bytes."""
         if self._transport is not None:
-            self._driver.soon(self._transport.write, data)
+            self._waker.soon(self._transport.write, data)
 
     def lost(self, reason: str) -> None:
-        """From the link: it is gone."""
+        """From the connection: it is gone."""
         if self._transport is not None:
-            self._driver.soon(self._transport.abort if reason else self._transport.close)
+            self._waker.soon(self._transport.abort if reason else self._transport.close)
 
     def room(self) -> None:
-        """From the link: the kernel's buffers do what is needed."""
+        """From the connection: the kernel's buffers do what is needed."""
 
 
 class Port:
     """A listening socket and its thread. `url` is what clients connect to."""
 
-    def __init__(self, host: Host, port: int = 0) -> None:
-        self._host, self._number = host, port
+    def __init__(self, runner: BrokerRunner, port: int = 0) -> None:
+        self._runner, self._number = runner, port
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Callable[[], object] = lambda: None
-        self.driver: LoopDriver | None = None
+        self.waker: LoopWaker | None = None
         self._thread = threading.Thread(target=self._run, name="bmqtwist-testing-port", daemon=True)
         self._thread.start()
         self._ready.wait(START_SECONDS_MAX)
@@ -98,8 +98,8 @@ class Port:
         self._loop = loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         self._stop = lambda: settle(over)
-        self.driver = driver = self._host.loop_driver(loop)
-        server: Any = await loop.create_server(lambda: _Accepted(self._host, driver), LOOPBACK, self._number)
+        self.waker = waker = self._runner.loop_waker(loop)
+        server: Any = await loop.create_server(lambda: _Accepted(self._runner, waker), LOOPBACK, self._number)
         self._number = server.sockets[0].getsockname()[1]
         self._ready.set()
         await over

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
+from bmqtwist.link.client import ClientSession
 from bmqtwist.queue.app import App
+from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.sdk.message import typed
 from bmqtwist.storage.message import Message
 from bmqtwist.testing.events import Content
-from bmqtwist.testing.node import MemoryNode
+from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
 from bmqtwist.wire.checksum import crc32c
@@ -39,7 +42,7 @@ class Stored(Content):
         return f"stored    {self.uri} {self._name} {self.content}"
 
 
-def find_queue(node: MemoryNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
+def find_queue(node: ImmediateNode, uri: str, create: bool) -> tuple[QueueUri, RootQueue | None]:
     """A queue by its URI; LocalError if its domain does not exist, None if it does not (unless `create`)."""
     parsed, broker = parse_uri(uri), node.broker
     broker.now = node.now
@@ -47,14 +50,26 @@ def find_queue(node: MemoryNode, uri: str, create: bool) -> tuple[QueueUri, Root
         domain = broker.domain(parsed.qualified_domain)
         queue = domain.queues.get(parsed.queue)
         if queue is None and create:
-            queue = broker.clusters[domain.cluster].create_queue(domain, parsed.canonical, node.now,
-                                                                 broker.wall(node.now))
+            queue = _created(node, domain, parsed)
     except Refused as refused:
         raise LocalError(f"{uri}: {refused.message}") from None
     return parsed, queue
 
 
-def put(node: MemoryNode, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
+def _created(node: ImmediateNode, domain: Domain, uri: QueueUri) -> RootQueue:
+    answers: list[RootQueue | Refused] = []
+    node.broker.clusters[domain.cluster].create_queue(domain, uri.canonical, node.now, node.broker.wall(node.now),
+                                                      answers.append)
+    node.due = True
+    node.run()
+    if not answers:
+        raise LocalError(f"{uri.canonical}: no queue can be made while the storage is stalled")
+    if isinstance(answers[0], Refused):
+        raise answers[0]
+    return answers[0]
+
+
+def put(node: ImmediateNode, uri: str, guid: bytes, payload: bytes, values: Mapping[str, object] | None,
         types: Mapping[str, PropertyType] | None, compress: bool) -> Content:
     """Post a message in nobody's name; LocalError if it is not taken."""
     parsed, queue = find_queue(node, uri, True)
@@ -76,7 +91,7 @@ def put(node: MemoryNode, uri: str, guid: bytes, payload: bytes, values: Mapping
                    compression=compression, schema_id=schema_id)
 
 
-def messages(node: MemoryNode, uri: str, began: float) -> list[Stored]:
+def messages(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
     """What is outstanding in a queue, or for the app that the URI names, oldest first."""
     parsed, queue = find_queue(node, uri, False)
     if queue is None:
@@ -84,7 +99,7 @@ def messages(node: MemoryNode, uri: str, began: float) -> list[Stored]:
     app = _app(queue, parsed)
     holders: dict[bytes, list[str]] = {}
     for handle in queue.handles:
-        name = getattr(getattr(handle.client, "transport", None), "name", "?")
+        name = getattr(handle.client.session.transport, "name", "?") if isinstance(handle.client, ClientSession) else "?"
         for substream in handle.substreams.values():
             if app is None or substream.app is app:
                 for guid in substream.unconfirmed:
@@ -93,11 +108,11 @@ def messages(node: MemoryNode, uri: str, began: float) -> list[Stored]:
             for message in list(queue.messages.values()) if app is None or message.pending & app.bit]
 
 
-def drain(node: MemoryNode, uri: str, began: float) -> list[Stored]:
+def drain(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
     """Take what `messages` shows out of the queue; LocalError for a broadcast queue, which keeps nothing."""
     found = messages(node, uri, began)
     parsed, queue = find_queue(node, uri, False)
-    if queue is not None and queue.mode == "broadcast":
+    if queue is not None and queue.mode == QueueMode.BROADCAST:
         raise LocalError(f"{uri}: a broadcast queue keeps nothing; see recorder.posts")
     if queue is not None and found:
         queue.purge(_app(queue, parsed), node.broker.wall(node.now))

@@ -17,8 +17,8 @@ from bmqtwist.sdk.options import SessionOptions
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.host import Host
-    from bmqtwist.testing.link import Link
+    from bmqtwist.testing.connection import TappedConnection
+    from bmqtwist.testing.runner import BrokerRunner
 
 _WAIT_S = 1.0  # a step that waits looks at the broker's timers at least that often
 
@@ -32,31 +32,31 @@ class _End:
         self.reason: str | None = None
 
     def data(self, data: bytes) -> None:
-        """From the link: bytes."""
+        """From the connection: bytes."""
         self.arrived.append(data)
         self._transport.poke()
 
     def lost(self, reason: str) -> None:
-        """From the link: it is gone."""
+        """From the connection: it is gone."""
         self.reason = reason or "closed by the broker"
         self._transport.poke()
 
     def room(self) -> None:
-        """From the link: something is through."""
+        """From the connection: something is through."""
         self._transport.poke()
 
 
 class MemoryTransport(Transport):
     """Moves bytes between a core and a broker in this process."""
 
-    def __init__(self, host: Host, name: str, options: SessionOptions, dispatch: Dispatch,
+    def __init__(self, runner: BrokerRunner, name: str, options: SessionOptions, dispatch: Dispatch,
                  tls: ssl.SSLContext | None = None) -> None:
-        self._host, self._name = host, name
+        self._runner, self._name = runner, name
         self._news = threading.Condition()
         self._poked = False
         self._dial: Connect | None = None
         self._end: _End | None = None
-        self._link: Link | None = None
+        self._connection: TappedConnection | None = None
         self._idle_s = 0.0
 
         def told(effect: object) -> None:
@@ -66,7 +66,7 @@ class MemoryTransport(Transport):
 
     def clock(self) -> float:
         """The broker's clock."""
-        return self._host.clock()
+        return self._runner.clock()
 
     def poke(self) -> None:
         """End a waiting step."""
@@ -81,10 +81,10 @@ class MemoryTransport(Transport):
 
     def hang_up(self) -> None:
         """Close the connection."""
-        link, self._link, self._end, self._dial = self._link, None, None, None
-        if link is not None:
-            with self._host.lock:
-                link.close()
+        connection, self._connection, self._end, self._dial = self._connection, None, None, None
+        if connection is not None:
+            with self._runner.lock:
+                connection.close()
 
     def dispose(self) -> None:
         """Let go of everything."""
@@ -93,14 +93,14 @@ class MemoryTransport(Transport):
 
     def write(self, chunks: list[bytes]) -> None:
         """To the broker."""
-        link = self._link
-        if link is None:
+        connection = self._connection
+        if connection is None:
             return
         data = b"".join(chunks)
-        with self._host.lock:
+        with self._runner.lock:
             if data:
-                link.send(data)
-            waiting = link.waiting_bytes
+                connection.send(data)
+            waiting = connection.waiting_bytes
         if waiting > self.options.channel_high_bytes:
             self.core.pause(self.clock())
         elif self.core.blocked and waiting <= self.options.channel_low_bytes:
@@ -112,24 +112,24 @@ class MemoryTransport(Transport):
             return
         due, now = self.core.deadline(), self.clock()
         wait = [each for each in (timeout_s, None if due is None else due - now) if each is not None]
-        if self._host.clock.real:
+        if self._runner.clock.real:
             self._wait(max(0.0, min([*wait, _WAIT_S])))
         else:
-            passed = self._host.jump(min(wait) if wait else None)
+            passed = self._runner.jump(min(wait) if wait else None)
             self._idle_s = self._idle_s + passed if timeout_s is None else 0.0
             if self._idle_s > SECONDS_MAX:
                 raise Stuck(f"nothing has come in {SECONDS_MAX:g} s of virtual time; a timeout would end this wait\n"
-                            + self._host.recorder.transcript())
+                            + self._runner.recorder.transcript())
         self._work()
 
     def _wait(self, seconds: float) -> None:
-        deadline = self._host.next_deadline()
+        deadline = self._runner.next_deadline()
         if deadline is not None:
             seconds = max(0.0, min(seconds, deadline - self.clock()))
         with self._news:
             if not self._poked:
                 self._news.wait(seconds)
-        self._host.run()
+        self._runner.run()
 
     def _work(self) -> bool:
         """Dial, take what has come, tick; was there anything?"""
@@ -147,7 +147,7 @@ class MemoryTransport(Transport):
     def _connect(self, dial: Connect) -> None:
         end = _End(self, dial.attempt)
         try:
-            self._link = self._host.connect(self._name, end)
+            self._connection = self._runner.connect(self._name, end)
         except ConnectionError as error:
             self.core.failed(dial.attempt, str(error), self.clock())
         else:
@@ -161,7 +161,7 @@ class MemoryTransport(Transport):
             if end.arrived:
                 self.core.received(end.arrived.popleft(), self.clock())
             elif end.reason is not None:
-                self._link = self._end = None
+                self._connection = self._end = None
                 self.core.lost(end.attempt, end.reason, self.clock())
             else:
                 return

@@ -18,19 +18,19 @@ from bmqtwist.sdk.options import Address
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.host import Host
-    from bmqtwist.testing.link import Link
+    from bmqtwist.testing.connection import TappedConnection
+    from bmqtwist.testing.runner import BrokerRunner
 
 T = TypeVar("T")
 
 
-class ReactorDriver:
+class ReactorWaker:
     """Runs the broker on a reactor, or on a `twisted.internet.task.Clock`."""
 
     over = False
 
-    def __init__(self, host: Host, reactor: Any) -> None:
-        self._host, self.reactor = host, reactor
+    def __init__(self, runner: BrokerRunner, reactor: Any) -> None:
+        self._runner, self.reactor = runner, reactor
         self._thread = threading.get_ident()
         self._takes_threads = hasattr(reactor, "callFromThread")  # a Clock belongs to its test alone
         self._timer: Any = None
@@ -50,18 +50,18 @@ class ReactorDriver:
             return
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
-        self._timer = None if seconds is None else self.reactor.callLater(max(0.0, seconds), self._host.run)
+        self._timer = None if seconds is None else self.reactor.callLater(max(0.0, seconds), self._runner.run)
 
 
-class MemoryTransport:
+class TwistedTransport:
     """A transport whose other end is a broker in this process; a consumer for push producers."""
 
     disconnecting = False
 
-    def __init__(self, host: Host, driver: ReactorDriver) -> None:
-        self._host, self._driver = host, driver
+    def __init__(self, runner: BrokerRunner, waker: ReactorWaker) -> None:
+        self._runner, self._waker = runner, waker
         self._protocol: Any = None
-        self._link: Link | None = None
+        self._connection: TappedConnection | None = None
         self._producer: Any = None
         self._paused = False
         self.bufferSize = 1 << 16
@@ -69,32 +69,32 @@ class MemoryTransport:
     def open(self, name: str, protocol: Any) -> None:
         """Connect; Python's ConnectionRefusedError if nobody is there."""
         self._protocol = protocol
-        self._link = self._host.connect(name, self)
+        self._connection = self._runner.connect(name, self)
         protocol.makeConnection(self)
 
     def data(self, data: bytes) -> None:
-        """From the link: bytes."""
-        self._driver.soon(self._data, data)
+        """From the connection: bytes."""
+        self._waker.soon(self._data, data)
 
     def _data(self, data: bytes) -> None:
         if self._protocol is not None and not self.disconnecting:
             self._protocol.dataReceived(data)
 
     def lost(self, reason: str) -> None:
-        """From the link: it is gone."""
-        self._driver.soon(self._connection_lost, ConnectionLost(reason) if reason else ConnectionDone())
+        """From the connection: it is gone."""
+        self._waker.soon(self._connection_lost, ConnectionLost(reason) if reason else ConnectionDone())
 
     def _connection_lost(self, error: Exception) -> None:
-        protocol, self._protocol, self._link = self._protocol, None, None
+        protocol, self._protocol, self._connection = self._protocol, None, None
         if protocol is not None:
             protocol.connectionLost(Failure(error))
 
     def room(self) -> None:
-        """From the link: something is through."""
-        self._driver.soon(self._check_room)
+        """From the connection: something is through."""
+        self._waker.soon(self._check_room)
 
     def _check_room(self) -> None:
-        waiting = self._link.waiting_bytes if self._link is not None else 0
+        waiting = self._connection.waiting_bytes if self._connection is not None else 0
         if self._producer is None or self._paused == (waiting > self.bufferSize):
             return
         self._paused = not self._paused
@@ -105,9 +105,9 @@ class MemoryTransport:
 
     def write(self, data: bytes) -> None:
         """To the broker."""
-        if self._link is not None and not self.disconnecting:
-            with self._host.lock:
-                self._link.send(data)
+        if self._connection is not None and not self.disconnecting:
+            with self._runner.lock:
+                self._connection.send(data)
             self._check_room()
 
     def writeSequence(self, data: list[bytes]) -> None:
@@ -122,10 +122,10 @@ class MemoryTransport:
         """Close; `connectionLost` follows."""
         if not self.disconnecting:
             self.disconnecting = True
-            if self._link is not None:
-                with self._host.lock:
-                    self._link.close()
-            self._driver.soon(self._connection_lost, ConnectionDone())
+            if self._connection is not None:
+                with self._runner.lock:
+                    self._connection.close()
+            self._waker.soon(self._connection_lost, ConnectionDone())
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         """As of IConsumer; push producers only."""
@@ -147,12 +147,12 @@ class MemoryTransport:
 class MemoryEndpoint:
     """An IStreamClientEndpoint that leads to a broker in this process."""
 
-    def __init__(self, host: Host, name: str, driver: ReactorDriver) -> None:
-        self._host, self._name, self._driver = host, name, driver
+    def __init__(self, runner: BrokerRunner, name: str, waker: ReactorWaker) -> None:
+        self._runner, self._name, self._waker = runner, name, waker
 
     def connect(self, protocolFactory: Any, /) -> Deferred[Any]:
         """Connect; fails with Twisted's ConnectionRefusedError if nobody is there."""
-        transport = MemoryTransport(self._host, self._driver)
+        transport = TwistedTransport(self._runner, self._waker)
         protocol = protocolFactory.buildProtocol(transport.getPeer())
         try:
             transport.open(self._name, protocol)
@@ -161,14 +161,14 @@ class MemoryEndpoint:
         return succeed(protocol)
 
 
-classImplements(MemoryTransport, ITransport)
+classImplements(TwistedTransport, ITransport)
 classImplements(MemoryEndpoint, IStreamClientEndpoint)
 
 
-def endpoints(host: Host, name: str, reactor: Any) -> Callable[[Address], MemoryEndpoint]:
+def endpoints(runner: BrokerRunner, name: str, reactor: Any) -> Callable[[Address], MemoryEndpoint]:
     """What `sdk.tx.Session(endpoint=...)` wants: an endpoint for each address, all of them to this broker."""
-    driver = host.reactor_driver(reactor)
-    return lambda address: MemoryEndpoint(host, name, driver)
+    waker = runner.reactor_waker(reactor)
+    return lambda address: MemoryEndpoint(runner, name, waker)
 
 
 def outcome(waiting: Deferred[T] | Coroutine[Any, Any, T], clock: Clock, seconds_max: float = SECONDS_MAX) -> T:

@@ -11,16 +11,23 @@ from dataclasses import dataclass
 
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
+from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE
 from bmqtwist.sdk.results import ACK_RESULTS, result_of
 from bmqtwist.testing import events
 from bmqtwist.wire import control, schema
 from bmqtwist.wire import events as wire
 from bmqtwist.wire.control import encoding_of
-from bmqtwist.wire.fast import ACK_REQUESTED, MESSAGE_PROPERTIES, OUT_OF_ORDER, EventType, event_header
+from bmqtwist.wire.fast import (
+    ACK_REQUESTED,
+    HEADER_WORDS_SHIFT,
+    ITEM_WORDS_MASK,
+    MESSAGE_PROPERTIES,
+    OUT_OF_ORDER,
+    EventType,
+    event_header,
+)
 from bmqtwist.wire.frames import Span
-
-_READ, _WRITE = 2, 4
-_WORDS_MASK = (1 << 28) - 1
+from bmqtwist.wire.walk import walk_pushes, walk_puts
 
 
 @dataclass(slots=True)
@@ -85,31 +92,26 @@ class Wiretap:
     # -- data events ------------------------------------------------------------------------------------------------
 
     def _puts(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:
-        messages, error = wire.decode_put(buffer, start, end)
-        for message, data in zip(messages, _long_messages(buffer, start, end, EventType.PUT), strict=False):
-            wants_ack = bool(message.flags & ACK_REQUESTED) or not message.guid[0] and bool(message.correlation_id)
+        for queue_id, guid, data, flags, _, compression, schema_id, _, _, stop in walk_puts(buffer, start, end):
+            wants_ack = bool(flags & ACK_REQUESTED) or not guid[0] and any(guid[1:4])  # there: the correlation id
             post = events.Post(
-                time=self.now, client=self.client, uri=self._uri(message.queue_id), guid=message.guid,
-                data=message.data, has_properties=bool(message.flags & MESSAGE_PROPERTIES),
-                compression=message.compression, schema_id=message.schema_id)
+                time=self.now, client=self.client, uri=self._uri(queue_id), guid=guid, data=data,
+                has_properties=bool(flags & MESSAGE_PROPERTIES), compression=compression, schema_id=schema_id)
             if wants_ack:
-                self._posts[message.guid] = post
-            yield Unit("post", data, post, message.queue_id, wants_ack=wants_ack)
-        if error is not None:
-            raise error
+                self._posts[guid] = post
+            yield Unit("post", event_header(EventType.PUT, stop - start) + buffer[start:stop], post, queue_id,
+                       wants_ack=wants_ack)
+            start = stop
 
     def _pushes(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:
-        messages, error = wire.decode_push(buffer, start, end)
-        for message, data in zip(messages, _long_messages(buffer, start, end, EventType.PUSH), strict=False):
-            ids = [int.from_bytes(message.options[at:at + 4], "big") for at in range(4, len(message.options), 4)]
-            apps = [self._apps.get((message.queue_id, each), "") for each in ids] or [""]
-            yield Unit("delivery", data, events.Delivery(
-                time=self.now, client=self.client, uri=self._uri(message.queue_id), app=",".join(filter(None, apps)),
-                guid=message.guid, data=message.data, has_properties=bool(message.flags & MESSAGE_PROPERTIES),
-                compression=message.compression, schema_id=message.schema_id,
-                redelivered=bool(message.flags & OUT_OF_ORDER)), message.queue_id)
-        if error is not None:
-            raise error
+        for queue_id, guid, data, flags, compression, schema_id, options, _, stop in walk_pushes(buffer, start, end):
+            ids = [int.from_bytes(options[at:at + 4], "big") for at in range(4, len(options), 4)]
+            apps = [self._apps.get((queue_id, each), "") for each in ids] or [""]
+            yield Unit("delivery", event_header(EventType.PUSH, stop - start) + buffer[start:stop], events.Delivery(
+                time=self.now, client=self.client, uri=self._uri(queue_id), app=",".join(filter(None, apps)), guid=guid,
+                data=data, has_properties=bool(flags & MESSAGE_PROPERTIES), compression=compression,
+                schema_id=schema_id, redelivered=bool(flags & OUT_OF_ORDER)), queue_id)
+            start = stop
 
     def _acks(self, buffer: bytes, start: int, end: int) -> Iterator[Unit]:
         messages, error = wire.decode_ack(buffer, start, end)
@@ -187,8 +189,8 @@ class Wiretap:
         app = _app(sub.app_id) if sub else ""
         self._apps[parameters.q_id, (sub.sub_id if sub else 0) | 1 << 32] = app
         return Unit("open", whole, events.Open(
-            time=self.now, client=self.client, uri=uri, app=app, read=bool(parameters.flags & _READ),
-            write=bool(parameters.flags & _WRITE)), parameters.q_id)
+            time=self.now, client=self.client, uri=uri, app=app, read=bool(parameters.flags & FLAG_READ),
+            write=bool(parameters.flags & FLAG_WRITE)), parameters.q_id)
 
     def _configure(self, q_id: int, app_id: str, subscriptions: list[schema.Subscription], whole: bytes) -> Unit:
         app, found = _app(app_id), []
@@ -223,18 +225,8 @@ def _wanted(expression: str, info: schema.ConsumerInfo | schema.QueueStreamParam
     return events.Wanted(expression, info.max_unconfirmed_messages, info.max_unconfirmed_bytes, info.consumer_priority)
 
 
-def _long_messages(buffer: bytes, position: int, end: int, kind: EventType) -> Iterator[bytes]:
-    """Events of one message each, of the messages of a PUT or PUSH event."""
-    while position < end:
-        size = (int.from_bytes(buffer[position:position + 4], "big") & _WORDS_MASK) * 4
-        if not size:
-            return
-        yield event_header(kind, size) + buffer[position:position + size]
-        position += size
-
-
 def _items(buffer: bytes, start: int, end: int, kind: EventType) -> Iterator[bytes]:
     """Events of one message each, of the messages of an ACK or CONFIRM event."""
-    head, step = (buffer[start] >> 4) * 4, (buffer[start] & 15) * 4
+    head, step = (buffer[start] >> HEADER_WORDS_SHIFT) * 4, (buffer[start] & ITEM_WORDS_MASK) * 4
     for position in range(start + head, end, step):
         yield event_header(kind, head + step) + buffer[start:start + head] + buffer[position:position + step]

@@ -205,7 +205,7 @@ def _write_bytes(tag: bytes) -> Writer:
 # -- tables ------------------------------------------------------------------------------------------------------
 
 
-class _Codec:
+class _BerCodec:
     """Reader and writer of one schema type, compiled from its declarations."""
 
     __slots__ = ("choice_head", "choice_tag", "cls", "fields", "names", "selections", "writers")
@@ -213,15 +213,15 @@ class _Codec:
     def __init__(self, cls: type) -> None:
         self.cls = cls
         # tag byte -> (attribute, wire name, reader of a primitive | None, codec of a record | None, array?)
-        self.fields: dict[int, tuple[str, str, Reader | None, _Codec | None, bool]] = {}
+        self.fields: dict[int, tuple[str, str, Reader | None, _BerCodec | None, bool]] = {}
         self.writers: list[tuple[str, bool, Writer]] = []  # (attribute, optional?, writer)
         for entry in fields_of(cls):
             self._add(entry)
         choice: Choice | None = choice_of(cls)
         self.choice_tag = -1  # no tag byte
         self.choice_head = b""
-        self.selections: dict[int, tuple[str, _Codec]] = {}  # tag byte -> (name, codec)
-        self.names: dict[str, tuple[bytes, _Codec]] = {}  # name -> (tag and open length, codec)
+        self.selections: dict[int, tuple[str, _BerCodec]] = {}  # tag byte -> (name, codec)
+        self.names: dict[str, tuple[bytes, _BerCodec]] = {}  # name -> (tag and open length, codec)
         if choice is not None:
             self.choice_tag = _CONSTRUCTED + choice.wire_id
             self.choice_head = bytes((self.choice_tag, 0x80))
@@ -380,11 +380,11 @@ def _primitive(entry: Field, tag: bytes) -> tuple[Reader, Writer]:
     return _read_enum(entry.type), _write_int(tag, limits)
 
 
-_codecs: dict[type, _Codec] = {}
+_codecs: dict[type, _BerCodec] = {}
 
 
-def _codec(cls: type) -> _Codec:
+def _codec(cls: type) -> _BerCodec:
     codec = _codecs.get(cls)
     if codec is None:
-        codec = _codecs[cls] = _Codec(cls)
+        codec = _codecs[cls] = _BerCodec(cls)
     return codec

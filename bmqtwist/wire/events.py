@@ -1,8 +1,8 @@
 """Data events of clients as objects: PUT, PUSH, ACK, CONFIRM, REJECT. For tools, tests and clients.
 
-The broker's hot path reads the same bytes with `fast.py`. A decoder takes the body of one event and gives the good
-messages before the first bad one, with the PeerError that ended it: one bad message costs its successors, because the
-next one cannot be found, and nothing else. Offsets count from the start of the buffer given.
+A decoder takes the body of one event and gives the good messages before the first bad one, with the PeerError that ended
+it: one bad message costs its successors, because the next one cannot be found, and nothing else. Offsets count from the
+start of the buffer given. The messages of PUT and PUSH are found by the walks of `walk.py`.
 
 Events between brokers are in `cluster_events.py`.
 """
@@ -11,38 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from struct import Struct
 
 from bmqtwist.errors import PeerError
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import (
     ACK_MESSAGE,
-    CAT_ZLIB,
+    ACK_STATUS_MASK,
+    ACK_STATUS_SHIFT,
+    COMPRESSION_SHIFT,
     CONFIRM_MESSAGE,
-    IMPLICIT_PAYLOAD,
+    CORRELATION_ID_MASK,
+    FLAGS_SHIFT,
+    HEADER_WORDS_SHIFT,
     ITEM_BYTES,
+    ITEM_WORDS_MASK,
     ITEMS_HEADER_BYTES,
-    MESSAGE_PROPERTIES,
+    OPTIONS_SHIFT,
     PAD4,
     PUSH_HEADER,
     PUSH_HEADER_WORDS,
-    PUSH_HEADER_WORDS_MIN,
     PUT_HEADER,
     PUT_HEADER_WORDS,
-    PUT_HEADER_WORDS_MIN,
-    WORDS_MASK,
     EventType,
     ack_message,
     event_header,
     items_event,
 )
-
-_TWO_WORDS = Struct(">II")
-_SCHEMA = Struct(">H")
+from bmqtwist.wire.walk import walk_pushes, walk_puts
 
 
 @dataclass(slots=True)
-class Put:
+class PutMessage:
     """One message of a PUT event. `data`: application data without padding; `crc` None = compute when encoding.
 
     `guid` holds the message GUID or, from clients that make none, the correlation id in bytes 1..3.
@@ -65,7 +64,7 @@ class Put:
 
 
 @dataclass(slots=True)
-class Push:
+class PushMessage:
     """One message of a PUSH event. `data`: application data without padding; empty with flag IMPLICIT_PAYLOAD, where
     the original writes four bytes of padding and a reader also takes none."""
 
@@ -80,7 +79,7 @@ class Push:
 
 
 @dataclass(slots=True)
-class Ack:
+class AckMessage:
     """One message of an ACK event; correlation_id 0 = none."""
 
     status: int
@@ -90,7 +89,7 @@ class Ack:
 
 
 @dataclass(slots=True)
-class Confirm:
+class ConfirmMessage:
     """One message of a CONFIRM or REJECT event."""
 
     queue_id: int
@@ -98,112 +97,62 @@ class Confirm:
     sub_queue_id: int
 
 
-def decode_put(buffer: bytes, start: int, end: int) -> tuple[list[Put], PeerError | None]:
+def decode_put(buffer: bytes, start: int, end: int) -> tuple[list[PutMessage], PeerError | None]:
     """Messages of a PUT event whose body is buffer[start:end]."""
-    found: list[Put] = []
+    found: list[PutMessage] = []
     try:
-        for pos, flags, stop, options_end, compression, header_words in _messages(buffer, start, end,
-                                                                                PUT_HEADER_WORDS_MIN):
-            _, _, queue_id, guid, crc = _PUT_START.unpack_from(buffer, pos)
-            schema_id = _schema(buffer, pos + 32, header_words, PUT_HEADER_WORDS, flags)
-            data = _data(buffer, options_end, stop)
-            if not data:
-                raise PeerError("no application data", "PUT", options_end)
-            found.append(Put(queue_id, guid, data, flags, crc, compression, schema_id,
-                             buffer[pos + header_words * 4:options_end], min(header_words, PUT_HEADER_WORDS)))
+        for queue_id, guid, data, flags, crc, compression, schema_id, options, words, _ in walk_puts(buffer, start, end):
+            found.append(PutMessage(queue_id, guid, data, flags, crc, compression, schema_id, options,
+                             min(words, PUT_HEADER_WORDS)))
     except PeerError as error:
         return found, error
-    return found, None if found else PeerError("no messages", "PUT", start)
+    return found, None
 
 
-def decode_push(buffer: bytes, start: int, end: int) -> tuple[list[Push], PeerError | None]:
+def decode_push(buffer: bytes, start: int, end: int) -> tuple[list[PushMessage], PeerError | None]:
     """Messages of a PUSH event whose body is buffer[start:end]."""
-    found: list[Push] = []
+    found: list[PushMessage] = []
     try:
-        for pos, flags, stop, options_end, compression, header_words in _messages(buffer, start, end,
-                                                                                PUSH_HEADER_WORDS_MIN):
-            _, _, queue_id, guid = _PUSH_START.unpack_from(buffer, pos)
-            schema_id = _schema(buffer, pos + 28, header_words, PUSH_HEADER_WORDS, flags)
-            implicit = flags & IMPLICIT_PAYLOAD
-            data = b"" if implicit and options_end == stop else _data(buffer, options_end, stop)
-            if implicit and data:
-                raise PeerError("data in spite of IMPLICIT_PAYLOAD", "PUSH", options_end)
-            found.append(Push(queue_id, guid, data, flags, compression, schema_id,
-                              buffer[pos + header_words * 4:options_end], min(header_words, PUSH_HEADER_WORDS)))
+        for queue_id, guid, data, flags, compression, schema_id, options, words, _ in walk_pushes(buffer, start, end):
+            found.append(PushMessage(queue_id, guid, data, flags, compression, schema_id, options,
+                              min(words, PUSH_HEADER_WORDS)))
     except PeerError as error:
         return found, error
-    return found, None if found else PeerError("no messages", "PUSH", start)
+    return found, None
 
 
-_PUT_START = Struct(">III16sI")
-_PUSH_START = Struct(">III16s")
-
-
-def _messages(buffer: bytes, pos: int, end: int, header_words_min: int) -> Iterable[tuple[int, int, int, int, int, int]]:
-    """Walk PUT or PUSH messages: (position, flags, end, end of the options, CAT, header words) of each."""
-    while pos < end:
-        if end - pos < header_words_min * 4:
-            raise PeerError("message cut short", "MessageWords", pos)
-        first, second = _TWO_WORDS.unpack_from(buffer, pos)
-        stop = pos + (first & WORDS_MASK) * 4
-        header_words = second & 0x1F
-        options_end = pos + header_words * 4 + (second >> 8) * 4
-        if stop > end:
-            raise PeerError("message longer than its event", "MessageWords", pos)
-        if header_words < header_words_min:
-            raise PeerError(f"header of {header_words} words", "HeaderWords", pos + 7)
-        if options_end > stop:
-            raise PeerError("header and options longer than the message", "OptionsWords", pos + 4)
-        compression = second >> 5 & 7
-        if compression > CAT_ZLIB:
-            raise PeerError(f"unknown compression {compression}", "CAT", pos + 7)
-        yield pos, first >> 28, stop, options_end, compression, header_words
-        pos = stop
-
-
-def _schema(buffer: bytes, pos: int, header_words: int, full_words: int, flags: int) -> int:
-    if header_words < full_words:
-        return 0
-    schema_id: int = _SCHEMA.unpack_from(buffer, pos)[0]
-    if schema_id and not flags & MESSAGE_PROPERTIES:
-        raise PeerError("schema id without properties", "SchemaWireId", pos)
-    return schema_id
-
-
-def _data(buffer: bytes, start: int, stop: int) -> bytes:
-    pad = buffer[stop - 1] if stop > start else 0
-    if not 1 <= pad <= 4:
-        raise PeerError(f"padding byte {pad}", "padding", stop - 1)
-    return buffer[start:stop - pad]
-
-
-def encode_put(messages: Sequence[Put]) -> bytes:
+def encode_put(messages: Sequence[PutMessage]) -> bytes:
     """One PUT event."""
     return _event(EventType.PUT, [_encode_put(message) for message in messages])
 
 
-def _encode_put(message: Put) -> bytes:
+def _encode_put(message: PutMessage) -> bytes:
     data, options, header_words = message.data, message.options, message.header_words
     pad = PAD4[len(data) & 3]
     words = header_words + (len(options) + len(data) + len(pad)) // 4
     crc = crc32c(data) if message.crc is None else message.crc
-    header = PUT_HEADER.pack(message.flags << 28 | words, len(options) << 6 | message.compression << 5 | header_words,
-                             message.queue_id, message.guid, crc, message.schema_id, 0)
+    header = PUT_HEADER.pack(message.flags << FLAGS_SHIFT | words, _sizes(message, header_words), message.queue_id,
+                             message.guid, crc, message.schema_id, 0)
     return b"".join((header[:header_words * 4], options, data, pad))
 
 
-def encode_push(messages: Sequence[Push]) -> bytes:
+def encode_push(messages: Sequence[PushMessage]) -> bytes:
     """One PUSH event."""
     return _event(EventType.PUSH, [_encode_push(message) for message in messages])
 
 
-def _encode_push(message: Push) -> bytes:
+def _encode_push(message: PushMessage) -> bytes:
     data, options, header_words = message.data, message.options, message.header_words
     pad = PAD4[len(data) & 3]  # one word of it even for an implicit payload, as the original writes it
     words = header_words + (len(options) + len(data) + len(pad)) // 4
-    header = PUSH_HEADER.pack(message.flags << 28 | words, len(options) << 6 | message.compression << 5 | header_words,
-                              message.queue_id, message.guid, message.schema_id, 0)
+    header = PUSH_HEADER.pack(message.flags << FLAGS_SHIFT | words, _sizes(message, header_words), message.queue_id,
+                              message.guid, message.schema_id, 0)
     return b"".join((header[:header_words * 4], options, data, pad))
+
+
+def _sizes(message: PutMessage | PushMessage, header_words: int) -> int:
+    """The second word of a message."""
+    return len(message.options) // 4 << OPTIONS_SHIFT | message.compression << COMPRESSION_SHIFT | header_words
 
 
 def _event(kind: EventType, parts: list[bytes]) -> bytes:
@@ -213,27 +162,27 @@ def _event(kind: EventType, parts: list[bytes]) -> bytes:
 # -- ACK, CONFIRM, REJECT ----------------------------------------------------------------------------------------
 
 
-def decode_ack(buffer: bytes, start: int, end: int) -> tuple[list[Ack], PeerError | None]:
+def decode_ack(buffer: bytes, start: int, end: int) -> tuple[list[AckMessage], PeerError | None]:
     """Messages of an ACK event whose body is buffer[start:end]."""
     positions, error = _items(buffer, start, end, "ACK")
     found = []
     for pos in positions:
         word, guid, queue_id = ACK_MESSAGE.unpack_from(buffer, pos)
-        found.append(Ack(word >> 24 & 0xF, word & 0xFFFFFF, guid, queue_id))
+        found.append(AckMessage(word >> ACK_STATUS_SHIFT & ACK_STATUS_MASK, word & CORRELATION_ID_MASK, guid, queue_id))
     return found, error
 
 
-def decode_confirm(buffer: bytes, start: int, end: int) -> tuple[list[Confirm], PeerError | None]:
+def decode_confirm(buffer: bytes, start: int, end: int) -> tuple[list[ConfirmMessage], PeerError | None]:
     """Messages of a CONFIRM or REJECT event whose body is buffer[start:end]."""
     positions, error = _items(buffer, start, end, "CONFIRM")
-    return [Confirm(*CONFIRM_MESSAGE.unpack_from(buffer, pos)) for pos in positions], error
+    return [ConfirmMessage(*CONFIRM_MESSAGE.unpack_from(buffer, pos)) for pos in positions], error
 
 
 def _items(buffer: bytes, start: int, end: int, name: str) -> tuple[range, PeerError | None]:
     """Positions of the whole messages of an event with a four-byte header; larger sizes than ours are honoured."""
     if end - start < ITEMS_HEADER_BYTES:
         return range(0), PeerError("event cut short", name, start)
-    head, step = (buffer[start] >> 4) * 4, (buffer[start] & 0xF) * 4
+    head, step = (buffer[start] >> HEADER_WORDS_SHIFT) * 4, (buffer[start] & ITEM_WORDS_MASK) * 4
     if head < ITEMS_HEADER_BYTES or step < ITEM_BYTES:
         return range(0), PeerError(f"header of {head} bytes, messages of {step}", name, start)
     first = start + head
@@ -246,21 +195,21 @@ def _items(buffer: bytes, start: int, end: int, name: str) -> tuple[range, PeerE
     return range(first, first + count * step, step), error
 
 
-def encode_ack(messages: Iterable[Ack]) -> bytes:
+def encode_ack(messages: Iterable[AckMessage]) -> bytes:
     """One ACK event."""
     return items_event(EventType.ACK, [ack_message(each.status, each.correlation_id, each.guid, each.queue_id)
                                        for each in messages])
 
 
-def encode_confirm(messages: Iterable[Confirm]) -> bytes:
+def encode_confirm(messages: Iterable[ConfirmMessage]) -> bytes:
     """One CONFIRM event."""
     return _encode_confirms(EventType.CONFIRM, messages)
 
 
-def encode_reject(messages: Iterable[Confirm]) -> bytes:
+def encode_reject(messages: Iterable[ConfirmMessage]) -> bytes:
     """One REJECT event."""
     return _encode_confirms(EventType.REJECT, messages)
 
 
-def _encode_confirms(kind: EventType, messages: Iterable[Confirm]) -> bytes:
+def _encode_confirms(kind: EventType, messages: Iterable[ConfirmMessage]) -> bytes:
     return items_event(kind, [CONFIRM_MESSAGE.pack(each.queue_id, each.guid, each.sub_queue_id) for each in messages])

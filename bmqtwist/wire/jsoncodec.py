@@ -48,7 +48,7 @@ def encode(message: Any) -> bytes:
     return text.replace("/", "\\/").encode("utf-8", "replace")
 
 
-class _Codec:
+class _JsonCodec:
     """Reader and writer of one schema type, compiled from its declarations."""
 
     __slots__ = ("by_name", "cls", "fields", "has_choice", "selections")
@@ -161,11 +161,11 @@ def _members(cls: type[IntEnum]) -> dict[str | int, IntEnum]:
     return {**{member.name: member for member in cls}, **{member.value: member for member in cls}}
 
 
-_codecs: dict[type, _Codec] = {}
+_codecs: dict[type, _JsonCodec] = {}
 
 
-def _codec(cls: type) -> _Codec:
+def _codec(cls: type) -> _JsonCodec:
     codec = _codecs.get(cls)
     if codec is None:
-        codec = _codecs[cls] = _Codec(cls)
+        codec = _codecs[cls] = _JsonCodec(cls)
     return codec

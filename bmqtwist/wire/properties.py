@@ -33,6 +33,9 @@ class PropertyType(IntEnum):
     STRING = 6
     BINARY = 7
 
+    def __repr__(self) -> str:
+        return f"<PropertyType.{self.name}>"
+
 
 Value = int | str | bool | bytes
 Properties = dict[str, tuple[PropertyType, Value]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 
-from bmqtwist.sdk import SdkError
+from bmqtwist.sdk import PostRefused, SdkError
 from bmqtwist.sdk.aio import Session
 
 ORDERS, INVOICES = "bmq://orders/incoming", "bmq://invoices/outgoing"
@@ -19,7 +19,9 @@ async def work(session: Session) -> None:
         order = json.loads(message.payload)
         if order["amount"] < 0:
             continue  # not confirmed: somebody has to look at it
-        ack = await invoices.post(b"%d" % order["number"], {"amount": order["amount"]})
-        if ack.ok:
-            with contextlib.suppress(SdkError):  # no connection just now: the order comes again
-                message.confirm()
+        try:
+            await invoices.post(b"%d" % order["number"], {"amount": order["amount"]})
+        except PostRefused:
+            continue  # nor this one
+        with contextlib.suppress(SdkError):  # no connection just now: the order comes again
+            message.confirm()

@@ -188,11 +188,11 @@ class Sessions:
             raise AssertionError(f"{len(left)} leaked session(s)")
         for cluster in world.broker.clusters.values():
             for queue in cluster.queues.values():
-                strangers = [handle for handle in queue.handles if handle.client not in self._own]
+                strangers = [handle for handle in queue.handles if handle.client.session not in self._own]
                 if strangers:
                     raise AssertionError(f"{len(strangers)} leaked handle(s) of {queue.uri}")
                 for app in queue.apps.values():
-                    if any(substream.handle.client not in self._own for substream in app.substreams):
+                    if any(substream.handle.client.session not in self._own for substream in app.substreams):
                         raise AssertionError(f"leaked substream of {queue.uri}, app {app.app_id}")
 
     def _probe(self) -> None:

@@ -64,7 +64,7 @@ def test_an_exception_out_of_a_session_is_a_finding(monkeypatch: pytest.MonkeyPa
     def careless(self: object, buffer: bytes, specific: int, start: int, end: int) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("bmqtwist.link.session.Session.on_confirms", careless)
+    monkeypatch.setattr("bmqtwist.link.client.ClientSession.on_confirms", careless)
     with pytest.raises(Finding, match="ZeroDivisionError"):
         sessions.main(5_000, SEED)
 

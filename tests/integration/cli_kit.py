@@ -96,7 +96,7 @@ class Cli:
 
     def __init__(self, broker: str) -> None:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("BMQ_")}
-        self.environment["BMQ_BROKER"] = broker
+        self.environment["BMQ_BROKER_URI"] = broker
         self._started: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, *arguments: str, stdin: bytes | None = b"", env: dict[str, str] | None = None,

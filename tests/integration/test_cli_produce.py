@@ -157,7 +157,8 @@ def test_without_a_broker_it_fails_at_once(cli: Cli) -> None:
     port = free_port()
     done = cli("produce", "-b", f"tcp://127.0.0.1:{port}", "bmq://d.priority/q", "x")
     assert done.code == 3 and f"no broker at 127.0.0.1:{port}: Connection refused" in done.err
-    both = cli("produce", "-b", f"tcp://127.0.0.1:{port},{cli.environment['BMQ_BROKER']}", "bmq://d.priority/second", "x")
+    there = cli.environment["BMQ_BROKER_URI"]
+    both = cli("produce", "-b", f"tcp://127.0.0.1:{port},{there}", "bmq://d.priority/second", "x")
     assert both.code == 0
     for command in (("produce", "bmq://d.priority/q", "x"), ("admin", "HELP")):
         begun = time.monotonic()

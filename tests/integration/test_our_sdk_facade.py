@@ -100,6 +100,32 @@ def test_a_broker_killed_under_posting_threads_loses_nothing(node: ProcessWorld)
     assert node.stored(URI) == 900
 
 
+FORGETFUL = """
+import atexit, sys
+from bmqtwist.sdk import blazingmq
+atexit.register(print, "first")
+session = blazingmq.Session(print, broker=sys.argv[1])
+session.open_queue("bmq://d/q", write=True)
+for number in range(int(sys.argv[2])):
+    session.post("bmq://d/q", b"%d" % number)
+atexit.register(print, "last", flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "del session", "raise KeyboardInterrupt", "sys.exit(3)"])
+@pytest.mark.parametrize("count", [1, 5000])
+def test_a_program_that_ends_without_stop_delivers_what_it_posted(node: ProcessWorld, count: int, end: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORGETFUL.format(end=end), node.broker.uri, str(count)],
+                          capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert node.stored(URI) == count
+    assert "stop() not invoked before destruction of Session" in done.stderr
+    if end:
+        assert sorted(done.stdout.splitlines()) == sorted(["<Connected>", "last", "<Disconnected>", "first"])
+    else:
+        assert done.stdout.splitlines() == ["<Connected>", "last", "<Disconnected>", "first"]
+
+
 def test_errors_are_those_of_the_official_library(node: ProcessWorld) -> None:
     with pytest.raises(BrokerTimeoutError):
         blazingmq.Session(lambda event: None, broker=f"tcp://127.0.0.1:{free_port()}",

@@ -354,7 +354,8 @@ def test_a_session_can_be_stopped_and_started_again(node: ProcessWorld) -> None:
 
 
 def test_the_environment_names_the_broker(node: ProcessWorld) -> None:
-    for environment in ({"BMQ_BROKER": node.broker.uri}, {"BMQ_PORT": str(node.broker.port)}):
+    uri = node.broker.uri
+    for environment in ({"BMQ_BROKER_URI": uri}, {"BMQ_BROKER": uri}, {"BMQ_PORT": str(node.broker.port)}):
         assert run(text="start\n", environment=environment)[0] == 0
 
 

@@ -1,6 +1,6 @@
 """A client of the wire protocol for tests: says exactly what it is told, keeps everything it hears.
 
-A `Link` moves bytes; `Client` is one session on it; `Queue` is one (queue id, sub-queue id) of a session. Everything
+A `ClientLink` moves bytes; `Client` is one session on it; `Queue` is one (queue id, sub-queue id) of a session. Everything
 that waits has a deadline; nothing sleeps. `Client.barrier()` is a request whose answer comes after everything the
 broker had for this session before: what has not arrived by then was not sent.
 """
@@ -36,7 +36,7 @@ class RequestRefused(AssertionError):
         self.message: str = status["message"]
 
 
-class Link(Protocol):
+class ClientLink(Protocol):
     """One connection, seen from the client's end."""
 
     closed: bool  # the broker closed it, or we did
@@ -60,7 +60,7 @@ def consumer_info(priority: int = 0, count: int = 1, m: int = 1000, b: int = 335
 class Client:
     """One session."""
 
-    def __init__(self, link: Link, name: str, *, client_type: str = "E_TCPCLIENT", encoding: str = "BER",
+    def __init__(self, link: ClientLink, name: str, *, client_type: str = "E_TCPCLIENT", encoding: str = "BER",
                  features: str = FEATURES, sdk_version: int = 11300, language: str = "E_CPP", pid: int = 4242,
                  session_id: int = 1, guids: bool = True, user_agent: str = "", cluster: str = "",
                  answer_heartbeats: bool = True, on_drop: Callable[[Client], None] | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bmqtwist.config.load import DomainReader, load
 from bmqtwist.link.session import Session
-from bmqtwist.testing.node import MemoryNode
+from bmqtwist.testing.node import ImmediateNode
 from kit.client import DEADLINE, Client, Expired
 from kit.config import ConfigDirectory
 from kit.world import World
@@ -74,7 +74,7 @@ class MemoryLink:
             self._world.due = True
 
 
-class MemoryWorld(MemoryNode, World):
+class MemoryWorld(ImmediateNode, World):
     """A world in memory."""
 
     def __init__(self, root: Path, *, app: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None,
@@ -82,7 +82,7 @@ class MemoryWorld(MemoryNode, World):
         World.__init__(self)
         self.root = root
         self.config = ConfigDirectory(root, PORT, app=app, cluster=cluster)
-        MemoryNode.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
+        ImmediateNode.__init__(self, lambda: load(str(self.config.etc), environment={}).configuration,
                       lambda configuration: DomainReader(configuration.directory))
         self._peers = self._told = 0
         self.mistakes = False  # whether the broker may meet mistakes of its own

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from kit.client import DEADLINE, Client, Link, Push, Queue
+from kit.client import DEADLINE, Client, ClientLink, Push, Queue
 from kit.config import ConfigDirectory
 
 
@@ -43,7 +43,7 @@ class World(ABC):
         """Kill the broker; nothing it has not written survives."""
 
     @abstractmethod
-    def link(self, listener: int = 0) -> Link:
+    def link(self, listener: int = 0) -> ClientLink:
         """A new connection to the broker."""
 
     @abstractmethod

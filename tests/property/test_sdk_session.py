@@ -40,7 +40,7 @@ class Judge(Bench):
         self.pending: dict[int, ControlMessage] = {}  # requests of this connection that were not granted yet
         self.last = -1  # number of the last post on this connection
         self.numbers: dict[bytes, int] = {}  # of posts, by GUID
-        self.unanswered: list[events.Put] = []
+        self.unanswered: list[events.PutMessage] = []
         self.once: set[str] = set()  # requests of which the next one gets no answer
         self.judged = 0  # of what was heard
         self.first: list[int] = []  # posts by first arrival
@@ -69,7 +69,7 @@ class Judge(Bench):
         super()._broker(chunk)
         news, self.judged = self.heard[self.judged:], len(self.heard)
         for put in news:
-            if isinstance(put, events.Put):
+            if isinstance(put, events.PutMessage):
                 number = self.numbers[put.guid]
                 assert self.writers[put.queue_id] > 0, "a PUT on a queue that is not open"
                 assert number > self.last, "PUTs out of order, or twice on one connection"

@@ -179,7 +179,7 @@ DATA = st.binary(min_size=1, max_size=60)
 def puts(draw):
     flags, schema_id, words = draw(bits(4)), draw(bits(16)), draw(st.sampled_from([8, 9]))
     schema_id = schema_id if flags & 2 and words == 9 else 0
-    return events.Put(draw(bits(32)), draw(GUID), draw(DATA), flags, draw(bits(32)), draw(bits(1)), schema_id,
+    return events.PutMessage(draw(bits(32)), draw(GUID), draw(DATA), flags, draw(bits(32)), draw(bits(1)), schema_id,
                       draw(WORDS), words)
 
 
@@ -188,14 +188,14 @@ def pushes(draw):
     flags, schema_id, words = draw(bits(4)), draw(bits(16)), draw(st.sampled_from([7, 8]))
     schema_id = schema_id if flags & 2 and words == 8 else 0
     data = b"" if flags & 1 else draw(st.binary(max_size=60))
-    return events.Push(draw(bits(32)), draw(GUID), data, flags, draw(bits(1)), schema_id, draw(WORDS), words)
+    return events.PushMessage(draw(bits(32)), draw(GUID), data, flags, draw(bits(1)), schema_id, draw(WORDS), words)
 
 
 SCHEMES = {
     "PUT": (puts(), events.encode_put, events.decode_put),
     "PUSH": (pushes(), events.encode_push, events.decode_push),
-    "ACK": (st.builds(events.Ack, bits(4), bits(24), GUID, bits(32)), events.encode_ack, events.decode_ack),
-    "CONFIRM": (st.builds(events.Confirm, bits(32), GUID, bits(32)), events.encode_confirm, events.decode_confirm),
+    "ACK": (st.builds(events.AckMessage, bits(4), bits(24), GUID, bits(32)), events.encode_ack, events.decode_ack),
+    "CONFIRM": (st.builds(events.ConfirmMessage, bits(32), GUID, bits(32)), events.encode_confirm, events.decode_confirm),
     "STORAGE": (st.builds(cluster_events.StorageMessage, st.sampled_from(StorageType), bits(16), bits(32),
                           st.binary(min_size=60, max_size=60), WORDS, bits(5)),
                 cluster_events.encode_storage, cluster_events.decode_storage),

@@ -16,8 +16,9 @@ from kit.client import FEATURES, READ, WRITE, consumer_info
 from kit.codec import Event, Push
 from kit.guard import Guard
 
-from sim.judge import Judge, Put, Violation
-from sim.world import Peer, SimLink, SimWorld
+from bmqtwist.testing.network import ConnectionEnd, Receiver
+from sim.judge import OutsideJudge, PostedMessage, Violation
+from sim.world import SimulatedWorld
 
 RECONNECT_S = 0.05
 RETRY_S = 0.3  # after a refused request
@@ -25,11 +26,11 @@ BATCH_MAX = 4
 POSTS_MAX = 300  # of one producer: what is stored must not fill the journals
 
 
-class Connection(Peer):
+class ClientConnection(Receiver):
     """One connection of a client: frames, negotiation, requests and their answers, under the guard's eyes."""
 
-    def __init__(self, owner: SimClient, link: SimLink) -> None:
-        self.owner, self.link = owner, link
+    def __init__(self, owner: SimulatedClient, end: ConnectionEnd) -> None:
+        self.owner, self.end = owner, end
         self.heard: list[Event] = []  # in order, for the guard
         self.guard = Guard(self)  # type: ignore[arg-type]
         self._buffer = b""
@@ -50,10 +51,10 @@ class Connection(Peer):
     def _one(self, event: Event) -> None:
         self._negotiated = self._negotiated or "brokerResponse" in event.control
         if event.kind == "heartbeat_req":
-            self.link.send(codec.heartbeat(response=True))
+            self.end.send(codec.heartbeat(response=True))
         elif self.owner.connection is not self:  # it has left, and waits for the answer to that
             if "disconnectResponse" in event.control:
-                self.link.drop()
+                self.end.drop()
         elif event.kind == "push":
             self.owner.on_push(self, event.push)
         elif event.kind == "ack":
@@ -73,7 +74,7 @@ class Connection(Peer):
         self._r_id += 1
         self._waiting[self._r_id] = then
         self.guard.ask(self._r_id, choice, sub_id)
-        self.link.send(codec.control_frame({"rId": self._r_id, **choice}))
+        self.end.send(codec.control_frame({"rId": self._r_id, **choice}))
 
 
 def handle_parameters(uri: str, q_id: int, read: int, write: int, app: str | None, sub_id: int) -> dict[str, Any]:
@@ -85,24 +86,24 @@ def handle_parameters(uri: str, q_id: int, read: int, write: int, app: str | Non
     return parameters
 
 
-class SimClient:
+class SimulatedClient:
     """A process that always wants to be connected."""
 
-    def __init__(self, world: SimWorld, judge: Judge, random: Random, name: str) -> None:
+    def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str) -> None:
         self.world, self.judge, self.random, self.name = world, judge, random, name
         self.client_id = codec.client_id(name)
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         self.calm = False  # the chaos is over: do only what leads to an end
         world.at(world.now + random.random() * 0.1, self.connect)
 
     def connect(self) -> None:
         """Connect, or try again."""
-        link = self.world.dial()
-        if link is None:
+        end = self.world.dial()
+        if end is None:
             self.world.at(self.world.now + RECONNECT_S, self.connect)
             return
-        link.peer = self.connection = Connection(self, link)
-        link.send(codec.control_frame({"clientIdentity": {
+        end.receiver = self.connection = ClientConnection(self, end)
+        end.send(codec.control_frame({"clientIdentity": {
             "protocolVersion": 1, "sdkVersion": 11300, "clientType": "E_TCPCLIENT", "processName": self.name, "pid": 1,
             "sessionId": 1, "hostName": "", "features": FEATURES, "clusterName": "", "clusterNodeId": -1,
             "sdkLanguage": "E_CPP", "userAgent": "",
@@ -116,17 +117,17 @@ class SimClient:
         if how == "disconnect":
             connection.request({"disconnect": {}}, lambda answer: None)
         else:
-            connection.link.drop(silently=how == "vanish")
+            connection.end.drop(silently=how == "vanish")
         self.on_cut(connection)
 
-    def on_cut(self, connection: Connection) -> None:
+    def on_cut(self, connection: ClientConnection) -> None:
         """The connection is over."""
         if self.connection is connection:
             self.connection = None
             self.forget(connection)
             self.world.at(self.world.now + RECONNECT_S + self.random.random() * 0.2, self.connect)
 
-    def later(self, seconds: float, connection: Connection, action: Callable[[], None]) -> None:
+    def later(self, seconds: float, connection: ClientConnection, action: Callable[[], None]) -> None:
         """Do something after a while, if still connected then."""
         self.world.at(self.world.now + seconds, lambda: action() if self.connection is connection else None)
 
@@ -138,25 +139,26 @@ class SimClient:
         """The end comes."""
         self.calm = True
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         """Nothing is open any more."""
 
-    def on_connected(self, connection: Connection) -> None:
+    def on_connected(self, connection: ClientConnection) -> None:
         """Negotiated."""
 
-    def on_push(self, connection: Connection, push: Push) -> None:
+    def on_push(self, connection: ClientConnection, push: Push) -> None:
         """A message."""
         raise AssertionError(f"{self.name} is given {push}")
 
-    def on_ack(self, connection: Connection, guid: bytes, status: int) -> None:
+    def on_ack(self, connection: ClientConnection, guid: bytes, status: int) -> None:
         """An ACK."""
         raise AssertionError(f"{self.name} is told {guid.hex()}")
 
 
-class Producer(SimClient):
+class SimulatedProducer(SimulatedClient):
     """Posts to some queues, now and then several messages in one event."""
 
-    def __init__(self, world: SimWorld, judge: Judge, random: Random, name: str, uris: list[str], pause: float) -> None:
+    def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str, uris: list[str],
+                 pause: float) -> None:
         super().__init__(world, judge, random, name)
         self._uris, self._pause = uris, pause
         self._q_ids: dict[str, int] = {}  # open ones
@@ -165,15 +167,15 @@ class Producer(SimClient):
         self._unacked: dict[bytes, None] = {}
         self._counter = 0
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         self._q_ids = {}
 
-    def on_connected(self, connection: Connection) -> None:
+    def on_connected(self, connection: ClientConnection) -> None:
         for uri in self._uris:
             self._open(connection, uri)
         self.later(self.random.random() * self._pause, connection, lambda: self._work(connection))
 
-    def _open(self, connection: Connection, uri: str) -> None:
+    def _open(self, connection: ClientConnection, uri: str) -> None:
         q_id, self._next_q_id = self._next_q_id, self._next_q_id + 1
 
         def answered(answer: dict[str, Any]) -> None:
@@ -188,18 +190,18 @@ class Producer(SimClient):
 
         connection.request({"openQueue": {"handleParameters": handle_parameters(uri, q_id, 0, 1, None, 0)}}, answered)
 
-    def _send(self, connection: Connection, uri: str, guids: list[bytes]) -> None:
+    def _send(self, connection: ClientConnection, uri: str, guids: list[bytes]) -> None:
         while guids:
             some, guids = guids[:BATCH_MAX], guids[BATCH_MAX:]
             for guid in some:
                 connection.guard.put(guid, True)
-            connection.link.send(codec.put_frame([self._message(self._q_ids[uri], guid) for guid in some]))
+            connection.end.send(codec.put_frame([self._message(self._q_ids[uri], guid) for guid in some]))
 
     def _message(self, q_id: int, guid: bytes) -> bytes:
         put = self.judge.puts[guid]
         return codec.put_message(q_id, guid, put.payload, properties={"n": put.n}, compress=put.number % 7 == 0)
 
-    def _work(self, connection: Connection) -> None:
+    def _work(self, connection: ClientConnection) -> None:
         if self.calm or self._counter >= POSTS_MAX:
             return
         self.later(self._pause * self.random.random() * 2, connection, lambda: self._work(connection))
@@ -216,12 +218,12 @@ class Producer(SimClient):
             number, self._numbers[uri] = self._numbers[uri], self._numbers[uri] + 1
             size = self.random.choice((0, 10, 100, 1000, 3000))
             payload = f"{self.name} {uri} {number} ".encode() + self.random.randbytes(size)
-            self.judge.posted(guid, Put(uri, payload, self.random.randrange(10), self.name, number))
+            self.judge.posted(guid, PostedMessage(uri, payload, self.random.randrange(10), self.name, number))
             self._unacked[guid] = None
             guids.append(guid)
         self._send(connection, uri, guids)
 
-    def _close(self, connection: Connection, uri: str) -> None:
+    def _close(self, connection: ClientConnection, uri: str) -> None:
         q_id = self._q_ids.pop(uri)
         for guid in [guid for guid in self._unacked if self.judge.puts[guid].uri == uri]:
             self.judge.given_up(guid)
@@ -229,7 +231,7 @@ class Producer(SimClient):
         connection.request({"closeQueue": {"handleParameters": handle_parameters(uri, q_id, 0, 1, None, 0),
                                            "isFinal": True}}, lambda answer: self._open(connection, uri))
 
-    def on_ack(self, connection: Connection, guid: bytes, status: int) -> None:
+    def on_ack(self, connection: ClientConnection, guid: bytes, status: int) -> None:
         if guid in self._unacked:
             del self._unacked[guid]
             self.judge.answered(guid, status)
@@ -241,7 +243,7 @@ class Producer(SimClient):
 
 
 @dataclass
-class Subscription:
+class AskedSubscription:
     """What was asked for under one subscription id, and what is held under it."""
 
     low: int
@@ -252,49 +254,49 @@ class Subscription:
 
 
 @dataclass
-class Stream:
+class ConsumedApp:
     """One app of the consumer's queue."""
 
     app: str
     sub_id: int
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    subscriptions: dict[int, AskedSubscription] = field(default_factory=dict)
     held: dict[bytes, int] = field(default_factory=dict)  # unconfirmed, GUID: subscription id
     last: dict[str, int] = field(default_factory=dict)
     confirms: list[bytes] = field(default_factory=list)  # said on this connection
     open: bool = False
 
 
-class Consumer(SimClient):
+class SimulatedConsumer(SimulatedClient):
     """Reads one queue, for one app or for several on one handle."""
 
-    def __init__(self, world: SimWorld, judge: Judge, random: Random, name: str, uri: str, apps: list[str],
+    def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str, uri: str, apps: list[str],
                  slowness: float, splits: bool) -> None:
         super().__init__(world, judge, random, name)
         self._uri, self._apps, self._slowness, self._splits = uri, apps, slowness, splits
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, ConsumedApp] = {}
         self._q_id = 0
         self._next_s_id = 1
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         for stream in self._streams.values():
             self.judge.let_go(self._uri, stream.app, connection)
         self._streams = {}
 
-    def on_connected(self, connection: Connection) -> None:
+    def on_connected(self, connection: ClientConnection) -> None:
         self._open_all(connection)
         self.later(self.random.random(), connection, lambda: self._fidget(connection))
 
-    def _open_all(self, connection: Connection) -> None:
+    def _open_all(self, connection: ClientConnection) -> None:
         """Every app, under a new queue id."""
         self._q_id += 1
         for index, app in enumerate(self._apps):
-            self._open(connection, self._q_id, Stream(app, 0 if app == "__default" else index + 1))
+            self._open(connection, self._q_id, ConsumedApp(app, 0 if app == "__default" else index + 1))
 
-    def _parameters(self, q_id: int, stream: Stream) -> dict[str, Any]:
+    def _parameters(self, q_id: int, stream: ConsumedApp) -> dict[str, Any]:
         app = None if stream.app == "__default" else stream.app
         return handle_parameters(self._uri, q_id, 1, 0, app, stream.sub_id)
 
-    def _open(self, connection: Connection, q_id: int, stream: Stream) -> None:
+    def _open(self, connection: ClientConnection, q_id: int, stream: ConsumedApp) -> None:
         def answered(answer: dict[str, Any]) -> None:
             if "status" in answer:
                 self.later(RETRY_S, connection, lambda: self._open(connection, q_id, stream))
@@ -305,21 +307,21 @@ class Consumer(SimClient):
 
         connection.request({"openQueue": {"handleParameters": self._parameters(q_id, stream)}}, answered, stream.sub_id)
 
-    def _settle(self, connection: Connection, stream: Stream, said: list[bytes]) -> None:
+    def _settle(self, connection: ClientConnection, stream: ConsumedApp, said: list[bytes]) -> None:
         """The broker has answered; what a broker that died since has said proves nothing about the next one."""
-        if connection.link.current:
+        if connection.end.other.open:
             self.judge.settle(self._uri, stream.app, said)
 
-    def _configure(self, connection: Connection, stream: Stream, nothing: bool = False,
+    def _configure(self, connection: ClientConnection, stream: ConsumedApp, nothing: bool = False,
                    then: Callable[[], None] = lambda: None) -> None:
         ranges = [] if nothing else [(0, 10)]
         if self._splits and not self.calm and not nothing:
             middle = self.random.randint(1, 9)
             ranges = self.random.choice([[(0, middle)], [(0, middle), (middle, 10)], [(0, 10)]])
-        fresh: dict[int, Subscription] = {}
+        fresh: dict[int, AskedSubscription] = {}
         wanted = []
         for low, high in ranges:
-            subscription = Subscription(low, high, self.random.choice((1, 2, 5, 100)),
+            subscription = AskedSubscription(low, high, self.random.choice((1, 2, 5, 100)),
                                         self.random.choice((1, 2000, 1 << 20)))
             s_id, self._next_s_id = self._next_s_id, self._next_s_id + 1
             fresh[s_id] = subscription
@@ -341,7 +343,7 @@ class Consumer(SimClient):
         connection.request({"configureStream": {"qId": self._q_id, "streamParameters": {
             "appId": stream.app, "subscriptions": wanted}}}, answered, stream.sub_id)
 
-    def _inherited(self, stream: Stream, fresh: dict[int, Subscription]) -> dict[int, dict[bytes, int]]:
+    def _inherited(self, stream: ConsumedApp, fresh: dict[int, AskedSubscription]) -> dict[int, dict[bytes, int]]:
         """What is held counts against one of the new subscriptions; to be sure, it is only counted if there is one."""
         if len(fresh) != 1:
             return {}
@@ -351,14 +353,14 @@ class Consumer(SimClient):
             stream.held[guid] = s_id
         return {s_id: held}
 
-    def on_push(self, connection: Connection, push: Push) -> None:
+    def on_push(self, connection: ClientConnection, push: Push) -> None:
         found = [(stream, s_id) for s_id in push.ids for stream in self._streams.values()
                  if s_id in stream.subscriptions]
         assert len(found) == len(push.ids), f"{self.name}: {push.ids} for {self._streams}"
         for stream, s_id in found:
             self._one(connection, push, stream, s_id)
 
-    def _one(self, connection: Connection, push: Push, stream: Stream, s_id: int) -> None:
+    def _one(self, connection: ClientConnection, push: Push, stream: ConsumedApp, s_id: int) -> None:
         subscription = stream.subscriptions[s_id]
         guid = push.guid
         if stream.open:
@@ -375,11 +377,11 @@ class Consumer(SimClient):
         wait = self.random.random() * (0.002 if self.calm else self._slowness)
         self.later(wait, connection, lambda: self._confirm(connection, stream, guid))
 
-    def _confirm(self, connection: Connection, stream: Stream, guid: bytes) -> None:
+    def _confirm(self, connection: ClientConnection, stream: ConsumedApp, guid: bytes) -> None:
         if not stream.open or guid not in stream.held:
             return
         more = list(stream.held) if self.random.random() < 0.1 else [guid]
-        connection.link.send(codec.confirm_frame([(self._q_id, each, stream.sub_id) for each in more]))
+        connection.end.send(codec.confirm_frame([(self._q_id, each, stream.sub_id) for each in more]))
         for each in more:
             subscription = stream.subscriptions.get(stream.held.pop(each))
             if subscription is not None:
@@ -387,7 +389,7 @@ class Consumer(SimClient):
             stream.confirms.append(each)
             self.judge.confirmed(self._uri, stream.app, each, connection)
 
-    def _fidget(self, connection: Connection) -> None:
+    def _fidget(self, connection: ClientConnection) -> None:
         """Reconfigure, suspend, close and open again."""
         if self.calm:
             return
@@ -404,7 +406,7 @@ class Consumer(SimClient):
         elif drawn < 0.8:
             self._close_all(connection)
 
-    def _close_all(self, connection: Connection) -> None:
+    def _close_all(self, connection: ClientConnection) -> None:
         """Deconfigure and close every stream, the last one finally; then all over again."""
         streams = [stream for stream in self._streams.values() if stream.open]
         if len(streams) < len(self._apps):
@@ -416,7 +418,7 @@ class Consumer(SimClient):
             self._configure(connection, stream, nothing=True)
             last = index + 1 == len(streams)
 
-            def closed(answer: dict[str, Any], stream: Stream = stream, said: list[bytes] = said,
+            def closed(answer: dict[str, Any], stream: ConsumedApp = stream, said: list[bytes] = said,
                        last: bool = last) -> None:
                 assert "closeQueueResponse" in answer, answer
                 self._settle(connection, stream, said)

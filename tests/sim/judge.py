@@ -31,7 +31,7 @@ class Violation(AssertionError):
 
 
 @dataclass(slots=True)
-class Put:
+class PostedMessage:
     """One message as its producer knows it."""
 
     uri: str
@@ -54,12 +54,12 @@ class AppView:
     settled: set[bytes] = field(default_factory=set)  # the confirm arrived for sure
 
 
-class Judge:
+class OutsideJudge:
     """Told everything by the clients and the world; raises Violation."""
 
     def __init__(self, apps: dict[str, tuple[str, ...]], volatile: set[str], unstored: set[str]) -> None:
         self.apps, self.volatile, self.unstored = apps, volatile, unstored  # unstored: broadcast
-        self.puts: dict[bytes, Put] = {}
+        self.puts: dict[bytes, PostedMessage] = {}
         self.views = {(uri, app): AppView() for uri, each in apps.items() for app in each}
         self.bounded: set[str] = set()  # queues with a quota
         self.trouble = False  # the disk refuses something in this life of the broker: confirms may go unrecorded
@@ -71,7 +71,7 @@ class Judge:
 
     # -- what producers tell
 
-    def posted(self, guid: bytes, put: Put) -> None:
+    def posted(self, guid: bytes, put: PostedMessage) -> None:
         """A PUT goes out for the first time."""
         self.puts[guid] = put
         self.counts["posted"] += 1

@@ -7,22 +7,23 @@ from random import Random
 from types import TracebackType
 from typing import Any
 
-import bmqtwist.link.session as session_module
+import bmqtwist.link.client as client_module
 import bmqtwist.queue.delivery as delivery_module
+from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.partition import Partition
-from sim.world import SimPerformer
+from bmqtwist.testing.simulated_node import SimulatedPerformer
 
 # Where, what, and how likely one call of it raises, before it does anything.
 STAGES: list[tuple[Any, str, float]] = [
     (Partition, "flush", 0.0005), (Partition, "wants_sync", 0.0005), (Partition, "synced", 0.001),
-    (Partition, "sync_point", 0.005), (SimPerformer, "sync", 0.001), (SimPerformer, "write", 0.002),
+    (Partition, "sync_point", 0.005), (SimulatedPerformer, "sync", 0.001), (SimulatedPerformer, "write", 0.002),
     (RootQueue, "ready", 0.001), (RootQueue, "post", 0.001), (Queue, "confirm", 0.001), (RootQueue, "expire", 0.02),
-    (delivery_module, "deliver", 0.003), (delivery_module, "_send", 0.001), (Session, "push", 0.001),
-    (Session, "ack", 0.001),
-    (Session, "take", 0.002), (Session, "receive", 0.001), (Session, "lost", 0.05), (session_module, "drop_handle", 0.005)]
+    (delivery_module, "deliver", 0.003), (delivery_module, "_send", 0.001), (ClientSession, "push", 0.001),
+    (ClientSession, "ack", 0.001),
+    (Session, "take", 0.002), (Session, "receive", 0.001), (Session, "lost", 0.05), (client_module, "drop_handle", 0.005)]
 
 
 class Mistake(Exception):

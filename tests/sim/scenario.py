@@ -18,11 +18,10 @@ from random import Random
 from kit.config import domain_config
 
 from bmqtwist.storage import rollover
-
-from sim.clients import Consumer, Producer, SimClient
-from sim.judge import Judge
+from sim.clients import SimulatedClient, SimulatedConsumer, SimulatedProducer
+from sim.judge import OutsideJudge
 from sim.mistakes import Mistakes
-from sim.world import SimWorld
+from sim.world import SimulatedWorld
 
 CHAOS_S = 6.0
 CALM_S = 90.0  # at most; clients need it when they wait for heartbeats
@@ -34,7 +33,7 @@ APPS = {PRIORITY: ("__default",), OTHER: ("__default",), SMALL: ("__default",), 
 
 
 @dataclass(frozen=True)
-class Result:
+class ScenarioResult:
     """What a seed came to."""
 
     digest: str  # of everything that happened
@@ -67,7 +66,7 @@ class Scenario:
         partition = {"maxDataFileSize": self.random.choice((1 << 18, 1 << 24)),
                      "maxJournalFileSize": self.random.choice((3 << 16, 1 << 20)), "maxQlistFileSize": 1 << 14,
                      "maxCSLFileSize": 1 << 16, "preallocate": self.random.random() < 0.5}
-        self.world = SimWorld(
+        self.world = SimulatedWorld(
             root, Random(f"{seed}/world"), app={
                 "bmqtwist": {"durability": self.durability,
                              "payloadCacheBytes": self.random.choice((0, 20000, 1 << 26))},
@@ -79,12 +78,13 @@ class Scenario:
                    "b": domain_config("b", "broadcast", in_memory=True)}
         for name, content in domains.items():
             self.world.config.domain_text(name, json.dumps(content))
-        self.judge = Judge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
+        self.judge = OutsideJudge(APPS, volatile={MEMORY, BROADCAST}, unstored={BROADCAST})
         self.judge.bounded.add(SMALL)
-        self.judge.mistaken = self.world.mistakes = self.world.abrupt = mistakes is not None
-        self.world.on_restart = self._restarted
-        self.world.boot()
-        self.clients: list[SimClient] = []
+        node = self.world.node
+        self.judge.mistaken = node.mistakes = self.world.network.abrupt = mistakes is not None
+        node.on_restart = self._restarted
+        node.boot()
+        self.clients: list[SimulatedClient] = []
         self._cast()
         self._plot()
 
@@ -101,15 +101,17 @@ class Scenario:
         uris = list(APPS)
         for number in range(draw.randint(2, 4)):
             name = f"producer{number}"
-            self.clients.append(Producer(world, judge, self._random(name), name,
-                                         sorted(draw.sample(uris, draw.randint(2, 4))), draw.choice((0.03, 0.05, 0.1))))
+            self.clients.append(SimulatedProducer(world, judge, self._random(name), name,
+                                                  sorted(draw.sample(uris, draw.randint(2, 4))),
+                                                  draw.choice((0.03, 0.05, 0.1))))
         for uri, apps in APPS.items():
             for number in range(draw.randint(1, 3)):
                 name = f"consumer{uri[6]}{uri[8]}{number}"
                 named = list(apps) if len(apps) == 1 else draw.choice([["foo"], ["bar"], ["foo", "bar"]])
-                self.clients.append(Consumer(world, judge, self._random(name), name, uri, named,
+                self.clients.append(SimulatedConsumer(world, judge, self._random(name), name, uri, named,
                                              draw.choice((0.005, 0.05, 0.5)), draw.random() < 0.5))
-        self.clients.append(Consumer(world, judge, self._random("last"), "last", FANOUT, ["foo", "bar"], 0.05, False))
+        self.clients.append(SimulatedConsumer(world, judge, self._random("last"), "last", FANOUT, ["foo", "bar"], 0.05,
+                                              False))
 
     def _plot(self) -> None:
         """What goes wrong, and when."""
@@ -123,61 +125,62 @@ class Scenario:
             world.at(world.now + draw.random() * CHAOS_S, lambda client=client, how=how: client.leave(how))  # type: ignore[misc]
 
     def _kill(self) -> None:
-        if self.world.up:
-            self.world.crash_now(power=False)
+        if self.world.node.up:
+            self.world.node.crash(power=False)
 
     def _power(self) -> None:
-        if self.world.up:
-            self.world.crash_now(power=True)
+        if self.world.node.up:
+            self.world.node.crash(power=True)
 
     def _die(self) -> None:
         """Between two operations on the disk; perhaps once more while it recovers."""
-        self.world.disk.stop_after = self.world.disk.steps + self.random.randint(0, 30)
+        disk = self.world.node.disk
+        disk.stop_after = disk.steps + self.random.randint(0, 30)
 
     def _restart(self) -> None:
-        self.world.restart_gracefully()
+        self.world.node.stop()
 
     def _fill_disk(self) -> None:
         self.judge.faulty()
-        self.world.fill_disk(self.random.choice((0, 100, 5000)))
-        self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.mend)
+        self.world.node.fill_disk(self.random.choice((0, 100, 5000)))
+        self.world.at(self.world.now + 0.2 + self.random.random() * 2, self.world.node.mend)
 
     def _fail_syncs(self) -> None:
         """The broker closes its partitions then; somebody restarts it."""
         self.judge.faulty()
-        self.world.fail_syncs()
+        self.world.node.fail_syncs()
         self.world.at(self.world.now + 1.0, self.random.choice((self._power, self._kill)))
 
     # -- the end
 
-    def run(self) -> Result:
+    def run(self) -> ScenarioResult:
         """Play it; raises Violation."""
         with sliced_rollovers() if self.sliced else nullcontext():
             return self._run()
 
-    def _run(self) -> Result:
-        world = self.world
+    def _run(self) -> ScenarioResult:
+        world, node = self.world, self.world.node
         end = world.now + CHAOS_S
         if self.mistakes is not None:
             self.judge.faulty()
             self.mistakes.active = True
             world.play(end)
             self.mistakes.active = False
-            world.crash_now(power=False)
+            node.crash(power=False)
         world.play(end)
-        world.mend()
+        node.mend()
         self._settle()
         self._close()
-        world.crash_now(power=self.durability != "none" and self.random.random() < 0.5)
+        node.crash(power=self.durability != "none" and self.random.random() < 0.5)
         world.play(world.now + 2.0)
         self._settle()
         self._close()
-        counts = self.judge.counts + Counter({"torn": world.torn, "died": world.died, "slowed": world.slowed})
-        counts["rollovers"] = sum(operation == "rename" for operation, _ in world.disk.log) // 3
-        return Result(world.digest, counts)
+        counts = self.judge.counts + Counter({"torn": node.torn, "died": node.died, "slowed": node.slowed})
+        counts["rollovers"] = sum(operation == "rename" for operation, _ in node.disk.log) // 3
+        return ScenarioResult(world.digest, counts)
 
     def _close(self) -> None:
-        self.judge.close(self._stored(), any("[PARTITION_READONLY]" in text for _, text in self.world.report.lines))
+        self.judge.close(self._stored(), any("[PARTITION_READONLY]" in text for _, text in self.world.node.report.lines))
 
     def _settle(self) -> None:
         """Producers rest, consumers take everything, until nothing is left."""
@@ -187,7 +190,7 @@ class Scenario:
         end = world.now + CALM_S
         while world.now < end:
             world.play(world.now + STEP_S)
-            if world.up and not any(client.waiting for client in self.clients) and not any(self._stored().values()):
+            if world.node.up and not any(client.waiting for client in self.clients) and not any(self._stored().values()):
                 break
 
     def _stored(self) -> dict[str, int]:
@@ -195,7 +198,7 @@ class Scenario:
         found = dict.fromkeys(APPS, 0)
         for domain in ("d", "f", "s", "m"):
             command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS"
-            answer = json.loads(self.world.broker.admin(command, "judge"))
+            answer = json.loads(self.world.node.broker.admin(command, "judge"))
             for storage in answer.get("domainInfo", {}).get("storageContent", {}).get("storages", []):
                 found[storage["queueUri"]] = storage["numMessages"]
         return found

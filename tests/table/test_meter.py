@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bmqtwist.queue.meter import Meter, State
+from bmqtwist.queue.meter import Meter, MeterState
 
 LIMIT, HIGH, LOW = 100, 80, 40
-N, W, F = State.STATE_NORMAL, State.STATE_HIGH_WATERMARK, State.STATE_FULL
+N, W, F = MeterState.STATE_NORMAL, MeterState.STATE_HIGH_WATERMARK, MeterState.STATE_FULL
 HOW_TO_GET_THERE = {N: 0, W: 80, F: 100}
 
 # state before, value: (state after, category of the event)
@@ -22,7 +22,7 @@ TABLE = {
 
 @pytest.mark.parametrize("what", ["messages", "bytes"])
 @pytest.mark.parametrize("before, value", TABLE, ids=str)
-def test_every_jump_from_every_state(before: State, value: int, what: str) -> None:
+def test_every_jump_from_every_state(before: MeterState, value: int, what: str) -> None:
     after, category = TABLE[before, value]
     meter = Meter("m", None, *((LIMIT, 1 << 40) if what == "messages" else (1 << 40, LIMIT)))
     unit = (lambda n: (n, 0)) if what == "messages" else (lambda n: (0, n))

@@ -17,6 +17,7 @@ from kit.memory import MemoryLink, MemoryWorld
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.link import pending
+from bmqtwist.link.client import ClientSession
 from bmqtwist.link.pending import Progress, Request
 from bmqtwist.link.session import Session
 
@@ -92,13 +93,15 @@ class Bench:
         self.client = self.world.client("late")
         assert isinstance(self.client.link, MemoryLink) and self.client.link.session is not None
         self.session: Session = self.client.link.session
+        assert isinstance(self.session.kind, ClientSession)
+        self.requests = self.session.kind
         self.later = Later(self.world)
         self.queue = self.world.broker.domains["d"].queues["q"]
         if kind != "openQueue":
             ask(self.client, "openQueue")
             self.answers()
         self.client.heard.clear()
-        self.session.context = self.later
+        self.requests.context = self.later
 
     def answers(self) -> list[tuple[int, str]]:
         return answers(self.world, self.client)
@@ -110,18 +113,18 @@ class Bench:
     def left(self) -> bool:
         """Nothing of the session is left in the queue, and nothing is counted as on its way."""
         return self.readers == 0 and len(self.queue.handles) == 1 and not self.queue.domain.opening and \
-            not self.session.pending.count
+            not self.requests.pending.count
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_late_answer_is_given_when_it_comes_and_once(tmp_path: Path, kind: str) -> None:
     bench = Bench(tmp_path, kind)
     r_id = ask(bench.client, kind)
-    assert bench.answers() == [] and bench.session.pending.count == 1
+    assert bench.answers() == [] and bench.requests.pending.count == 1
     twice = bench.later.held[0]
     bench.world.advance(5.0)
     bench.later.answer()
-    assert bench.answers() == [(r_id, RESPONSES[kind])] and bench.session.pending.count == 0
+    assert bench.answers() == [(r_id, RESPONSES[kind])] and bench.requests.pending.count == 0
     assert bench.readers == (kind != "closeQueue")
     twice(NO)
     if kind != "closeQueue":
@@ -135,7 +138,7 @@ def test_a_late_refusal_changes_nothing(tmp_path: Path, kind: str) -> None:
     r_id = ask(bench.client, kind)
     bench.later.answer(NO)
     assert bench.answers() == [(r_id, "E_REFUSED")] and bench.readers == (kind != "openQueue")
-    assert bench.session.pending.count == 0
+    assert bench.requests.pending.count == 0
 
 
 @pytest.mark.parametrize("kind, seconds", [("openQueue", 30), ("configureStream", 10), ("configureQueueStream", 10),
@@ -147,7 +150,7 @@ def test_an_answer_that_never_comes_is_a_timeout_as_configured(tmp_path: Path, k
     bench.world.advance(seconds - 1.0)
     assert bench.answers() == []
     bench.world.advance(2.0)
-    assert bench.answers() == [(r_id, "E_TIMEOUT")] and bench.session.pending.count == 0
+    assert bench.answers() == [(r_id, "E_TIMEOUT")] and bench.requests.pending.count == 0
     bench.later.answer()
     assert bench.answers() == [(r_id, "E_TIMEOUT")]
     assert bench.readers == len(bench.session.handles) == (kind in ("configureStream", "configureQueueStream"))
@@ -178,7 +181,7 @@ def test_a_session_that_goes_takes_its_requests_along(tmp_path: Path, kind: str,
     bench = Bench(tmp_path, kind)
     ask(bench.client, kind)
     ask(bench.client, waiting)
-    assert bench.session.pending.count == 2 and len(bench.later.held) == 1
+    assert bench.requests.pending.count == 2 and len(bench.later.held) == 1
     end(bench)
     assert bench.left()
     before = bench.answers()
@@ -199,7 +202,7 @@ def test_a_request_waits_for_the_earlier_one_of_its_queue_id(tmp_path: Path, fir
         assert bench.answers() == [(one, RESPONSES[first])]
         bench.later.answer()
     after = RESPONSES[second] if first != "closeQueue" or second == "openQueue" else "E_UNKNOWN"
-    assert bench.answers() == [(one, RESPONSES[first]), (two, after)] and bench.session.pending.count == 0
+    assert bench.answers() == [(one, RESPONSES[first]), (two, after)] and bench.requests.pending.count == 0
 
 
 def test_what_waits_behind_a_final_close_hears_what_it_always_heard(tmp_path: Path) -> None:
@@ -294,13 +297,14 @@ def test_a_queue_that_nobody_waited_for_any_more_is_unused_from_then_on(tmp_path
     bench.client.kill()
     bench.world.advance(5.0)
     bench.later.answer()
+    bench.world.run()
     assert bench.world.broker.domains["d"].queues["new"].idle_since == bench.world.broker.now
 
 
 def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
     """A cluster that takes its time to make a queue: the domain cannot be removed meanwhile."""
     bench = Bench(tmp_path)
-    bench.session.context = bench.world.broker
+    bench.requests.context = bench.world.broker
     seen: list[str] = []
     cluster = bench.world.broker.clusters[bench.queue.domain.cluster]
     original = cluster.create_queue
@@ -317,7 +321,7 @@ def test_an_open_on_its_way_keeps_its_domain(tmp_path: Path) -> None:
 
 def test_an_open_that_is_refused_is_not_on_its_way_any_more(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.session.context = bench.world.broker
+    bench.requests.context = bench.world.broker
     bench.queue.domain.max_queues = 1
     r_id = ask(bench.client, "openQueue", uri="bmq://d/new")
     assert bench.answers() == [(r_id, "E_REFUSED")] and bench.queue.domain.opening == 0

@@ -1,4 +1,4 @@
-"""link/states.py ANSWERS: what each state makes of each type of event, from outside; and the requests of a client."""
+"""What each kind of session makes of each type of event in each state, from outside; and the requests of a client."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import pytest
 from kit import codec
 
 from bmqtwist.errors import Category
-from bmqtwist.link import requests
+from bmqtwist.link import admin, negotiation, peer, requests
+from bmqtwist.link import client as client_module
+from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Authentication, Credential, Granted
-from bmqtwist.link.session import Session
-from bmqtwist.link.states import ANSWERS, EVENT_TYPES, State
+from bmqtwist.link.client import ClientSession
+from bmqtwist.link.negotiation import Dialling, Negotiation, accepted, dialled
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.session import Session, SessionKind
+from bmqtwist.link.states import EVENT_TYPES, IGNORED, State
 from bmqtwist.report import ListReport
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.fast import EventType
@@ -20,23 +25,31 @@ from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType, Sta
 
 CONTROL, PUT, CONFIRM, AUTHENTICATION = EventType.CONTROL, EventType.PUT, EventType.CONFIRM, EventType.AUTHENTICATION
 BEAT, BEAT_ANSWER = EventType.HEARTBEAT_REQ, EventType.HEARTBEAT_RSP
-KINDS = [*range(EVENT_TYPES), DROPPED]
+EVENTS = [*range(EVENT_TYPES), DROPPED]
+Cell = tuple[type[SessionKind], State]
 
-# What happens: closed, kept (until a credential was looked at), nothing, beat (a heartbeat is answered), or the tag
-# of the log record that tells of an event that was dropped. Written down here, apart from the code.
-CLOSED = dict.fromkeys(KINDS, "nothing")
-TABLE: dict[State, dict[int, str]] = {
-    State.NEGOTIATING: {**dict.fromkeys(KINDS, "closed")},
-    State.HOLDING: {**dict.fromkeys(KINDS, "kept"), AUTHENTICATION: "closed"},
-    State.SERVING: {**dict.fromkeys(KINDS, "#CLIENT_UNEXPECTED_EVENT"), 0: "#TCP_INVALID_PACKET",
-                    DROPPED: "#TCP_INVALID_PACKET", CONTROL: "#CORRUPTED_EVENT", PUT: "#CORRUPTED_EVENT",
-                    CONFIRM: "#CORRUPTED_EVENT",
-                    AUTHENTICATION: "#CORRUPTED_EVENT", BEAT: "beat", BEAT_ANSWER: "nothing"},
-    State.ADMINISTERING: {**dict.fromkeys(KINDS, "#ADMCLIENT_UNEXPECTED_EVENT"), 0: "#TCP_INVALID_PACKET",
-                          DROPPED: "#TCP_INVALID_PACKET", CONTROL: "#CORRUPTED_EVENT",
-                          AUTHENTICATION: "#CORRUPTED_EVENT", BEAT: "beat", BEAT_ANSWER: "nothing"},
-    State.LEAVING: CLOSED,
-    State.CLOSED: CLOSED,
+# What happens: closed, kept (until a credential was looked at), nothing, beat (a heartbeat is answered), handed (to whoever
+# speaks for the cluster), or the tag of the log record that tells of an event that was dropped. Written down here, apart
+# from the code.
+NOTHING = dict.fromkeys(EVENTS, "nothing")
+SERVED = {0: "#TCP_INVALID_PACKET", DROPPED: "#TCP_INVALID_PACKET", AUTHENTICATION: "#CORRUPTED_EVENT", BEAT: "beat",
+          BEAT_ANSWER: "nothing"}
+TABLE: dict[Cell, dict[int, str]] = {
+    (Negotiation, State.NEGOTIATING): dict.fromkeys(EVENTS, "closed"),
+    (Negotiation, State.HOLDING): {**dict.fromkeys(EVENTS, "kept"), AUTHENTICATION: "closed"},
+    (Negotiation, State.CLOSED): NOTHING,
+    (Dialling, State.DIALLING): {**dict.fromkeys(EVENTS, "closed"), BEAT: "beat", BEAT_ANSWER: "nothing"},
+    (Dialling, State.CLOSED): NOTHING,
+    (ClientSession, State.SERVING): {**dict.fromkeys(EVENTS, "#CLIENT_UNEXPECTED_EVENT"), **SERVED,
+                                     CONTROL: "#CORRUPTED_EVENT", PUT: "#CORRUPTED_EVENT", CONFIRM: "#CORRUPTED_EVENT"},
+    (ClientSession, State.LEAVING): NOTHING,
+    (ClientSession, State.CLOSED): NOTHING,
+    (AdminSession, State.SERVING): {**dict.fromkeys(EVENTS, "#ADMCLIENT_UNEXPECTED_EVENT"), **SERVED,
+                                    CONTROL: "#CORRUPTED_EVENT"},
+    (AdminSession, State.CLOSED): NOTHING,
+    (PeerSession, State.SERVING): {**dict.fromkeys(EVENTS, "#PEER_UNEXPECTED_EVENT"), **SERVED,
+                                   **dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14), "handed")},
+    (PeerSession, State.CLOSED): NOTHING,
 }
 
 
@@ -57,6 +70,8 @@ class SessionContext:
         self.gone_sessions: list[Session] = []
         self.judged: list[Authenticate] = []
         self.commands: list[str] = []
+        self.others = Others()
+        self.peers = {"c": self.others}
 
     def flush_later(self, session: Session) -> None:
         session.waiting = True
@@ -68,29 +83,52 @@ class SessionContext:
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         return BrokerResponse(Status(Category.E_SUCCESS, 0, ""), 1, 1, False, identity)
 
-    def run_admin(self, session: Session, r_id: int, command: str) -> None:
+    def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
         self.commands.append(command)
 
     def gone(self, session: Session) -> None:
         self.gone_sessions.append(session)
 
 
-def session(state: State, host: SessionContext | None = None) -> tuple[Session, SessionContext]:
-    """A session brought into a state in the way a client does it."""
+class Others:
+    """Whoever speaks with the other brokers."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def connected(self, peer: PeerSession) -> None:
+        self.told.append(("connected",))
+
+    def received(self, peer: PeerSession, kind: int, specific: int, body: bytes) -> None:
+        self.told.append((kind, specific, body))
+
+    def disconnected(self, peer: PeerSession) -> None:
+        self.told.append(("disconnected",))
+
+    def not_connected(self, session: Session) -> None:
+        self.told.append(("not connected",))
+
+
+CLIENT_TYPES = {ClientSession: ClientType.E_TCPCLIENT, AdminSession: ClientType.E_TCPADMIN,
+                PeerSession: ClientType.E_TCPBROKER, Negotiation: ClientType.E_TCPCLIENT}
+
+
+def session(kind: type[SessionKind], state: State, host: SessionContext | None = None) -> tuple[Session, SessionContext]:
+    """A session brought into a state in the way its other side does it."""
     host = host or SessionContext()
-    authenticators: Any = {"SLOW": Judge()}
-    made = Session(host, "peer", Authentication(authenticators, Credential("SLOW", b"")), 0.0, 1 << 20)  # type: ignore[arg-type]
-    if state is State.NEGOTIATING:
-        return made, host
-    identity = {"protocolVersion": 1, "sdkVersion": 1, "clientType": "E_TCPCLIENT", "processName": "task", "pid": 1,
-                "sessionId": 1, "hostName": "", "features": "", "clusterName": "", "clusterNodeId": -1,
-                "sdkLanguage": "E_CPP", "userAgent": ""}
-    if state is State.ADMINISTERING:
-        identity["clientType"] = ClientType.E_TCPADMIN.name
-    made.receive(codec.control_frame({"clientIdentity": identity}), 0.0, 0)
-    if state is State.HOLDING:
-        return made, host
-    made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
+    context: Any = host
+    guard = Authentication({"SLOW": Judge()}, Credential("SLOW", b""))  # type: ignore[dict-item]
+    if kind is Dialling:
+        made = dialled(context, "peer", guard, 0.0, 1 << 20, ClientIdentity(), context.others)
+    else:
+        made = accepted(context, "peer", guard, 0.0, 1 << 20)
+        identity = {"protocolVersion": 1, "sdkVersion": 1, "clientType": CLIENT_TYPES[kind].name, "processName": "task",
+                    "pid": 1, "sessionId": 1, "hostName": "", "features": "", "clusterName": "c", "clusterNodeId": -1,
+                    "sdkLanguage": "E_CPP", "userAgent": ""}
+        if state is State.HOLDING or kind is not Negotiation:
+            made.receive(codec.control_frame({"clientIdentity": identity}), 0.0, 0)
+        if kind is not Negotiation:
+            made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
     if state is State.LEAVING:
         made.receive(codec.control_frame({"rId": 1, "disconnect": {}}), 0.0, 0)
     if state is State.CLOSED:
@@ -98,7 +136,13 @@ def session(state: State, host: SessionContext | None = None) -> tuple[Session, 
     made.take()
     host.report.lines.clear()
     host.flushes.clear()
+    host.others.told.clear()
     return made, host
+
+
+def client(state: State = State.SERVING) -> tuple[Session, SessionContext]:
+    """The session of an application."""
+    return session(ClientSession, state)
 
 
 def frame(kind: int) -> bytes:
@@ -109,42 +153,67 @@ def frame(kind: int) -> bytes:
     return (8 + len(body)).to_bytes(4, "big") + bytes([0x40 | kind, 2, 0, 0]) + body
 
 
-def test_the_table_has_a_cell_for_everything() -> None:
-    assert set(ANSWERS) == set(State) == set(TABLE)
-    for row in ANSWERS.values():
-        assert set(row) == set(KINDS)
-        assert all(hasattr(Session, action) for action in row.values())
+ROWS = {Negotiation: negotiation.ANSWERS, Dialling: negotiation.DIALLED_ANSWERS, ClientSession: client_module.ANSWERS,
+        AdminSession: admin.ANSWERS, PeerSession: peer.ANSWERS}
 
 
-@pytest.mark.parametrize("state", State)
-def test_the_state_is_reached_as_clients_reach_it(state: State) -> None:
-    assert session(state)[0].state is state
+@pytest.mark.parametrize("kind", ROWS)
+def test_the_table_of_a_kind_has_a_cell_for_everything(kind: type[SessionKind]) -> None:
+    assert {(kind, state) for state in (*ROWS[kind], State.CLOSED)} == {cell for cell in TABLE if cell[0] is kind}
+    for row in (*ROWS[kind].values(), IGNORED):
+        assert set(row) == set(EVENTS)
+        assert all(hasattr(kind, action) for action in row.values())
 
 
-@pytest.mark.parametrize("state, kind", [(state, kind) for state in State for kind in KINDS],
-                         ids=lambda value: value.name if isinstance(value, State) else str(value))
-def test_every_event_in_every_state(state: State, kind: int) -> None:
-    made, host = session(state)
-    made.receive(frame(kind), 1.0, 1)
+def test_every_state_is_one_of_some_kind() -> None:
+    assert {state for _, state in TABLE} == set(State)
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, State) else value.__name__ if isinstance(value, type) else str(value)
+
+
+@pytest.mark.parametrize("kind, state", TABLE, ids=name_of)
+def test_the_state_is_reached_as_the_other_side_reaches_it(kind: type[SessionKind], state: State) -> None:
+    made, _ = session(kind, state)
+    assert made.state is state and type(made.kind) is kind
+
+
+@pytest.mark.parametrize("kind, state, event", [(*cell, event) for cell in TABLE for event in EVENTS], ids=name_of)
+def test_every_event_in_every_state(kind: type[SessionKind], state: State, event: int) -> None:
+    made, host = session(kind, state)
+    made.receive(frame(event), 1.0, 1)
     written = b"".join(made.take())
-    expected = TABLE[state][kind]
+    expected = TABLE[kind, state][event]
     tags = [text.split(" ", 1)[0] for _, text in host.report.lines]
     if expected == "closed":
         assert made.state is State.CLOSED and made.closing and len(tags) == 1 and tags[0].startswith("#")
+        assert host.others.told == ([("not connected",)] if kind is Dialling else [])
         return
     assert made.state is state and made.closing is (state is State.CLOSED)
+    assert host.others.told == ([(event, 0, b"junk")] if expected == "handed" else [])
     if expected == "beat":
         assert written == codec.heartbeat(response=True) and not tags
-    elif expected == "nothing":
+    elif expected in ("nothing", "handed"):
         assert not written and not tags
     elif expected == "kept":
-        assert not written and not tags and len(made._held) == 1
+        assert not written and not tags
+        made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
+        made.take()
+        assert_same_as_served(host, event)
     else:
         assert tags == [expected] and not written
 
 
+def assert_same_as_served(host: SessionContext, event: int) -> None:
+    """What was kept is answered as if it came now."""
+    served, other = client()
+    served.receive(frame(event), 1.0, 1)
+    assert [text for _, text in host.report.lines] == [text for _, text in other.report.lines]
+
+
 def test_what_was_kept_is_answered_in_order_when_the_credential_is_good() -> None:
-    made, host = session(State.HOLDING)
+    made, host = session(Negotiation, State.HOLDING)
     made.receive(codec.heartbeat() + codec.control_frame({"rId": 1, "disconnect": {}}) + codec.heartbeat(), 0.0, 0)
     made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
     frames, _ = codec.split_frames(b"".join(made.take()))
@@ -153,24 +222,19 @@ def test_what_was_kept_is_answered_in_order_when_the_credential_is_good() -> Non
 
 
 def test_what_is_kept_is_bounded() -> None:
-    made, host = session(State.HOLDING)
-    for _ in range(1025):
+    made, host = session(Negotiation, State.HOLDING)
+    for _ in range(1024):
         made.receive(codec.heartbeat(), 0.0, 0)
+    assert made.state is State.HOLDING
+    made.receive(codec.heartbeat(), 0.0, 0)
     assert made.state is State.CLOSED and "more than 1024 events" in host.report.lines[-1][1]
-
-
-CHOICES = ["openQueue", "configureStream", "configureQueueStream", "closeQueue", "disconnect", "clusterMessage"]
-
-
-def test_every_request_about_a_queue_has_an_action_and_nothing_else_has() -> None:
-    assert set(requests._QUEUE_REQUESTS) == set(CHOICES) - {"disconnect", "clusterMessage"}
 
 
 @pytest.mark.parametrize("choice", ["openQueueResponse", "configureStreamResponse", "closeQueueResponse", "status",
                                     "disconnectResponse", "adminCommand", "adminCommandResponse"])
 def test_a_message_that_clients_do_not_send_is_logged_and_dropped(choice: str) -> None:
-    made, host = session(State.SERVING)
-    requests.handle(made, ControlMessage(1, choice, None))
+    made, host = client()
+    requests.handle(made.kind, ControlMessage(1, choice, None))  # type: ignore[arg-type]
     assert "unexpected control message" in host.report.lines[-1][1] and not made.take()
 
 
@@ -182,7 +246,7 @@ def test_a_message_that_clients_do_not_send_is_logged_and_dropped(choice: str) -
     ({"openQueue": {"handleParameters": {"uri": "no uri", "qId": 5, "flags": 2, "readCount": 1, "writeCount": 0,
                                          "adminCount": 0}}}, "")])
 def test_a_refused_request_is_answered_and_the_session_goes_on(request_: dict[str, Any], answer: str) -> None:
-    made, host = session(State.SERVING)
+    made, host = client()
     made.receive(codec.control_frame({"rId": 7, **request_}), 0.0, 0)
     (event,) = codec.decode_event(b"".join(made.take()), negotiated=True)
     assert event.control["rId"] == 7 and event.control["status"]["category"] != "E_SUCCESS"

@@ -16,6 +16,7 @@ from bmqtwist.sdk import (
     EventKind,
     HealthMonitor,
     Message,
+    PostRefused,
     PostsFailed,
     PropertyType,
     QueueOptions,
@@ -102,6 +103,16 @@ async def queues(session: Session) -> None:
     assert_type(await queue.get(), Message[bytes])
     assert_type(queue.get_nowait(), Message[bytes])
     await queue.configure(QueueOptions(10, subscriptions=(Subscription("a > 1", context="big"),)), timeout_s=1)
+    await queue.configure(consumer_priority=1, subscriptions=[])
+    assert_type(await queue.post_many([b"x"], return_exceptions=True), list[Ack | PostRefused])
+    try:
+        await queue.post(b"x")
+    except PostRefused as refused:
+        assert_type(refused.status, Result)
+        assert_type(refused.guid, bytes)
+    await queue.pause(1.0)
+    await queue.resume()
+    await queue.drain(timeout_s=1.0)
     assert_type(queue.options, QueueOptions)
     assert_type(queue.is_open, bool)
     assert_type(queue.error, SdkError | None)

@@ -46,6 +46,10 @@ def queues(session: Session) -> None:
             with message:
                 assert_type(message, Message[bytes])
         queue.configure(QueueOptions(), timeout_s=1.0)
+        queue.configure(max_unconfirmed_messages=1, timeout_s=1.0)
+        queue.pause()
+        queue.resume(timeout_s=1.0)
+        queue.drain(timeout_s=1.0)
     orders = session.open(URI, codec=OWN, on_message=lambda message: print(message.value.number))
     orders.post(Order(1, []))
     for each in orders:

@@ -53,6 +53,10 @@ async def coroutines(session: Session) -> None:
             async with message:
                 assert_type(message, Message[bytes])
         assert_type(queue.configure(QueueOptions()), Deferred[None])
+        assert_type(queue.configure(max_unconfirmed_messages=1), Deferred[None])
+        assert_type(queue.pause(), Deferred[None])
+        assert_type(queue.resume(), Deferred[None])
+        assert_type(queue.drain(timeout_s=1.0), Deferred[None])
         assert_type(queue.close(), Deferred[None])
 
     async def on_order(message: Message[Order]) -> None:

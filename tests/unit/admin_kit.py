@@ -9,7 +9,7 @@ from typing import Any
 from kit.config import broker_config, clusters_config, domain_config
 
 from bmqtwist.admin.executor import AdminExecutor
-from bmqtwist.cluster.ledger import MetadataLedger
+from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import BrokerConfig, Configuration
 from bmqtwist.config.clusters import Clusters
 from bmqtwist.config.declare import decode_text
@@ -20,6 +20,7 @@ from bmqtwist.ids import parse_uri
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.node.broker import Broker, Identity
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import (
     ConsumerSpec,
@@ -30,6 +31,7 @@ from bmqtwist.queue.handles import (
 )
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.memory import MemoryDisk, MemoryLedgerFile
@@ -57,11 +59,17 @@ class Source:
 
 
 class Shell:
-    """Performs nothing: there are no connections, and no sync is asked for."""
+    """Performs nothing but writes of the metadata: there are no connections, and no sync is asked for."""
+
+    broker: Broker
 
     def turn_due(self) -> None: ...
 
     def sync(self, partition: Any, token: int) -> None: ...
+
+    def write_metadata(self, metadata: ClusterMetadata, job: Any) -> None:
+        metadata.perform(job)
+        self.broker.metadata_written(metadata, job, self.broker.now)
 
     def authenticate(self, session: Any, effect: Any) -> None: ...
 
@@ -81,6 +89,7 @@ class Reader:
 
     def __init__(self, description: str) -> None:
         self.description, self.got, self.acks = description, [], []  # type: ignore[var-annotated]
+        self.window = DeliveryWindow()
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         self.got.append(message.guid)
@@ -102,13 +111,14 @@ class Bench:
         security: Any = None  # no connection is made
         self.broker = Broker(configuration, identity, self.report, security,
                              DomainProvider(self.source, 30.0, self.report), self.performer)
+        self.performer.broker = self.broker
         disk, self._tick, self._guid, self._q_id = MemoryDisk(), 0, 0, 0
         files = [FileSets(disk, "/l", "/a", number, SIZES, 2) for number in range(2)]
         for each in files:
             each.open(int(STARTED_WALL))
         self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker, self.report, self._timer)
-        self.cluster.start(MetadataLedger(MemoryLedgerFile(), 1, "n1", 1 << 20), list(files), "none", 1 << 20,
-                           STARTED, int(STARTED_WALL))
+        metadata = ClusterMetadata(MetadataLog(1, "n1", (1,), 1 << 20), MemoryLedgerFile(), self.report)
+        self.cluster.start(metadata, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)
         self.broker.start(STARTED)
         self.statistics = Statistics(STARTED)
@@ -144,8 +154,13 @@ class Bench:
         domain = self.broker.domain(parsed.domain)
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
-        return domain.queues.get(parsed.queue) or self.cluster.create_queue(
-            domain, uri, self.now, self.broker.wall(self.now))
+        found: list[RootQueue | Refused] = [domain.queues[parsed.queue]] if parsed.queue in domain.queues else []
+        if not found:
+            self.cluster.create_queue(domain, uri, self.now, self.broker.wall(self.now), found.append)
+            self.turn()
+        if isinstance(found[0], Refused):
+            raise found[0]
+        return found[0]
 
     def open(self, uri: str = "bmq://d/q", app: str | None = None, *, read: bool = False, name: str = "task:1",
              limit: int = 1000, expression: str = "") -> Handle:

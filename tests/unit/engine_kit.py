@@ -13,6 +13,7 @@ from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.message import Message
@@ -26,9 +27,8 @@ WALL = 1_795_237_326
 class Client:
     """The other end of a handle: what it was pushed and told."""
 
-    lagging = False
-
     def __init__(self, description: str) -> None:
+        self.window = DeliveryWindow()
         self.description = description
         self.got: list[tuple[bytes, int, bool]] = []  # payload, subscription id, out of order
         self.acks: list[tuple[bytes, int]] = []

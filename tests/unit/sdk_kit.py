@@ -210,13 +210,13 @@ class Bench:
             value = schema.DisconnectResponse()
         self.say(ControlMessage(message.r_id, f"{name}Response", value))
 
-    def ack(self, *puts: events.Put, status: int = 0) -> None:
+    def ack(self, *puts: events.PutMessage, status: int = 0) -> None:
         """Acknowledge."""
-        self.say(events.encode_ack([events.Ack(status, 0, put.guid, put.queue_id) for put in puts]))
+        self.say(events.encode_ack([events.AckMessage(status, 0, put.guid, put.queue_id) for put in puts]))
 
     def push(self, payload: bytes, s_id: int = 1, q_id: int = 0, guid: bytes = bytes(15) + b"\1", flags: int = 0) -> None:
         """Deliver."""
-        self.say(events.encode_push([events.Push(q_id, guid, payload, flags, options=sub_queue_ids([s_id]))]))
+        self.say(events.encode_push([events.PushMessage(q_id, guid, payload, flags, options=sub_queue_ids([s_id]))]))
 
     # -- the application --------------------------------------------------------------------------------------------
 
@@ -257,9 +257,9 @@ class Bench:
         """Kinds of all session events."""
         return [event.kind for event in self.events]
 
-    def puts(self) -> list[events.Put]:
+    def puts(self) -> list[events.PutMessage]:
         """All PUT messages heard."""
-        return [each for each in self.heard if isinstance(each, events.Put)]
+        return [each for each in self.heard if isinstance(each, events.PutMessage)]
 
     def payloads(self) -> list[bytes]:
         """Their data."""

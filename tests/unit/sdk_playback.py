@@ -98,7 +98,7 @@ def meaning(said: Any) -> Any:
             its = value.handle_parameters
             value = replace(value, handle_parameters=replace(its, uri=its.uri.partition("?")[0], flags=its.flags & ~8))
         return said.choice, value
-    if isinstance(said, events.Put):
+    if isinstance(said, events.PutMessage):
         assert said.crc == crc32c(said.data)
         area, payload = open_data(said.data, bool(said.flags & 2), said.compression, said.schema_id)
         values = properties.decode(area, said.schema_id != 0) if area else {}
@@ -209,7 +209,7 @@ class Playback:
         return control.encode_event(message, Encoding(raw[6] >> 5))
 
     @staticmethod
-    def deliveries(push: events.Push) -> int:
+    def deliveries(push: events.PushMessage) -> int:
         """How many deliveries a PUSH message stands for."""
         named = 0
         for option in options.decode(push.options):
@@ -245,9 +245,9 @@ class Playback:
     def call(self, recorded: Any) -> None:
         """Make the call that the recorded client's application made."""
         now = self.bench.now
-        if isinstance(recorded, events.Put):
+        if isinstance(recorded, events.PutMessage):
             self.post(recorded)
-        elif isinstance(recorded, events.Confirm):
+        elif isinstance(recorded, events.ConfirmMessage):
             message = next(each for each in self.bench.messages if each.guid == recorded.guid
                            and (each.queue.q_id, each.queue.sub_id) == (recorded.queue_id, recorded.sub_queue_id))
             message.confirm()
@@ -291,7 +291,7 @@ class Playback:
                 return queue_options(value)
         return QueueOptions()
 
-    def post(self, put: events.Put) -> None:
+    def post(self, put: events.PutMessage) -> None:
         """Post what was posted."""
         area, payload = open_data(put.data, bool(put.flags & 2), put.compression, put.schema_id)
         found = properties.decode(area, put.schema_id != 0) if area else {}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from bmqtwist.admin import commands as cmd
 from bmqtwist.admin.commands import (
     TABLE,
+    AnswerEncoding,
     Command,
     CommandError,
-    Encoding,
     Value,
     integer,
 )
@@ -123,12 +123,12 @@ JSON_FORMS: list[tuple[object, Command]] = [
 @pytest.mark.spec("broker", 213)
 @pytest.mark.parametrize(("text", "command"), WORDS, ids=[text for text, _ in WORDS])
 def test_a_command_in_words_is_read_with_keywords_in_any_case(text: str, command: Command) -> None:
-    assert parse(text) == (command, Encoding.TEXT)
+    assert parse(text) == (command, AnswerEncoding.TEXT)
 
 
 @pytest.mark.parametrize(("tree", "command"), JSON_FORMS, ids=[json.dumps(tree) for tree, _ in JSON_FORMS])
 def test_a_command_as_json_is_read(tree: object, command: Command) -> None:
-    assert parse(json.dumps(tree)) == (command, Encoding.TEXT)
+    assert parse(json.dumps(tree)) == (command, AnswerEncoding.TEXT)
 
 
 def test_every_entry_of_the_table_is_tried_in_words_and_as_json() -> None:
@@ -155,8 +155,8 @@ def test_what_the_original_understands_is_understood(command: str) -> None:
 
 
 @pytest.mark.spec("broker", 212)
-@pytest.mark.parametrize("encoding", list(Encoding))
-def test_the_encoding_is_given_by_prefix_or_by_member(encoding: Encoding) -> None:
+@pytest.mark.parametrize("encoding", list(AnswerEncoding))
+def test_the_encoding_is_given_by_prefix_or_by_member(encoding: AnswerEncoding) -> None:
     assert parse(f"encoding {encoding.value.lower()} HELP") == (cmd.Help(), encoding)
     assert parse(json.dumps({"help": {}, "encoding": encoding.value})) == (cmd.Help(), encoding)
     for wrong in ("ENCODING INCORRECT HELP", '{"help": {}, "encoding": "INCORRECT"}'):
@@ -217,7 +217,7 @@ def test_any_text_gives_a_command_or_a_refusal(text: str) -> None:
     except CommandError as error:
         assert error.answer.startswith("Unable to decode command (rc: -1, error: '")
     else:
-        assert isinstance(command, Command) and isinstance(encoding, Encoding)
+        assert isinstance(command, Command) and isinstance(encoding, AnswerEncoding)
 
 
 JSON_KEYS = ["help", "plumbing", "encoding", "domains", "domain", "name", "command", "queue", "stat", "setTunable",

@@ -34,9 +34,9 @@ def wall(microseconds: int) -> float:
     return datetime(2026, 11, 21, 5, 23, 56, microseconds, UTC).timestamp()
 
 
-def meter(name: str, messages: int, size: int, parent: state.MeterState | None = None) -> state.MeterState:
+def meter(name: str, messages: int, size: int, parent: state.MeterSnapshot | None = None) -> state.MeterSnapshot:
     scale = 1 if name.startswith("queue") else 2
-    return state.MeterState(name, messages, scale * 10_000_000, size, scale * 10_485_760_000, parent=parent)
+    return state.MeterSnapshot(name, messages, scale * 10_000_000, size, scale * 10_485_760_000, parent=parent)
 
 
 FIRST = results.ListedMessage("400001525B0910CF81A40A0B0C0D0E0F", 3, wall(623349))
@@ -53,7 +53,7 @@ FAN_INFO = results.DomainInfo(state.DomainState(
     storages=(FAN_STORAGE, state.StorageState("bmq://t.fan/sdkf", "1FD7A73507", 1, 0, 0))))
 
 READER = state.SubscriptionState(1, "", "E_UNDEFINED", 0, 1, 1, 33554432, 1, 3, True)
-INTERNALS = results.QueueInternals(state.QueueState(
+INTERNALS = results.QueueInternalsResult(state.QueueState(
     "bmq://t.prio/adm", "adm", "t.prio", "8F5388E062", "priority", 0, 3, 9,
     meter("queue [bmq://t.prio/adm]", 3, 9, meter("domain [bmq://t.prio]", 12, 2120)),
     apps=(state.AppState("__default", "3000000000", "alive", 3, 9, consumers=1, at_end=False,
@@ -81,18 +81,18 @@ URIS = {key: "bmq://" + name for key, _, _, name in QUEUES}
 MB = 1 << 20
 
 
-def partition(number: int) -> state.PartitionState:
+def partition(number: int) -> state.PartitionSnapshot:
     storages = tuple(state.StorageState(URIS[key], key, number, messages, size, "t.mem" not in URIS[key])
                      for key, messages, size in STORED[number])
     used = [(5260, 72, 30760, 944, 8356, 880), (3648, 2304, 12520, 1424, 2400, 920)][number]
-    return state.PartitionState(
+    return state.PartitionSnapshot(
         number, NODE, 7, [10, 25][number], queues=9, active=1, aliased=1, batch=100,
         data_file=["bmq_0.20261121_050037.bmq_data", "bmq_1.20261121_051422.bmq_data"][number],
         data=state.FileState(used[0], 256 * MB, used[1]), journal=state.FileState(used[2], 64 * MB, used[3]),
         qlist=state.FileState(used[4], 8 * MB, used[5]), records=[15, 23][number], storages=storages)
 
 
-THE_CLUSTER = state.ClusterState(
+THE_CLUSTER = state.ClusterSnapshot(
     "c3", NODE, True, (state.NodeState(NODE, "n1", 1, "dc1", "self", "E_AVAILABLE", (0, 1)),),
     state.ElectorState("LEADER", NODE, 7, 6, "ACTIVE"), (partition(0), partition(1)),
     tuple(state.AssignedQueue("bmq://" + name, key, number, NODE, "PRIMARY" if opened else "UNASSIGNED",
@@ -126,9 +126,9 @@ TEXT_ANSWERS: list[tuple[str, int, results.Result]] = [
     ("DOMAINS RECONFIGURE t.nosuch", 0, results.Error("Domain 't.nosuch' doesn't exist")),
     ("STAT LIST_TUNABLES", 0, results.Tunables(())),
     ("CLUSTERS LIST", 0, results.ClusterList((THE_CLUSTER,))),
-    (CLUSTER + "STATUS", 0, results.ClusterStatus(THE_CLUSTER)),
-    (CLUSTER + "STORAGE SUMMARY", 0, results.StorageSummary(LOCATION, THE_CLUSTER.partitions)),
-    (CLUSTER + "STORAGE PARTITION 0 SUMMARY", 0, results.StorageSummary(LOCATION, THE_CLUSTER.partitions[:1])),
+    (CLUSTER + "STATUS", 0, results.ClusterStatusResult(THE_CLUSTER)),
+    (CLUSTER + "STORAGE SUMMARY", 0, results.StorageSummaryResult(LOCATION, THE_CLUSTER.partitions)),
+    (CLUSTER + "STORAGE PARTITION 0 SUMMARY", 0, results.StorageSummaryResult(LOCATION, THE_CLUSTER.partitions[:1])),
     (CLUSTER + "STORAGE REPLICATION LIST_TUNABLES", 0, results.Tunables(
         (results.Tunable("QUORUM", integer(1), QUORUM_TEXT),))),
     (CLUSTER + "STORAGE REPLICATION GET QUORUM", 0, results.Tunable("Quorum", integer(1))),
@@ -169,7 +169,7 @@ def test_the_queue_helper_answer_is_that_of_the_original_apart_from_the_order_of
 
 def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
     samples = [result for _, _, result in TEXT_ANSWERS + JSON_ANSWERS] + [
-        results.QueueHelper(THE_CLUSTER), results.Stats("table", {"a": 1}), results.BrokerConfig("{}"),
+        results.QueueHelper(THE_CLUSTER), results.StatsResult("table", {"a": 1}), results.BrokerConfigResult("{}"),
         results.Responses((("n1", results.Success()),))]
     assert {type(sample).__name__ for sample in samples} == {kind.__name__ for kind in results.Result.__subclasses__()}
     for sample in samples:
@@ -191,7 +191,7 @@ def test_a_purge_of_nothing_says_so() -> None:
 
 
 def test_a_broadcast_meter_prints_as_disabled() -> None:
-    quiet = state.MeterState("queue [bmq://t.bc/q]", 0, 0, 0, 0, disabled=True)
+    quiet = state.MeterSnapshot("queue [bmq://t.bc/q]", 0, 0, 0, 0, disabled=True)
     domain = state.DomainState("t.bc", "c3", "broadcast", "{}", quiet)
     assert "    Capacity Meter ..: \n        [ ** DISABLED ** ]\n" in print_text(results.DomainInfo(domain))
 
@@ -206,17 +206,17 @@ def test_values_print_with_their_kind_in_errors_and_plain_elsewhere() -> None:
 def test_a_queue_of_a_replica_prints_as_remote_queue() -> None:
     queue = state.QueueState("bmq://d/q", "q", "d", "0000000001", "priority", 0, 0, 0, meter("queue [bmq://d/q]", 0, 0),
                              apps=(state.AppState("__default", "3000000000", "alive", 2, 6, consumers=1),),
-                             role=state.Role.REPLICA, internal_id=4, upstream=state.UpstreamState(3, 1, 2))
-    text = print_text(results.QueueInternals(queue))
+                             role=state.NodeRole.REPLICA, internal_id=4, upstream=state.UpstreamState(3, 1, 2))
+    text = print_text(results.QueueInternalsResult(queue))
     assert "    RemoteQueue:\n    ------------\n        Pending PUTs .......................: 3 items\n" in text
     assert "                [__default] - [3000000000] : 2\n" in text
-    assert "remoteQueue" in json.loads(print_json(results.QueueInternals(queue), False))["queueInternals"]["queue"]
+    assert "remoteQueue" in json.loads(print_json(results.QueueInternalsResult(queue), False))["queueInternals"]["queue"]
 
 
 def test_a_proxy_names_its_active_node_or_none() -> None:
-    proxy = state.ClusterState("c", "", False, (), state.ElectorState("", "", 0, 0, ""), remote=True)
-    assert "    Active node : * none *\n    Is Healthy  : No\n" in print_text(results.ClusterStatus(proxy))
-    assert "clusterProxyStatus" in json.loads(print_json(results.ClusterStatus(proxy), False))
+    proxy = state.ClusterSnapshot("c", "", False, (), state.ElectorState("", "", 0, 0, ""), remote=True)
+    assert "    Active node : * none *\n    Is Healthy  : No\n" in print_text(results.ClusterStatusResult(proxy))
+    assert "clusterProxyStatus" in json.loads(print_json(results.ClusterStatusResult(proxy), False))
 
 
 def test_a_timestamp_is_utc_to_the_microsecond() -> None:
@@ -234,7 +234,7 @@ def test_a_window_is_full_near_its_limit_or_normal() -> None:
 
 
 def test_the_json_of_a_cluster_has_numbers_for_queue_ids() -> None:
-    tree = json.loads(print_json(results.ClusterStatus(THE_CLUSTER), False))["clusterStatus"]
+    tree = json.loads(print_json(results.ClusterStatusResult(THE_CLUSTER), False))["clusterStatus"]
     assert {row["internalQueueId"] for row in tree["queuesInfo"]["storages"]} == {0xFFFFFFFE, 0xFFFFFFFF}
     summary = tree["clusterStorageSummary"]["fileStores"][1]["summary"]
     assert summary["activeFileSet"]["dataFile"] == {"positionBytes": 3648, "sizeBytes": 256 * MB,

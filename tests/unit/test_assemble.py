@@ -14,7 +14,7 @@ from bmqtwist.config.broker import Configuration
 from bmqtwist.daemon.assemble import StartFailure
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.testing.config import DomainTable, configuration, sample_domains
-from bmqtwist.testing.node import MemoryNode
+from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.testing.stored import messages, put
 
 STORAGE, PORT = PurePosixPath("/memory/storage"), 30114
@@ -73,10 +73,10 @@ def configure() -> Configuration:
         "maxCSLFileSize": 1 << 14}))
 
 
-def make_node(disk: CountingDisk) -> MemoryNode:
+def make_node(disk: CountingDisk) -> ImmediateNode:
     table = DomainTable()
     table.texts.update(sample_domains())
-    node = MemoryNode(configure, lambda _: table)
+    node = ImmediateNode(configure, lambda _: table)
     node.disk = disk
     return node
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bmqtwist.config.broker import Rule
+from bmqtwist.config.broker import RuleConfig
 from bmqtwist.report import ListReport
 from bmqtwist.security.authorization import Action, DefaultAuthorizer, RulesAuthorizer
 
 
-def row(principal: str, actions: tuple[str, ...], domain: str, effect: str) -> Rule:
+def row(principal: str, actions: tuple[str, ...], domain: str, effect: str) -> RuleConfig:
     """One row of a table."""
-    return Rule(principal=principal, actions=actions, domain=domain, effect=effect)  # type: ignore[arg-type]
+    return RuleConfig(principal=principal, actions=actions, domain=domain, effect=effect)  # type: ignore[arg-type]
 
 
 TABLE = (row("BASIC_USER-ops*", ("*",), "*", "allow"),

@@ -340,12 +340,12 @@ def test_a_domain_prints_as_admin_answers_show_it():
 
 def test_what_is_printed_reads_back_as_the_same_configuration():
     parameters = decode_text(DomainVariant, json.dumps(domain_of_the_original()), "f", []).definition.parameters
-    assert decode_text(config.Domain, pretty_json(parameters), "f", []) == parameters
+    assert decode_text(config.DomainConfig, pretty_json(parameters), "f", []) == parameters
 
 
 def test_an_expression_prints_in_brackets():
-    expression = config.Expression(version="E_VERSION_1", text="x >")
-    assert bracketed(config.Subscription(app_id="foo", expression=expression)) == (
+    expression = config.ExpressionConfig(version="E_VERSION_1", text="x >")
+    assert bracketed(config.SubscriptionConfig(app_id="foo", expression=expression)) == (
         '[ appId = "foo" expression = [ version = E_VERSION_1 text = "x >" ] ]')
 
 

@@ -15,6 +15,7 @@ from bmqtwist.admin.executor import AdminExecutor
 from bmqtwist.daemon.control_pipe import ControlPipe
 from bmqtwist.daemon.housekeeping import Watch
 from bmqtwist.link.authentication import Denied
+from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.node import containment
 from bmqtwist.queue import delivery as delivery_module
@@ -65,7 +66,7 @@ def pair(world: MemoryWorld) -> tuple[Queue, Queue, Queue, Queue]:
 
 def named(name: str) -> Callable[..., bool]:
     """Is the session this client's?"""
-    return lambda session, *rest: session.identity.process_name == name
+    return lambda session, *rest: getattr(session, "session", session).identity.process_name == name
 
 
 def queue_a(queue: Any, *rest: Any) -> bool:
@@ -133,7 +134,7 @@ def test_an_ack_that_cannot_be_given_closes_its_producer_and_delivers_the_messag
     world.domain("m", in_memory=True)
     uri = "bmq://m/q" if in_memory else A
     clumsy, fine, consumer = world.producer(uri, "clumsy"), world.producer(uri, "fine"), world.consumer(uri)
-    Plant(monkeypatch, Session, "ack", named("clumsy"))
+    Plant(monkeypatch, ClientSession, "ack", named("clumsy"))
     clumsy.put(b"1")
     fine.put(b"2")
     assert fine.next_ack().status == 0 and got(world, consumer) == [b"1", b"2"]
@@ -183,7 +184,7 @@ def test_a_session_that_cannot_be_pushed_to_is_closed_and_others_get_its_message
                                                                                   monkeypatch: Any) -> None:
     world.consumer(A, name="clumsy", m=1000)
     fine, producer = world.consumer(A, name="fine"), world.producer(A)
-    Plant(monkeypatch, Session, "push", named("clumsy"), times=2)
+    Plant(monkeypatch, ClientSession, "push", named("clumsy"), times=2)
     producer.post_all(b"1", b"2", b"3", b"4")
     assert sorted(got(world, fine)) == [b"1", b"2", b"3", b"4"]
     assert is_closed(world.clients[0]) and not is_closed(fine.client)
@@ -192,12 +193,13 @@ def test_a_session_that_cannot_be_pushed_to_is_closed_and_others_get_its_message
     assert got(world, fine) == [b"5"]
 
 
-def test_a_session_that_can_neither_be_pushed_to_nor_held_is_closed(world: MemoryWorld, monkeypatch: Any) -> None:
+def test_a_session_that_raises_is_given_nothing_more_in_its_turn(world: MemoryWorld, monkeypatch: Any) -> None:
     clumsy, producer = world.consumer(A, name="clumsy"), world.producer(A)
-    Plant(monkeypatch, Session, "push", named("clumsy"), times=3)
-    Plant(monkeypatch, Session, "hold", named("clumsy"))
-    producer.post_all(b"1", b"2", b"3")
-    assert is_closed(clumsy.client)
+    plant = Plant(monkeypatch, ClientSession, "push", named("clumsy"), times=3)
+    for payload in (b"1", b"2", b"3"):
+        producer.put(payload)
+    producer.client.barrier()
+    assert is_closed(clumsy.client) and plant.met == 1
     world.clients.remove(clumsy.client)
     assert got(world, world.consumer(A)) == [b"1", b"2", b"3"]
 
@@ -212,12 +214,28 @@ def test_a_post_that_raised_is_no_duplicate_when_it_comes_again(world: MemoryWor
     assert producer.next_ack(guid).status == 0 and world.broker.domains["d"].queues["a"].messages
 
 
+def test_a_duplicate_whose_post_raised_stays_one(world: MemoryWorld, monkeypatch: Any) -> None:
+    guid = bytes.fromhex("40000200123456789abc937dbb9a0118")
+    world.producer(A).put(b"x", guid=guid)
+    consumer = world.consumer(A)
+    consumer.confirm(*consumer.take(1))
+    world.producer(A, "next").post(b"y")
+    consumer.confirm(*consumer.take(1))
+    Plant(monkeypatch, RootQueue, "post", lambda *arguments: True)
+    clumsy = world.producer(A, "clumsy")
+    clumsy.put(b"x", guid=guid)
+    assert is_closed(clumsy.client)
+    world.producer(A, "again").put(b"x", guid=guid)
+    world.settle()
+    assert not world.broker.domains["d"].queues["a"].messages
+
+
 def test_a_reader_of_a_broadcast_that_raises_costs_neither_producer_nor_readers(world: MemoryWorld,
                                                                                 monkeypatch: Any) -> None:
     world.domain("b", "broadcast", in_memory=True)
     world.consumer("bmq://b/q", name="clumsy")
     fine, producer = world.consumer("bmq://b/q", name="fine"), world.producer("bmq://b/q")
-    Plant(monkeypatch, Session, "push", named("clumsy"))
+    Plant(monkeypatch, ClientSession, "push", named("clumsy"))
     producer.post_all(b"1", b"2")
     assert got(world, fine) == [b"1", b"2"] and is_closed(world.clients[0]) and not is_closed(producer.client)
 
@@ -248,9 +266,9 @@ def test_a_failing_close_of_a_failed_session_ends_its_connection_all_the_same(wo
     assert fine.status_of(b"y") == 0 and is_closed(clumsy.client)
 
 
-def test_a_session_that_cannot_be_held_or_resumed_is_closed(world: MemoryWorld, monkeypatch: Any) -> None:
+def test_a_session_that_cannot_be_resumed_is_closed(world: MemoryWorld, monkeypatch: Any) -> None:
     clumsy, fine, producer = world.consumer(A, name="clumsy"), world.consumer(B, name="fine"), world.producer(A)
-    monkeypatch.setattr("bmqtwist.link.session.TURN_PUSH_BYTES_MAX", 10)
+    monkeypatch.setattr("bmqtwist.queue.window.TURN_PUSH_BYTES_MAX", 10)
     Plant(monkeypatch, Session, "resume", named("clumsy"))
     producer.post(b"x" * 100)
     world.advance(0.1)
@@ -317,7 +335,7 @@ def test_a_nack_for_want_of_receipts_that_raises_leaves_out_nobody(world: Memory
     world.domain("s", strong=True, deduplicationTimeMs=1000)
     clumsy, fine = world.producer("bmq://s/q", "clumsy"), world.producer("bmq://s/q", "fine")
     world.admin("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 2")
-    Plant(monkeypatch, Session, "ack", named("clumsy"))
+    Plant(monkeypatch, ClientSession, "ack", named("clumsy"))
     clumsy.put(b"x")
     fine.put(b"y")
     world.advance(3.0)
@@ -344,8 +362,12 @@ def test_an_unused_queue_that_cannot_be_deleted_is_no_reason_to_keep_another(wor
     watch = Watch(world.broker)
     watch._keepalive = {"c3": 0.0}
     watch.collect(world.now + 1.0)
+    world.broker.turn(world.now)  # proposes it
+    world.run()  # commits it
     assert list(cluster.queues) == [A]
     watch.collect(world.now + 2.0)
+    world.broker.turn(world.now)
+    world.run()
     assert not cluster.queues
     told(world, f"Queue '{A}': the deletion of an unused queue")
 
@@ -368,7 +390,7 @@ def test_a_timer_that_raises_is_told_and_the_broker_goes_on(world: MemoryWorld) 
 
 def test_bytes_that_raise_close_their_session_alone(world: MemoryWorld, monkeypatch: Any) -> None:
     clumsy, fine = world.producer(A, "clumsy"), world.producer(A, "fine")
-    Plant(monkeypatch, Session, "on_puts", named("clumsy"))
+    Plant(monkeypatch, ClientSession, "on_puts", named("clumsy"))
     Session.enter(clumsy.client.link.session, clumsy.client.link.session.state)  # type: ignore[attr-defined]
     clumsy.put(b"x")
     fine.put(b"y")
@@ -386,8 +408,8 @@ def test_a_queue_that_cannot_let_go_of_a_client_is_disabled_and_its_other_queues
     to_b.post(b"b")
     assert len(in_a.take(1)) == len(in_b.take(1)) == 1
     drop = handles.drop_handle
-    monkeypatch.setattr("bmqtwist.link.session.drop_handle", lambda handle, crashed, wall: drop(handle, crashed, wall))
-    Plant(monkeypatch, __import__("bmqtwist.link.session", fromlist=["x"]), "drop_handle",
+    monkeypatch.setattr("bmqtwist.link.client.drop_handle", lambda handle, crashed, wall: drop(handle, crashed, wall))
+    Plant(monkeypatch, __import__("bmqtwist.link.client", fromlist=["x"]), "drop_handle",
           lambda handle, *rest: queue_a(handle.queue))
     client.kill()
     assert got(world, world.consumer(B)) == [b"b"] and to_a.status_of(b"x") == 7 and world.stored(A) == 1
@@ -412,7 +434,7 @@ def test_a_judgement_that_raises_closes_its_session(world: MemoryWorld, monkeypa
 
 def test_a_peer_that_caught_up_and_cannot_be_resumed_is_closed(world: MemoryWorld, monkeypatch: Any) -> None:
     client, fine = world.client("clumsy"), world.client("fine")
-    Plant(monkeypatch, Session, "resume", named("clumsy"))
+    Plant(monkeypatch, Session, "drained", named("clumsy"))
     for each in (client, fine):
         world.broker.drained(each.link.session)  # type: ignore[attr-defined]
     assert is_closed(client) and not is_closed(fine)

@@ -15,19 +15,19 @@ from bmqtwist.monitor.prometheus import Family, families
 from bmqtwist.monitor.snapshot import (
     AppState,
     BrokerState,
-    ClusterState,
+    ClusterSnapshot,
     DomainState,
     ElectorState,
     FileState,
-    MeterState,
-    PartitionState,
+    MeterSnapshot,
+    PartitionSnapshot,
     QueueState,
     SessionState,
     StorageState,
 )
 from bmqtwist.monitor.statistics import Statistics
 
-METER = MeterState("m", 21, 1000, 63, 1048576)
+METER = MeterSnapshot("m", 21, 1000, 63, 1048576)
 QUEUE = QueueState("bmq://t.fan.~lab/q", "q", "t.fan.~lab", "AABBCCDDEE", "fanout", 1, 21, 63, METER,
                    apps=(AppState("foo", "01", "alive", 0, 0),
                          AppState("baz", "02", "alive", 21, 63)),
@@ -39,8 +39,8 @@ STATE = BrokerState(
                           StorageState("bmq://t.fan.~lab/idle", "BBBBCCDDEE", 1, 0, 0))),),
     sessions=(SessionState('evil"\\\n:1', "127.0.0.1:5", "client", port=30114, counters={"put_msgs": 32},
                            channel={"in_bytes": 7}),),
-    clusters=(ClusterState("c1", "n1", True, (), ElectorState("LEADER", "n1", 1, 2, "ACTIVE"),
-                           (PartitionState(1, "n1", 1, 77, data=FileState(50, 100, 25)),)),))
+    clusters=(ClusterSnapshot("c1", "n1", True, (), ElectorState("LEADER", "n1", 1, 2, "ACTIVE"),
+                           (PartitionSnapshot(1, "n1", 1, 77, data=FileState(50, 100, 25)),)),))
 
 
 class Stub:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kit.client import refusal
 from kit.memory import MemoryWorld
 
+from bmqtwist.ids import parse_uri
+from bmqtwist.link.admin import AdminSession
+from bmqtwist.queue.handles import OpenRequest
+from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.storage.recovery import UNFINISHED
 
 
 @pytest.fixture
@@ -54,7 +61,7 @@ def test_a_partition_that_takes_nothing_leaves_no_half_of_a_queue(memory: Memory
     for partition in partitions:
         partition.disable()
     assert refusal(memory.client().open, "bmq://d/q", write=1).category == "E_UNKNOWN"
-    assert not memory.broker.clusters["c3"].ledger.state.queues and not memory.broker.clusters["c3"].queues
+    assert not memory.broker.clusters["c3"].metadata.state.queues and not memory.broker.clusters["c3"].queues
     for partition in partitions:
         partition.enable()
     memory.producer().post()
@@ -76,7 +83,7 @@ def test_a_deleted_queue_is_gone_from_ledger_and_partition(memory: MemoryWorld) 
     owner = memory.broker.clusters["c3"]
     owner.delete_queue(owner.queues["bmq://d/q"], 1)
     memory.restart()
-    assert not memory.broker.clusters["c3"].ledger.state.queues and not memory.broker.clusters["c3"].dormant
+    assert not memory.broker.clusters["c3"].metadata.state.queues and not memory.broker.clusters["c3"].dormant
 
 
 def test_the_number_of_queues_is_limited_with_an_alarm_before(memory: MemoryWorld) -> None:
@@ -112,3 +119,187 @@ def test_duplicates_are_known_over_a_restart_only_as_long_as_they_would_be_witho
     memory.advance(400)
     producer.post(b"x", guid=guid)
     assert memory.stored() == 1
+
+
+# -- what a process does that dies between the metadata and the partition ---------------------------------------------
+
+
+def dies(memory: MemoryWorld, operations: int, action: Callable[[], object]) -> bool:
+    """Let the process die before the disk operation with this number; whether it came to that."""
+    memory.disk.stop_after = memory.disk.steps + operations
+    try:
+        action()
+        memory.run()
+    except Died:
+        return True
+    finally:
+        memory.disk.stop_after = None
+    return False
+
+
+def said(memory: MemoryWorld) -> list[str]:
+    """What an operator has to look at, but for the bytes that a process that dies while it writes leaves behind."""
+    return [line for line in memory.log() if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED not in line]
+
+
+def apps_of(memory: MemoryWorld, uri: str) -> tuple[list[str], list[str]]:
+    """The apps of a queue by the metadata and by its records."""
+    cluster = memory.broker.clusters["c3"]
+    return list(cluster.metadata.state.queues[uri].apps), [app.app_id for app in cluster.queues[uri].active]
+
+
+@pytest.mark.parametrize("operations", range(8))
+def test_a_change_of_apps_that_was_cut_short_is_completed_at_the_next_start(memory: MemoryWorld, operations: int) -> None:
+    """Wherever it ends: metadata and partition agree afterwards, and later starts have nothing to say."""
+    memory.domain("f", "fanout", apps=("foo", "bar"))
+    memory.producer("bmq://f/q").post(b"1")
+    memory.settle()
+    memory.domain("f", "fanout", apps=("bar", "new"))
+    if not dies(memory, operations, lambda: memory.broker.admin("DOMAINS RECONFIGURE f", "test")):
+        assert operations > 3
+    for _ in range(3):
+        before = len(said(memory))
+        memory.crash_and_start()
+        memory.advance(2)
+        assert said(memory)[before:] == []
+        assert apps_of(memory, "bmq://f/q") == (["bar", "new"], ["bar", "new"])
+    assert len(memory.logged("Registered appId 'new'")) <= 2  # a start completes it once
+    bar, new, foo = (memory.consumer("bmq://f/q", app) for app in ("bar", "new", "foo"))
+    memory.producer("bmq://f/q").post(b"2")
+    assert (memory.got(bar), memory.got(new), memory.got(foo)) == ([b"1", b"2"], [b"2"], [])
+
+
+@pytest.mark.parametrize("operations", range(6))
+def test_a_creation_that_was_cut_short_is_completed_or_forgotten(memory: MemoryWorld, operations: int) -> None:
+    """The queue of the metadata is the queue of the partition, whichever of them came first."""
+    memory.producer("bmq://d/other")
+    memory.settle()
+
+    def create() -> None:
+        domain = memory.broker.domain("d")
+        memory.broker.clusters["c3"].create_queue(domain, "bmq://d/q", memory.now, 1, lambda queue: None)
+        memory.due = True
+
+    assert dies(memory, operations, create) or operations > 3
+    memory.crash_and_start()
+    memory.advance(2)
+    memory.crash_and_start()
+    assert not said(memory)
+    memory.producer().post(b"1")
+    memory.restart()
+    assert memory.got(memory.consumer()) == [b"1"] and not said(memory)
+
+
+@pytest.mark.parametrize("operations", range(6))
+def test_a_deletion_that_was_cut_short_is_completed_or_forgotten(memory: MemoryWorld, operations: int) -> None:
+    """A queue that only the partition knows is deleted there, once."""
+    memory.producer().client.disconnect()
+    memory.settle()
+
+    def delete() -> None:
+        cluster = memory.broker.clusters["c3"]
+        cluster.delete_queue(cluster.queues["bmq://d/q"], 1)
+        memory.due = True
+
+    assert dies(memory, operations, delete) or operations > 2
+    memory.crash_and_start()
+    memory.advance(2)
+    known = len(said(memory))
+    memory.crash_and_start()
+    assert len(said(memory)) == known <= 1
+    memory.producer().post(b"1")
+    memory.crash_and_start()
+    assert memory.got(memory.consumer()) == [b"1"] and len(said(memory)) == known
+
+
+# -- while a change waits for the disk ------------------------------------------------------------------------------
+
+
+def test_an_open_is_answered_when_the_queue_is_in_the_metadata_and_twice_asked_makes_one(memory: MemoryWorld) -> None:
+    """Nobody is told of a queue that a loss of power could take back."""
+    cluster, domain = memory.broker.clusters["c3"], memory.broker.domain("d")
+    found: list[object] = []
+    with memory.storage_stalled():
+        for _ in range(2):
+            cluster.create_queue(domain, "bmq://d/q", memory.now, 1, found.append)
+        memory.due = True
+        memory.run()
+        assert not found and not cluster.queues and cluster.queue_count("d") == 1
+    assert len(found) == 2 and found[0] is found[1] is cluster.queues["bmq://d/q"]
+    assert len(cluster.metadata.state.queues) == 1
+
+
+def test_the_opens_of_one_turn_are_one_sync(memory: MemoryWorld) -> None:
+    """Group commit: what comes while a write is under way goes into the next one."""
+    cluster, domain = memory.broker.clusters["c3"], memory.broker.domain("d")
+    before = len(memory.disk.log)
+    for number in range(50):
+        cluster.create_queue(domain, f"bmq://d/{number}", memory.now, 1, lambda queue: None)
+    memory.due = True
+    memory.run()
+    done = [operation for operation, path in memory.disk.log[before:] if path.endswith(".bmq_csl")]
+    assert done == ["write", "sync"] and len(cluster.queues) == 50
+
+
+def test_an_open_of_a_queue_that_is_being_deleted_makes_a_new_one(memory: MemoryWorld) -> None:
+    """With a key of its own, behind the deletion."""
+    memory.producer().client.disconnect()
+    cluster, found = memory.broker.clusters["c3"], list[object]()
+    old = cluster.queues["bmq://d/q"]
+    with memory.storage_stalled():
+        cluster.delete_queue(old, 1)
+        cluster.delete_queue(old, 1)
+        assert cluster.is_changing(old)
+        cluster.create_queue(memory.broker.domain("d"), old.uri, memory.now, 1, found.append)
+        memory.due = True
+    new = cluster.queues["bmq://d/q"]
+    assert found == [new] and new is not old and new.key != old.key
+    memory.producer().post(b"1")
+    memory.restart()
+    assert memory.got(memory.consumer()) == [b"1"] and not said(memory)
+
+
+def test_a_client_that_opens_a_queue_that_is_being_deleted_gets_the_new_one(memory: MemoryWorld) -> None:
+    """Not one that is gone a moment later."""
+    memory.producer().client.disconnect()
+    memory.client()
+    cluster, found = memory.broker.clusters["c3"], list[object]()
+    old = cluster.queues["bmq://d/q"]
+    (session,) = memory.broker.sessions
+    with memory.storage_stalled():
+        cluster.delete_queue(old, 1)
+        memory.broker.find_queue(session, parse_uri(old.uri), OpenRequest(0, 0, None, 4, 0, 1, 0), found.append)
+        memory.due = True
+        memory.run()
+        assert not found and old.domain.opening == 1
+    assert found == [cluster.queues[old.uri]] and found[0] is not old and old.domain.opening == 0
+
+
+def test_an_administrator_hears_of_a_change_when_it_is_committed(memory: MemoryWorld,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is posted after the answer goes to the new app; a command that changes nothing is answered at once."""
+    memory.domain("f", "fanout", apps=("foo",))
+    memory.producer("bmq://f/q")
+    memory.client("admin")
+    memory.domain("f", "fanout", apps=("foo", "new"))
+    (session,) = [each for each in memory.broker.sessions if not each.handles]
+    answers: list[int] = []
+    monkeypatch.setattr(AdminSession, "answer", lambda admin, r_id, text: answers.append(r_id))
+    with memory.storage_stalled():
+        memory.broker.run_admin(AdminSession(session), 1, "DOMAINS RECONFIGURE f")
+        memory.broker.run_admin(AdminSession(session), 2, "DOMAINS RECONFIGURE f")
+        memory.run()
+        assert answers == [2] and apps_of(memory, "bmq://f/q") == (["foo"], ["foo"])
+    assert answers == [2, 1] and apps_of(memory, "bmq://f/q") == (["foo", "new"], ["foo", "new"])
+
+
+def test_a_queue_that_cannot_be_written_to_the_metadata_is_refused(memory: MemoryWorld) -> None:
+    """And the next one begins a new file."""
+    memory.producer()
+    memory.disk.fail = lambda operation, path: errno.EIO if path.endswith(".bmq_csl") else None
+    refused = refusal(memory.client().open, "bmq://d/new", write=1)
+    assert refused.category == "E_UNKNOWN" and "the metadata ledger cannot be written" in refused.message
+    memory.disk.fail = lambda operation, path: None
+    memory.producer("bmq://d/new").post(b"1")
+    memory.restart()
+    assert memory.got(memory.consumer("bmq://d/new")) == [b"1"] and len(memory.alarms("CLUSTER")) == 1

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmqtwist.errors import AckStatus
-from bmqtwist.queue.meter import Meter, State
+from bmqtwist.queue.meter import Meter, MeterState
 
 PLENTY = 1 << 40
 
@@ -80,7 +80,7 @@ def test_each_state_is_announced_once_until_it_is_left():
         heard.append(said(meter))
     assert heard == [[], [], [], [("CAPACITY_STATE_HIGH_WATERMARK", True)], [("CAPACITY_STATE_FULL", True)], []]
     meter.remove(2, 2)  # at the high watermark: no longer full, nothing to say
-    assert said(meter) == [] and meter.state is State.STATE_HIGH_WATERMARK
+    assert said(meter) == [] and meter.state is MeterState.STATE_HIGH_WATERMARK
     meter.try_add(1)
     assert said(meter) == [("CAPACITY_STATE_FULL", True)]
     meter.remove(2, 2)
@@ -107,7 +107,7 @@ def test_the_second_resource_is_not_announced_at_a_state_already_reached():
     meter.try_add(4)
     assert said(meter) == [("CAPACITY_STATE_HIGH_WATERMARK", True)]
     meter.remove(1, 0)
-    assert said(meter) == [] and meter.bytes_state is State.STATE_HIGH_WATERMARK
+    assert said(meter) == [] and meter.bytes_state is MeterState.STATE_HIGH_WATERMARK
 
 
 def test_the_text_counts_the_new_message_and_groups_digits():
@@ -132,7 +132,7 @@ def test_events_of_a_domain_are_found_at_the_queue_that_caused_them_and_come_fir
 def test_recovery_counts_without_refusal_or_alarm():
     meter, above = pair(queue=(2, PLENTY))
     meter.force_add(10, 100)
-    assert (above.messages, above.bytes) == (10, 100) and meter.state is State.STATE_FULL
+    assert (above.messages, above.bytes) == (10, 100) and meter.state is MeterState.STATE_FULL
     assert said(meter) == [] and meter.try_add(1) == AckStatus.LIMIT_MESSAGES
 
 
@@ -145,7 +145,7 @@ def test_clearing_releases_the_domain_and_is_silent():
     meter.take_events()
     meter.clear()
     assert (meter.messages, meter.bytes, above.messages, above.bytes) == (0, 0, 1, 1)
-    assert meter.state is State.STATE_NORMAL and said(meter) == []
+    assert meter.state is MeterState.STATE_NORMAL and said(meter) == []
 
 
 def test_a_disabled_meter_grants_everything_and_counts_nothing():

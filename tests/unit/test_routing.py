@@ -8,6 +8,7 @@ import pytest
 
 from bmqtwist.queue.expression import compile_expression
 from bmqtwist.queue.routing import ASIDE, STOP, Router, Subscription
+from bmqtwist.queue.window import DeliveryWindow
 
 
 class Stream:
@@ -20,7 +21,7 @@ class Stream:
 def subscription(x: str = "", priority: int = 0, count: int = 1, m: int = 100, b: int = 100, full: bool = False,
                  handle: object = None) -> Subscription:
     stream: Any = Stream(handle or object())
-    made = Subscription(stream, 1, compile_expression(x) if x else None, priority, count, m, b)
+    made = Subscription(stream, 1, compile_expression(x) if x else None, priority, count, m, b, DeliveryWindow())
     made.full = full or made.full
     return made
 
@@ -138,3 +139,12 @@ def test_broadcast_chooses_the_first_matching_subscription_of_every_handle() -> 
     router = Router([first, second, other, deaf])
     assert router.eligible({"x": 9}) == [first, other]
     assert router.eligible({"x": 1}) == [first]
+
+
+def test_a_client_whose_window_is_closed_counts_as_full() -> None:
+    a, b = subscription("x == 1"), subscription("x == 2")
+    router = Router([a, b])
+    a.full = True
+    assert choices(router, {"x": 1}) == [ASIDE], "somebody has room"
+    b.window.close()
+    assert choices(router, {"x": 1}, {"x": 2}) == [STOP, STOP] and not router.has_room()

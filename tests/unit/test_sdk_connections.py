@@ -62,7 +62,7 @@ class Net:
             """Changes hosts with each attempt."""
 
             def dial(self, effect: Connect) -> None:
-                self._host = net._at(effect.address).pump().args[0]  # type: ignore[attr-defined]
+                self._runner = net._at(effect.address).pump().args[0]  # type: ignore[attr-defined]
                 super().dial(effect)
         return Switching(self.front.broker.pump().args[0], "", options, dispatch, tls)  # type: ignore[attr-defined]
 

@@ -195,7 +195,7 @@ def test_a_broker_without_subscriptions_gets_the_older_request_and_refuses_expre
 def test_a_push_is_understood_whatever_its_options(area: bytes, count: int) -> None:
     bench = Bench().start()
     bench.open(read=True)
-    bench.say(events.encode_push([events.Push(0, bytes(16), b"m", options=area)]))
+    bench.say(events.encode_push([events.PushMessage(0, bytes(16), b"m", options=area)]))
     assert len(bench.messages) == count
 
 
@@ -212,7 +212,7 @@ def test_a_reconfigured_queue_takes_old_ids_before_the_answer_and_new_ones_after
     assert [message.payload for message in bench.messages] == [b"old", b"new"]
     bench.messages[1].confirm()
     bench.turn()
-    assert bench.last(events.Confirm).sub_queue_id == 1  # the sub-queue's, not the subscription's
+    assert bench.last(events.ConfirmMessage).sub_queue_id == 1  # the sub-queue's, not the subscription's
     with pytest.raises(SdkError) as caught:
         bench.silent.add("configureStream")
         bench.core.configure(queue, QueueOptions(), "a", bench.now)
@@ -237,7 +237,7 @@ def test_broadcast_messages_are_not_confirmed() -> None:
     bench.push(b"m")
     bench.messages[0].confirm()
     bench.turn()
-    assert not bench.count(events.Confirm)
+    assert not bench.count(events.ConfirmMessage)
 
 
 def test_a_message_confirms_itself_unless_its_block_raises() -> None:
@@ -250,10 +250,10 @@ def test_a_message_confirms_itself_unless_its_block_raises() -> None:
     with pytest.raises(KeyError), bench.messages[1]:
         raise KeyError
     bench.turn()
-    assert [each.guid for each in bench.heard if isinstance(each, events.Confirm)] == [b"a" * 16]
+    assert [each.guid for each in bench.heard if isinstance(each, events.ConfirmMessage)] == [b"a" * 16]
 
 
-def test_the_block_of_a_message_ends_quietly_without_a_connection_but_not_without_a_queue() -> None:
+def test_the_block_of_a_message_ends_quietly_without_a_connection_and_without_a_queue() -> None:
     bench = Bench().start()
     queue = bench.open(read=True)
     bench.push(b"a")
@@ -262,12 +262,14 @@ def test_the_block_of_a_message_ends_quietly_without_a_connection_but_not_withou
         pass
     with pytest.raises(SdkError) as caught:
         bench.messages[0].confirm()
-    assert caught.value.result is Result.NOT_CONNECTED and not bench.count(events.Confirm)
+    assert caught.value.result is Result.NOT_CONNECTED and not bench.count(events.ConfirmMessage)
     bench.come_back()
     bench.core.close(queue, None, bench.now)
     bench.turn()
-    with pytest.raises(SdkError) as caught, bench.messages[0]:
+    with bench.messages[0]:
         pass
+    with pytest.raises(SdkError) as caught:
+        bench.messages[0].confirm()
     assert caught.value.result is Result.INVALID_QUEUE
 
 
@@ -500,8 +502,8 @@ def test_a_wake_comes_once_per_turn() -> None:
 def test_answers_in_any_slices_are_the_same_answers(size: int) -> None:
     bench = Bench().start()
     bench.open(read=True)
-    data = HEARTBEAT + events.encode_push([events.Push(0, bytes(16), b"a", options=sub_queue_ids([1])),
-                                           events.Push(0, bytes(16), b"b", options=sub_queue_ids([1]))]) + HEARTBEAT
+    data = HEARTBEAT + events.encode_push([events.PushMessage(0, bytes(16), b"a", options=sub_queue_ids([1])),
+                                           events.PushMessage(0, bytes(16), b"b", options=sub_queue_ids([1]))]) + HEARTBEAT
     for start in range(0, len(data), size):
         bench.core.received(data[start:start + size], bench.now)
     bench.turn()

@@ -75,7 +75,8 @@ def test_deliveries_confirms_and_the_inbox_are_counted() -> None:
     bench = Bench().start()
     bench.open(read=True)
     bench.push(b"a", guid=b"a" * 16)
-    bench.say(events.encode_push([events.Push(0, bytes([n]) * 16, b"m", 4 if n == 2 else 0, options=sub_queue_ids([1]))
+    bench.say(events.encode_push([events.PushMessage(0, bytes([n]) * 16, b"m", 4 if n == 2 else 0,
+                                                     options=sub_queue_ids([1]))
                                   for n in (1, 2, 3)]))
     bench.push(b"nobody's", s_id=9)
     for message in bench.messages[:3]:
@@ -162,7 +163,7 @@ def test_a_session_that_does_not_start_says_why() -> None:
     bench.refuse["clientIdentity"] = Category.E_REFUSED
     bench.start()
     assert texts(bench, logging.WARNING) == ["tcp://a:1 refuses this session: REFUSED go away",
-                                             "the session did not start: go away"]
+                                             "the session did not start: tcp://a:1: go away"]
 
 
 def test_the_log_is_silent_until_it_is_configured(caplog: pytest.LogCaptureFixture,
@@ -181,3 +182,26 @@ def test_nothing_is_said_or_counted_for_what_is_refused_before_it_is_posted() ->
     with pytest.raises(SdkError):
         bench.post(queue, b"")
     assert balanced(bench).posts == 0
+
+
+def test_posts_that_were_never_handed_over_are_not_retransmitted() -> None:
+    bench = Bench(acks_at_once=False).start()
+    queue = bench.open()
+    bench.post(queue, b"sent")
+    bench.post(queue, b"cut", turn=False)
+    bench.core.close(bench.open("bmq://bmq.test.mem.priority/other"), None, bench.now)  # a request: the batch goes first
+    bench.post(queue, b"in the batch", turn=False)
+    before = bench.core.counters().retransmitted
+    bench.connected = False
+    bench.core.lost(bench.attempt, "reset", bench.now)
+    bench.come_back()
+    assert bench.core.counters().retransmitted - before == 2 and len(bench.payloads()) == 5
+
+    bench = Bench(acks_at_once=False).start()
+    queue = bench.open()
+    bench.post(queue, b"cut", turn=False)
+    bench.core.open("bmq://bmq.test.mem.priority/other", None, bench.now, write=True)
+    bench.core.lost(bench.attempt, "reset", bench.now)
+    bench.turn()
+    bench.come_back()
+    assert bench.payloads() == [b"cut"] and not bench.core.counters().retransmitted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from sdk_fronts_kit import FRONTS, URI, Front, w
 from twisted.internet.defer import CancelledError
 
+from bmqtwist import sdk
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk import (
     Ack,
@@ -19,6 +21,7 @@ from bmqtwist.sdk import (
     EventKind,
     HealthMonitor,
     Message,
+    PostRefused,
     PostsFailed,
     QueueOptions,
     Result,
@@ -247,7 +250,9 @@ def test_on_nack_hears_of_refused_posts_that_nobody_waits_for(front: Front) -> N
         session = await front.start(on_nack=nacks.append)
         queue = await w(session.open(URI, write=True))
         front.broker.faults.refuse("post", status=Result.LIMIT_MESSAGES)
-        assert (await w(queue.post(b"told"))).status is Result.LIMIT_MESSAGES
+        with pytest.raises(PostRefused) as refused:
+            await w(queue.post(b"told"))
+        assert refused.value.status is Result.LIMIT_MESSAGES
         told: list[Ack] = []
         queue.post_nowait(b"told, too", on_ack=told.append)
         guid = queue.post_nowait(b"nobody waits", correlation="mine")
@@ -665,3 +670,64 @@ def _stopped_blocking(front: Front) -> Any:
                 call()
         assert queue.get() is None
     return scenario
+
+
+# -- what nobody expects ---------------------------------------------------------------------------------------------------
+
+
+def test_a_blocking_session_notices_a_lost_connection_before_it_confirms() -> None:
+    """The application has worked for long: the broker has given the message to somebody else meanwhile."""
+    front = FRONTS["simple"]()
+
+    async def scenario() -> None:
+        session = await front.start()
+        queue = session.open(URI, read=True, write=True)
+        queue.post(b"x")
+        message = queue.get()
+        front.broker.disconnect()
+        front.broker.advance(45.0)
+        with pytest.raises(SdkError, match="NOT_CONNECTED"):
+            message.confirm()
+        with queue.get() as again:
+            assert again.payload == b"x" and again.redelivered
+        session.stop()
+    front.run(scenario)
+    front.broker.assert_empty(URI)
+
+
+def test_a_post_to_a_closed_queue_says_closed(front: Front) -> None:
+    async def scenario() -> None:
+        session = await front.start()
+        queue = await w(session.open(URI, write=True))
+        reader = await w(session.open(OTHER, read=True))
+        with pytest.raises(SdkError, match="INVALID_QUEUE: .*/other is not open for writing: open it with write=True"):
+            await w(reader.post(b"x"))
+        await w(queue.close())
+        with pytest.raises(SdkError, match="INVALID_QUEUE: .*/q is closed$"):
+            await w(queue.post(b"x"))
+        await w(session.stop())
+    front.run(scenario)
+
+
+def test_an_open_that_nobody_awaits_warns() -> None:
+    front = FRONTS["aio"]()
+
+    async def scenario() -> None:
+        session = await front.start()
+        with pytest.warns(RuntimeWarning, match=r"`session.open\(...\)` was never awaited"):
+            session.open(URI, write=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            await session.open(URI, write=True)
+            async with session.open(OTHER, write=True):
+                pass
+        await session.stop()
+    front.run(scenario)
+
+
+def test_wrong_arguments_are_value_errors_that_the_package_exports() -> None:
+    for name in ("BmqError", "LocalError", "PeerError", "InvalidUri"):
+        assert name in sdk.__all__ and issubclass(getattr(sdk, name), sdk.BmqError)
+    with pytest.raises(ValueError, match="broker address"):
+        sdk.parse_brokers("nonsense")
+    assert issubclass(sdk.InvalidUri, ValueError) and not issubclass(SdkError, ValueError)

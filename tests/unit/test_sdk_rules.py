@@ -134,7 +134,7 @@ def test_s5_queues_are_reopened_and_configured_first_then_puts_go_in_order_befor
     bench.post(writer, b"6")
     kinds = [type(each) for each in bench.heard]
     assert kinds == [schema.ClientIdentity, schema.OpenQueue, schema.OpenQueue, schema.ConfigureStream,
-                     *[events.Put] * 6]
+                     *[events.PutMessage] * 6]
     assert bench.payloads() == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
@@ -226,10 +226,10 @@ def test_s9_a_confirm_is_refused_while_there_is_no_connection_and_not_kept(bench
     assert caught.value.result is Result.NOT_CONNECTED
     bench.silent.clear()
     bench.answer(bench.requests[-1])
-    assert not bench.count(events.Confirm)
+    assert not bench.count(events.ConfirmMessage)
     bench.messages[0].confirm()  # possibly delivered again meanwhile; the broker ignores what it does not know
     bench.turn()
-    assert bench.last(events.Confirm).guid == bench.messages[0].guid
+    assert bench.last(events.ConfirmMessage).guid == bench.messages[0].guid
 
 
 @rule
@@ -239,7 +239,7 @@ def test_s9_a_confirm_that_has_not_left_when_the_connection_is_lost_is_not_sent_
     bench.messages[0].confirm()
     bench.lose()
     bench.come_back()
-    assert not bench.count(events.Confirm)
+    assert not bench.count(events.ConfirmMessage)
 
 
 @rule

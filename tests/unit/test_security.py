@@ -9,17 +9,17 @@ import pytest
 from bmqtwist.config.broker import (
     AnonymousCredential,
     AppConfig,
+    AuthenticationConfig,
     AuthorizationRules,
     BmqtwistConfig,
+    CredentialConfig,
     Disallow,
-    Rule,
+    RuleConfig,
     Setting,
     SettingValue,
 )
-from bmqtwist.config.broker import Authentication as AuthenticationConfig
-from bmqtwist.config.broker import Authenticator as PluginConfig
+from bmqtwist.config.broker import AuthenticatorConfig as PluginConfig
 from bmqtwist.config.broker import Authorization as AuthorizationConfig
-from bmqtwist.config.broker import Credential as CredentialConfig
 from bmqtwist.errors import Category, LocalError
 from bmqtwist.link.authentication import (
     TABLE,
@@ -393,7 +393,7 @@ def test_nothing_is_authorized_unless_an_authorizer_is_configured() -> None:
     assert build(report=report).allows("x", Action.QUEUE_WRITE, "d")
     assert report.lines == []
     rules = AuthorizationRules(
-        rules=(Rule(principal="x", actions=("QueueRead",), domain="d", effect="allow"),), default="deny")
+        rules=(RuleConfig(principal="x", actions=("QueueRead",), domain="d", effect="allow"),), default="deny")
     strict = build(report=report, rules=rules)
     assert strict.allows("x", Action.QUEUE_READ, "d") and not strict.allows("x", Action.QUEUE_WRITE, "d")
 

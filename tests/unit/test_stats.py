@@ -22,7 +22,7 @@ from bmqtwist.monitor.tables import interval_text, stats_json, stats_tables, sta
 from bmqtwist.queue.counters import AppStats, ChannelStats, ClientStats, QueueStats
 
 URI = "bmq://d.~lcl/q"
-METER = state.MeterState("queue", 0, 1000, 0, 1048576)
+METER = state.MeterSnapshot("queue", 0, 1000, 0, 1048576)
 
 
 class Lab:

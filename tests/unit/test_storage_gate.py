@@ -11,10 +11,8 @@ from bmqtwist.storage.gate import Gate
 class Waiting:
     """An effect with a number."""
 
-    position = 0
-
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, position: int) -> None:
+        self.number, self.position = number, position
 
 
 @given(st.lists(st.sampled_from(["append", "hold", "hold", "write", "tick", "release", "begin", "end", "roll", "want"]),
@@ -30,11 +28,11 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
             position += 1
             matter = position
         elif step == "hold":
-            gate.hold(Waiting(held), position)
+            gate.waiting.append(Waiting(held, position))
             held += 1
             needs.append(matter)
         elif step == "write":
-            gate.wrote(position)
+            gate.written = position
             written = position
         elif step == "tick" and position == written:
             position += 1
@@ -60,7 +58,7 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
         for effect in out:
             assert needs[effect.number] <= durable
         released += [effect.number for effect in out]
-    gate.wrote(position)
+    gate.written = position
     gate.all_durable()
     released += [effect.number for effect in gate.release_durable()]
     assert released == list(range(held))
@@ -71,11 +69,11 @@ def test_a_mark_releases_what_waits_for_it_and_nothing_behind(steps: list[int], 
     gate, position = Gate(), 0
     for number, more in enumerate(steps):
         position += more
-        gate.hold(Waiting(number), position)
-    gate.wrote(min(mark, position))
+        gate.waiting.append(Waiting(number, position))
+    gate.written = min(mark, position)
     first = gate.release_written()
     assert all(effect.position <= mark for effect in first)
-    gate.wrote(position)
+    gate.written = position
     rest = gate.release_written()
     assert all(effect.position > min(mark, position) for effect in rest)
-    assert [effect.number for effect in first + rest] == list(range(len(steps))) and not gate.busy
+    assert [effect.number for effect in first + rest] == list(range(len(steps))) and not gate.waiting

@@ -20,7 +20,7 @@ from storagetool_kit import SETS, bmq, change, flip, one, spill, storage_directo
 from bmqtwist.cli.storageverify import open_set
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storagetool.inputs import ReadOnlyFile, file_sets
-from bmqtwist.storagetool.setview import NOTE, WARNING, Snapshot
+from bmqtwist.storagetool.setview import NOTE, WARNING, JournalSnapshot
 from bmqtwist.storagetool.verify import verify_set
 
 URI = "bmq://d/q"
@@ -314,7 +314,7 @@ def test_a_journal_that_grows_meanwhile_is_seen_as_it_was(tmp_path: Path) -> Non
     """A running broker appends between two looks: what comes after the first is no stale rest."""
     path = tmp_path / "journal"
     path.write_bytes(b"r" * 100 + bytes(900))  # headers of 44 bytes, 56 of the first record's 60
-    snapshot = Snapshot(ReadOnlyFile(str(path)))
+    snapshot = JournalSnapshot(ReadOnlyFile(str(path)))
     with path.open("r+b") as file:
         file.seek(100)
         file.write(b"s" * 124)

@@ -12,7 +12,7 @@ from kit import codec
 from twisted.internet.task import Clock
 
 from bmqtwist.errors import LocalError
-from bmqtwist.sdk import EventKind, QueueOptions, Result, SdkError
+from bmqtwist.sdk import EventKind, PostRefused, QueueOptions, Result, SdkError
 from bmqtwist.testing import Broker, outcome, run
 
 URI = "bmq://bmq.test.persistent.priority/q"
@@ -32,7 +32,7 @@ class OldClient:
 
     def __init__(self, broker: Broker) -> None:
         self.heard: list[bytes] = []
-        self.broker, self.link = broker, broker._host.connect("old", self)
+        self.broker, self.link = broker, broker._runner.connect("old", self)
         self.send(codec.control_frame({"clientIdentity": {"protocolVersion": 1, "clientType": "E_TCPCLIENT",
                                                           "processName": "old", "pid": 1}}))
         self.send(codec.control_frame({"rId": 1, "openQueue": {"handleParameters": {
@@ -40,7 +40,7 @@ class OldClient:
 
     def send(self, data: bytes) -> None:
         """To the broker."""
-        with self.broker._host.lock:
+        with self.broker._runner.lock:
             self.link.send(data)
 
     def data(self, data: bytes) -> None:
@@ -64,7 +64,9 @@ def test_posts_are_refused_with_a_status(broker: Broker, status: Result) -> None
         async with broker.session() as session:
             queue = await session.open(URI, write=True)
             with broker.faults.refuse("post", status=status, times=1) as fault:
-                assert (await queue.post(b"no")).status is status
+                with pytest.raises(PostRefused) as refused:
+                    await queue.post(b"no")
+                assert refused.value.status is status
                 assert fault.hits == 1 and not fault.active
                 assert (await queue.post(b"yes")).ok
     run(scenario())
@@ -79,7 +81,7 @@ def test_a_fault_counts_for_single_messages_of_a_batch(broker: Broker) -> None:
         async with broker.session() as session:
             queue, other = await session.open(URI, write=True), await session.open(OTHER, write=True)
             other.post_nowait(b"untouched")
-            return [ack.ok for ack in await queue.post_many([b"1", b"2", b"3"])]
+            return [ack.ok for ack in await queue.post_many([b"1", b"2", b"3"], return_exceptions=True)]
     assert run(scenario()) == [False, False, True]
     assert [each.payload for each in broker.messages(URI)] == [b"3"]
     assert [each.payload for each in broker.messages(OTHER)] == [b"untouched"]

@@ -13,7 +13,7 @@ from bmqtwist.wire.cluster_events import (
     StorageMessage,
     StorageType,
 )
-from bmqtwist.wire.events import Ack, Confirm, Push, Put
+from bmqtwist.wire.events import AckMessage, ConfirmMessage, PushMessage, PutMessage
 from bmqtwist.wire.fast import CAT_ZLIB, IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, EventType
 
 GUID = bytes.fromhex("40000000000000dd37e3448fe60cb346")
@@ -31,36 +31,36 @@ def body_of(decode, event):
 def test_put_as_annotated():
     event = bytes.fromhex("00000034 42020000 1000000b 00000009 00000000 40000000000000dd37e3448fe60cb346 9a71bb4c"
                           "00000000 68656c6c6f030303")
-    assert events.encode_put([Put(0, GUID, b"hello", flags=1)]) == event
-    assert body_of(events.decode_put, event) == ([Put(0, GUID, b"hello", 1, 0x9A71BB4C)], None)
+    assert events.encode_put([PutMessage(0, GUID, b"hello", flags=1)]) == event
+    assert body_of(events.decode_put, event) == ([PutMessage(0, GUID, b"hello", 1, 0x9A71BB4C)], None)
 
 
 def test_ack_as_annotated():
     event = bytes.fromhex("00000024 45020000 16000000 00000000") + GUID + bytes(4)
-    assert events.encode_ack([Ack(0, 0, GUID, 0)]) == event
-    assert body_of(events.decode_ack, event) == ([Ack(0, 0, GUID, 0)], None)
+    assert events.encode_ack([AckMessage(0, 0, GUID, 0)]) == event
+    assert body_of(events.decode_ack, event) == ([AckMessage(0, 0, GUID, 0)], None)
 
 
 def test_push_and_its_confirm_as_annotated():
     event = bytes.fromhex("0000003c 44020000 0000000d 00000208 00000000") + OTHER + bytes.fromhex(
         "00000000 04000002 00000001 6f6c642d6f7074696f6e 0202")
-    push = Push(0, OTHER, b"old-option", options=options.encode([options.SubQueueIds((1,))]))
+    push = PushMessage(0, OTHER, b"old-option", options=options.encode([options.SubQueueIds((1,))]))
     assert events.encode_push([push]) == event
     assert body_of(events.decode_push, event) == ([push], None)
     event = bytes.fromhex("00000024 43020000 16000000 00000000") + OTHER + bytes(4)
-    assert events.encode_confirm([Confirm(0, OTHER, 0)]) == event
-    assert events.encode_reject([Confirm(0, OTHER, 0)])[4] == 0x4D
-    assert body_of(events.decode_confirm, event) == ([Confirm(0, OTHER, 0)], None)
+    assert events.encode_confirm([ConfirmMessage(0, OTHER, 0)]) == event
+    assert events.encode_reject([ConfirmMessage(0, OTHER, 0)])[4] == 0x4D
+    assert body_of(events.decode_confirm, event) == ([ConfirmMessage(0, OTHER, 0)], None)
 
 
 def test_a_correlation_id_stands_where_the_guid_would():
-    put = Put(0, b"\0\1\2\3" + bytes(12), b"x")
+    put = PutMessage(0, b"\0\1\2\3" + bytes(12), b"x")
     assert put.correlation_id == 0x010203
 
 
 def two_puts(**second):
-    first = Put(1, GUID, b"first", 1)
-    return events.encode_put([first, Put(**{"queue_id": 2, "guid": OTHER, "data": b"second", **second})])
+    first = PutMessage(1, GUID, b"first", 1)
+    return events.encode_put([first, PutMessage(**{"queue_id": 2, "guid": OTHER, "data": b"second", **second})])
 
 
 SECOND = 8 + 36 + 8  # where the second message begins
@@ -81,7 +81,7 @@ def test_a_broken_put_costs_the_rest_of_its_event_and_not_what_came_before(at, v
     event = bytearray(two_puts())
     event[at] = value
     found, error = body_of(events.decode_put, bytes(event))
-    assert found[0] == Put(1, GUID, b"first", 1, found[0].crc)
+    assert found[0] == PutMessage(1, GUID, b"first", 1, found[0].crc)
     if why is None:
         assert len(found) == 2 and error is None
     else:
@@ -104,8 +104,8 @@ def test_a_put_event_cut_short_keeps_its_whole_messages(cut):
 
 
 def test_puts_with_the_shorter_header_options_and_properties():
-    messages = [Put(1, GUID, b"data", header_words=8), Put(1, OTHER, b"data", MESSAGE_PROPERTIES, schema_id=3),
-                Put(0xFFFFFFF5, OTHER, b"data", compression=CAT_ZLIB, options=bytes.fromhex("0400000200000001"))]
+    messages = [PutMessage(1, GUID, b"data", header_words=8), PutMessage(1, OTHER, b"data", MESSAGE_PROPERTIES, schema_id=3),
+                PutMessage(0xFFFFFFF5, OTHER, b"data", compression=CAT_ZLIB, options=bytes.fromhex("0400000200000001"))]
     found, error = body_of(events.decode_put, events.encode_put(messages))
     assert error is None
     assert [(each.header_words, each.schema_id, each.options) for each in found] == [
@@ -114,7 +114,7 @@ def test_puts_with_the_shorter_header_options_and_properties():
 
 
 def test_a_longer_header_is_read_and_its_new_words_skipped():
-    event = events.encode_put([Put(1, GUID, b"data", options=b"\xaa\xbb\xcc\xdd")])
+    event = events.encode_put([PutMessage(1, GUID, b"data", options=b"\xaa\xbb\xcc\xdd")])
     wider = event[:8] + bytes.fromhex("0000000c 0000000a") + event[16:]
     [found], error = body_of(events.decode_put, wider)
     assert error is None and found.options == b"" and found.data == b"data"
@@ -122,19 +122,19 @@ def test_a_longer_header_is_read_and_its_new_words_skipped():
 
 def test_a_push_may_be_empty_and_an_implicit_payload_has_none():
     """The original writes four bytes of padding even where there is no payload to pad."""
-    messages = [Push(1, GUID, b"", header_words=7), Push(1, OTHER, b"", IMPLICIT_PAYLOAD)]
+    messages = [PushMessage(1, GUID, b"", header_words=7), PushMessage(1, OTHER, b"", IMPLICIT_PAYLOAD)]
     event = events.encode_push(messages)
     assert body_of(events.decode_push, event) == (messages, None)
     bare = bytes.fromhex("00000028 44020000 10000008 00000008 00000001") + OTHER + bytes(4)
-    assert events.decode_push(bare, 8, 40) == ([Push(1, OTHER, b"", IMPLICIT_PAYLOAD)], None)
-    loaded = events.encode_push([Push(1, OTHER, b"payload", IMPLICIT_PAYLOAD)])
+    assert events.decode_push(bare, 8, 40) == ([PushMessage(1, OTHER, b"", IMPLICIT_PAYLOAD)], None)
+    loaded = events.encode_push([PushMessage(1, OTHER, b"payload", IMPLICIT_PAYLOAD)])
     found, error = events.decode_push(loaded, 8, len(loaded))
     assert not found and "IMPLICIT_PAYLOAD" in str(error)
 
 
 def test_wider_acks_are_understood_and_status_and_ids_kept():
     event = bytes.fromhex("00000030 45020000 27000000 deadbeef 0712d687") + GUID + bytes.fromhex("00000009 eeeeeeee")
-    assert body_of(events.decode_ack, event) == ([Ack(7, 0x12D687, GUID, 9)], None)
+    assert body_of(events.decode_ack, event) == ([AckMessage(7, 0x12D687, GUID, 9)], None)
 
 
 @pytest.mark.parametrize("decode", [events.decode_ack, events.decode_confirm])

@@ -63,7 +63,7 @@ def test_a_put_message_is_these_bytes():
 
 
 def test_a_push_message_is_these_bytes():
-    packed = events.encode_push([events.Push(5, GUID, b"hello", 4, 1, 7, fast.sub_queue_ids([1, 2]))])
+    packed = events.encode_push([events.PushMessage(5, GUID, b"hello", 4, 1, 7, fast.sub_queue_ids([1, 2]))])
     assert packed.hex() == ("0000003c44020000" f"4000000d0000032800000005{HEX}00070000" "040000030000000100000002"
                             "68656c6c6f030303")
 
@@ -117,9 +117,9 @@ def test_hot_helpers_and_objects_write_the_same():
     """Tools write with objects, broker and client with helpers: one language."""
     guid = bytes(range(16))
     area = fast.sub_queue_ids([7])
-    put = events.Put(3, guid, b"hello", flags=1, options=area)
+    put = events.PutMessage(3, guid, b"hello", flags=1, options=area)
     assert events.encode_put([put])[8:] == fast.put_message(3, guid, b"hello", 0x9A71BB4C, 1, options=area)
-    push = events.Push(3, guid, b"hello", flags=4, options=area)
+    push = events.PushMessage(3, guid, b"hello", flags=4, options=area)
     outbox = Outbox()
     outbox.push(3, guid, 7, 4, 0, 0, b"hello")
     assert events.encode_push([push]) == b"".join(outbox.take())

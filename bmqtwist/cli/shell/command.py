@@ -35,8 +35,8 @@ Command = Callable[..., Any]
 _OPTIONS = (
     click.option("--mode", type=click.Choice(MODES, case_sensitive=False),
                  help="cli: commands. auto: produce or consume, with figures. syschk: is there a broker?"),
-    click.option("-b", "--broker", metavar="ADDRESS", envvar="BMQ_BROKER",
-                 help="tcp://host:port or tls://host:port.  [env: BMQ_BROKER, BMQ_PORT; default: tcp://localhost:30114]"),
+    click.option("-b", "--broker", metavar="ADDRESS", envvar=["BMQ_BROKER_URI", "BMQ_BROKER"],
+                 help="tcp://host:port or tls://host:port.  [env: BMQ_BROKER_URI, BMQ_PORT; default: tcp://localhost:30114]"),
     click.option("-q", "--queueuri", "--queue-uri", "queue_uri", metavar="URI", help="The queue (auto, syschk)."),
     click.option("-f", "--queueflags", "--queue-flags", "queue_flags", metavar="FLAGS", help="read,write,ack (auto)."),
     click.option("-l", "--latency", type=click.Choice(LATENCIES, case_sensitive=False),

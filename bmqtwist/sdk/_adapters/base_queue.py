@@ -13,17 +13,25 @@ from typing import Any, Generic
 
 from bmqtwist.errors import LocalError
 from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck
+from bmqtwist.sdk._adapters.identity import queue_options
 from bmqtwist.sdk._core import queue as core_queue
 from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Group
 from bmqtwist.sdk.codecs import Codec, ValueT
 from bmqtwist.sdk.message import Message
-from bmqtwist.sdk.options import QueueOptions
-from bmqtwist.sdk.results import Ack, PostsFailed, Result, SdkError
+from bmqtwist.sdk.options import QueueMembers, QueueOptions
+from bmqtwist.sdk.results import Ack, PostRefused, PostsFailed, Result, SdkError
 from bmqtwist.wire.properties import PropertyType
 
 Properties = Mapping[str, object]
 Types = Mapping[str, PropertyType]
 _POSTS_A_TURN = 256  # of `post_many`: then everybody else has a turn
+
+
+def accepted(ack: Ack) -> Ack:
+    """An acknowledgement, if it is one; PostRefused if the broker has not taken the message into its care."""
+    if not ack.ok:
+        raise PostRefused(ack)
+    return ack
 
 
 class BaseQueue(Generic[ValueT]):
@@ -45,6 +53,9 @@ class BaseQueue(Generic[ValueT]):
         self._group = Group()  # of posts that nobody waits for
         self._sealed: list[Group] = []  # of earlier ones, not reported yet
         self._flushing: deque[Any] = deque()
+        self._draining = False
+        self._unfinished = 0  # messages that the application has, neither confirmed nor given back
+        self._finishing: deque[Any] = deque()  # who waits for these
 
     @property
     def is_open(self) -> bool:
@@ -101,8 +112,7 @@ class BaseQueue(Generic[ValueT]):
             self._put(data, properties, types, more)
         except SdkError as error:
             await self._place(error, data, properties, types, more)
-        ack: Ack = await promise
-        return ack
+        return accepted(await promise)
 
     def _noted(self, ack: bool, on_ack: OnAck | None, correlation: object, compress: bool | None) -> dict[str, Any]:
         """What goes with a post that nobody waits for."""
@@ -110,7 +120,7 @@ class BaseQueue(Generic[ValueT]):
             raise LocalError("on_ack is never called with ack=False: leave one of them out")
         return {"ack": ack, "group": self._group, "token": on_ack, "correlation": correlation, "compress": compress}
 
-    async def _post_many(self, payloads: Iterable[Any]) -> list[Ack]:
+    async def _post_many(self, payloads: Iterable[Any], return_exceptions: bool) -> list[Any]:
         session = self._session
         group = Group(keep_acks=True)
         more: dict[str, Any] = {"group": group}
@@ -132,8 +142,10 @@ class BaseQueue(Generic[ValueT]):
                 self._seal(group)
             self._sealed.append(group)
             raise
+        if group.failures and not return_exceptions:
+            raise PostsFailed(group.failures, group.failed)
         acks = group.acks or {}
-        return [acks[guid] for guid in guids]
+        return [ack if (ack := acks[guid]).ok else PostRefused(ack) for guid in guids]
 
     def _seal(self, group: Group) -> None:
         group.token = self._on_settled
@@ -159,6 +171,7 @@ class BaseQueue(Generic[ValueT]):
         for group in groups:
             if group in self._sealed:  # no other flush has reported it
                 self._sealed.remove(group)
+                group.reported = True
                 failures += group.failures
                 failed += group.failed
         if failures:
@@ -182,6 +195,8 @@ class BaseQueue(Generic[ValueT]):
             self._check_readable()
             if self.ended:
                 raise self._closed()
+            if self._draining:
+                raise SdkError(Result.CANCELED, f"{self.uri} is drained: no more messages come, unless it is resumed")
             if end is not None and session.clock() >= end:
                 return None
             try:
@@ -195,6 +210,8 @@ class BaseQueue(Generic[ValueT]):
     def get_nowait(self) -> Message[ValueT]:
         """The next message if it is here already; IndexError if not."""
         message = self._inbox.popleft()
+        message._taken = True
+        self._unfinished += 1
         self._session.core.consumed(1)
         return message
 
@@ -205,15 +222,32 @@ class BaseQueue(Generic[ValueT]):
     def confirm(self, message: Message[Any]) -> None:
         """Confirm a message, as `message.confirm()` does."""
         self._session.core.confirm(message)
+        if message._taken:
+            self.give_back(message)
+
+    def give_back(self, message: Message[Any]) -> None:
+        """Be done with a message, confirmed or not, as `message.give_back()` is."""
+        if message._taken:
+            message._taken = False
+            self._unfinished -= 1
+            if self._finishing and not self._unfinished:
+                self._session.fire_all(self._finishing)
+
+    @property
+    def _over(self) -> bool:
+        """Does an iteration end, without an error?"""
+        return self._draining or self.ended and self.error is None
 
     # -- from the session -------------------------------------------------------------------------------------------
 
     def deliver(self, message: Message[ValueT]) -> None:
         """From the session: a message."""
-        if self.ended:  # it crossed our close: others get it
+        if self.ended or self._draining:  # it crossed our close or pause: others get it
             self._session.core.consumed(1)
             return
         if self.on_message is not None:
+            message._taken = True
+            self._unfinished += 1
             self._session.core.consumed(1)
             self._session.call(self.on_message, message)
             return
@@ -225,16 +259,43 @@ class BaseQueue(Generic[ValueT]):
         if not self.ended:
             self.ended, self.error = True, error
             self._session.open_queues.discard(self)
-            self._session.core.consumed(len(self._inbox))
-            self._inbox.clear()
-            while self._getters:
-                self._wake_getter()
+            self._session.leave_to_report([self._group, *self._sealed])
+            self._empty_inbox()
+            self._session.fire_all(self._finishing)
+
+    def _empty_inbox(self) -> None:
+        """What was not taken goes to others; whoever waits for a message hears that there will be none."""
+        self._session.core.consumed(len(self._inbox))
+        self._inbox.clear()
+        while self._getters:
+            self._wake_getter()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    async def _configure(self, options: QueueOptions, timeout_s: float | None) -> None:
+    async def _configure(self, options: QueueOptions | None, timeout_s: float | None, changes: QueueMembers) -> None:
         session = self._session
-        await session._request(lambda token, now: session.core.configure(self.core, options, token, now, timeout_s))
+        wanted = queue_options(self.core.options, options, changes)
+        await session._request(lambda token, now: session.core.configure(self.core, wanted, token, now, timeout_s))
+
+    async def _pause(self, paused: bool, timeout_s: float | None) -> None:
+        session = self._session
+        await session._request(lambda token, now: session.core.pause_deliveries(self.core, paused, token, now, timeout_s))
+
+    async def _resume(self, timeout_s: float | None) -> None:
+        self._draining = False
+        await self._pause(False, timeout_s)
+
+    async def _drain(self, timeout_s: float | None) -> None:
+        session = self._session
+        end = None if timeout_s is None else session.clock() + timeout_s
+        self._draining = True
+        self._empty_inbox()
+        await self._pause(True, timeout_s)
+        while self._unfinished and not self.ended:
+            if end is not None and session.clock() >= end:
+                raise SdkError(Result.TIMEOUT, f"{self._unfinished} messages of {self.uri} are neither confirmed nor given "
+                                               f"back after {timeout_s:g} s")
+            await session.stand_in(self._finishing, end)
 
     async def _close(self, timeout_s: float | None) -> None:
         session = self._session

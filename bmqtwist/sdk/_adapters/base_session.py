@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from bmqtwist.sdk._adapters.log import emit
-from bmqtwist.sdk._core.effects import Close, Completed, Note, Room, Settled
+from bmqtwist.sdk._core.effects import FAILED_KEPT_MAX, Close, Completed, Group, Note, Room, Settled
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk._core.states import State
@@ -23,7 +23,7 @@ from bmqtwist.sdk.counters import Counters
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
-from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
+from bmqtwist.sdk.results import Ack, EventKind, PostsFailed, Result, SdkError, SessionEvent
 
 OnEvent = Callable[[SessionEvent], object]
 OnAck = Callable[[Ack], object]
@@ -65,6 +65,7 @@ class BaseSession(ABC):
         self._on_event, self._on_nack = on_event, on_nack
         self._rooms: deque[Any] = deque()
         self.open_queues: set[OpenedQueue] = set()
+        self._unreported: list[Group] = []  # of queues that are closed: posts that nobody waited for
         self._deaf: Callable[[], None] | None = None
         self._actions: dict[type, Callable[[Any], None]] = {
             Message: self._on_message, Ack: self._on_ack, Completed: self._on_completed, Settled: self._on_settled,
@@ -193,7 +194,25 @@ class BaseSession(ABC):
             raise SdkError(completed.result, completed.message)
 
     async def _stop(self, drain: bool) -> None:
+        """Stop; with `drain`, PostsFailed if posts failed that nobody was told of."""
         await self._request(lambda token, now: self.core.stop(token, now, drain))
+        failures = self.take_failures()
+        if failures is not None and drain:
+            raise failures
+
+    def leave_to_report(self, groups: list[Group]) -> None:
+        """A queue is closed: what failed of these posts is told when the session is left, unless somebody was told."""
+        if self._on_nack is None:
+            self._unreported += [group for group in groups if group.untold and not group.reported]
+
+    def take_failures(self) -> PostsFailed | None:
+        """The posts of closed queues that failed and that nobody was told of."""
+        groups = [group for group in self._unreported if not group.reported]
+        self._unreported.clear()
+        for group in groups:
+            group.reported = True
+        failed = [ack for group in groups for ack in group.failed if ack.token is None]
+        return PostsFailed(sum(group.untold for group in groups), failed[:FAILED_KEPT_MAX]) if failed else None
 
     async def _open(self, queue: QueueT, read: bool, write: bool, options: QueueOptions | None,
                     timeout_s: float | None) -> QueueT:

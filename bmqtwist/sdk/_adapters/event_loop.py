@@ -5,6 +5,7 @@ Each kind says how to open a channel (`dial`), how to be called later, and what 
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -13,8 +14,10 @@ from typing import Any, Generic, Protocol, Self, cast
 from bmqtwist.sdk._adapters.base_queue import BaseQueue
 from bmqtwist.sdk._adapters.base_session import BaseSession, OnAck, OnEvent, Timer
 from bmqtwist.sdk._adapters.identity import make_core
+from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk._core.effects import Close, Connect
 from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk._core.states import State
 from bmqtwist.sdk.codecs import ValueT
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.message import Message
@@ -84,6 +87,14 @@ class LoopSession(BaseSession):
     async def dial(self, address: Address, channel: Any) -> None:
         """Connect a channel; any Exception is a failed attempt."""
 
+    def __del__(self) -> None:
+        core = getattr(self, "core", None)
+        if core is not None and core.state not in (State.IDLE, State.STOPPED):
+            lost = len(core.unacked.kept)
+            warnings.warn(f"{self!r} was not stopped: use it with `async with`, or call `stop`"
+                          + (f"; {lost} posts are not acknowledged" if lost else ""),
+                          UserWarning if lost else ResourceWarning, stacklevel=2)
+
     # -- turns ------------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
@@ -137,7 +148,7 @@ class LoopSession(BaseSession):
         try:
             await self.dial(effect.address, channel)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is no connection
-            reason = str(error) or type(error).__name__
+            reason = reason_of(error)
         except BaseException:
             channel.abort()
             raise
@@ -219,7 +230,7 @@ class LoopQueue(BaseQueue[ValueT], Generic[ValueT]):
         try:
             return cast(Message[ValueT], await self._get())
         except SdkError:
-            if self.ended and self.error is None:
+            if self._over:
                 raise StopAsyncIteration from None
             raise
 

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from difflib import get_close_matches
 
+from bmqtwist.errors import LocalError
 from bmqtwist.ids import GuidGenerator, make_client_id
 from bmqtwist.sdk._core.session import SessionCore
-from bmqtwist.sdk.options import Address, SessionMembers, SessionOptions, parse_brokers
+from bmqtwist.sdk.options import Address, QueueMembers, QueueOptions, SessionMembers, SessionOptions, parse_brokers
 from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLanguage
 
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
+_OF_THE_ONLY_SUBSCRIPTION = {"consumer_priority", "max_unconfirmed_bytes", "max_unconfirmed_messages"}
 _USER_AGENT = "bmqtwist-sdk"
 _numbers = itertools.count(1)
 
@@ -40,14 +42,29 @@ def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> 
 def session_options(broker: str | Iterable[str] | None, options: SessionOptions | None,
                     changes: SessionMembers) -> SessionOptions:
     """Options from what a session was given: whole ones, a broker's address, single members. TypeError for others."""
-    known = [each.name for each in fields(SessionOptions)]
-    for name in changes.keys() - set(known):
-        close = get_close_matches(name, known, 1)
-        raise TypeError(f"a session has no option {name!r}" + (f", did you mean {close[0]!r}?" if close else
-                                                               ": see SessionOptions"))
+    _check_names("session", SessionOptions, changes.keys())
     if broker is not None:
         changes["brokers"] = parse_brokers(broker)
     return replace(options or SessionOptions(), **changes)
+
+
+def queue_options(now: QueueOptions, options: QueueOptions | None, changes: QueueMembers) -> QueueOptions:
+    """Options from what `configure` was given: whole ones, or those in force, with single members. TypeError for others,
+    LocalError for what means nothing to a queue with subscriptions."""
+    _check_names("queue", QueueOptions, changes.keys())
+    found = options or now
+    lost = changes.keys() & _OF_THE_ONLY_SUBSCRIPTION
+    if lost and changes.get("subscriptions", found.subscriptions):
+        raise LocalError(f"{', '.join(sorted(lost))}: the queue has subscriptions, each with its own: change these")
+    return replace(found, **changes)
+
+
+def _check_names(what: str, kind: type[SessionOptions] | type[QueueOptions], names: Iterable[str]) -> None:
+    known = [each.name for each in fields(kind)]
+    for name in sorted(set(names) - set(known)):
+        close = get_close_matches(name, known, 1)
+        raise TypeError(f"a {what} has no option {name!r}" + (f", did you mean {close[0]!r}?" if close else
+                                                              f": see {kind.__name__}"))
 
 
 def tls_context(address: Address, given: ssl.SSLContext | None) -> ssl.SSLContext | None:

@@ -14,6 +14,6 @@ LOG = logging.getLogger("bmqtwist.sdk")
 LOG.addHandler(logging.NullHandler())
 
 
-def emit(note: Note) -> None:
+def emit(note: Note, logger: logging.Logger = LOG) -> None:
     """Log a line."""
-    LOG.log(note.level, "%s", note.text)
+    logger.log(note.level, "%s", note.text)

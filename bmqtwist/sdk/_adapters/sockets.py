@@ -12,6 +12,7 @@ import socket
 import ssl
 
 from bmqtwist.sdk._adapters.identity import tls_context
+from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk._adapters.transport import Dispatch, Transport
 from bmqtwist.sdk._core.effects import Connect
 from bmqtwist.sdk.options import SessionOptions
@@ -86,11 +87,8 @@ class SocketTransport(Transport):
     def _connect(self, dial: Connect) -> None:
         """Dial without the lock: it may take its time."""
         address, made = dial.address, None
-        patience_s = self.options.attempt_timeout_s
-        if self.core.starting:
-            patience_s = min(patience_s, self.options.connect_timeout_s)
         try:
-            made = socket.create_connection((address.host, address.port), patience_s)
+            made = socket.create_connection((address.host, address.port), dial.timeout_s or None)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = tls_context(address, self.tls)
             if context is not None:
@@ -100,7 +98,7 @@ class SocketTransport(Transport):
             if made is not None:
                 made.close()
             with self.lock:
-                self.core.failed(dial.attempt, str(error) or type(error).__name__, self.clock())
+                self.core.failed(dial.attempt, reason_of(error), self.clock())
                 self.perform()
             return
         with self.lock:
@@ -125,7 +123,7 @@ class SocketTransport(Transport):
         except _AGAIN:
             sent = 0
         except OSError as error:
-            self._lost(str(error))
+            self._lost(reason_of(error))
             return
         if data is unsent:
             del unsent[:sent]
@@ -146,7 +144,7 @@ class SocketTransport(Transport):
             except _AGAIN:
                 return
             except OSError as error:
-                self._lost(str(error))
+                self._lost(reason_of(error))
                 return
             if not data:
                 self._lost("closed by the broker")

@@ -6,6 +6,7 @@ part. Applications know it as `bmqtwist.sdk.pump.Pump`.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bmqtwist.sdk._adapters.identity import make_core
-from bmqtwist.sdk._adapters.log import emit
+from bmqtwist.sdk._adapters.log import LOG, emit
 from bmqtwist.sdk._core.effects import Close, Connect, Note
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.options import SessionOptions
@@ -31,6 +32,7 @@ class Transport(ABC):
 
     def __init__(self, options: SessionOptions, dispatch: Dispatch, tls: ssl.SSLContext | None = None) -> None:
         self.options, self.dispatch, self.tls = options, dispatch, tls
+        self.logger: logging.Logger = LOG
         self.lock: Any = threading.RLock()
         self.core: SessionCore = make_core(options, self.clock(), self.poke)
         self._performing = False
@@ -79,7 +81,7 @@ class Transport(ABC):
                         self.hang_up()
                         self.dispatch(effect)
                     elif isinstance(effect, Note):
-                        emit(effect)
+                        emit(effect, self.logger)
                     else:
                         self.dispatch(effect)
         finally:

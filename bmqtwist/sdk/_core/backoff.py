@@ -30,9 +30,14 @@ class Backoff:
         return found
 
     @property
-    def round_done(self) -> bool:
-        """Has every address been tried since the last success?"""
-        return self._tried >= len(self._addresses)
+    def rounds(self) -> int:
+        """How often has every address been tried since the last success?"""
+        return self._tried // len(self._addresses)
+
+    @property
+    def left(self) -> int:
+        """Addresses that this round has not finished with: the last one given, and those after it."""
+        return len(self._addresses) - (self._tried - 1) % len(self._addresses)
 
     def pause(self) -> float:
         """Seconds to wait before the next attempt."""

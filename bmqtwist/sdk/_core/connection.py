@@ -39,6 +39,7 @@ class Connection:
         self.address: Address = options.brokers[0]
         self._frames = FrameBuffer(EVENT_BYTES_MAX)
         self._was_connected = False
+        self._causes: dict[Address, str] = {}  # why each address gave us no session, the last time it was tried
         self._refusals = 0  # by brokers, of the first connection
         self._start_token: object = None
         self._stop_tokens: list[object] = []
@@ -74,10 +75,12 @@ class Connection:
 
     def start_due(self) -> None:
         """The first connection has taken too long."""
+        self._causes.setdefault(self.address, "no answer")
         self._give_up(Result.TIMEOUT, f"no connection within {self._options.connect_timeout_s:g} s")
 
     def _give_up(self, result: Result, message: str) -> None:
         """The first connection did not come up: the session is over."""
+        message = ": ".join(filter(None, (message, "; ".join(f"{each}: {why}" for each, why in self._causes.items()))))
         self._outbox.note(WARNING, f"the session did not start: {message or result}")
         if result is Result.TIMEOUT:
             self._outbox.event(EventKind.CONNECTION_TIMEOUT, result, message)
@@ -90,15 +93,24 @@ class Connection:
         self.attempt += 1
         self._counters.attempts += 1
         self._state.enter(State.CONNECTING)
-        self._deadlines.after("attempt", self._options.attempt_timeout_s)
         self.address = self._backoff.address()
-        self._outbox.add(Connect(self.attempt, self.address))
+        seconds = self._options.attempt_timeout_s
+        end = self._deadlines.due("start")
+        if end is not None:  # the time for the first connection is that of all addresses together
+            seconds = min(seconds, max(end - self._deadlines.now, 0.0) / self._backoff.left)
+        self._deadlines.after("attempt", seconds)
+        self._outbox.add(Connect(self.attempt, self.address, seconds))
 
     # -- attempts that fail -----------------------------------------------------------------------------------------
 
     def retry(self, reason: str = "") -> None:
         """The attempt failed: another one, later."""
         self._drop_channel()
+        self._causes[self.address] = reason or "no reason given"
+        rounds_max = self._options.connect_rounds_max
+        if rounds_max and "start" in self._deadlines and self._backoff.rounds >= rounds_max:
+            self._give_up(Result.NOT_CONNECTED, "")
+            return
         pause = self._backoff.pause()
         self._outbox.note(INFO, f"no session with {self.address}: {reason or 'no reason given'}; "
                                 f"the next attempt {f'in {pause:.1f} s' if pause else 'at once'}")
@@ -113,14 +125,15 @@ class Connection:
         self._refusals += 1
         self._outbox.note(WARNING, f"{self.address} refuses this session: {result} {message}".rstrip())
         if not self._was_connected and self._refusals >= len(self._options.brokers):
-            self._give_up(result, message)
+            self._causes[self.address] = message or result.value
+            self._give_up(result, "")
             return
         self._outbox.event(EventKind.ERROR, result, message)
         self.retry(message)
 
     def attempt_due(self) -> None:
         """The attempt has taken too long."""
-        self.retry("no session in time")
+        self.retry("no answer")
 
     def pause_due(self) -> None:
         """The pause between two attempts is over."""
@@ -138,6 +151,7 @@ class Connection:
                     (part.partition(":") for part in response.broker_identity.features.split(";"))}
         self._posts.connected("MESSAGE_PROPERTIES_EX" in features.get("MPS", ()))
         self._backoff.succeeded()
+        self._causes.clear()
         self._state.enter(State.RESTORING)
         self._heartbeats.begin(response.heartbeat_interval_ms / 1000, response.max_missed_heartbeats)
         again, self._was_connected = self._was_connected, True

@@ -25,6 +25,11 @@ class Deadlines:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._due
 
+    def due(self, key: Hashable) -> float | None:
+        """When a deadline is due; None if there is none."""
+        found = self._due.get(key)
+        return None if found is None else found[0]
+
     def set(self, key: Hashable, due: float) -> None:
         """Set or move a deadline."""
         self._count += 1

@@ -29,6 +29,7 @@ class Connect:
 
     attempt: int
     address: Address
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +64,21 @@ class Note:
 class Group:
     """Posts that are waited for together, at no cost per message: `outstanding` counts those without an answer.
 
-    `failed` holds the first FAILED_KEPT_MAX failures, `failures` counts them all. Nothing is reported before `seal`.
+    `failed` holds the first FAILED_KEPT_MAX failures, `failures` counts them all, and `untold` those that no callback of
+    their own hears of. Nothing is reported before `seal`. `reported`: somebody has been told of all failures.
     """
 
-    __slots__ = ("acks", "failed", "failures", "outstanding", "sealed", "token")
+    __slots__ = ("acks", "failed", "failures", "outstanding", "reported", "sealed", "token", "untold")
 
     failures: int
+    untold: int
 
     def __init__(self, token: object = None, keep_acks: bool = False) -> None:
         self.token: object = token
         self.outstanding: int = 0
         self.sealed: bool = False
-        self.failures = 0
+        self.failures = self.untold = 0
+        self.reported: bool = False
         self.failed: list[Ack] = []
         self.acks: dict[bytes, Ack] | None = {} if keep_acks else None
 
@@ -84,6 +88,7 @@ class Group:
             self.acks[ack.guid] = ack
         if ack.status is not Result.SUCCESS:
             self.failures += 1
+            self.untold += ack.token is None
             if len(self.failed) < FAILED_KEPT_MAX:
                 self.failed.append(ack)
 

@@ -100,6 +100,7 @@ class Outbox:
         if not self._chunks:
             return []
         chunks, self._chunks = self._chunks, []
+        self._unacked.handed_over()
         self._counters.bytes_out += sum(map(len, chunks))
         return chunks
 

@@ -55,7 +55,8 @@ class Posts:
         room: an adapter waits then for a Room effect. LocalError: properties that cannot be sent.
         """
         if not queue.writable or not queue.is_open:
-            raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open for writing")
+            raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open for writing: open it with write=True"
+                           if queue.is_open else f"{queue.uri} is closed")
         if queue.suspended:
             raise SdkError(Result.QUEUE_SUSPENDED, queue.uri)
         if not payload:

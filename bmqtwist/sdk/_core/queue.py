@@ -28,9 +28,10 @@ class Handle:
 
 @dataclass(eq=False, slots=True)
 class Setting:
-    """One configuration to send: the application's (`options`, `token`), or a suspension, or its end."""
+    """One configuration to send: new options, or no deliveries, or deliveries again. A pause is the application's wish,
+    a suspension that of its host's health. `token` is completed when it is done."""
 
-    kind: str  # configure, suspend, resume
+    kind: str  # configure, pause, unpause, suspend, resume
     options: QueueOptions
     token: object = None
     r_id: int = 0  # of its request, once that is sent
@@ -39,8 +40,9 @@ class Setting:
 class Queue:
     """One opened URI. `owner` and `codec` belong to the adapter; `owner.confirm(message)` is what Message.confirm calls."""
 
-    __slots__ = ("at_most_once", "close_tokens", "codec", "deduplication_s", "flags", "handle", "options", "owner", "q_id",
-                 "routes", "routes_new", "setting", "settings", "state", "sub_id", "suspended", "target", "token", "uri")
+    __slots__ = ("at_most_once", "close_tokens", "codec", "deduplication_s", "flags", "handle", "options", "owner", "paused",
+                 "q_id", "routes", "routes_new", "setting", "settings", "state", "sub_id", "suspended", "target", "token",
+                 "uri")
 
     uri: str
     target: QueueUri
@@ -63,6 +65,7 @@ class Queue:
         self.at_most_once: bool = False
         self.deduplication_s: float = _DEDUPLICATION_S
         self.suspended: bool = False
+        self.paused: bool = False
         self.setting: Setting | None = None  # under way
         self.settings: deque[Setting] = deque()  # to be sent after it
         self.routes: dict[int, Subscription] = {}  # keys as in Routes: of the configuration that was accepted
@@ -82,6 +85,11 @@ class Queue:
     def is_open(self) -> bool:
         """Can the application use it, connected or not?"""
         return self.state in _USABLE
+
+    @property
+    def silent(self) -> bool:
+        """Is it to have no deliveries now?"""
+        return self.suspended or self.paused
 
     @property
     def pending_settings(self) -> list[Setting]:

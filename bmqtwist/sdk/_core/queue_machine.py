@@ -87,8 +87,8 @@ class QueueMachine:
             queue.deduplication_s = value.deduplication_time_ms / 1000
 
     def _wants_configure(self, queue: Queue) -> bool:
-        """Phase two is for readers, and not while the host is unhealthy."""
-        return queue.readable and not self._settings.suspends(queue)
+        """Phase two is for readers, and not while the host is unhealthy or the application has paused them."""
+        return queue.readable and not queue.paused and not self._settings.suspends(queue)
 
     def opened(self, queue: Queue, _: Result, message: str, value: Any, token: object) -> None:
         """Phase one succeeded."""

@@ -1,5 +1,5 @@
-"""Configurations of open queues, sent one at a time: those the application asks for, and suspensions while the host is
-unhealthy."""
+"""Configurations of open queues, sent one at a time: those the application asks for, pauses, and suspensions while the host
+is unhealthy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from bmqtwist.sdk._core.session_state import SessionState
 from bmqtwist.sdk._core.states import Input, QueueState
 from bmqtwist.sdk.options import QueueOptions, SessionOptions
 from bmqtwist.sdk.results import EventKind, Result, SdkError
+
+_PAUSES = ("pause", "unpause")
 
 
 class QueueSettings:
@@ -47,23 +49,41 @@ class QueueSettings:
         queue.settings.append(setting)
         self._deadlines.after((queue, setting), seconds)
 
+    def pause(self, queue: Queue, paused: bool, token: object, seconds: float) -> None:
+        """Have no deliveries, or have them again; all options stay as they are. Without a connection that is done at
+        once: the next one begins with it."""
+        setting = Setting("pause" if paused else "unpause", queue.options, token)
+        if queue.state is QueueState.REOPEN_HELD:
+            self._paused(queue, setting)
+        else:
+            self._append(queue, setting, seconds)
+            self.send_next(queue)
+
+    def _paused(self, queue: Queue, setting: Setting) -> None:
+        queue.paused = setting.kind == "pause"
+        self._complete(setting.token)
+
     def send_next(self, queue: Queue) -> None:
         """Send the next setting if nothing is in its way."""
         while queue.settings and queue.setting is None and queue.state is QueueState.OPEN and self._state.online:
             setting = queue.settings.popleft()
-            suspended = queue.suspended if setting.kind == "configure" else setting.kind == "suspend"
-            if not queue.readable or (setting.kind == "configure" and suspended):
+            if setting.kind != "configure":
+                setting.options = queue.options  # they may have changed meanwhile
+            suspended = setting.kind == "suspend" or queue.suspended and setting.kind != "resume"
+            paused = setting.kind == "pause" or queue.paused and setting.kind != "unpause"
+            silent = suspended or paused
+            if not queue.readable or silent and queue.silent:
                 self._done(queue, setting)
             elif self._requests.lacks(queue, setting.options):
                 self._deadlines.clear((queue, setting))
                 self._complete(setting.token, Result.NOT_SUPPORTED, "the broker does not know subscriptions")
             else:
                 queue.setting = setting
-                self._send(queue, setting, suspended)
+                self._send(queue, setting, silent)
 
-    def _send(self, queue: Queue, setting: Setting, suspended: bool) -> None:
+    def _send(self, queue: Queue, setting: Setting, silent: bool) -> None:
         setting.r_id = self._requests.configure(
-            queue, () if suspended else setting.options.effective(),
+            queue, () if silent else setting.options.effective(),
             lambda answer: self._answered(queue, setting, answer.result, answer.message))
 
     # -- how it ends ------------------------------------------------------------------------------------------------
@@ -91,6 +111,8 @@ class QueueSettings:
         if setting.kind == "configure":
             queue.options = setting.options
             self._complete(setting.token)
+        elif setting.kind in _PAUSES:
+            self._paused(queue, setting)
         else:
             queue.suspended = setting.kind == "suspend"
             self._outbox.event(EventKind.QUEUE_SUSPENDED if queue.suspended else EventKind.QUEUE_RESUMED, queue=queue)
@@ -129,6 +151,8 @@ class QueueSettings:
         for setting in queue.pending_settings:
             if setting.kind != "configure":
                 self._deadlines.clear((queue, setting))
+            if setting.kind in _PAUSES:
+                self._paused(queue, setting)
         queue.settings = deque(each for each in queue.pending_settings if each.kind == "configure")
         queue.setting = None
 

@@ -60,6 +60,14 @@ class Queues:
         self._state.feed(Input.REQUEST)
         self._settings.configure(queue, options, token, seconds)
 
+    def pause(self, queue: Queue, paused: bool, token: object, timeout_s: float | None) -> None:
+        """Have no deliveries, or have them again."""
+        seconds = _seconds(timeout_s, self._options.configure_timeout_s)
+        if not queue.is_open:
+            raise SdkError(Result.INVALID_QUEUE, f"{queue.uri} is not open")
+        self._state.feed(Input.REQUEST)
+        self._settings.pause(queue, paused, token, seconds)
+
     def close(self, queue: Queue, token: object, timeout_s: float | None) -> None:
         """Close a queue; without a connection that is done at once."""
         seconds = _seconds(timeout_s, self._options.close_timeout_s)

@@ -34,6 +34,7 @@ from bmqtwist.sdk._core.session_state import Action, SessionState
 from bmqtwist.sdk._core.states import Input, State
 from bmqtwist.sdk._core.unacked import UnackedPosts
 from bmqtwist.sdk.counters import Counters
+from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
 from bmqtwist.wire import schema
 
@@ -124,11 +125,6 @@ class SessionCore:
         return self._state.online
 
     @property
-    def starting(self) -> bool:
-        """Is the first connection being tried for, for a limited time?"""
-        return "start" in self._deadlines
-
-    @property
     def attempt(self) -> int:
         """The number of the attempt to connect; what an adapter does for an earlier one is void."""
         return self._connection.attempt
@@ -174,6 +170,15 @@ class SessionCore:
         """Change how a queue is read."""
         self._deadlines.now = now
         self._queues.configure(queue, queue_options, token, timeout_s)
+
+    def pause_deliveries(self, queue: Queue, paused: bool, token: object, now: float,
+                         timeout_s: float | None = None) -> None:
+        """Have no deliveries, or have them again."""
+        self._deadlines.now = now
+        self._queues.pause(queue, paused, token, timeout_s)
+
+    def give_back(self, message: Message) -> None:
+        """A message will not be confirmed: the broker finds out when the queue is closed."""
 
     def close(self, queue: Queue, token: object, now: float, timeout_s: float | None = None) -> None:
         """Close a queue; without a connection that is done at once."""

@@ -46,7 +46,7 @@ class Post:
 class UnackedPosts:
     """The posts of a session. `held_bytes`: packed bytes of all that are kept."""
 
-    __slots__ = ("_batch", "_forget", "_limit_bytes", "_sent", "batch_bytes", "held_bytes", "kept", "leaving")
+    __slots__ = ("_batch", "_cut", "_forget", "_limit_bytes", "_sent", "batch_bytes", "held_bytes", "kept", "leaving")
 
     batch_bytes: int
     held_bytes: int
@@ -56,6 +56,7 @@ class UnackedPosts:
         self.held_bytes = 0
         self.batch_bytes = 0
         self._batch: list[bytes] = []
+        self._cut: list[bytes] = []  # what was in the batch and is not with the channel yet
         self._forget: list[bytes] = []  # GUIDs in the batch that want no acknowledgement
         self.leaving: list[bytes] = []  # the same of what was cut and not taken yet
         self._sent: set[bytes] = set()  # GUIDs that were sent on a connection that is gone
@@ -87,12 +88,13 @@ class UnackedPosts:
         """The connection is gone: what is kept stays, the batch is void. `sent`: were posts sent on it?"""
         if sent:
             self._sent = set(self.kept)
-            self._sent.difference_update(packed[_GUID] for packed in self._batch)
-        self._batch, self._forget, self.leaving, self.batch_bytes = [], [], [], 0
+            self._sent.difference_update(packed[_GUID] for packed in (*self._cut, *self._batch))
+        self._batch, self._cut, self._forget, self.leaving, self.batch_bytes = [], [], [], [], 0
 
     def cut(self) -> Iterator[bytes]:
         """The batch as PUT events of about the limit; a single message may be larger."""
         batch, self._batch, self.batch_bytes = self._batch, [], 0
+        self._cut += batch
         self.leaving += self._forget
         self._forget = []
         start, size = 0, 0
@@ -103,6 +105,11 @@ class UnackedPosts:
             size += len(packed)
         if size:
             yield b"".join((event_header(EventType.PUT, size), *batch[start:]))
+
+    def handed_over(self) -> None:
+        """Everything cut is with the channel."""
+        if self._cut:
+            self._cut = []
 
     def taken(self) -> list[Post]:
         """Everything cut is with the channel: forget, and give, what wants no acknowledgement."""

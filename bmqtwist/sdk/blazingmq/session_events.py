@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("blazingmq.session_events")  # as applications configure it
 
 
 class SessionEvent:

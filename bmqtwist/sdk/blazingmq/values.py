@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from bmqtwist.sdk import message as sdk_message
 from bmqtwist.sdk import options as sdk_options
 from bmqtwist.sdk import results
+from bmqtwist.sdk.blazingmq.exceptions import Error
+from bmqtwist.sdk.blazingmq.properties import from_wire
 from bmqtwist.sdk.health import HealthMonitor
 from bmqtwist.sdk.results import Result
 from bmqtwist.wire.properties import PropertyType, Value
@@ -48,74 +50,81 @@ class CompressionAlgorithmType(Enum):
         return f"<CompressionAlgorithmType.{self.name}>"
 
 
-def to_wire(values: Mapping[str, object], types: Mapping[str, PropertyType]) -> dict[str, object]:
-    """Values as the core takes them: the official library has one byte for a CHAR, and bytes for a STRING as well."""
-    found = dict(values)
-    for name, kind in types.items():
-        value = found.get(name)
-        if kind is PropertyType.CHAR and isinstance(value, bytes) and len(value) == 1:
-            found[name] = int.from_bytes(value, "big", signed=True)
-        elif kind is PropertyType.STRING and isinstance(value, bytes):
-            found[name] = value.decode("utf-8", "surrogateescape")
-    return found
-
-
-def _from_wire(message: sdk_message.Message) -> dict[str, Value]:
-    types = message.property_types
-    return {name: value.to_bytes(1, "big", signed=True) if types[name] is PropertyType.CHAR
-            and isinstance(value, int) else value for name, value in message.properties.items()}
-
-
 class Ack:
-    """The outcome of a post: `guid`, `status`, `queue_uri`."""
+    """The outcome of a post: `guid`, `status`, `queue_uri`. Never made by applications."""
 
-    def __init__(self, ack: results.Ack) -> None:
-        self.guid: bytes | None = ack.guid
-        self.queue_uri: str = ack.uri
-        try:
-            self.status: AckStatus = AckStatus(ack.status.value)
-        except ValueError:
-            self.status = AckStatus.UNRECOGNIZED
+    guid: bytes | None
+    queue_uri: str
+    status: AckStatus
+    _status_description: str
+
+    def __init__(self) -> None:
+        raise Error("The Ack class does not have a public constructor.")
 
     def __repr__(self) -> str:
         guid = "" if self.guid is None else f"[{self.guid.hex().upper()}]"
-        return f"<Ack{guid} {self.status.name} for {self.queue_uri}>"
+        return f"<Ack{guid} {self._status_description} for {self.queue_uri}>"
+
+
+def make_ack(ack: results.Ack) -> Ack:
+    """What a callback is given."""
+    made = Ack.__new__(Ack)
+    made.guid, made.queue_uri, made._status_description = ack.guid, ack.uri, ack.status.value
+    try:
+        made.status = AckStatus(ack.status.value)
+    except ValueError:
+        made.status = AckStatus.UNRECOGNIZED
+    return made
 
 
 class Message:
-    """A message: `data`, `guid`, `queue_uri`, `properties`, `property_types`."""
+    """A message: `data`, `guid`, `queue_uri`, `properties`, `property_types`. Never made by applications."""
 
-    def __init__(self, message: sdk_message.Message) -> None:
-        self._message = message
-        self.data: bytes = message.payload
-        self.guid: bytes = message.guid
-        self.queue_uri: str = message.uri
-        self.properties: dict[str, Value] = _from_wire(message)
-        self.property_types: dict[str, PropertyType] = message.property_types
+    data: bytes
+    guid: bytes
+    queue_uri: str
+    properties: dict[str, Value]
+    property_types: dict[str, PropertyType]
+    _message: sdk_message.Message
+
+    def __init__(self) -> None:
+        raise Error("The Message class does not have a public constructor.")
 
     def __repr__(self) -> str:
         return f"<Message[{self.guid.hex().upper()}] for {self.queue_uri}>"
 
 
-class Confirms(Protocol):
-    """A session."""
-
-    def confirm(self, message: Message) -> None:
-        """Done with a message."""
+def make_message(message: sdk_message.Message) -> Message:
+    """What a callback is given; PeerError if it cannot be read."""
+    made = Message.__new__(Message)
+    made._message = message
+    made.data, made.guid, made.queue_uri = message.payload, message.guid, message.uri
+    made.properties, made.property_types = from_wire(message), message.property_types
+    return made
 
 
 class MessageHandle:
-    """What can be done with a message."""
+    """What can be done with a message. Never made by applications."""
 
-    def __init__(self, message: Message, session: Confirms) -> None:
-        self._message, self._session = message, session
+    _message: Message
+    _confirm: Callable[[Message], None]
+
+    def __init__(self) -> None:
+        raise Error("The MessageHandle class does not have a public constructor.")
 
     def confirm(self) -> None:
         """Done with the message."""
-        self._session.confirm(self._message)
+        self._confirm(self._message)
 
     def __repr__(self) -> str:
         return f"<MessageHandle[{self._message.guid.hex().upper()}] for {self._message.queue_uri}>"
+
+
+def make_handle(message: Message, confirm: Callable[[Message], None]) -> MessageHandle:
+    """What a callback is given."""
+    made = MessageHandle.__new__(MessageHandle)
+    made._message, made._confirm = message, confirm
+    return made
 
 
 class _Record:

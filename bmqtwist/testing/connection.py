@@ -1,9 +1,9 @@
 """One connection to an in-process broker: bytes both ways, with a wiretap, faults and a recorder in between.
 
-    client's transport -- send, close -->  Link  -- session.receive, session.lost -->  broker
-    client's transport <-- Sink ---------  Link  <-- Wire (arrive, end, read) -------  broker
+    client's transport -- send, close -->  TappedConnection  -- broker.received, lost ------------------->  broker
+    client's transport <-- ClientEnd ----  TappedConnection  <-- SessionTransport (arrive, end, read) ---  broker
 
-All methods are called with the host's lock held; a Sink only takes note and lets its own loop or thread act.
+All methods are called with the runner's lock held; a ClientEnd only takes note and lets its own loop or thread act.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from bmqtwist.wire import events as wire
 from bmqtwist.wire.frames import FrameBuffer
 
 if TYPE_CHECKING:
-    from bmqtwist.testing.host import Host
+    from bmqtwist.testing.runner import BrokerRunner
 
 
-class Sink(Protocol):
+class ClientEnd(Protocol):
     """The client's end."""
 
     def data(self, data: bytes) -> None:
@@ -72,16 +72,16 @@ class Lane:
         self.held_bytes = 0
 
 
-class Link:
+class TappedConnection:
     """A connection that is up. `name` is what faults and the recorder call it."""
 
-    def __init__(self, host: Host, name: str, sink: Sink) -> None:
-        self._host, self.name, self._sink = host, name, sink
+    def __init__(self, runner: BrokerRunner, name: str, end: ClientEnd) -> None:
+        self._runner, self.name, self._end = runner, name, end
         self._tap = Wiretap(name)
         self._in, self._out = FrameBuffer(EVENT_BYTES_MAX), FrameBuffer(EVENT_BYTES_MAX)
         self.to_broker, self.to_client = Lane(), Lane()
         self.closed = False
-        self.session = host.node.broker.connect(f"127.0.0.1:{host.new_port()}", host.node.now)
+        self.session = runner.node.broker.connect(f"127.0.0.1:{runner.new_port()}", runner.node.now)
         self.session.transport = self
 
     # -- from the client --------------------------------------------------------------------------------------------
@@ -90,21 +90,21 @@ class Link:
         """Bytes for the broker, which has dealt with them when this returns, unless a fault holds them."""
         if not self.closed:
             self._pass(self._in, data, True)
-            self._host.run()
+            self._runner.run()
 
     def close(self, reason: str = "closed by the client") -> None:
         """The client is gone: nothing that is held arrives any more."""
         if not self.closed:
             self._end_of_session()
             self._gone(reason)
-            self._host.run()
+            self._runner.run()
 
     @property
     def waiting_bytes(self) -> int:
         """What the client sent and the broker has not got."""
         return self.to_broker.held_bytes
 
-    # -- from the broker (node.Wire) --------------------------------------------------------------------------------
+    # -- from the broker (node.SessionTransport) --------------------------------------------------------------------
 
     def arrive(self, data: bytes) -> int:
         """The broker wrote; what is still held."""
@@ -116,7 +116,7 @@ class Link:
     def end(self) -> None:
         """The broker closes, after what it has written."""
         if not self.closed:
-            now = self._host.node.now
+            now = self._runner.node.now
             self._end_of_session()
             self.to_broker.clear()
             self.to_client.put(now, now, None, 0, self._ended)
@@ -124,7 +124,7 @@ class Link:
     def _ended(self) -> None:
         if not self.closed:
             self._gone("closed by the broker")
-            self._sink.lost("")
+            self._end.lost("")
 
     def read(self, wanted: bool) -> None:
         """The broker goes on reading, or stops."""
@@ -144,26 +144,26 @@ class Link:
         """The connection breaks, and the broker is not there to learn of it."""
         if not self.closed:
             self._gone(reason)
-            self._sink.lost(reason)
+            self._end.lost(reason)
 
     def release(self) -> None:
         """Let go of what need not be held any more."""
-        now = self._host.node.now
+        now = self._runner.node.now
         if self.to_client.release(now) and not self.to_client.held_bytes and not self.closed:
-            self._host.node.broker.drained(self.session)
-            self._host.node.due = True
+            self._runner.node.broker.drained(self.session)
+            self._runner.node.due = True
             self.read(True)
         if self.to_broker.release(now):
-            self._host.node.due = True
+            self._runner.node.due = True
             if not self.closed:
-                self._sink.room()
+                self._end.room()
 
     # -- what passes ------------------------------------------------------------------------------------------------
 
     def _pass(self, frames: FrameBuffer, data: bytes, to_broker: bool) -> None:
         """Read along, ask the faults, hand on."""
-        node, tap, faults, recorder = self._host.node, self._tap, self._host.faults, self._host.recorder
-        tap.now = node.now - self._host.began
+        node, tap, faults, recorder = self._runner.node, self._tap, self._runner.faults, self._runner.recorder
+        tap.now = node.now - self._runner.began
         try:
             buffer, spans = frames.receive(data)
         except PeerError:  # whoever gets this ends the connection
@@ -174,7 +174,7 @@ class Link:
         for span in spans:
             for unit in tap.units(buffer, begin, span, to_broker):
                 if not self.name and unit.kind == "negotiation":
-                    self.name = tap.client = unit.event.client = self._host.name_of(tap.process)
+                    self.name = tap.client = unit.event.client = self._runner.name_of(tap.process)
                 fault = faults.for_unit(unit, self.name) if faults.armed else None
                 hit = hit or fault is not None
                 recorder.add(unit.event)
@@ -191,7 +191,7 @@ class Link:
 
     def _subject(self, unit: Unit, fault: Fault | None, to_broker: bool) -> None:
         """One unit and what is done to it."""
-        now, event = self._host.node.now, unit.event
+        now, event = self._runner.node.now, unit.event
         if self.closed:
             event.fate = "lost with the connection"
         elif fault is None:
@@ -215,16 +215,16 @@ class Link:
             lane.put(now, now, None, 0, lambda: self.cut("killed by the test"))
 
     def _forward(self, data: bytes, due: float, fault: Fault | None, to_broker: bool) -> None:
-        now = self._host.node.now
+        now = self._runner.node.now
         if to_broker:
             self.to_broker.put(now, due, fault, len(data), lambda: self._receive(data))
         else:
-            self.to_client.put(now, due, fault, len(data), lambda: self._sink.data(data))
+            self.to_client.put(now, due, fault, len(data), lambda: self._end.data(data))
         if due > now:
-            self._host.at(due, self.release)
+            self._runner.at(due, self.release)
 
     def _receive(self, data: bytes) -> None:
-        node = self._host.node
+        node = self._runner.node
         node.broker.received(self.session, data, node.now)
         node.due = True
 
@@ -236,7 +236,7 @@ class Link:
         if unit.kind == "post" and isinstance(unit.event, events.Post):
             guid = unit.event.guid
             correlation_id = 0 if self.session.makes_guids else int.from_bytes(guid[1:4], "big")
-            self._say(wire.encode_ack([wire.Ack(AckStatus[fault.status.name], correlation_id,
+            self._say(wire.encode_ack([wire.AckMessage(AckStatus[fault.status.name], correlation_id,
                                                 NULL_GUID if correlation_id else guid, unit.queue_id)]))
             return
         status = schema.Status(Category[f"E_{fault.status.name}"], -1, fault.reason)
@@ -253,7 +253,7 @@ class Link:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _end_of_session(self) -> None:
-        node = self._host.node
+        node = self._runner.node
         node.broker.lost(self.session, node.now)
         node.due = True
 
@@ -261,6 +261,6 @@ class Link:
         self.closed = True
         self.to_broker.clear()
         self.to_client.clear()
-        self._host.forget(self, reason)
+        self._runner.forget(self, reason)
 
 

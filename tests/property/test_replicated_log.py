@@ -99,6 +99,9 @@ class Cluster:
         if len(self.nodes) > 1:
             assert told(node.log.state.queues) in [*self.committed.values(), []], "the file gives a state that never was"
             self.step(node, Follow(node.vote, None))
+        else:  # what it finds, committed or not, counts
+            assert node.log.lsn >= max(self.committed, default=(0, 0))
+            self.committed.setdefault(node.log.lsn, told(node.queues))
 
     def crash(self, node: Machine, torn: int) -> None:
         node.log = None
@@ -162,10 +165,11 @@ class Cluster:
 
     # -- what may happen
 
-    def elect(self, node: Machine) -> None:
+    def elect(self, node: Machine, absent: Machine | None = None) -> None:
         if node.log is None:
             return
-        voters = [each for each in self.nodes if each.log is not None and each.log.lsn <= node.log.lsn]
+        voters = [each for each in self.nodes
+                  if each.log is not None and each.log.lsn <= node.log.lsn and each is not absent]
         if len(voters) < self.quorum:
             return
         self.term = max(self.term, *(each.log.term for each in voters if each.log is not None), 0) + 1
@@ -244,6 +248,27 @@ class Cluster:
             self.step(node, StepDown())
         elif kind == "round":
             self.round()
+        elif kind == "strand":
+            self.strand(value)
+
+    def strand(self, value: int) -> None:
+        """A leader writes what nobody else gets, or does not come to write it, and another node takes over."""
+        stranded = next((each for each in self.nodes if each.log is not None and each.log.role is Role.LEADING), None)
+        if stranded is None:
+            return
+        for number in range(value % 3 + 1):
+            self.propose(stranded, value // 12 + number)
+        before = len(self.flying)
+        self.step(stranded, Flush())
+        if value // 3 % 4:
+            self.write(stranded)
+        kept = self.flying[before + value // 12 % 2:]
+        self.flying = self.flying[:before + value // 12 % 2]
+        others = [each for each in self.nodes if each is not stranded and each.log is not None]
+        if others:
+            self.elect(max(others, key=lambda each: each.log.lsn if each.log is not None else (0, 0)), absent=stranded)
+        if value // 24 % 2:
+            self.flying += kept
 
     def round(self) -> None:
         """Everybody gets on for a moment."""
@@ -301,7 +326,8 @@ class Cluster:
 
 
 KINDS = ["propose"] * 6 + ["flush"] * 4 + ["write"] * 4 + ["deliver"] * 8 + ["round"] * 4 + [
-    "repeat", "lose", "lose", "crash", "boot", "boot", "elect", "elect", "resend", "step down", "fail"]
+    "repeat", "lose", "lose", "crash", "boot", "boot", "elect", "elect", "resend", "step down", "fail", "strand",
+    "strand", "strand"]
 ACTIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 1 << 20)), max_size=120)
 
 
@@ -315,7 +341,8 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("size", [1, 3, 5])
 @settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(ACTIONS, st.sampled_from([600, 1500, 1 << 20]), st.sampled_from([0, 500, 1 << 20]), st.sampled_from([1, 500, 1 << 20]))
+@given(ACTIONS, st.sampled_from([600, 1500, 1 << 20]), st.sampled_from([0, 500, 1 << 20]),
+       st.sampled_from([1, 500, 1 << 20]))
 def test_what_is_committed_stays_and_is_the_same_everywhere(size: int, actions: list[tuple[str, int]], max_bytes: int,
                                                             retained: int, message: int) -> None:
     """In order, on a quorum, in the files, and in every later leader's log."""

@@ -1,7 +1,7 @@
 """What runs an in-process broker: its clock and timers, its connections, its lives, and who is to be woken.
 
-From links: `run` after each change, `at`, `note`, `forget`. From the ends of connections (`aio`, `tx`, `transport`, `port`):
-`connect`, the drivers of event loops, `jump`. Everything is done with `lock` held, in whoever's thread it is.
+From connections: `run` after each change, `at`, `note`, `forget`. From their clients' ends (`aio`, `tx`, `transport`,
+`port`): `connect`, the wakers of event loops, `jump`. Everything is done with `lock` held, in whoever's thread it is.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from bmqtwist.config.broker import Configuration
 from bmqtwist.node.timers import Timers
 from bmqtwist.testing.clock import Clock
 from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, sample_domains
+from bmqtwist.testing.connection import ClientEnd, TappedConnection
 from bmqtwist.testing.events import Note
 from bmqtwist.testing.faults import Fault, Faults
-from bmqtwist.testing.link import Link, Sink
-from bmqtwist.testing.node import MemoryNode
+from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.testing.recorder import Recorder
 
 if TYPE_CHECKING:
     import asyncio
 
-    from bmqtwist.testing.aio import LoopDriver
-    from bmqtwist.testing.tx import ReactorDriver
+    from bmqtwist.testing.aio import LoopWaker
+    from bmqtwist.testing.tx import ReactorWaker
 
 _JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 2 << 20, 96 << 20, 256 << 10  # of storage files; small ones start quickly
 _HEARTBEATS = {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10}  # missed, of 3 s each
@@ -34,7 +34,7 @@ _PORT = 30114  # nobody listens there; it only has to be named
 _ADVANCE_STEPS_MAX = 1000  # of one jump of the clock: housekeeping may come late, but in order
 
 
-class Driver(Protocol):
+class Waker(Protocol):
     """What wakes the broker on somebody's event loop."""
 
     @property
@@ -43,10 +43,10 @@ class Driver(Protocol):
         ...
 
     def arm(self, seconds: float | None) -> None:
-        """Call `Host.run` after so many seconds; None = there is nothing to do."""
+        """Call `BrokerRunner.run` after so many seconds; None = there is nothing to do."""
 
 
-class Host:
+class BrokerRunner:
     """One broker's surroundings."""
 
     def __init__(self) -> None:
@@ -58,15 +58,15 @@ class Host:
         self.up = False
         self.table = DomainTable()
         self.table.texts.update(sample_domains())
-        self.links: dict[Link, None] = {}
+        self.connections: dict[TappedConnection, None] = {}
         self.changed = threading.Condition(self.lock)  # notified after each run
         self.waiters: list[Callable[[], None]] = []  # called after each run
         self._timers = Timers()
-        self._drivers: dict[Any, Driver] = {}
+        self._wakers: dict[Any, Waker] = {}
         self._names: dict[str, str] = {}
         self._ports = 0
         self._running = False
-        self.node = MemoryNode(_default_configuration, lambda _: self.table, observed=False)
+        self.node = ImmediateNode(_default_configuration, lambda _: self.table, observed=False)
         self.start()
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ class Host:
                 self.node.stop()
                 self.clock.reach(self.node.now)
                 self.up = False
-                for link in list(self.links):
-                    link.abandon("the broker stopped")
+                for connection in list(self.connections):
+                    connection.abandon("the broker stopped")
                 self.run()
 
     def crash(self) -> None:
@@ -101,8 +101,8 @@ class Host:
             if self.up:
                 self.note("broker crashes")
                 self.up = False
-                for link in list(self.links):
-                    link.abandon("the broker crashed")
+                for connection in list(self.connections):
+                    connection.abandon("the broker crashed")
                 self.node.disk.crash()
                 self.run()
 
@@ -111,12 +111,12 @@ class Host:
         with self.lock:
             self.faults.clear()
             self.crash()
-            self._drivers.clear()
+            self._wakers.clear()
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    def connect(self, name: str, sink: Sink) -> Link:
-        """A connection; whoever has an event loop of his own hands in a Sink. ConnectionRefusedError if the broker is
+    def connect(self, name: str, end: ClientEnd) -> TappedConnection:
+        """A connection; whoever has an event loop of his own hands in a ClientEnd. ConnectionRefusedError if the broker is
         down or a fault says so. `name` is what faults and the recorder call it; "" = client1, client2, ... in the order of
         their first negotiation."""
         with self.lock:
@@ -126,21 +126,21 @@ class Host:
                 self.note("connection refused by the test", name)
                 raise ConnectionRefusedError("refused by the test")
             self.touch()
-            link = Link(self, name, sink)
-            self.links[link] = None
+            connection = TappedConnection(self, name, end)
+            self.connections[connection] = None
             if name:
                 self.note("connected", name)
-            return link
+            return connection
 
     def disconnect(self, client: str | None) -> int:
         """Cut the connections (of one client); how many."""
         with self.lock:
             self.touch()
-            links = [link for link in self.links if client in (None, link.name)]
-            for link in links:
-                link.cut("cut by the test")
+            connections = [connection for connection in self.connections if client in (None, connection.name)]
+            for connection in connections:
+                connection.cut("cut by the test")
             self.run()
-            return len(links)
+            return len(connections)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -160,8 +160,8 @@ class Host:
 
     def _nobody_is_silent(self) -> None:
         """Clients that could not know that time has passed are not missing a heartbeat."""
-        for link in self.links:
-            link.session.last_received, link.session.missed_heartbeats = self.clock(), 0
+        for connection in self.connections:
+            connection.session.last_received, connection.session.missed_heartbeats = self.clock(), 0
 
     def jump(self, seconds: float | None) -> float:
         """Let the clock jump to when the broker has something to do next, at most so many seconds; how many."""
@@ -203,57 +203,57 @@ class Host:
             self.changed.notify_all()
             for wake in list(self.waiters):
                 wake()
-            for key in [key for key, driver in self._drivers.items() if driver.over]:
-                del self._drivers[key]
-            for driver in self._drivers.values():
-                driver.arm(None if due is None else due - self.clock())
+            for key in [key for key, waker in self._wakers.items() if waker.over]:
+                del self._wakers[key]
+            for waker in self._wakers.values():
+                waker.arm(None if due is None else due - self.clock())
 
     def touch(self) -> None:
         """Tell the broker what time it is, before it is asked something."""
         self.node.now = max(self.node.now, self.clock())
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """From links: call it at a moment of the clock."""
+        """From connections: call it at a moment of the clock."""
         self._timers.at(when, lambda now: action())
 
-    def loop_driver(self, loop: asyncio.AbstractEventLoop) -> LoopDriver:
+    def loop_waker(self, loop: asyncio.AbstractEventLoop) -> LoopWaker:
         """What wakes the broker on an asyncio loop; its clock follows that of the loop from now on."""
-        from bmqtwist.testing.aio import LoopDriver
+        from bmqtwist.testing.aio import LoopWaker
         from bmqtwist.testing.loop import VirtualLoop
         with self.lock:
-            driver = self._drivers.get(loop)
-            if driver is None:
+            waker = self._wakers.get(loop)
+            if waker is None:
                 virtual = isinstance(loop, VirtualLoop)
                 if not self.clock.real or not virtual:
                     self.clock.follow(loop.time, not virtual)
-                driver = self._drivers[loop] = LoopDriver(self, loop)
-            return driver  # type: ignore[return-value]
+                waker = self._wakers[loop] = LoopWaker(self, loop)
+            return waker  # type: ignore[return-value]
 
-    def reactor_driver(self, reactor: Any) -> ReactorDriver:
+    def reactor_waker(self, reactor: Any) -> ReactorWaker:
         """What wakes the broker on a reactor; its clock follows that of the reactor from now on."""
-        from bmqtwist.testing.tx import ReactorDriver
+        from bmqtwist.testing.tx import ReactorWaker
         with self.lock:
-            driver = self._drivers.get(reactor)
-            if driver is None:
+            waker = self._wakers.get(reactor)
+            if waker is None:
                 virtual = not hasattr(reactor, "run")
                 if not self.clock.real or not virtual:
                     self.clock.follow(reactor.seconds, not virtual)
-                driver = self._drivers[reactor] = ReactorDriver(self, reactor)
-            return driver  # type: ignore[return-value]
+                waker = self._wakers[reactor] = ReactorWaker(self, reactor)
+            return waker  # type: ignore[return-value]
 
     def new_port(self) -> int:
-        """From links: what a client's address ends in."""
+        """From connections: what a client's address ends in."""
         self._ports += 1
         return 40000 + self._ports % 20000
 
     def name_of(self, process: str) -> str:
-        """From links: the name of a client that was given none, by how it introduces itself."""
+        """From connections: the name of a client that was given none, by how it introduces itself."""
         return self._names.setdefault(process, f"client{len(self._names) + 1}")
 
-    def forget(self, link: Link, reason: str) -> None:
-        """From links: it is closed."""
-        self.links.pop(link, None)
-        self.note(reason, link.name)
+    def forget(self, connection: TappedConnection, reason: str) -> None:
+        """From connections: it is closed."""
+        self.connections.pop(connection, None)
+        self.note(reason, connection.name)
 
     def note(self, what: str, client: str = "") -> None:
         """Have it in the recorder."""
@@ -263,8 +263,8 @@ class Host:
         with self.lock:
             if fault.action == "stall" and not self._running:
                 self.touch()
-                for link in list(self.links):
-                    link.release()
+                for connection in list(self.connections):
+                    connection.release()
                 self.run()
 
 

@@ -1,0 +1,334 @@
+"""The session of an application: PUT and CONFIRM events, requests about queues, and what queues send it.
+
+PUT and CONFIRM events are walked here with precompiled struct; control messages go to `link/requests.py`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bmqtwist.errors import AckStatus, PeerError
+from bmqtwist.ids import NULL_GUID
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX
+from bmqtwist.link import requests
+from bmqtwist.link.pending import Pending
+from bmqtwist.link.session import Session, SessionKind
+from bmqtwist.link.states import State, row
+from bmqtwist.queue.handle import FLAG_WRITE, Handle
+from bmqtwist.queue.handles import drop_handle
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.window import DeliveryWindow
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.wire import application_data
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.fast import CONFIRM_MESSAGE, PUT_HEADER
+
+_PUT_BYTES_MIN = 32  # a header without the schema word is accepted
+_FAILED_ACK_LOG_S = 5.0
+
+ANSWERS = {
+    State.SERVING: row("on_unexpected", CONTROL="on_control", PUT="on_puts", CONFIRM="on_confirms",
+                       HEARTBEAT_REQ="on_heartbeat", HEARTBEAT_RSP="on_ignored", AUTHENTICATION="on_authentication"),
+    State.LEAVING: row("on_ignored"),
+}
+
+
+class ClientSession(SessionKind):
+    """An application: its handles, its requests, its deliveries."""
+
+    __slots__ = ("description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
+                 "v2_properties", "makes_guids", "window", "early_put_bytes", "_late", "_unacked")
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
+        self.description, self.outbox, self.stats = session.description, session.outbox, session.stats
+        self.closed_ids: dict[int, None] = {}  # queue ids given up on this connection: no ACK may name them any more
+        self.closing_now: set[int] = set()  # those of this turn
+        self.just_opened: list[tuple[str, float]] = []  # queues whose open is answered in this turn, and when it came
+        self.pending = Pending(partial(requests.begin, self), partial(requests.timeout, self),
+                               partial(requests.expire, self))
+        self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.features.get("MPS", ())
+        self.makes_guids = session.makes_guids
+        self.window = DeliveryWindow()
+        self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
+        self._late = False  # they are taken now
+        self._unacked: set[bytes] = set()
+
+    # -- the life of the session ------------------------------------------------------------------------------------
+
+    @property
+    def heartbeats(self) -> bool:
+        """Whether it has to show signs of life."""
+        return self.session.state is State.SERVING
+
+    @property
+    def may_be_slowed(self) -> bool:
+        """Whether the broker may stop reading from it while it does not read: not from one that must confirm."""
+        return not any(handle.read_count for handle in self.handles.values())
+
+    def ended(self, crashed: bool) -> None:
+        """The session is over: what it held goes back."""
+        self.drop_handles(crashed)
+
+    def drop_handles(self, crashed: bool) -> None:
+        """Give up every handle, and every request for one."""
+        self.pending.cancel()
+        handles, self.handles = self.handles, {}
+        for q_id, handle in handles.items():
+            self.close_id(q_id)
+            try:
+                drop_handle(handle, crashed, self.session.wall)
+            except Exception as error:
+                self.context.queue_failed(handle.queue, "the loss of a client", error, disable=True)
+            self.context.unused(handle.queue)
+
+    def close_id(self, q_id: int) -> None:
+        """A queue id was closed for good."""
+        self.closed_ids[q_id] = None
+        if len(self.closed_ids) > CLOSED_IDS_MAX:
+            del self.closed_ids[next(iter(self.closed_ids))]
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        if self.pending.count:
+            self.pending.tick(now)
+
+    def on_control(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """A request."""
+        message = self.decode_control(buffer, specific, start, end)
+        if message is not None:
+            requests.handle(self, message)
+
+    # -- output -----------------------------------------------------------------------------------------------------
+
+    def turn_over(self) -> None:
+        """The output of a turn is taken."""
+        self.window.turn_over()
+        self.closing_now.clear()
+        if self.just_opened:
+            for uri, arrived in self.just_opened:
+                took_ns = round((self.context.now - arrived) * 1e9)
+                self.context.report.info("%s: open queue [queue: '%s'] took: %.2f us (%d nanoseconds)", self.description,
+                                         uri, took_ns / 1000, took_ns)
+            self.just_opened.clear()
+
+    def written(self, behind: int) -> bool:
+        """The output of a turn is written; `behind` bytes are not taken. True: `resume` is due in the next turn."""
+        return self.window.written(behind)
+
+    def resume(self) -> None:
+        """The next turn: more may be delivered."""
+        self.window.resume(self.handles.values())
+
+    def drained(self) -> None:
+        """The client has taken all its output."""
+        self.window.caught_up()
+        self.resume()
+
+    # -- what a queue calls -----------------------------------------------------------------------------------------
+
+    def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
+        """Deliver a message to one subscription of a handle."""
+        payload = message.payload
+        if payload is None:
+            try:
+                payload = handle.queue.payload(message)
+            except (PartitionUnavailable, OSError) as error:  # it stays stored; the partition has raised its alarm
+                self.context.report.error(f"{self.description}: message [GUID: {message.guid.hex().upper()}] of queue "
+                                       f"'{handle.queue.uri}' is not delivered: {error}")
+                return
+        compression, schema_id, flags = message.compression, 0, 4 if redelivered else 0
+        if message.has_properties:
+            flags |= 2
+            if message.schema_id:
+                schema_id = 1
+                if not self.v2_properties:
+                    try:
+                        payload, compression = application_data.for_old_reader(payload, True, compression,
+                                                                       message.schema_id)
+                    except PeerError as error:
+                        self.context.report.alarm("CLIENT_INVALID_PUSH", f"{self.description}: properties of message "
+                                               f"[GUID: {message.guid.hex().upper()}] cannot be converted: {error}")
+                        return
+                    schema_id = 0
+        stats = self.stats
+        stats.push_msgs += 1
+        stats.push_bytes += message.size
+        send = self.outbox.push_merged if handle.merges else self.outbox.push
+        send(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
+        self.window.count(message.size)
+        if not self.session.waiting:
+            self.context.flush_later(self.session)
+
+    def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
+        """Acknowledge a PUT of this session; after the final close of its handle nothing is said any more."""
+        self._unacked.discard(guid)
+        if handle.closing:
+            return
+        if status:
+            self._failed_ack(handle, guid, correlation_id, status)
+        else:
+            self.stats.ack_msgs += 1
+        self.outbox.ack(handle.q_id, guid, correlation_id, status)
+        if not self.session.waiting:
+            self.context.flush_later(self.session)
+
+    def _failed_ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
+        self.stats.nack_msgs += 1
+        handle.queue.stats.nack_msgs += 1
+        if self.session.now - handle.acks_failed_at >= _FAILED_ACK_LOG_S:
+            handle.acks_failed_at = self.session.now
+            self.context.report.warn(f"{self.description}: failed Ack [status: {AckStatus(status).name}, source: "
+                                  f"'onAckEvent', correlationId: {correlation_id}, GUID: {guid.hex().upper()}, queue: "
+                                  f"'{handle.queue.uri}' (id: {handle.q_id})]")
+
+    # -- PUT --------------------------------------------------------------------------------------------------------
+
+    def on_puts(self, buffer: bytes, specific: int, position: int, end: int) -> None:
+        """Walk the messages of a PUT event."""
+        unpack, handles, unacked = PUT_HEADER.unpack_from, self.handles, self._unacked
+        now, wall, stats = self.session.now, self.session.wall, self.stats
+        if position >= end:
+            self._corrupted("Put", -1)
+        while position < end:
+            if end - position < PUT_HEADER.size:
+                self._corrupted("Put", -2)
+                return
+            first, second, q_id, guid, crc, schema_id, _ = unpack(buffer, position)
+            header = (second & 31) << 2
+            option_bytes = second >> 8 << 2
+            compression = second >> 5 & 7
+            start = position + header + option_bytes
+            stop = position + ((first & 0x0FFFFFFF) << 2)
+            if stop > end or start >= stop or header < _PUT_BYTES_MIN:
+                self._corrupted("Put", -3)
+                return
+            size = stop - start - buffer[stop - 1]
+            has_properties = bool(first & 0x20000000)
+            if header < PUT_HEADER.size:
+                schema_id = 0
+            if size <= 0 or not 1 <= buffer[stop - 1] <= 4 or compression > 1 or schema_id and not has_properties:
+                self._corrupted("Put", -4)
+                return
+            payload = buffer[start:start + size]
+            options = buffer[position + header:start] if option_bytes else b""
+            position = stop
+            wants_ack = bool(first & 0x10000000)
+            correlation_id = 0
+            handle = handles.get(q_id)
+            if handle is None or not handle.flags & FLAG_WRITE:
+                if self.pending.count and not self._late and self.pending.in_line(q_id):
+                    message = buffer[stop - ((first & 0x0FFFFFFF) << 2):stop]
+                    if not requests.put_early(self, q_id, message):
+                        self.session.close("#CLIENT_IMPROPER_BEHAVIOR %s: too many PUTs before their open was answered "
+                                           "(limit: %d bytes)", self.description, EARLY_PUT_BYTES_MAX)
+                        return
+                    continue
+                self._refuse_put(handle, q_id, guid, size)
+                continue
+            if self.makes_guids:
+                if guid == NULL_GUID:
+                    self._invalid_put("PUT message without a GUID", q_id)
+                    handle.queue.stats.nack_msgs += 1
+                    self.ack(handle, guid, 0, AckStatus.UNKNOWN)
+                    continue
+            else:
+                correlation_id = int.from_bytes(guid[1:4], "big")
+                wants_ack = wants_ack or correlation_id != 0
+                guid = self.context.make_guid()
+            if size > APPLICATION_DATA_BYTES_MAX or crc32c(payload) != crc:
+                self._invalid_put("PUT message that is too large or does not match its CRC32-C", q_id)
+                self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
+                continue
+            if wants_ack:
+                if guid in unacked:
+                    if self.session.lines.admits(now):
+                        self.context.report.warn(f"#UNACKED_PUT_GUID_COLLISION {self.description}: GUID "
+                                              f"[{guid.hex().upper()}], queue '{handle.queue.uri}'")
+                    wants_ack = False
+                else:
+                    unacked.add(guid)
+            if has_properties and compression and not schema_id:
+                try:
+                    payload, crc = application_data.inflated_v1(payload)
+                    compression = 0
+                except PeerError:
+                    pass  # stored as it came; only subscriptions and conversions notice
+            stats.put_msgs += 1
+            stats.put_bytes += size
+            try:
+                refused = handle.queue.post(Put(handle, Message(guid, payload, options, has_properties, compression,
+                                                                schema_id, crc, now, wall), correlation_id, wants_ack),
+                                            now, wall)
+            except Exception:
+                handle.queue.forget_post(guid)
+                raise
+            if refused:
+                self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
+
+    def post_late(self, message: bytes) -> None:
+        """A PUT message that had to wait until the open of its queue was answered."""
+        self._late = True
+        try:
+            self.on_puts(message, 0, 0, len(message))
+        finally:
+            self._late = False
+
+    def _refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
+        self.context.invalid_put(size, False)
+        if handle is None:
+            self._invalid_put("PUT message for queue with unknown Id", q_id)
+        else:
+            self._invalid_put("PUT message for queue not opened in WRITE mode by the client", q_id)
+        self.stats.nack_msgs += 1
+        if q_id in self.closed_ids:
+            return  # an ACK after the final close kills official clients
+        correlation_id = 0
+        if not self.makes_guids:
+            correlation_id, guid = int.from_bytes(guid[1:4], "big"), NULL_GUID
+        self.outbox.ack(q_id, guid, correlation_id, AckStatus.UNKNOWN)
+        self.session.flush()
+
+    def _invalid_put(self, what: str, q_id: int) -> None:
+        if self.session.lines.admits(self.session.now):
+            self.context.report.warn(f"#CLIENT_INVALID_PUT {self.description}: {what} ([ qId = {q_id} subId = DEFAULT ])")
+
+    def _corrupted(self, what: str, code: int) -> None:
+        if self.session.lines.admits(self.session.now):
+            self.context.report.warn(f"#CORRUPTED_EVENT {self.description}: Invalid {what} event [rc: {code}]")
+
+    # -- CONFIRM ----------------------------------------------------------------------------------------------------
+
+    def on_confirms(self, buffer: bytes, specific: int, position: int, end: int) -> None:
+        """Walk the messages of a CONFIRM event; unknown ones are ignored."""
+        sizes = buffer[position] if position < end else 0
+        position += sizes >> 4 << 2
+        step = (sizes & 15) << 2
+        if step < CONFIRM_MESSAGE.size or position > end:
+            self._corrupted("Confirm", -1)
+            return
+        if step != CONFIRM_MESSAGE.size:
+            buffer = b"".join(buffer[at:at + CONFIRM_MESSAGE.size] for at in range(position, end - step + 1, step))
+            position, end = 0, len(buffer)
+        whole = position + (end - position) // CONFIRM_MESSAGE.size * CONFIRM_MESSAGE.size
+        handles, now, wall, stats = self.handles, self.session.now, self.session.wall, self.stats
+        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(buffer[position:whole]):
+            handle = handles.get(q_id)
+            if handle is None:
+                if self.session.lines.admits(now):
+                    self.context.report.warn(f"#CLIENT_UNKNOWN_QUEUE {self.description}: CONFIRM for a queue with unknown "
+                                          f"Id [ qId = {q_id} ]")
+                continue
+            substream = handle.substreams.get(sub_id)
+            if substream is None:
+                continue
+            if handle.queue.mode == "broadcast":
+                if self.session.lines.admits(now):
+                    self.context.report.warn(f"#CLIENT_IMPROPER_BEHAVIOR {self.description}: Received CONFIRM message for "
+                                          f"queue in broadcast mode [queue: '{handle.queue.uri}']")
+                continue
+            stats.confirm_msgs += 1
+            handle.queue.confirm(substream, guid, now, wall)
+        if whole != end:
+            self._corrupted("Confirm", -2)

@@ -1,0 +1,164 @@
+"""Before it is known what a connection is used for: credentials and introductions.
+
+`accepted` makes the session of a connection that somebody made to us, `dialled` that of one that we made to another broker.
+Who is accepted, and as what, is for the broker to decide (`SessionContext.welcome`).
+"""
+
+from __future__ import annotations
+
+from bmqtwist.errors import PeerError
+from bmqtwist.link.admin import AdminSession
+from bmqtwist.link.authentication import Authentication, Effect
+from bmqtwist.link.client import ClientSession
+from bmqtwist.link.context import PeerContext, SessionContext
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.session import Session, SessionKind
+from bmqtwist.link.states import State, row
+from bmqtwist.wire import control
+from bmqtwist.wire.control import NegotiationMessage, encoding_of
+from bmqtwist.wire.schema import ClientIdentity, ClientType
+
+_HELD_FRAMES_MAX = 1024  # frames kept back while a credential is looked at
+_RESPONSE_S_MAX = 10  # for the brokerResponse to our introduction
+
+ANSWERS = {
+    State.NEGOTIATING: row("on_too_early", CONTROL="on_negotiation", AUTHENTICATION="on_authentication"),
+    State.HOLDING: row("on_held", AUTHENTICATION="on_authentication"),
+}
+DIALLED_ANSWERS = {
+    State.DIALLING: row("on_too_early", CONTROL="on_response", HEARTBEAT_REQ="on_heartbeat", HEARTBEAT_RSP="on_ignored"),
+}
+
+
+def accepted(context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> Session:
+    """The session of a connection from elsewhere; `guard` decides on its credentials."""
+    session = Session(context, peer, guard, now, event_bytes_max)
+    session.become(Negotiation(session), State.NEGOTIATING)
+    return session
+
+
+def dialled(context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int,
+            identity: ClientIdentity, peers: PeerContext) -> Session:
+    """The session of a connection that we have made to another broker: the first thing it sends is our identity."""
+    session = Session(context, peer, guard, now, event_bytes_max)
+    guard.closed()  # it is the other side that asks for credentials
+    session.become(Dialling(session, peers), State.DIALLING)
+    session.send(NegotiationMessage("clientIdentity", identity))
+    return session
+
+
+class Negotiating(SessionKind):
+    """What both sides of a negotiation have in common."""
+
+    __slots__ = ()
+
+    def decode(self, buffer: bytes, specific: int, start: int, end: int, expected: str) -> NegotiationMessage | None:
+        """The negotiation message that is expected; None = the session is closed."""
+        session = self.session
+        try:
+            message = control.decode_negotiation(buffer[start:end], encoding_of(specific))
+        except PeerError as error:
+            session.close("#SESSION_NEGOTIATION %s: failed to decode the negotiation message: %s", session.peer, error)
+            return None
+        if message.choice != expected or expected == "clientIdentity" and message.value.client_type == ClientType.E_UNKNOWN:
+            session.close("#SESSION_NEGOTIATION %s: unexpected negotiation message '%s'", session.peer, message.choice)
+            return None
+        return message
+
+    def on_too_early(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """Anything but a negotiation first."""
+        self.session.close("#UNEXPECTED_STATE %s: data before the negotiation", self.session.peer)
+
+
+class Negotiation(Negotiating):
+    """Somebody has connected: who is it?"""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, ANSWERS, "")
+        self._held: list[tuple[int, bytes, int, int, int]] = []
+
+    def on_negotiation(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """The first control message."""
+        message = self.decode(buffer, specific, start, end, "clientIdentity")
+        if message is not None:
+            self.session.introduce(message.value)
+            self.perform(self.session.guard.identity(self.session.now))
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Do what the authentication decided; frames wait while it looks at a first credential."""
+        session = self.session
+        super().perform(effects)
+        if session.guard.holding:
+            if session.state is State.NEGOTIATING:
+                session.enter(State.HOLDING)
+        elif self._held or session.state is State.HOLDING:
+            if session.state is State.HOLDING:
+                session.enter(State.NEGOTIATING)
+            held, self._held = self._held, []
+            for event in held:
+                session.dispatch(*event)
+
+    def on_held(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """Keep a frame until the credential was looked at."""
+        if len(self._held) >= _HELD_FRAMES_MAX:
+            self.session.close("#AUTHENTICATION %s: more than %d events before the answer", self.session.description,
+                               _HELD_FRAMES_MAX)
+            return
+        self._held.append((kind, buffer, specific, start, end))
+
+    def proceed(self) -> None:
+        """The credential is good: let the broker decide, and become what was asked for."""
+        session = self.session
+        response = self.context.welcome(session, session.identity)
+        if response is None:
+            session.close("#SESSION_NEGOTIATION %s: refused", session.description)
+            return
+        session.send(NegotiationMessage("brokerResponse", response))
+        if response.result.category:
+            session.close("#SESSION_NEGOTIATION %s: %s", session.description, response.result.message)
+            return
+        session.negotiated_at = session.now
+        if session.identity.client_type == ClientType.E_TCPADMIN:
+            session.become(AdminSession(session), State.SERVING)
+        elif session.identity.client_type == ClientType.E_TCPBROKER:
+            peer = PeerSession(session, self.context.peers[session.identity.cluster_name], dialled=False)
+            session.become(peer, State.SERVING)
+            peer.start()
+        else:
+            session.become(ClientSession(session), State.SERVING)
+
+
+class Dialling(Negotiating):
+    """We have connected to another broker: does it take us?"""
+
+    __slots__ = ("_peers",)
+
+    def __init__(self, session: Session, peers: PeerContext) -> None:
+        super().__init__(session, DIALLED_ANSWERS, "")
+        self._peers = peers
+
+    def on_response(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """The first control message."""
+        session = self.session
+        message = self.decode(buffer, specific, start, end, "brokerResponse")
+        if message is None:
+            return
+        session.introduce(message.value.broker_identity)
+        if message.value.result.category:
+            session.close("#SESSION_NEGOTIATION %s: %s", session.description, message.value.result.message)
+            return
+        session.negotiated_at = session.now
+        peer = PeerSession(session, self._peers, dialled=True)
+        session.become(peer, State.SERVING)
+        peer.start()
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        if now - self.session.connected_at >= _RESPONSE_S_MAX:
+            self.session.close("#SESSION_NEGOTIATION %s: no brokerResponse within %d s", self.session.peer, _RESPONSE_S_MAX)
+
+    def ended(self, crashed: bool) -> None:
+        """It did not come to anything."""
+        self._peers.not_connected(self.session)

@@ -1,0 +1,159 @@
+"""The metadata of a cluster at this node: the log's machine, its file, and who waits for which change.
+
+    propose         in a turn, any number of times; `done` is called at the commit
+    wants_write     at the end of a turn: what to do with the file, on another thread; one thing at a time
+    written, failed when that is over: changes take effect, and whoever waited is told
+    settle          at the start, when nobody else runs: all of it at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from bmqtwist.cluster.changes import Change, Primaries
+from bmqtwist.cluster.log_events import (
+    Alarm,
+    Decided,
+    FileJob,
+    Flush,
+    Input,
+    Lead,
+    NotDone,
+    Outcome,
+    Output,
+    Propose,
+    ReplaceFile,
+    WriteFailed,
+    WriteFile,
+    Written,
+)
+from bmqtwist.cluster.metadata_log import MetadataLog
+from bmqtwist.cluster.state import ClusterState
+from bmqtwist.errors import LocalError
+from bmqtwist.report import INTERNAL_ERROR, Report, stack
+from bmqtwist.storage.store import LedgerFile
+
+Told = Callable[[Outcome, int], None]  # what became of a change, and the wall clock then
+
+
+class MetadataUnavailable(LocalError):
+    """This node cannot lead its cluster."""
+
+
+class ClusterMetadata:
+    """See above. `wall` is seconds since the epoch, in all methods."""
+
+    def __init__(self, log: MetadataLog, file: LedgerFile, report: Report) -> None:
+        self.log = log
+        self._file, self._report = file, report
+        self._waiting: dict[int, Told] = {}
+        self._barriers: list[tuple[set[int], Callable[[], None]]] = []
+        self.proposals = 0  # so far; the number of a proposal is its token
+        self._job: FileJob | None = None  # not begun yet
+        self._stirred = False  # something happened since the last Flush
+
+    @property
+    def state(self) -> ClusterState:
+        """What is committed."""
+        return self.log.state
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for a change."""
+        return bool(self._waiting)
+
+    def open(self) -> None:
+        """Read the file; never fails for what is in it."""
+        data = self._file.read_all()
+        good, outputs = self.log.open(data)
+        self._take(outputs, 0)
+        if good < len(data):
+            self._file.truncate(good)
+
+    def lead_alone(self, partitions: int, used_leases: Mapping[int, int], wall: int) -> None:
+        """Begin the next term of a cluster of one; MetadataUnavailable if it cannot be written."""
+        outcomes: list[Outcome] = []
+        token = self._expect(lambda outcome, wall: outcomes.append(outcome))
+        self._step(Lead(token, self.log.term + 1, Primaries(partitions, used_leases=used_leases)), wall)
+        self.settle(wall)
+        if outcomes and isinstance(outcomes[0], NotDone):
+            raise MetadataUnavailable(outcomes[0].reason)
+
+    def propose(self, change: Change, told: Told, wall: int) -> None:
+        """Change the metadata."""
+        self._step(Propose(self._expect(told), change), wall)
+
+    def _expect(self, told: Told) -> int:
+        self.proposals += 1
+        self._waiting[self.proposals] = told
+        return self.proposals
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Do something when everything proposed so far is decided."""
+        if self._waiting:
+            self._barriers.append((set(self._waiting), action))
+        else:
+            action()
+
+    # -- the file ---------------------------------------------------------------------------------------------------
+
+    def wants_write(self, wall: int) -> FileJob | None:
+        """What to do with the file now; `perform` it, on any thread, then call `written` or `failed`."""
+        if self._stirred:
+            self._stirred = False
+            self._take(self.log.step(Flush(), wall), wall)
+        job, self._job = self._job, None
+        return job
+
+    def perform(self, job: FileJob) -> None:
+        """Do it; OSError. The only method another thread may call."""
+        if isinstance(job, ReplaceFile):
+            self._file.replace(job.log_id, job.data, job.wall)
+            return
+        if job.cut is not None:
+            self._file.truncate(job.cut)
+        self._file.append(job.data)
+        self._file.sync()
+
+    def written(self, job: FileJob, wall: int) -> None:
+        """It survives a loss of power now."""
+        self._step(Written(job.number), wall)
+
+    def failed(self, job: FileJob, error: OSError, wall: int) -> None:
+        """It failed."""
+        self._step(WriteFailed(job.number, str(error)), wall)
+
+    def settle(self, wall: int) -> None:
+        """Write until nothing is left to be written."""
+        while (job := self.wants_write(wall)) is not None:
+            try:
+                self.perform(job)
+            except OSError as error:
+                self.failed(job, error, wall)
+            else:
+                self.written(job, wall)
+
+    # -- the machine ------------------------------------------------------------------------------------------------
+
+    def _step(self, event: Input, wall: int) -> None:
+        self._stirred = True
+        self._take(self.log.step(event, wall), wall)
+
+    def _take(self, outputs: list[Output], wall: int) -> None:
+        for output in outputs:
+            if isinstance(output, WriteFile | ReplaceFile):
+                self._job = output
+            elif isinstance(output, Decided):
+                self._decided(output, wall)
+            elif isinstance(output, Alarm):
+                self._report.alarm("CLUSTER", "%s", output.text)
+
+    def _decided(self, decided: Decided, wall: int) -> None:
+        try:
+            self._waiting.pop(decided.token)(decided.outcome, wall)
+        except Exception as error:  # a mistake about one change costs the others nothing
+            self._report.alarm(INTERNAL_ERROR, "Metadata: what follows a change: %s", stack(error))
+        for outstanding, _ in self._barriers:
+            outstanding.discard(decided.token)
+        while self._barriers and not self._barriers[0][0]:
+            self._barriers.pop(0)[1]()

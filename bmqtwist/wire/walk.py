@@ -1,0 +1,135 @@
+"""Walks over the messages of a PUT or PUSH event: every size is checked before it is used, the data is cut out.
+
+Broker, client and tools walk alike: one loop for PUT, one for PUSH. A walk gives the good messages before the first bad
+one and then raises: where the next message would begin cannot be known. A message is a plain tuple, because it is made
+once per message and taken apart at once. Its `stop` is the position behind the message, where the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bmqtwist.errors import PeerError
+from bmqtwist.wire import layout
+from bmqtwist.wire.fast import (
+    CAT_ZLIB,
+    COMPRESSION_MASK,
+    COMPRESSION_SHIFT,
+    FLAGS_SHIFT,
+    HEADER_WORDS_MASK,
+    IMPLICIT_PAYLOAD,
+    MESSAGE_PROPERTIES,
+    OPTIONS_SHIFT,
+    PUSH_HEADER,
+    PUSH_HEADER_BYTES,
+    PUSH_HEADER_WORDS,
+    PUSH_HEADER_WORDS_MIN,
+    PUT_HEADER,
+    PUT_HEADER_BYTES,
+    PUT_HEADER_WORDS,
+    PUT_HEADER_WORDS_MIN,
+    WORDS_MASK,
+)
+
+# queue id, GUID, data without padding, flags, crc, compression, schema id, options, header words, stop
+WalkedPut = tuple[int, bytes, bytes, int, int, int, int, bytes, int, int]
+# the same without the crc
+WalkedPush = tuple[int, bytes, bytes, int, int, int, bytes, int, int]
+
+NO_MESSAGES, CUT_SHORT, BAD_SIZES, BAD_CONTENT = -1, -2, -3, -4
+
+_PROPERTIES = MESSAGE_PROPERTIES << FLAGS_SHIFT
+_IMPLICIT = IMPLICIT_PAYLOAD << FLAGS_SHIFT
+_unpack_put = PUT_HEADER.unpack_from
+_unpack_push = PUSH_HEADER.unpack_from
+_SIZES = layout.MESSAGE_START.offset("options_words"), layout.MESSAGE_START.offset("flags")
+
+
+class MessageError(PeerError):
+    """A message that ends its event. `code`: one of NO_MESSAGES, CUT_SHORT, BAD_SIZES, BAD_CONTENT, as in the log."""
+
+    def __init__(self, code: int, reason: str, field: str, offset: int) -> None:
+        super().__init__(reason, field, offset)
+        self.code = code
+
+
+def walk_puts(buffer: bytes, position: int, end: int) -> Iterator[WalkedPut]:
+    """The messages of a PUT event whose body is buffer[position:end]; MessageError ends them."""
+    if position >= end:
+        raise MessageError(NO_MESSAGES, "no messages", "PUT", position)
+    while position < end:
+        if end - position < PUT_HEADER_BYTES:
+            raise MessageError(CUT_SHORT, "message cut short", "MessageWords", position)
+        first, second, queue_id, guid, crc, schema_id, _ = _unpack_put(buffer, position)
+        stop = position + ((first & WORDS_MASK) << 2)
+        if second == PUT_HEADER_WORDS:  # the usual: no options, not compressed
+            header_words, compression, options, start = PUT_HEADER_WORDS, 0, b"", position + PUT_HEADER_BYTES
+        else:
+            header_words, compression = second & HEADER_WORDS_MASK, second >> COMPRESSION_SHIFT & COMPRESSION_MASK
+            behind_header = position + (header_words << 2)
+            start = behind_header + (second >> OPTIONS_SHIFT << 2)
+            options = buffer[behind_header:start]
+            if header_words < PUT_HEADER_WORDS:
+                schema_id = 0
+        if stop > end or start >= stop or header_words < PUT_HEADER_WORDS_MIN:
+            raise _bad_sizes(position, stop, end, header_words, PUT_HEADER_WORDS_MIN)
+        pad = buffer[stop - 1]
+        if not 1 <= pad <= 4 or start >= stop - pad or compression > CAT_ZLIB or schema_id and not first & _PROPERTIES:
+            raise _bad_content(position, stop, pad, compression, schema_id and not first & _PROPERTIES,
+                               "no application data")
+        yield (queue_id, guid, buffer[start:stop - pad], first >> FLAGS_SHIFT, crc, compression, schema_id, options,
+               header_words, stop)
+        position = stop
+
+
+def walk_pushes(buffer: bytes, position: int, end: int) -> Iterator[WalkedPush]:
+    """The messages of a PUSH event whose body is buffer[position:end]; MessageError ends them."""
+    if position >= end:
+        raise MessageError(NO_MESSAGES, "no messages", "PUSH", position)
+    while position < end:
+        if end - position >= PUSH_HEADER_BYTES:
+            first, second, queue_id, guid, schema_id, _ = _unpack_push(buffer, position)
+        elif end - position >= PUSH_HEADER_WORDS_MIN << 2:  # no schema id and no data
+            first, second, queue_id, guid, schema_id, _ = _unpack_push(buffer[position:end].ljust(PUSH_HEADER_BYTES, b"\0"))
+        else:
+            raise MessageError(CUT_SHORT, "message cut short", "MessageWords", position)
+        stop = position + ((first & WORDS_MASK) << 2)
+        header_words, compression = second & HEADER_WORDS_MASK, second >> COMPRESSION_SHIFT & COMPRESSION_MASK
+        behind_header = position + (header_words << 2)
+        start = behind_header + (second >> OPTIONS_SHIFT << 2)
+        if header_words < PUSH_HEADER_WORDS:
+            schema_id = 0
+        implicit = first & _IMPLICIT
+        if stop > end or start > stop or header_words < PUSH_HEADER_WORDS_MIN:
+            raise _bad_sizes(position, stop, end, header_words, PUSH_HEADER_WORDS_MIN)
+        pad = buffer[stop - 1]
+        if start == stop:
+            pad = 0
+        if (not (1 <= pad <= 4 or implicit and not pad) or compression > CAT_ZLIB or implicit and start < stop - pad
+                or schema_id and not first & _PROPERTIES):
+            raise _bad_content(position, stop, pad, compression, schema_id and not first & _PROPERTIES,
+                               "data in spite of IMPLICIT_PAYLOAD")
+        yield (queue_id, guid, buffer[start:stop - pad], first >> FLAGS_SHIFT, compression, schema_id,
+               buffer[behind_header:start], header_words, stop)
+        position = stop
+
+
+def _bad_sizes(position: int, stop: int, end: int, header_words: int, header_words_min: int) -> MessageError:
+    """What is wrong with the sizes of the message at `position`."""
+    sizes, words = (position + offset for offset in _SIZES)
+    if stop > end:
+        return MessageError(BAD_SIZES, "message longer than its event", "MessageWords", words)
+    if header_words < header_words_min:
+        return MessageError(BAD_SIZES, f"header of {header_words} words", "HeaderWords", sizes)
+    return MessageError(BAD_SIZES, "header and options longer than the message", "OptionsWords", sizes)
+
+
+def _bad_content(position: int, stop: int, pad: int, compression: int, schema_alone: int, otherwise: str) -> MessageError:
+    """What is wrong with the content of the message at `position`."""
+    if compression > CAT_ZLIB:
+        return MessageError(BAD_CONTENT, f"unknown compression {compression}", "CAT", position + _SIZES[0])
+    if schema_alone:
+        return MessageError(BAD_CONTENT, "schema id without properties", "SchemaWireId", position)
+    if not 1 <= pad <= 4:
+        return MessageError(BAD_CONTENT, f"padding byte {pad}", "padding", stop - 1)
+    return MessageError(BAD_CONTENT, otherwise, "data", position)

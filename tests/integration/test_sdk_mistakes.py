@@ -1,0 +1,132 @@
+"""Programs that do the obvious wrong thing lose nothing silently: what they posted arrives, or they are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.process import STARTED, ProcessWorld
+
+URI = "bmq://d/q"
+DEADLINE = 120.0
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessWorld]:
+    """A broker process."""
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    world = ProcessWorld(tmp_path, start=False)
+    try:
+        world.broker.launch()
+        world.broker.expect(STARTED, deadline=180.0)
+        world.domain("d")
+        yield world
+    finally:
+        world.cleanup()
+
+
+def ran(node: ProcessWorld, program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program; its argument is the address of the broker."""
+    return subprocess.run([sys.executable, "-c", program, node.broker.uri], capture_output=True, text=True,
+                          timeout=DEADLINE, check=False)
+
+
+SIMPLE = """
+import sys
+from bmqtwist.sdk.simple import Session
+session = Session(sys.argv[1])
+queue = session.open("bmq://d/q", write=True)
+for number in range(100):
+    queue.post_nowait(b"%d" % number)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "raise KeyboardInterrupt", "del queue, session", "session = queue = None"])
+def test_a_blocking_session_that_is_left_running_delivers_and_warns(node: ProcessWorld, end: str) -> None:
+    done = ran(node, SIMPLE + end)
+    assert node.stored(URI) == 100
+    assert "was not stopped: use it with `with`, or call `stop`" in done.stderr
+
+
+def test_a_blocking_session_that_is_forked_away_is_stopped_by_its_parent_alone(node: ProcessWorld) -> None:
+    done = ran(node, SIMPLE + "import os\nif os.fork() == 0:\n    sys.exit()\nos.wait()\nqueue.post(b'after')")
+    assert node.stored(URI) == 101 and done.stderr.count("was not stopped") == 1
+
+
+LOOP = {
+    "aio": """
+import asyncio, sys
+from bmqtwist.sdk.aio import Session
+async def main():
+    session = Session(sys.argv[1])
+    {body}
+asyncio.run(main())
+""",
+    "tx": """
+import sys
+from twisted.internet import task
+from bmqtwist.sdk.tx import Session
+async def main(reactor):
+    session = Session(reactor, sys.argv[1])
+    {body}
+task.react(lambda reactor: __import__("twisted").internet.defer.ensureDeferred(main(reactor)))
+""",
+    "simple": """
+import sys
+from bmqtwist.sdk.simple import Session
+session = Session(sys.argv[1])
+{body}
+"""}
+
+
+def program(kind: str, body: str) -> str:
+    """A body for one kind of session: `await` and `async` are left out where there is none."""
+    indent = "\n" if kind == "simple" else "\n    "
+    if kind == "simple":
+        body = body.replace("await session.start()\n", "").replace("await ", "").replace("async ", "")
+    return LOOP[kind].format(body=indent.join(body.splitlines()))
+
+
+IGNORED = """await session.start()
+queue = await session.open("bmq://small/q", write=True)
+for number in range(20):
+    await queue.post(b"x")
+"""
+UNHEARD = """await session.start()
+queue = await session.open("bmq://small/q", write=True)
+for number in range(20):
+    queue.post_nowait(b"x")
+await session.stop()
+"""
+EARLY = """await session.start()
+queue = await session.open("bmq://small/q", write=True)
+for number in range(20):
+    queue.post_nowait(b"x")
+await queue.close()
+await session.stop()
+"""
+FORGOTTEN = """await session.start()
+queue = await session.open("bmq://small/q", write=True)
+for number in range(20):
+    queue.post_nowait(b"x")
+"""
+
+
+MISTAKES = {  # what the program does, and what it is told
+    "ignores": (IGNORED, "PostRefused: LIMIT_MESSAGES"), "never-flushes": (UNHEARD, "PostsFailed: "),
+    "closes-early": (EARLY, "PostsFailed: "), "forgets-to-stop": (FORGOTTEN, "was not stopped")}
+
+
+@pytest.mark.parametrize("kind", LOOP)
+def test_no_post_is_lost_without_a_word(node: ProcessWorld, kind: str) -> None:
+    """A queue that takes eleven messages (one more than its limit says); programs that post twenty."""
+    node.domain("small", queue_messages=10)
+    for name, (body, words) in MISTAKES.items():
+        done = ran(node, program(kind, body.replace("small/q", f"small/{name}")))
+        assert words in done.stderr, (name, done.stderr)
+        assert node.stored(f"bmq://small/{name}") <= 11, name

@@ -1,0 +1,258 @@
+"""A partition's state built from the batches of its primary is the state of the primary, whatever happened to both.
+
+The follower here does what a replica will: it writes each batch to files of its own, applies its records, and rolls over
+where the primary did. Its checks are the promise on positions and PSNs: none is given twice, none is left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
+from storage_kit import WALL, make_message, open_files  # noqa: E402
+
+from bmqtwist.storage.compaction import LiveCopy, Moved  # noqa: E402
+from bmqtwist.storage.datacheck import check_messages  # noqa: E402
+from bmqtwist.storage.journal import Entry, unpack_sync_point  # noqa: E402
+from bmqtwist.storage.memory import MemoryDisk  # noqa: E402
+from bmqtwist.storage.message import Message  # noqa: E402
+from bmqtwist.storage.partition import Batch, Partition, PartitionUnavailable  # noqa: E402
+from bmqtwist.storage.records import (  # noqa: E402
+    RECORD,
+    RECORD_BYTES,
+    SEQUENCE_MASK,
+    SyncPoint,
+    pack_sync_point,
+)
+from bmqtwist.storage.recovery import recover  # noqa: E402
+from bmqtwist.storage.replay import Apps, Replay, qlist_entry  # noqa: E402
+from bmqtwist.storage.state import PartitionState, StoredQueue  # noqa: E402
+from bmqtwist.storage.store import FileSizes  # noqa: E402
+
+SIZES = FileSizes(6000, 1 << 14, 1 << 12)
+KEYS = [b"aaaaa", b"bbbbb"]
+OPERATION = st.tuples(
+    st.sampled_from(["put", "put", "put", "put", "half put", "confirm", "confirm", "delete", "purge", "purge app",
+                     "remove app", "add app", "drop queue", "flush", "flush", "tick", "roll", "disk fails", "disk works",
+                     "disable", "enable", "kill primary", "stop primary", "restart follower"]), st.integers(0, 1 << 16))
+
+
+class Follower(Replay):
+    """A replica: its files, and the state it makes of a primary's batches."""
+
+    def __init__(self) -> None:
+        super().__init__(PartitionState())
+        self.disk = MemoryDisk()
+        self.files = open_files(self.disk, sizes=SIZES)
+        self.position = 0
+
+    def take(self, batch: Batch) -> None:
+        """Write, then apply."""
+        assert batch.first == self.position + 1, "positions go on without gaps"
+        self.position += len(batch.journal)
+        self.files.append(batch.journal, batch.data, batch.qlist)
+        for record in batch.journal:
+            head, lease, wall, body, _ = RECORD.unpack(record)
+            entry = 0, head, lease, wall, body
+            sequence, state = head & SEQUENCE_MASK, self.state
+            assert sequence == state.sequence + 1 if lease == state.lease else lease > state.lease and sequence == 1, (
+                "PSNs go on without gaps; a lease begins with 1")
+            self.run([entry])
+            state.sequence = sequence
+
+    def journal_op(self, entry: Entry) -> None:
+        """Where the primary rolled over, so do we."""
+        super().journal_op(entry)
+        self.state.sequence = entry[1] & SEQUENCE_MASK
+        kind, _, _, _, _ = unpack_sync_point(entry)
+        if kind == SyncPoint.ROLLOVER:
+            self.roll()
+
+    def roll(self) -> None:
+        """Live records into a new file set."""
+        state, files = self.state, self.files
+        files.begin_roll(WALL)
+        copy = LiveCopy(files, state)
+        copy.run()
+        mark, data, qlist = files.next_positions()
+        files.append_next([pack_sync_point(state.sequence, state.lease, WALL, SyncPoint.REGULAR, 1, data, qlist)], [], [])
+        files.finish_roll(mark, False)
+        Moved(state, copy, state.last_key, state.last_key, 0).settle(1 << 62)
+
+    def restart(self) -> None:
+        """What is in the files is enough."""
+        self.files.close(truncate=False)
+        self.disk.kill()
+        self.files = open_files(self.disk, sizes=SIZES)
+        found = recover(self.files)
+        assert not found.quarantined and not found.damaged, found.alarms
+        self.files.resume(found.journal_end, found.data_end, found.qlist_end)
+        self.state = found.state
+
+    def read_data(self, queue: StoredQueue, message: Message) -> int:
+        good, damaged = check_messages(self.files.read_data, [message])
+        assert not damaged, damaged
+        return good
+
+    def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
+        return qlist_entry(self.files.read_qlist(offset, 1 << 16))
+
+
+class Primary:
+    """A partition at work: its queues are whatever is in its state."""
+
+    def __init__(self, follower: Follower) -> None:
+        self.disk, self.follower, self.number = MemoryDisk(), follower, 0
+        self.partition: Partition
+        self.begin()
+
+    def begin(self) -> None:
+        """A life: everything that was written is there again."""
+        files = open_files(self.disk, sizes=SIZES)
+        recovered = recover(files)
+        self.partition = Partition(0, 1, files, recovered)
+        self.partition.replicated = True
+        self.follower.position = self.partition.position  # positions count the records of a process
+        self.partition.activate(recovered.lease + 1, WALL)
+        self.handover()
+
+    def handover(self) -> None:
+        """Its batches reach the follower."""
+        for batch in self.partition.take_batches():
+            self.follower.take(batch)
+
+    def work(self, name: str, value: int) -> None:
+        """One operation; what the partition does not take is not done."""
+        partition, key = self.partition, KEYS[value % 2]
+        queue = partition.state.queues.get(key)
+        if queue is None:
+            partition.create_queue(key, f"bmq://d/{key.decode()}", [("foo", b"fooo" + key[:1]), ("bar", b"barr" + key[:1])],
+                                   WALL)
+            return
+        apps, messages = list(queue.apps.values()), [each for each in queue.messages.values() if each.pending]
+        app = apps[value % len(apps)] if apps else None
+        message = messages[value // 2 % len(messages)] if messages else None
+        if name in ("put", "half put") and app is not None:
+            self.number += 1
+            new = make_message(self.number, bytes([self.number % 256]) * (value % 200 + 1))
+            wanted = apps if value % 3 else apps[:1]
+            new.ref_count = len(wanted)
+            for each in apps:
+                if each not in wanted:
+                    partition.append_auto_confirm(key, each.key, new.guid, WALL)
+            if name == "put":
+                partition.append_message(key, new, WALL)
+        elif name == "confirm" and message is not None:
+            waiting = [each for each in apps if message.pending & each.bit]
+            if len(waiting) > 1:
+                partition.append_confirm(key, waiting[value % len(waiting)].key, message, 0, WALL)
+            else:
+                partition.append_deletion(key, message, 0, WALL)
+        elif name == "delete" and message is not None:
+            partition.append_deletion(key, message, 2, WALL)
+        elif name == "purge":
+            partition.purge(key, None, None, WALL)
+        elif name in ("purge app", "remove app") and app is not None and messages:
+            partition.purge(key, app.key, messages[0], WALL)
+            if name == "remove app":
+                partition.delete_queue(key, app.key, WALL)
+            for each in list(queue.messages.values()):
+                if not each.pending:
+                    partition.append_deletion(key, each, 0, WALL)
+        elif name == "add app" and len(apps) < 4:
+            self.number += 1
+            partition.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
+        elif name == "drop queue":
+            partition.delete_queue(key, None, WALL)
+
+    def run(self, name: str, value: int) -> None:
+        """One step of a schedule."""
+        partition, disk = self.partition, self.disk
+        try:
+            if name == "flush":
+                partition.flush(WALL)
+            elif name == "tick":
+                partition.sync_point(WALL)
+            elif name == "roll":
+                partition.rollover(WALL)
+            elif name == "disk fails":
+                disk.fail = lambda operation, path: errno.EIO if operation == "write" else None
+            elif name == "disk works":
+                disk.fail = lambda operation, path: None
+            elif name in ("disable", "enable"):
+                getattr(partition, name)()
+            elif name in ("kill primary", "stop primary"):
+                disk.fail = lambda operation, path: None
+                partition.enable()
+                if name == "stop primary":
+                    partition.stop(WALL)
+                else:
+                    disk.kill()
+                self.handover()
+                self.begin()
+            elif name == "restart follower":
+                self.handover()
+                self.follower.restart()
+            else:
+                self.work(name, value)
+        except PartitionUnavailable:
+            pass
+        self.handover()
+
+
+def essence(state: PartitionState) -> Any:
+    """Everything two states can differ in. Live keys are private to each."""
+    def live(item: Any) -> Any:
+        if isinstance(item, tuple):
+            return item[0][:36], item[0][40:], item[1]  # a rollover moves the QLIST record
+        return message(item) if isinstance(item, Message) else item
+
+    def message(item: Message) -> Any:
+        return (item.guid, item.pending, item.size, item.options, item.crc, item.lease, item.sequence, item.wall,
+                item.ref_count, item.data_offset, item.queue_key)
+
+    queues = {key: (queue.uri, [(app.app_id, app.key, app.bit) for app in queue.apps.values()], queue.mask,
+                    queue.app_count, [message(each) for each in queue.messages.values()])
+              for key, queue in state.queues.items()}
+    return (state.lease, state.sequence, queues, [live(item) for item in state.live.values()],
+            state.data_bytes, state.qlist_bytes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(OPERATION, max_size=90))
+def test_a_follower_built_from_batches_equals_its_primary(operations: list[tuple[str, int]]) -> None:
+    follower = Follower()
+    primary = Primary(follower)
+    for name, value in operations:
+        primary.run(name, value)
+    primary.run("disk works", 0)
+    primary.run("enable", 0)
+    primary.run("flush", 0)  # writes what a failing disk has kept waiting
+    primary.run("flush", 0)  # ... and then what was owed
+    assert essence(follower.state) == essence(primary.partition.state)
+    follower.restart()
+    assert essence(follower.state) == essence(primary.partition.state)
+    primary.run("kill primary", 0)
+    follower.restart()
+    assert essence(follower.state) == essence(primary.partition.state)
+
+
+def test_the_journals_of_both_hold_the_same_records() -> None:
+    """After the same rollovers even the bytes are the same, but for the node id and the mark of a sync point."""
+    follower = Follower()
+    primary = Primary(follower)
+    for number in range(400):
+        primary.run("put" if number % 2 else "delete", number // 2 * 7)
+        primary.run("flush", 0)
+    assert any(path.startswith("/a/") for path in primary.disk.paths()), "it rolled over"
+    ours, theirs = ([disk.content(path) for path in sorted(disk.paths()) if path.endswith("journal")]
+                    for disk in (primary.disk, follower.disk))
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert [mine[at:at + RECORD_BYTES] for at in range(44, len(mine), RECORD_BYTES)] == [
+            yours[at:at + RECORD_BYTES] for at in range(44, len(yours), RECORD_BYTES)]

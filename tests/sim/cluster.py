@@ -1,0 +1,93 @@
+"""Several simulated nodes of one cluster in one network, and clients of the wire protocol at any of them.
+
+A client is `kit.client.Client`: where it waits, the simulation is played until what it waits for has come.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import Any
+
+from kit.client import Client
+
+from bmqtwist.testing.config import DomainTable, member_configuration, sample_domains
+from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, Network, Receiver
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.testing.simulation import Simulation
+
+PORT = 30114
+STEP_S = 0.001  # how far the simulation is played before a client looks again
+PARTITION = {"maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 22, "maxQlistFileSize": 1 << 16,
+             "maxCSLFileSize": 1 << 18}
+
+
+class SimulatedLink(Receiver):
+    """`kit.client.ClientLink` of a client in the simulation."""
+
+    def __init__(self, simulation: Simulation, end: ConnectionEnd) -> None:
+        self._simulation, self.end = simulation, end
+        self.closed = False
+        self._arrived = b""
+        end.receiver = self
+
+    def take(self, data: bytes) -> None:
+        """From the network: bytes."""
+        self._arrived += data
+
+    def cut(self) -> None:
+        """From the network: the connection is gone."""
+        self.closed = True
+
+    def send(self, data: bytes) -> None:
+        """To the node."""
+        self.end.send(data)
+
+    def receive(self, deadline: float) -> bytes:
+        """What has come, played until something does; b"" if nothing did within `deadline` seconds."""
+        until = self._simulation.now + deadline
+        while not self._arrived and not self.closed and self._simulation.now < until:
+            self._simulation.play(min(until, self._simulation.now + STEP_S))
+        data, self._arrived = self._arrived, b""
+        return data
+
+    def drop(self) -> None:
+        """Cut the connection."""
+        self.closed = True
+        self.end.drop()
+
+
+class SimulatedCluster(Simulation):
+    """`count` nodes n1, n2, ... that run; `options` are those of `SimulatedNode`, by name of the node."""
+
+    def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
+                 **configured: dict[str, Any]) -> None:
+        super().__init__(Random(f"{seed}/cluster"))
+        self.network = Network(self)
+        configured.setdefault("cluster", {"partition": PARTITION})
+        domains = DomainTable()
+        domains.texts.update(sample_domains())
+        for number in range(1, count + 1):
+            name = f"n{number}"
+            node = SimulatedNode(self.network, name, f"{name}:{PORT}",
+                                 partial(member_configuration, number, count, PORT, **configured),
+                                 lambda configuration: domains, **(options or {}).get(name, {}))
+            node.boot()
+        self.clients = 0
+
+    def node(self, name: str) -> SimulatedNode:
+        """A node by its name."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def run(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.play(self.now + seconds)
+
+    def client(self, name: str, place: str = LOOPBACK) -> Client:
+        """A negotiated session with a node."""
+        end = self.network.connect(self.node(name).address, place)
+        assert end is not None, f"{name} does not listen"
+        self.clients += 1
+        client = Client(SimulatedLink(self, end), f"client{self.clients}")
+        assert client.negotiate()["result"]["category"] == "E_SUCCESS"
+        return client

@@ -1,0 +1,229 @@
+"""Several nodes in one simulated network: what happens to one of them, to a link or to a connection, and to nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kit.client import Client, Closed, Expired, Queue
+
+from bmqtwist.storage.message import Message
+from bmqtwist.testing.network import CONNECT_SECONDS_MAX, KERNEL_BYTES, ConnectionEnd, Receiver
+from sim.cluster import PORT, SimulatedCluster, SimulatedLink
+
+QUEUE = "bmq://bmq.test.persistent.priority/q"
+SEEDS = range(4)
+OFFICE = "office"  # where some clients are
+
+
+@pytest.fixture(params=SEEDS)
+def nodes(request: pytest.FixtureRequest) -> SimulatedCluster:
+    """Three nodes."""
+    return SimulatedCluster(request.param, 3)
+
+
+def posting(nodes: SimulatedCluster, name: str, place: str = OFFICE) -> Queue:
+    """A queue of a node, open for writing."""
+    return nodes.client(name, place).open(QUEUE, write=1)
+
+
+def received(nodes: SimulatedCluster, name: str) -> list[bytes]:
+    """What a consumer at a node is given in a while."""
+    consumer = nodes.client(name).consume(QUEUE)
+    nodes.run(1.0)
+    found = [push.payload for push in consumer.pushes()]
+    consumer.client.drop()
+    return found
+
+
+def stored(nodes: SimulatedCluster, name: str) -> list[Message]:
+    """What the queue of a node holds."""
+    return list(nodes.node(name).broker.domains["bmq.test.persistent.priority"].queues["q"].messages.values())
+
+
+def test_every_node_has_a_disk_and_a_life_of_its_own(nodes: SimulatedCluster) -> None:
+    for name in ("n1", "n2", "n3"):
+        posting(nodes, name).post(name.encode())
+    nodes.node("n1").crash(power=True)
+    nodes.node("n2").stop()
+    assert not nodes.node("n1").up and nodes.node("n3").up
+    nodes.run(5.0)
+    assert [nodes.node(name).life for name in ("n1", "n2", "n3")] == [3, 3, 1]
+    assert [received(nodes, name) for name in ("n1", "n2", "n3")] == [[b"n1"], [b"n2"], [b"n3"]]
+
+
+def test_a_node_that_is_down_stays_down_until_it_is_booted(nodes: SimulatedCluster) -> None:
+    queue = posting(nodes, "n1")
+    queue.post(b"kept")
+    nodes.node("n1").crash(power=False, down=None)
+    nodes.run(10.0)
+    assert not nodes.node("n1").up and nodes.network.connect(f"n1:{PORT}") is None
+    with pytest.raises(Closed):
+        queue.client.heartbeat()
+    nodes.node("n1").boot()
+    assert received(nodes, "n1") == [b"kept"]
+
+
+def test_what_is_on_a_cut_link_waits_and_arrives_in_order(nodes: SimulatedCluster) -> None:
+    queue, elsewhere = posting(nodes, "n1"), posting(nodes, "n1", "home")
+    nodes.network.cut(OFFICE, "n1")
+    sent = [queue.put(b"%d" % number) for number in range(20)]
+    elsewhere.post(b"meanwhile")
+    with pytest.raises(Expired):
+        queue.next_ack(deadline=2.0)
+    assert [message.guid for message in stored(nodes, "n1")] != sent and len(stored(nodes, "n1")) == 1
+    nodes.network.heal(OFFICE, "n1")
+    assert {queue.next_ack().guid for _ in sent} == set(sent)
+    assert [message.guid for message in stored(nodes, "n1")][1:] == sent
+
+
+def test_a_link_can_be_cut_one_way(nodes: SimulatedCluster) -> None:
+    queue = posting(nodes, "n1")
+    nodes.network.cut("n1", OFFICE, both=False)
+    guid = queue.put(b"x")
+    with pytest.raises(Expired):
+        queue.next_ack(deadline=2.0)
+    assert [message.guid for message in stored(nodes, "n1")] == [guid], "it got there, the answer did not come back"
+    nodes.network.heal("n1", OFFICE, both=False)
+    assert queue.next_ack().guid == guid
+
+
+def test_a_slow_link_is_slow_one_way_and_for_its_places_only(nodes: SimulatedCluster) -> None:
+    far, near = nodes.client("n1", OFFICE), nodes.client("n1", "home")
+    nodes.network.slow(OFFICE, "n1", 3.0)
+    begun = nodes.now
+    near.heartbeat()
+    assert nodes.now - begun < 0.3
+    far.heartbeat()
+    assert 3.0 < nodes.now - begun < 3.6
+
+
+def test_after_a_reset_both_ends_know_and_nothing_arrives_any_more(nodes: SimulatedCluster) -> None:
+    queue = posting(nodes, "n1")
+    queue.post(b"before")
+    queue.put(b"lost")
+    assert isinstance(queue.client.link, SimulatedLink)
+    queue.client.link.end.reset()
+    nodes.run(1.0)
+    assert queue.client.link.closed and not nodes.node("n1").broker.sessions
+    posting(nodes, "n1").post(b"after")
+    assert received(nodes, "n1") == [b"before", b"after"]
+
+
+def test_a_machine_that_dies_leaves_half_open_connections_until_it_is_back_and_asked(nodes: SimulatedCluster) -> None:
+    idle, asking = nodes.client("n1", OFFICE), nodes.client("n1", OFFICE)
+    nodes.node("n1").crash(power=True, down=20.0, silently=True)
+    with pytest.raises(Expired):
+        asking.heartbeat()
+    nodes.run(15.0)
+    assert nodes.node("n1").up and not asking.link.closed and not idle.link.closed
+    with pytest.raises(Closed):
+        asking.heartbeat()
+    assert not idle.link.closed, "who says nothing learns nothing"
+
+
+def test_a_paused_node_says_nothing_and_then_goes_on(nodes: SimulatedCluster) -> None:
+    queue = posting(nodes, "n1")
+    node = nodes.node("n1")
+    node.turn_due()
+    node.pause()
+    stood = node.broker.now
+    guid = queue.put(b"x")
+    late = nodes.network.connect(node.address, OFFICE)
+    assert late is not None, "its kernel still takes connections"
+    client = Client(SimulatedLink(nodes, late), "late")
+    with pytest.raises(Expired):
+        client.negotiate()
+    with pytest.raises(Expired):
+        queue.next_ack(deadline=30.0)
+    posting(nodes, "n2").post(b"not paused")
+    assert node.broker.now == stood, "no turn, no timer"
+    node.resume()
+    assert queue.next_ack().guid == guid
+    client.wait(lambda event: "brokerResponse" in event.control, "the answer to what it said meanwhile")
+
+
+def test_a_connection_takes_as_much_as_kernels_do_while_nobody_reads(nodes: SimulatedCluster) -> None:
+    node = nodes.node("n1")
+    end = nodes.network.connect(node.address, OFFICE)
+    assert end is not None
+    node.pause()
+    told = []
+    end.receiver = receiver = Receiver()
+    receiver.drained = lambda: told.append(nodes.now)  # type: ignore[method-assign]
+    assert end.send(bytes(KERNEL_BYTES)) == 0
+    assert end.send(bytes(1000)) == 1000
+    nodes.run(1.0)
+    assert not told
+    node.resume()
+    nodes.run(1.0)
+    assert told
+
+
+def test_clocks_of_nodes_differ_and_their_timers_run_all_the_same() -> None:
+    nodes = SimulatedCluster(1, 2, {"n1": {"clock_ahead": 12_345.678}, "n2": {"wall_ahead": -3600.0}})
+    walls = []
+    for name in ("n1", "n2"):
+        posting(nodes, name).post(b"x")
+        walls.append(stored(nodes, name)[0].wall)
+    assert abs(walls[0] - walls[1] - 3600) <= 1
+    nodes.run(301.0)  # the time to live of the sample domains
+    assert not stored(nodes, "n1") and not stored(nodes, "n2")
+
+
+def test_nodes_dial_each_other_and_learn_when_nobody_answers(nodes: SimulatedCluster) -> None:
+    node, found = nodes.node("n1"), dict[str, ConnectionEnd | None]()
+    nodes.node("n3").crash(power=False, down=None)
+    nodes.network.cut("n1", "n2")
+    begun = nodes.now
+    for name in ("n2", "n3"):
+        node.dial(f"{name}:{PORT}", lambda end, name=name: found.update({name: end}))  # type: ignore[misc]
+    nodes.run(CONNECT_SECONDS_MAX / 2)
+    assert found == {"n3": None}, "nobody listens there; the other has not answered yet"
+    nodes.network.heal("n1", "n2")
+    nodes.run(CONNECT_SECONDS_MAX)
+    end = found["n2"]
+    assert end is not None and nodes.now > begun + CONNECT_SECONDS_MAX and nodes.node("n2").broker.sessions
+    node.crash(power=False)
+    nodes.run(1.0)
+    assert not end.open and not nodes.node("n2").broker.sessions, "its kernel closed it"
+
+
+def test_a_node_that_dies_while_it_dials_is_told_nothing_in_its_next_life(nodes: SimulatedCluster) -> None:
+    node, found = nodes.node("n1"), list[ConnectionEnd | None]()
+    node.dial(f"n2:{PORT}", found.append)
+    node.crash(power=False, down=0.0)
+    nodes.run(1.0)
+    assert node.up and node.life == 3 and not found
+    assert not nodes.node("n2").broker.sessions, "its kernel closed the connection"
+
+
+def story(seed: int) -> str:
+    """What three nodes, their clients and their faults come to."""
+    nodes = SimulatedCluster(seed, 3, {"n2": {"clock_ahead": 77.7}})
+    for number in range(3):
+        for name in ("n1", "n2", "n3"):
+            posting(nodes, name).post(b"x" * 3000)
+        nodes.nodes[number].crash(power=True, silently=number == 1)
+        nodes.network.cut("n1", OFFICE)
+        nodes.run(1.0)
+        nodes.network.heal("n1", OFFICE)
+        nodes.nodes[number].pause()
+        nodes.run(0.5)
+        nodes.nodes[number].resume()
+        nodes.run(0.5)
+    return nodes.digest
+
+
+def test_the_same_seed_is_the_same_life_of_all_nodes_down_to_the_last_byte() -> None:
+    """Twice in this process and once in another, which hashes strings differently."""
+    first = story(7)
+    assert first == story(7) != story(8)
+    root = Path(__file__).resolve().parent.parent
+    other = subprocess.run([sys.executable, "-c", "from sim.test_network import story; print(story(7))"],
+                           capture_output=True, text=True, check=True, env={
+                               **os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": f"{root}:{root.parent}"})
+    assert other.stdout.strip() == first

@@ -1,0 +1,212 @@
+"""Two brokers on one connection: introductions, events in both directions, the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.memory import MemoryWorld
+
+from bmqtwist.errors import Category
+from bmqtwist.link import peer as peer_module
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.session import Session
+from bmqtwist.link.states import State
+from bmqtwist.wire.cluster_events import Receipt, encode_receipt
+from bmqtwist.wire.fast import EventType, event_header
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType, Status
+
+NAME = "c"
+
+
+def identity(node_id: int) -> ClientIdentity:
+    return ClientIdentity(protocol_version=1, sdk_version=999999, client_type=ClientType.E_TCPBROKER,
+                          process_name=f"node{node_id}", pid=node_id, session_id=1, cluster_name=NAME,
+                          cluster_node_id=node_id)
+
+
+class Others:
+    """Whoever speaks for the cluster in one of the brokers."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.peers: list[PeerSession] = []
+        self.got: list[tuple[EventType, int, bytes]] = []
+        self.failed: list[Session] = []
+        self.answer: Status | None = Status(Category.E_SUCCESS, 0, "")
+
+    def admit(self, session: Session, identity_: ClientIdentity) -> BrokerResponse | None:
+        return None if self.answer is None else BrokerResponse(self.answer, 1, 999999, False, identity(self.node_id))
+
+    def connected(self, peer: PeerSession) -> None:
+        self.peers.append(peer)
+
+    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+        self.got.append((kind, specific, body))
+
+    def disconnected(self, peer: PeerSession) -> None:
+        self.peers.remove(peer)
+
+    def not_connected(self, session: Session) -> None:
+        self.failed.append(session)
+
+
+class Wire:
+    """One end of the connection, as the transport of its session; what is written arrives when `pass_on` is called."""
+
+    def __init__(self, world: MemoryWorld) -> None:
+        self.world = world
+        self.session: Session | None = None
+        self.other: Wire
+        self.waiting: list[bytes] = []
+        self.untaken = 0  # bytes that the connection says it has not taken
+        self.reads = True
+        self.ended = False
+
+    def arrive(self, data: bytes) -> int:
+        self.waiting.append(data)
+        return self.untaken
+
+    def end(self) -> None:
+        self.ended = True
+
+    def lose(self) -> None:
+        for each in (self, self.other):
+            session, each.session = each.session, None
+            if session is not None:
+                session.lost(each.world.now, each.world.broker.wall(each.world.now))
+                each.world.due = True
+
+    def read(self, wanted: bool) -> None:
+        self.reads = wanted
+
+
+class Pair:
+    """Node 1 dials node 2."""
+
+    def __init__(self, root: Path, known: bool = True) -> None:
+        self.worlds = [MemoryWorld(root / "1"), MemoryWorld(root / "2")]
+        self.others = [Others(1), Others(2)]
+        if known:
+            self.worlds[1].broker.peers[NAME] = self.others[1]
+        self.wires = [Wire(world) for world in self.worlds]
+        self.wires[0].other, self.wires[1].other = self.wires[1], self.wires[0]
+
+    def connect(self) -> None:
+        dialling, listening = (world.broker for world in self.worlds)
+        made = dialling.dialled("2:30114", identity(1), self.others[0], self.worlds[0].now)
+        for wire, session in zip(self.wires, (made, listening.connect("1:40000", self.worlds[1].now)), strict=True):
+            wire.session, session.transport, wire.world.due = session, wire, True
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Let both brokers run until nothing moves."""
+        moved = True
+        for world in self.worlds:
+            world.due = True
+        while moved:
+            moved = False
+            for wire, world in zip(self.wires, self.worlds, strict=True):
+                world.run()
+                data, wire.waiting = b"".join(wire.waiting), []
+                there = wire.other
+                if data and there.session is not None:
+                    there.session.receive(data, there.world.now, there.world.broker.wall(there.world.now))
+                    there.world.due = moved = True
+                if wire.ended and wire.session is not None:
+                    wire.lose()
+                    moved = True
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    made = Pair(tmp_path)
+    made.connect()
+    return made
+
+
+def test_two_brokers_get_to_know_each_other(pair: Pair) -> None:
+    one, two = pair.others[0].peers[0], pair.others[1].peers[0]
+    assert (one.dialled, two.dialled) == (True, False)
+    assert (one.session.identity.cluster_node_id, two.session.identity.cluster_node_id) == (2, 1)
+    assert (one.session.description, two.session.description) == ("node2:2", "node1:1")
+    assert one.session.negotiated_at is not None and two.session.negotiated_at is not None
+
+
+def test_whole_events_go_both_ways_in_order(pair: Pair) -> None:
+    one, two = pair.others[0].peers[0], pair.others[1].peers[0]
+    receipt = encode_receipt(Receipt(1, 2, 3))
+    one.send(receipt)
+    one.send(event_header(EventType.ELECTOR, 4, 0x20) + b"vote")
+    two.send(event_header(EventType.STORAGE, 8) + b"recorded")
+    pair.pass_on()
+    assert pair.others[1].got == [(EventType.REPLICATION_RECEIPT, 0, receipt[8:]), (EventType.ELECTOR, 0x20, b"vote")]
+    assert pair.others[0].got == [(EventType.STORAGE, 0, b"recorded")]
+
+
+def test_events_of_a_turn_leave_in_one_write(pair: Pair) -> None:
+    for _ in range(3):
+        pair.others[0].peers[0].send(event_header(EventType.ELECTOR, 4) + b"vote")
+    pair.worlds[0].due = True
+    pair.worlds[0].run()
+    assert len(pair.wires[0].waiting) == 1
+    pair.pass_on()
+    assert len(pair.others[1].got) == 3
+
+
+def test_the_end_is_told_to_both_once(pair: Pair) -> None:
+    one, two = pair.others[0].peers[0], pair.others[1].peers[0]
+    one.session.close("enough")
+    pair.pass_on()
+    assert pair.others[0].peers == pair.others[1].peers == [] and one.session.state is two.session.state is State.CLOSED
+    assert one.session not in pair.worlds[0].broker.sessions and two.session not in pair.worlds[1].broker.sessions
+    two.send(event_header(EventType.ELECTOR, 4) + b"vote")
+    assert not two.session.take() and not pair.others[0].failed
+
+
+def test_nobody_for_the_cluster_turns_brokers_away(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, known=False)
+    pair.connect()
+    assert pair.worlds[1].logged("#CONNECTION_UNEXPECTED node1:1: a broker of cluster 'c', which has no other members here")
+    assert len(pair.others[0].failed) == 1 and not pair.others[0].peers
+
+
+def test_a_broker_that_is_refused_hears_why(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.others[1].answer = Status(Category.E_REFUSED, -1, "a second connection of node 1")
+    pair.connect()
+    assert pair.worlds[0].logged("#SESSION_NEGOTIATION node2:2: a second connection of node 1")
+    assert len(pair.others[0].failed) == 1 and pair.others[0].peers == pair.others[1].peers == []
+
+
+def test_a_broker_that_is_not_wanted_is_closed_without_a_word(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.others[1].answer = None
+    pair.connect()
+    assert len(pair.others[0].failed) == 1 and pair.worlds[1].logged("#SESSION_NEGOTIATION node1:1: refused")
+
+
+def test_a_broker_is_read_from_even_if_it_does_not_read_and_then_cut_off(pair: Pair,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "PEER_OUTPUT_BYTES_MAX", 1000)
+    one = pair.others[0].peers[0]
+    for untaken, alive in ((1000, True), (1001, False)):
+        pair.wires[0].untaken = untaken
+        one.send(event_header(EventType.ELECTOR, 4) + b"vote")
+        pair.worlds[0].due = True
+        pair.worlds[0].run()
+        assert pair.wires[0].reads and (one in pair.others[0].peers) is alive
+    assert pair.worlds[0].logged("#PEER_SEND_FAILURE node2:2: the broker does not read: 1001 bytes wait for it (limit: "
+                                 "1000)")
+
+
+def test_a_dialled_broker_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.wires[1].arrive = lambda data: 0  # type: ignore[method-assign]
+    pair.connect()
+    pair.worlds[0].advance(9.0)
+    pair.pass_on()
+    assert not pair.others[0].failed
+    pair.worlds[0].advance(2.0)
+    pair.pass_on()
+    assert len(pair.others[0].failed) == 1 and pair.worlds[0].logged("no brokerResponse within 10 s")
