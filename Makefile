@@ -23,7 +23,7 @@ help:
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
 	@echo "make lint         ruff, mypy and pyright (which fetches itself from npm)"
-	@echo "make docs         the API reference, docs/api/, anew from the docstrings"
+	@echo "make docs         the API reference anew from the docstrings, the pictures of docs/architecture.md from the code"
 
 $(VENV)/.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -91,6 +91,7 @@ lint: $(VENV)/.installed-lint
 
 docs: $(VENV)/.installed
 	$(BIN)/python docs/make_api.py
+	$(BIN)/python docs/make_pictures.py
 
 clean:
 	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

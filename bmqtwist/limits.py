@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 EVENT_BYTES_MAX = 512 << 20  # one event; the C++ builders' soft limit
+NEGOTIATION_BYTES_MAX = 64 << 10  # all that a connection sends until it is negotiated
+NEWCOMERS_BYTES_MAX = 64 << 20  # all that connections that are not negotiated have sent
+CONTROL_BYTES_MAX = 256 << 10  # one control message of a client; what decodes it takes 2 us for each field
 PUT_MESSAGE_BYTES_MAX = 66 << 20  # one PUT message with header and options
 APPLICATION_DATA_BYTES_MAX = 64 << 20  # properties and payload of one message, as sent
-INFLATED_BYTES_MAX = 512 << 20  # what one zlib stream may grow to
+INFLATED_BYTES_MAX = APPLICATION_DATA_BYTES_MAX  # what one zlib stream may grow to: the data of one message
+DEFLATE_RATIO_MAX = 1032  # no zlib stream grows by more than this factor
+PUT_OPTIONS_BYTES_MAX = 1 << 10  # of one message: SDKs send a group id of 31 bytes or none
 PROPERTIES_MAX = 255  # properties of one message
 PROPERTY_NAME_BYTES_MAX = 4095  # 12-bit length field
 QUEUE_NAME_CHARS_MAX = 64
@@ -15,10 +20,13 @@ DELIVERY_ATTEMPTS_MAX = 63  # six bits on the wire between brokers
 OUT_EVENT_BYTES_MAX = 1 << 20  # a batch of PUSH or ACK messages is cut into events of about this size
 TURN_PUSH_BYTES_MAX = 4 << 20  # delivered to one client in one turn; the rest waits for the next
 LAGGING_BYTES = 16 << 20  # output a client has not taken; beyond it nothing more is delivered to it
+UNREAD_SECONDS_MAX = 60  # in which a client with so much unread output has to take some of it
+TRANSPORT_BYTES_MAX = 128 << 10  # given to a transport at a time; what one call to the kernel takes of it
 PEER_OUTPUT_BYTES_MAX = 256 << 20  # output another broker has not taken; beyond it the connection is closed
 EARLY_PUT_BYTES_MAX = 4 << 20  # of PUTs of one session for queues whose open is not answered yet
 PENDING_REQUESTS_MAX = 1 << 14  # unanswered opens, configures and closes of one session; about 1 kB each
 CLOSED_IDS_MAX = 1 << 16  # closed queue ids a session remembers, oldest forgotten
+SUBSCRIPTIONS_MAX = 1024  # of one consumer of one app; every message that matches none is tried against all of them
 EXPRESSION_CHARS_MAX = 128
 EXPRESSION_OPERATORS_MAX = 10
 EXPRESSION_PROPERTIES_MAX = 10

@@ -11,55 +11,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from kit.layers import CIRCLES, MODULES, PACKAGE, RANKS, ROOT, circles, dotted, graph, imports, is_pure, rank, without
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "bmqtwist"
-
-# docs/architecture.md, "Ranks": a module imports only from its own rank or a lower number.
-RANKS: dict[str, float] = {
-    "limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "config": 4.5,
-    "link": 5, "sdk": 5.5, "security": 5.6, "logs": 5.7, "node": 6, "monitor": 6.2, "admin": 6.4, "daemon": 6.8,
-    "console": 7, "cli": 7, "kombu": 7, "storagetool": 7, "testing": 8, "tap": 8}
-# Modules that do instead of deciding. Everything else is pure.
-IO_MODULES = {"storage.files", "link.tcp", "config.load", "security.tls", "logs.observer",
-              "daemon.service", "daemon.reactor", "daemon.control_pipe", "daemon.process", "daemon.statistics_log",
-              "storagetool.inputs", "sdk._adapters.identity", "sdk._adapters.sockets", "sdk._adapters.transport",
-              "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
-IO_PACKAGES = {"console", "cli", "kombu", "testing"}
 CLIENT_MAY_IMPORT = ("sdk", "wire", "ids", "errors", "limits", "queue.expression", "__version__")
 FORBIDDEN_IN_PURE = ("twisted.internet", "time", "random", "os", "socket", "klein")
 LINES_MAX = 700
-
-MODULES = sorted(PACKAGE.rglob("*.py"))
-
-
-def dotted(path: Path) -> str:
-    """`link.tcp` for bmqtwist/link/tcp.py; a package's own name for its __init__."""
-    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def rank(name: str) -> float | None:
-    """The rank of a dotted module name below bmqtwist; None for the package itself."""
-    return RANKS[name.split(".")[0]] if name else None
-
-
-def imports(path: Path) -> list[tuple[int, str]]:
-    """(line, dotted name) of everything a module imports, from-imports with their names appended."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}:{node.lineno}: relative import"
-            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-    return found
-
-
-def is_pure(name: str) -> bool:
-    """Must this module run without a reactor, a clock, a socket or a file?"""
-    return (name not in IO_MODULES and name.split(".")[0] not in IO_PACKAGES
-            and not name.startswith("sdk.blazingmq"))
 
 
 def tracked() -> list[str]:
@@ -80,6 +36,23 @@ def test_a_module_imports_only_from_its_own_rank_or_below(path: Path) -> None:
             continue
         theirs = rank(name.removeprefix("bmqtwist."))
         assert own is not None and theirs is not None and theirs <= own, f"{path}:{line}: imports {name} from above"
+
+
+def test_imports_go_in_a_circle_only_where_it_is_said_why() -> None:
+    """Imports for type checkers count, too: what cannot be told apart cannot be changed apart."""
+    assert circles(without(graph(), set(CIRCLES))) == []
+
+
+@pytest.mark.parametrize("importer, imported", CIRCLES)
+def test_each_circle_that_is_allowed_is_there(importer: str, imported: str) -> None:
+    """What is not needed any more is taken out of the list."""
+    edges = without(graph(), set(CIRCLES) - {(importer, imported)})
+    assert imported in edges[importer]
+    assert any({importer, imported} <= set(circle) for circle in circles(edges)), "this import closes no circle"
+
+
+def test_every_room_has_a_rank() -> None:
+    assert {dotted(path).split(".")[0] for path in MODULES} - {"", "__version__"} == RANKS.keys()
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if dotted(p).startswith("sdk")], ids=dotted)

@@ -22,7 +22,7 @@ from bmqtwist.config.load import BROKER_FILE, Loaded, load
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.observer import Logs
-from bmqtwist.node.broker import Identity
+from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
 
 EXIT_USAGE, EXIT_CONFIG, EXIT_START = 1, 2, 6

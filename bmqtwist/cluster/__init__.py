@@ -1,1 +1,1 @@
-"""Who leads and who owns what: the metadata ledger of a cluster (a single node is a cluster of one). Pure."""
+"""Who owns what in a cluster, and the replicated log that makes each change of it durable before it counts. Pure."""

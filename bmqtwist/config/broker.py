@@ -42,6 +42,10 @@ PASSWORD_HASH_PREFIX = "$scrypt$"  # a BASIC password that starts so is a hash, 
 OUTBOX_BYTES_MAX_DEFAULT = 256 << 20
 PAYLOAD_CACHE_BYTES_DEFAULT = 64 << 20
 UNAUTHENTICATED_SECONDS_DEFAULT = 180
+UNAUTHENTICATED_CONNECTIONS_DEFAULT = 2000
+UNAUTHENTICATED_PER_ADDRESS_DEFAULT = 500
+CONNECTIONS_PER_ADDRESS_AND_SECOND_DEFAULT = 500
+INPUT_BYTES_MAX_DEFAULT = 1 << 30
 
 Severity: TypeAlias = Annotated[Literal["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "OFF"], CASELESS]
 
@@ -368,6 +372,16 @@ class BmqtwistConfig:
     sessions_per_identity_max: Natural = member("sessions of one principal at a time; 0 = no limit", 0)
     unauthenticated_seconds_max: Natural = member("time from the connection to the end of the negotiation; "
                                                   "0 = no limit", UNAUTHENTICATED_SECONDS_DEFAULT, unit="s")
+    unauthenticated_connections_max: Natural = member(
+        "connections at a time whose negotiation is not done; others are refused meanwhile; 0 = no limit",
+        UNAUTHENTICATED_CONNECTIONS_DEFAULT)
+    unauthenticated_connections_per_address_max: Natural = member(
+        "the same of one address", UNAUTHENTICATED_PER_ADDRESS_DEFAULT)
+    connections_per_address_and_second_max: Natural = member(
+        "connections that one address may open in a second; others are refused; 0 = no limit",
+        CONNECTIONS_PER_ADDRESS_AND_SECOND_DEFAULT)
+    input_bytes_max: Natural64 = member("events of all connections that are not whole yet; beyond it the connection with "
+                                        "the largest is closed", INPUT_BYTES_MAX_DEFAULT, unit="B")
     event_bytes_max: Natural = member("size of one event; a peer that announces more is disconnected",
                                       EVENT_BYTES_MAX, unit="B")
     authorization: AuthorizationRules = member("who may do what", AuthorizationRules)

@@ -1,1 +1,1 @@
-"""The HTTP face: health, metrics (pages later). Reads snapshots only."""
+"""The HTTP face: health, readiness, metrics. Reads snapshots only."""

@@ -14,21 +14,25 @@ from __future__ import annotations
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.config.load import CLUSTERS_FILE
 from bmqtwist.config.provider import DomainProvider, DomainSource
 from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.statistics import Statistics
-from bmqtwist.node.broker import Broker, Identity, Performer
+from bmqtwist.node.broker import Broker
 from bmqtwist.node.clock import Clock
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.performer import Performer
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import DiskLedgerFile
-from bmqtwist.storage.store import Disk, File, FileSizes
+from bmqtwist.storage.store import Disk, FileSizes, Lock
 
 
 class StartFailure(LocalError):
@@ -50,7 +54,7 @@ class Node:
     def __init__(self, broker: Broker, disk: Disk, clock: Clock) -> None:
         self.broker, self.disk, self.clock = broker, disk, clock
         self._statistics: Statistics | None = None
-        self._locks: list[File] = []
+        self._locks: list[Lock] = []
         self._ledger_files: list[DiskLedgerFile] = []
         self._started = self._closed = False
         broker.admin = self._first_command
@@ -60,8 +64,13 @@ class Node:
     def open(self) -> None:
         """Open and recover all that is stored. Raises StartFailure with everything closed again."""
         try:
+            configuration = self.broker.configuration
+            mine = configuration.clusters.my_clusters
+            shared = shared_places(mine, f"{configuration.directory}/{CLUSTERS_FILE}", self.disk.identify)
+            if shared:
+                raise StartFailure("\n".join(map(str, shared)))
             self.broker.security.start()
-            for definition in self.broker.configuration.clusters.my_clusters:
+            for definition in mine:
                 self._open_cluster(definition)
         except (LocalError, OSError) as error:
             self.close()
@@ -110,7 +119,7 @@ class Node:
         sizes = FileSizes(config.max_journal_file_size, config.max_data_file_size, config.max_qlist_file_size)
         sets: list[FileSets] = []
         try:
-            self.disk.names(config.archive_location)
+            self._locks.append(self.disk.lock(config.archive_location))
             for index in range(config.num_partitions):
                 each = FileSets(self.disk, config.location, config.archive_location, index, sizes,
                                 config.max_archived_file_sets, config.preallocate)

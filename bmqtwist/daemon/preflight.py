@@ -8,11 +8,13 @@ from importlib import import_module
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.compose import NO_OVERRIDES, Overrides
 from bmqtwist.config.declare import ConfigError, Finding
-from bmqtwist.config.load import BROKER_FILE, DomainReader, Lines, load, with_lines
+from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DomainReader, Lines, load, with_lines
 from bmqtwist.config.provider import check_domain_text
+from bmqtwist.daemon.places import shared_places
 from bmqtwist.errors import LocalError
 from bmqtwist.report import ListReport
 from bmqtwist.security.authenticators import build_security
+from bmqtwist.storage.files import RealDisk
 
 
 def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Mapping[str, str] | None = None,
@@ -29,6 +31,8 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
         warnings += loaded.warnings
         known = loaded.configuration.clusters
         clusters = {each.name for each in known.my_clusters} | {each.name for each in known.proxy_clusters}
+        problems += with_lines(shared_places(known.my_clusters, f"{directory}/{CLUSTERS_FILE}", RealDisk().identify),
+                               loaded.lines)
         said = _check_security(loaded.configuration)
         problems += with_lines(said[0], loaded.lines)
         warnings += with_lines(said[1], loaded.lines)

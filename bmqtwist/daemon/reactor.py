@@ -1,8 +1,8 @@
 """What performs: joins one broker to a reactor, its connections, its worker threads and the clock.
 
 From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
-From the broker (`node.broker.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish, read,
-dump.
+From the broker (`node.performer.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish,
+read, dump.
 
 However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
 is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
@@ -26,6 +26,7 @@ from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.session import Session
+from bmqtwist.link.states import State
 from bmqtwist.link.tcp import Connection
 from bmqtwist.report import INTERNAL_ERROR, Report
 from bmqtwist.storage.partition import Partition
@@ -134,15 +135,23 @@ class ReactorPerformer:
     def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
         """A new connection; None refuses it."""
         now = time.monotonic()
-        if not self.broker.serving or self.connections_max and len(self.broker.sessions) >= self.connections_max:
+        why = self._refusal(peer, now)
+        if why:
             if now - self._refused_at >= 1.0:
                 self._refused_at = now
-                self.report.warn("Connection of '%s' refused [connections: %d, maxConnections: %d, serving: %s]", peer,
-                                 len(self.broker.sessions), self.connections_max, self.broker.serving)
+                self.report.warn("Connection of '%s' refused: %s", peer, why)
             return None
         session = self.broker.connect(peer, now)
         session.transport = connection
         return session
+
+    def _refusal(self, peer: str, now: float) -> str:
+        broker = self.broker
+        if not broker.serving:
+            return "stopping"
+        if self.connections_max and len(broker.sessions) >= self.connections_max:
+            return f"there are {len(broker.sessions)} connections (maxConnections: {self.connections_max})"
+        return broker.newcomers.refusal(peer, now)
 
     def received(self, session: Session, data: bytes) -> None:
         """Bytes for a session; a turn follows."""
@@ -164,7 +173,7 @@ class ReactorPerformer:
         """Delay a call."""
         return self.reactor.callLater(seconds, action)
 
-    # -- node.broker.Performer ------------------------------------------------------------------------------------------
+    # -- node.performer.Performer ---------------------------------------------------------------------------------------
 
     def sync(self, partition: Partition, token: int) -> None:
         """Run partition.sync() on a thread."""
@@ -218,8 +227,7 @@ class ReactorPerformer:
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a thread; it cannot fail, only deny."""
-        waiting: Any = deferToThreadPool(self.reactor, self._judges, attempt, effect.authenticator, effect.data,
-                                         effect.peer)
+        waiting: Any = deferToThreadPool(self.reactor, self._judges, _judge, session, effect)
         waiting.addErrback(lambda failure: Denied(f"Authentication failed: {failure.type.__name__}", -3))
         waiting.addCallback(self._judged, session, effect.token)
         waiting.addErrback(self._slipped, "after an authentication")
@@ -235,6 +243,11 @@ class ReactorPerformer:
             return 0
         session.channel.out_bytes += connection.write(parts)
         return connection.waiting_bytes
+
+    def unread(self, session: Session) -> tuple[int, int]:
+        """The bytes the connection has not taken yet, and those it has ever taken that had to wait."""
+        connection = session.transport
+        return (connection.waiting_bytes, connection.taken_bytes) if isinstance(connection, Connection) else (0, 0)
 
     def finish(self, session: Session) -> None:
         """Close the connection once all is written."""
@@ -260,6 +273,13 @@ class ReactorPerformer:
     def _slipped(self, failure: Failure, when: str) -> None:
         """A mistake of ours outside of any call that would have told it."""
         self.report.alarm(INTERNAL_ERROR, "Internal error %s: %s", when, failure.getTraceback())
+
+
+def _judge(session: Session, effect: Authenticate) -> Outcome:
+    """On a thread, when its turn has come: the credential of a client that is gone by then is of no interest."""
+    if session.state is State.CLOSED:
+        return Denied("Authentication failed: the connection is closed.")
+    return attempt(effect.authenticator, effect.data, effect.peer)
 
 
 def listen(reactor: Any, factory: Any, address: str, port: int, context: Any, backlog: int) -> Any:

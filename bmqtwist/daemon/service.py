@@ -35,7 +35,7 @@ from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.prometheus import Family, families
 from bmqtwist.monitor.snapshot import BrokerState
 from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
-from bmqtwist.node.broker import Identity
+from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
 from bmqtwist.security.tls import server_context

@@ -11,7 +11,7 @@
 | reject with requeue | the message is posted again, then confirmed |
 | prefetch count | the most unconfirmed messages of each queue that is consumed |
 
-docs/celery.md says how it is used and what differs from other transports. Where to start reading: `transport.py`.
+docs/celery.md says how it is used and what differs from other transports. Where to start reading: `shared.py`.
 """
 
 from __future__ import annotations

@@ -20,12 +20,12 @@ from kombu.utils.json import dumps, loads
 
 from bmqtwist.errors import BmqError
 from bmqtwist.kombu.errors import LinkLost, Refused
+from bmqtwist.kombu.shared import Raw, SharedTransport
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.options import QueueOptions, Subscription
 
 if TYPE_CHECKING:
     from bmqtwist.kombu.link import Reader
-    from bmqtwist.kombu.transport import Transport
 
 _MARK = "kombu"  # property of messages that this transport made
 _IDLE = QueueOptions(subscriptions=(Subscription("", 0, 0, -(1 << 30) + 1),))  # keeps what it holds, wants nothing more
@@ -33,8 +33,6 @@ _QUIET_S = 0.5  # a queue that delivers nothing for so long is taken for empty b
 _FATES_MAX = 10_000
 _tags = itertools.count(1)
 _fates: OrderedDict[bytes, bool] = OrderedDict()  # GUIDs of messages held when their channel closed: acknowledged since?
-
-Raw = dict[str, Any]
 
 
 class QoS(virtual.QoS):
@@ -60,9 +58,9 @@ class Channel(virtual.Channel):
 
     QoS = QoS
     do_restore = False
-    connection: Transport
+    connection: SharedTransport
 
-    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+    def __init__(self, connection: SharedTransport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self.supports_fanout = bool(connection.settings.broadcast_domain)
         self._held: dict[str, Message] = {}  # taken and neither acknowledged nor rejected, by delivery tag

@@ -1,1 +1,1 @@
-"""Connections: the pure session core and the Twisted protocol around it."""
+"""One connection: a session and its kinds, requests that are answered later, output; the Twisted protocol around it."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
-from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PUT_OPTIONS_BYTES_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.pending import Pending
 from bmqtwist.link.session import Session, SessionKind
@@ -22,9 +22,10 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.fast import CONFIRM_MESSAGE, PUT_HEADER
+from bmqtwist.wire.compression import TooLarge
+from bmqtwist.wire.fast import ACK_REQUESTED, CONFIRM_MESSAGE, MESSAGE_PROPERTIES
+from bmqtwist.wire.walk import MessageError, walk_puts
 
-_PUT_BYTES_MIN = 32  # a header without the schema word is accepted
 _FAILED_ACK_LOG_S = 5.0
 
 ANSWERS = {
@@ -50,7 +51,7 @@ class ClientSession(SessionKind):
                                partial(requests.expire, self))
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.features.get("MPS", ())
         self.makes_guids = session.makes_guids
-        self.window = DeliveryWindow()
+        self.window = DeliveryWindow(session.context.output_bytes_max)
         self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
         self._late = False  # they are taken now
         self._unacked: set[bytes] = set()
@@ -119,7 +120,9 @@ class ClientSession(SessionKind):
 
     def resume(self) -> None:
         """The next turn: more may be delivered."""
-        self.window.resume(self.handles.values())
+        if self.window.resume():
+            for handle in self.handles.values():
+                handle.resume()
 
     def drained(self) -> None:
         """The client has taken all its output."""
@@ -186,41 +189,24 @@ class ClientSession(SessionKind):
     # -- PUT --------------------------------------------------------------------------------------------------------
 
     def on_puts(self, buffer: bytes, specific: int, position: int, end: int) -> None:
-        """Walk the messages of a PUT event."""
-        unpack, handles, unacked = PUT_HEADER.unpack_from, self.handles, self._unacked
+        """Take the messages of a PUT event, up to the first that makes no sense."""
+        try:
+            self._take_puts(buffer, position, end)
+        except MessageError as error:
+            self._corrupted("Put", error.code)
+
+    def _take_puts(self, buffer: bytes, start: int, end: int) -> None:
+        handles, unacked = self.handles, self._unacked
         now, wall, stats = self.session.now, self.session.wall, self.stats
-        if position >= end:
-            self._corrupted("Put", -1)
-        while position < end:
-            if end - position < PUT_HEADER.size:
-                self._corrupted("Put", -2)
-                return
-            first, second, q_id, guid, crc, schema_id, _ = unpack(buffer, position)
-            header = (second & 31) << 2
-            option_bytes = second >> 8 << 2
-            compression = second >> 5 & 7
-            start = position + header + option_bytes
-            stop = position + ((first & 0x0FFFFFFF) << 2)
-            if stop > end or start >= stop or header < _PUT_BYTES_MIN:
-                self._corrupted("Put", -3)
-                return
-            size = stop - start - buffer[stop - 1]
-            has_properties = bool(first & 0x20000000)
-            if header < PUT_HEADER.size:
-                schema_id = 0
-            if size <= 0 or not 1 <= buffer[stop - 1] <= 4 or compression > 1 or schema_id and not has_properties:
-                self._corrupted("Put", -4)
-                return
-            payload = buffer[start:start + size]
-            options = buffer[position + header:start] if option_bytes else b""
-            position = stop
-            wants_ack = bool(first & 0x10000000)
+        for q_id, guid, payload, flags, crc, compression, schema_id, options, _, stop in walk_puts(buffer, start, end):
+            wants_ack = bool(flags & ACK_REQUESTED)
+            size = len(payload)
+            begin, start = start, stop
             correlation_id = 0
             handle = handles.get(q_id)
             if handle is None or not handle.flags & FLAG_WRITE:
                 if self.pending.count and not self._late and self.pending.in_line(q_id):
-                    message = buffer[stop - ((first & 0x0FFFFFFF) << 2):stop]
-                    if not requests.put_early(self, q_id, message):
+                    if not requests.put_early(self, q_id, buffer[begin:stop]):
                         self.session.close("#CLIENT_IMPROPER_BEHAVIOR %s: too many PUTs before their open was answered "
                                            "(limit: %d bytes)", self.description, EARLY_PUT_BYTES_MAX)
                         return
@@ -237,7 +223,8 @@ class ClientSession(SessionKind):
                 correlation_id = int.from_bytes(guid[1:4], "big")
                 wants_ack = wants_ack or correlation_id != 0
                 guid = self.context.make_guid()
-            if size > APPLICATION_DATA_BYTES_MAX or crc32c(payload) != crc:
+            if (size > APPLICATION_DATA_BYTES_MAX or crc32c(payload) != crc or options and (
+                    len(options) > PUT_OPTIONS_BYTES_MAX or size + len(options) > APPLICATION_DATA_BYTES_MAX)):
                 self._invalid_put("PUT message that is too large or does not match its CRC32-C", q_id)
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
                 continue
@@ -249,18 +236,26 @@ class ClientSession(SessionKind):
                     wants_ack = False
                 else:
                     unacked.add(guid)
-            if has_properties and compression and not schema_id:
+            if flags & MESSAGE_PROPERTIES and compression:
                 try:
-                    payload, crc = application_data.inflated_v1(payload)
-                    compression = 0
+                    if schema_id:
+                        application_data.check_inflated_v2(payload)
+                    else:
+                        payload, crc = application_data.inflated_v1(payload)
+                        compression = 0
+                except TooLarge:
+                    unacked.discard(guid)
+                    self._invalid_put(f"PUT message that inflates to more than {APPLICATION_DATA_BYTES_MAX} bytes", q_id)
+                    self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
+                    continue
                 except PeerError:
                     pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
             stats.put_bytes += size
+            message = Message(guid, payload, options, bool(flags & MESSAGE_PROPERTIES), compression, schema_id, crc, now,
+                              wall)
             try:
-                refused = handle.queue.post(Put(handle, Message(guid, payload, options, has_properties, compression,
-                                                                schema_id, crc, now, wall), correlation_id, wants_ack),
-                                            now, wall)
+                refused = handle.queue.post(Put(handle, message, correlation_id, wants_ack), now, wall)
             except Exception:
                 handle.queue.forget_post(guid)
                 raise
@@ -276,7 +271,7 @@ class ClientSession(SessionKind):
             self._late = False
 
     def _refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
-        self.context.invalid_put(size, False)
+        self.context.invalid_put(size)
         if handle is None:
             self._invalid_put("PUT message for queue with unknown Id", q_id)
         else:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 from bmqtwist.errors import Refused
 from bmqtwist.ids import QueueUri
 from bmqtwist.link.authentication import Authenticate
+from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest
 from bmqtwist.queue.queue import Queue
 from bmqtwist.report import Report
 from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.frames import Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ class SessionContext(Protocol):
 
     report: Report
     now: float  # of this turn, seconds, monotonic
+    output_bytes_max: int  # that may wait for a client; 0 = any number
+    newcomers: Newcomers  # connections that are not negotiated
+    held: Held  # incomplete events of all connections
+    input_bytes_max: int  # of them
     serving: bool  # False: stopping, new opens are left for the broker that comes after
     peers: dict[str, PeerContext]  # by the name of the cluster
 
@@ -56,6 +62,9 @@ class SessionContext(Protocol):
 
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
         """A queue raised what nobody expected; `disable`: it can go on no more."""
+
+    def too_much_held(self) -> None:
+        """More than `input_bytes_max` is held of incomplete events: the connection with the most of it is closed."""
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Let an authenticator judge off the reactor's thread; then session.authenticated(...)."""
@@ -87,7 +96,7 @@ class SessionContext(Protocol):
     def make_guid(self) -> bytes:
         """A GUID for a message of a client that makes none."""
 
-    def invalid_put(self, size: int, accepted: bool) -> None:
+    def invalid_put(self, size: int) -> None:
         """Book a PUT for a queue that nobody knows."""
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:

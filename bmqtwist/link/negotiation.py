@@ -79,6 +79,10 @@ class Negotiation(Negotiating):
         super().__init__(session, ANSWERS, "")
         self._held: list[tuple[int, bytes, int, int, int]] = []
 
+    def ended(self, crashed: bool) -> None:
+        """It did not come to anything."""
+        self._held.clear()
+
     def on_negotiation(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """The first control message."""
         message = self.decode(buffer, specific, start, end, "clientIdentity")
@@ -119,7 +123,7 @@ class Negotiation(Negotiating):
         if response.result.category:
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, response.result.message)
             return
-        session.negotiated_at = session.now
+        session.negotiated()
         if session.identity.client_type == ClientType.E_TCPADMIN:
             session.become(AdminSession(session), State.SERVING)
         elif session.identity.client_type == ClientType.E_TCPBROKER:
@@ -149,7 +153,7 @@ class Dialling(Negotiating):
         if message.value.result.category:
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, message.value.result.message)
             return
-        session.negotiated_at = session.now
+        session.negotiated()
         peer = PeerSession(session, self._peers, dialled=True)
         session.become(peer, State.SERVING)
         peer.start()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from bmqtwist.errors import PeerError
+from bmqtwist.limits import CONTROL_BYTES_MAX, NEGOTIATION_BYTES_MAX
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome
 from bmqtwist.link.context import SessionContext
 from bmqtwist.link.outbox import Outbox
@@ -35,8 +36,8 @@ class Session:
 
     __slots__ = ("context", "peer", "session_number", "state", "kind", "description", "identity", "features", "encoding",
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
-                 "missed_heartbeats", "connected_at", "negotiated_at", "transport", "encoding_of_authentication", "lines",
-                 "_frames", "_answers")
+                 "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
+                 "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -55,11 +56,13 @@ class Session:
         self.connected_at = self.last_received = now
         self.negotiated_at: float | None = None
         self.missed_heartbeats = 0
+        self.taken, self.taken_at = 0, now  # bytes the other side has taken of our output, and when it last took some
         self.encoding_of_authentication = Encoding.BER
         self.lines = LineLimiter()
         self.state = State.CLOSED  # until it becomes something
         self.kind = SessionKind(self, {}, "")
-        self._frames = FrameBuffer(event_bytes_max)
+        self.frames = FrameBuffer(min(event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
+        self._event_bytes_max = event_bytes_max
         self._answers: dict[int, Callable[[bytes, int, int, int], None]] = {}
 
     # -- from the transport -----------------------------------------------------------------------------------------
@@ -71,15 +74,26 @@ class Session:
         self.missed_heartbeats = 0
         self.channel.in_bytes += len(chunk)
         self.channel.in_chunks += 1
+        if self.negotiated_at is None:
+            if self.state is State.CLOSED:
+                return
+            too_much = self.context.newcomers.received(self, len(chunk))
+            if too_much:
+                self.close("#SESSION_NEGOTIATION %s: %s", self.peer, too_much)
+                return
         try:
-            buffer, frames = self._frames.receive(chunk)
+            buffer, frames = self.frames.receive(chunk)
         except PeerError as error:
             self.close("#TCP_READ_ERROR %s: %s", self.description, error)
             return
         for kind, specific, start, end in frames:
             self._answers[kind](buffer, specific, start, end)
-        if self._frames.error is not None:
-            self.close("#TCP_READ_ERROR %s: %s", self.description, self._frames.error)
+        if self.frames.error is not None:
+            self.close("#TCP_READ_ERROR %s: %s", self.description, self.frames.error)
+        elif self.state is State.CLOSED:
+            self.frames.clear()
+        elif self.context.held.bytes > self.context.input_bytes_max:
+            self.context.too_much_held()
 
     def take(self) -> list[bytes]:
         """What to write now, in order."""
@@ -108,6 +122,8 @@ class Session:
             self.kind.ended(crashed=self.context.serving)
             self.enter(State.CLOSED)
         self.guard.closed()
+        self._forget()
+        self.outbox.take()
         self.context.gone(self)
 
     def close(self, reason: str, *args: object) -> None:
@@ -115,6 +131,12 @@ class Session:
         if self.state is not State.CLOSED:
             self.context.report.warn(reason, *args)
             self._end(crashed=self.context.serving)
+
+    def cut_off(self, reason: str, *args: object) -> None:
+        """Close because the other side does not read: the messages it could not take cost no delivery attempt."""
+        if self.state is not State.CLOSED:
+            self.context.report.warn(reason, *args)
+            self._end(crashed=False)
 
     def leave(self) -> None:
         """The broker goes away: write what is collected, then close, at no cost of a delivery attempt."""
@@ -126,7 +148,19 @@ class Session:
         self.enter(State.CLOSED)
         self.guard.closed()
         self.closing = True
+        self._forget()
         self.flush()
+
+    def _forget(self) -> None:
+        """Free what was kept of the other side's bytes now: the session itself is part of a cycle."""
+        self.frames.clear()
+        self.context.newcomers.remove(self)
+
+    def negotiated(self) -> None:
+        """It is known who is at the other end: whole events may come."""
+        self.negotiated_at = self.now
+        self.frames.limit_bytes = self._event_bytes_max
+        self.context.newcomers.remove(self)
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -307,6 +341,10 @@ class SessionKind:
     def decode_control(self, buffer: bytes, specific: int, start: int, end: int) -> ControlMessage | None:
         """A control message that can be answered; None = told in the log."""
         report, description = self.session.context.report, self.session.description
+        if end - start > CONTROL_BYTES_MAX:
+            report.error("#CORRUPTED_EVENT %s: control message of %d bytes (limit: %d)", description, end - start,
+                         CONTROL_BYTES_MAX)
+            return None
         try:
             message = control.decode_control(buffer[start:end], encoding_of(specific))
         except PeerError as error:

@@ -7,6 +7,7 @@ From the broker: `write` at the end of a turn, `finish` to close, `abort` when a
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
+from bmqtwist.limits import TRANSPORT_BYTES_MAX
 from bmqtwist.link.session import Session
 
 LINGER_S = 5.0  # a peer that does not read the end of its connection is cut off after that
@@ -44,10 +46,11 @@ class Driver(Interface):
 
 @implementer(IPushProducer)
 class Connection(Protocol):
-    """One accepted connection. `waiting_bytes` is what its transport has been given and not yet sent.
+    """One accepted connection. `waiting_bytes` are written and not yet sent; `taken_bytes` were sent after such a wait.
 
     Over plain TCP the socket is tried at once, which saves a round through the reactor; only a remainder goes to the
-    transport, with us as its pull producer until it is through. Over TLS we are a push producer all the time.
+    transport, with us as its pull producer until it is through. Over TLS we are a push producer all the time. What waits
+    is handed to the transport in pieces, so that it is known how much of it the other side has taken.
     """
 
     transport: Any  # a TCP or TLS transport
@@ -55,7 +58,9 @@ class Connection(Protocol):
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self.session: Session | None = None
-        self.waiting_bytes = 0
+        self.waiting_bytes = self.taken_bytes = 0
+        self._queue: deque[memoryview] = deque()  # behind the piece that the transport has
+        self._given = 0  # size of that piece
         self._send: Callable[[bytes], object] | None = None  # plain TCP only
         self._acknowledge: Callable[[], object] | None = None
         self._reading = True
@@ -85,7 +90,8 @@ class Connection(Protocol):
     def connectionLost(self, reason: Failure | None = None) -> None:
         """From the reactor: the connection is gone."""
         session, self.session = self.session, None
-        self.waiting_bytes = 0
+        self.waiting_bytes = self._given = 0
+        self._queue.clear()
         if session is not None:
             self._driver.lost(session)
 
@@ -94,25 +100,49 @@ class Connection(Protocol):
         data = b"".join(parts)
         size = len(data)
         if self._behind or self._send is None:
-            if self._behind:
-                self.waiting_bytes += size
-            self.transport.write(data)
+            self._queue.append(memoryview(data))
+            self.waiting_bytes += size
+            if not self._behind:
+                self._give()
             return size
         sent = self._send(data)
         if not isinstance(sent, int):  # the connection is lost: the transport finds out when it writes
             sent = 0
         if sent < size:
-            rest = data[sent:]
-            self.transport.write(rest)
+            self._queue.append(memoryview(data)[sent:])
             self.transport.registerProducer(self, False)
-            self._behind, self.waiting_bytes = True, len(rest)
+            self._behind, self.waiting_bytes = True, size - sent
+            self._give()
         return size
+
+    def _give(self) -> None:
+        """Hand the transport the next piece of what waits, and further ones until it is behind."""
+        queue = self._queue
+        while queue:
+            piece = queue.popleft()
+            if len(piece) > TRANSPORT_BYTES_MAX:
+                queue.appendleft(piece[TRANSPORT_BYTES_MAX:])
+                piece = piece[:TRANSPORT_BYTES_MAX]
+            self._given = len(piece)
+            self.transport.write(bytes(piece))
+            if self._behind:
+                return
+            self._taken()
+
+    def _taken(self) -> None:
+        self.waiting_bytes -= self._given
+        self.taken_bytes += self._given
+        self._given = 0
 
     def resumeProducing(self) -> None:
         """From the transport: what it was given is sent (a pull producer is also called when it is registered)."""
         if not self._behind:
             return
-        self._behind, self.waiting_bytes = False, 0
+        self._taken()
+        self._behind = self._send is not None and bool(self._queue)  # over TLS it says again when it is behind
+        self._give()
+        if self._behind:
+            return
         if self._send is not None:
             self.transport.unregisterProducer()
         self.read(True)
@@ -138,6 +168,9 @@ class Connection(Protocol):
     def finish(self) -> None:
         """Close once everything is written; a peer that does not read is cut off after a while."""
         if self.session is not None:
+            for data in self._queue:
+                self.transport.write(bytes(data))
+            self._queue.clear()
             if self._behind or self._send is None:
                 self.transport.unregisterProducer()
             self.transport.loseConnection()

@@ -1,1 +1,1 @@
-"""One broker: configuration, the turn, administration, statistics, security, the service that runs it."""
+"""One broker: its turn, the walls around its parts, its clusters and their metadata, timers, the graceful stop. Pure."""

@@ -6,15 +6,13 @@
 
 No exception of a session, queue, partition or timer leaves these calls: node/containment.py deals with it.
 
-Pure: files, clock, threads and sockets are given. `Performer` is what performs the few things that need the world.
+Pure: files, clock, threads and sockets are given. A `Performer` (node/performer.py) does the few things that need the world.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
@@ -22,16 +20,20 @@ from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
+from bmqtwist.limits import NEWCOMERS_BYTES_MAX
 from bmqtwist.link import negotiation
 from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Outcome
 from bmqtwist.link.context import PeerContext
+from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.session import Session
 from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
 from bmqtwist.node.domain_settings import domain_settings, throttle
+from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.performer import Performer
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
@@ -50,6 +52,7 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.rollover import Job
 from bmqtwist.wire.fast import HEARTBEAT_REQ
+from bmqtwist.wire.frames import Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 EXPIRY_PERIOD_S = 1.0
@@ -57,52 +60,6 @@ SYNC_POINT_PERIOD_S = 1.0
 SPACE_CHECK_PERIOD_S = 20.0
 SESSION_CHECK_PERIOD_S = 1.0
 POISON_ALARM_PERIOD_S = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which process this is: what a negotiation tells, and what makes its GUIDs unique."""
-
-    process_name: str
-    pid: int
-    host_name: str
-    client_id: bytes  # 6 bytes: "BrokerId"
-    started: float  # monotonic
-    started_wall: float  # seconds since the epoch at the same moment
-
-
-class Performer(Protocol):
-    """What the broker cannot do itself."""
-
-    def turn_due(self) -> None:
-        """Call `turn` soon: something happened outside of it."""
-
-    def sync(self, partition: Partition, token: int) -> None:
-        """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
-
-    def roll(self, partition: Partition, job: Job) -> None:
-        """Run job.run() off the reactor's thread, then broker.rolled or broker.roll_failed."""
-
-    def clock(self) -> float:
-        """Seconds of some monotonic clock, now: to end in time what could take long."""
-
-    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
-        """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""
-
-    def authenticate(self, session: Session, effect: Authenticate) -> None:
-        """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
-
-    def write(self, session: Session, parts: list[bytes]) -> int:
-        """Write to the connection of a session; returns the bytes it has not taken yet."""
-
-    def finish(self, session: Session) -> None:
-        """Close the connection of a session once all is written."""
-
-    def read(self, session: Session, wanted: bool) -> None:
-        """Go on reading from a session, or stop."""
-
-    def dump(self, text: str) -> str:
-        """Keep a text in a file of its own; returns where."""
 
 
 class Broker:
@@ -118,7 +75,7 @@ class Broker:
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
         self.peers: dict[str, PeerContext] = {}  # by the name of the cluster; none = other brokers are turned away
-        self.contain = Containment(self)
+        self.contain = Containment(report, performer, lambda: self.now)
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
@@ -127,7 +84,14 @@ class Broker:
         self.now = identity.started
         self._wall_offset = identity.started_wall - identity.started
         self._guids = GuidGenerator(identity.client_id, 0)
-        self._turn = Turn(self, configuration.extension.outbox_bytes_max)
+        self.held = Held()
+        self.input_bytes_max = configuration.extension.input_bytes_max
+        extension = configuration.extension
+        self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
+                                   extension.unauthenticated_connections_per_address_max,
+                                   extension.connections_per_address_and_second_max)
+        self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.context.SessionContext
+        self._turn = Turn(self, self.output_bytes_max)
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.flush_later = self._turn.flush_later  # of link.context.SessionContext
         self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
@@ -181,7 +145,7 @@ class Broker:
         """Begin the graceful stop; `shutdown.done` tells when it is over."""
         if self.shutdown is None:
             self.serving = False
-            self.shutdown = Shutdown(self, now)
+            self.shutdown = Shutdown(self.clusters, self.contain, self.timers, self.report, now)
             self.turn(now)
 
     def close(self, now: float) -> None:
@@ -287,7 +251,7 @@ class Broker:
         except Exception as error:
             self.contain.session_failed(session, "authentication", error)
 
-    # -- what queues ask (queue.queue.QueueContext) -----------------------------------------------------------------
+    # -- what queues ask (queue.queue.QueueContext, queue.root.RootContext) -----------------------------------------
 
     def wake_at(self, when: float, queue: Queue) -> None:
         """Deliver from the queue again later."""
@@ -321,6 +285,7 @@ class Broker:
         session = negotiation.accepted(self, peer, self.security.connection(peer), now,
                                        self.configuration.extension.event_bytes_max)
         self.sessions[session] = None
+        self.newcomers.add(session)
         return session
 
     def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
@@ -329,6 +294,12 @@ class Broker:
                                       self.configuration.extension.event_bytes_max, identity, peers)
         self.sessions[session] = None
         return session
+
+    def too_much_held(self) -> None:
+        """Too much is held of incomplete events: close the connection with the most of it."""
+        session = max(self.sessions, key=lambda each: each.frames.held_bytes)
+        session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
+                      session.description, session.frames.held_bytes, self.held.bytes, self.input_bytes_max)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Let an authenticator judge."""
@@ -435,6 +406,7 @@ class Broker:
             if cluster is None:
                 self.provider.proxy_cluster(loaded.cluster)
                 raise Refused(Category.E_REFUSED, f"Cluster '{loaded.cluster}' is not served by this node", -10)
+            cluster.check_stored(name, loaded.config.mode.kind, loaded.config.in_memory)
             self.loaded[loaded.name] = loaded
             domain = Domain(name, loaded.name, cluster.name, domain_settings(loaded.config),
                             self._throttles[cluster.name])
@@ -472,11 +444,11 @@ class Broker:
         """For a client that makes none."""
         return self._guids.make(int((self.now - self.identity.started) * 1e9))
 
-    def invalid_put(self, size: int, accepted: bool) -> None:
+    def invalid_put(self, size: int) -> None:
         """A PUT for a queue that nobody knows."""
         self.invalid_queue.put_msgs += 1
         self.invalid_queue.put_bytes += size
-        self.invalid_queue.nack_msgs += not accepted
+        self.invalid_queue.nack_msgs += 1
 
     def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
         """Run a command of an admin session; the answer leaves when what the command changed is committed."""
@@ -549,6 +521,7 @@ class Broker:
     def _check_session(self, session: Session, now: float) -> None:
         patience = self.configuration.extension.unauthenticated_seconds_max
         session.tick(now, self.wall(now))
+        self._turn.check_unread(session, now)
         if session.negotiated_at is None and patience and now - session.connected_at >= patience:
             session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
 

@@ -19,8 +19,7 @@ from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.queue import QueueContext
-from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.root import RootContext, RootQueue
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
 from bmqtwist.storage.state import HISTORY_SECONDS, StoredQueue
@@ -36,7 +35,7 @@ _LIMIT_REACHED = -205
 class Cluster:
     """A cluster of one."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, context: QueueContext, report: Report,
+    def __init__(self, definition: ClusterDefinition, node_id: int, context: RootContext, report: Report,
                  timer_ns: Callable[[], int]) -> None:
         self.definition, self.node_id, self.report = definition, node_id, report
         self.name = definition.name
@@ -107,6 +106,24 @@ class Cluster:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                               f"[{index}] is unknown to the metadata; its deletion was completed")
                 self._record(self.partitions[index].delete_queue, key, None, wall)
+
+    def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
+        """Refused if queues of a domain that is not loaded yet were stored under another mode or kind of storage."""
+        for uri, record in self.dormant.items():
+            if parse_uri(uri).qualified_domain != name:
+                continue
+            store = self.partitions[record.partition_id].state.queues.get(record.key)
+            count = len(store.messages) if store is not None else 0
+            was = QueueMode.PRIORITY if DEFAULT_APP_ID in record.apps else QueueMode.FANOUT
+            if record.apps and (was == QueueMode.FANOUT) != (mode == QueueMode.FANOUT):
+                changed = f"mode {mode}, but queue '{uri}' was stored as {was}"
+            elif in_memory and count:
+                changed = f"storage inMemory, but queue '{uri}' was stored as fileBacked"
+            else:
+                continue
+            raise Refused(Category.E_REFUSED, f"Domain '{name}' was changed while stopped: {changed}, with {count} "
+                          "message(s). Put its file back and run DOMAINS RECONFIGURE; to change it, run DOMAINS REMOVE "
+                          "with FINALIZE first, or take a domain of another name", -10)
 
     def adopt_domain(self, domain: Domain, now: float, wall: int) -> None:
         """A domain was loaded: its dormant queues come to life."""

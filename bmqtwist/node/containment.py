@@ -10,15 +10,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
-from bmqtwist.report import INTERNAL_ERROR, LineLimiter, stack
+from bmqtwist.node.performer import Performer
+from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report, stack
 
 if TYPE_CHECKING:
-    from bmqtwist.node.broker import Broker
     from bmqtwist.queue.handle import Client
     from bmqtwist.queue.queue import Queue
     from bmqtwist.storage.partition import Partition
@@ -30,16 +31,16 @@ QUEUE_FAILURES_S = 60.0
 class Containment:
     """The containment of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, report: Report, performer: Performer, clock: Callable[[], float]) -> None:
+        self._report, self._performer, self._clock = report, performer, clock
         self._lines = LineLimiter()
         self.failed: dict[Session, None] = {}  # to be closed when no queue is in the middle of something
         self._failures: WeakKeyDictionary[Queue, deque[float]] = WeakKeyDictionary()
 
     def told(self, what: str, error: Exception) -> None:
         """Raise the alarm; at most LineLimiter.LINES_PER_S of them a second."""
-        if self._lines.admits(self._broker.now):
-            self._broker.report.alarm(INTERNAL_ERROR, "%s: %s", what, stack(error))
+        if self._lines.admits(self._clock()):
+            self._report.alarm(INTERNAL_ERROR, "%s: %s", what, stack(error))
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ class Containment:
         if isinstance(client, ClientSession):
             self.failed[client.session] = None
             client.window.close()
-            self._broker.performer.turn_due()
+            self._performer.turn_due()
 
     def close_failed(self) -> None:
         """Close the sessions that failed while queues spoke to them."""
@@ -73,11 +74,11 @@ class Containment:
         except Exception as error:
             self.told(f"{session.description}: close", error)
             self._finish(session)
-        self._broker.performer.turn_due()
+        self._performer.turn_due()
 
     def _finish(self, session: Session) -> None:
         try:
-            self._broker.performer.finish(session)
+            self._performer.finish(session)
         except Exception as error:
             self.told(f"{session.description}: end of the connection", error)
 
@@ -85,14 +86,14 @@ class Containment:
 
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
         """The queue raised; `disable`: what it knows of its consumers cannot be relied on any more."""
-        now = self._broker.now
+        now = self._clock()
         failures = self._failures.setdefault(queue, deque(maxlen=QUEUE_FAILURES_MAX))
         failures.append(now)
         self.told(f"Queue '{queue.uri}': {doing}", error)
         often = len(failures) == QUEUE_FAILURES_MAX and now - failures[0] <= QUEUE_FAILURES_S
         if (disable or often) and not queue.disabled:
             queue.disabled = True
-            self._broker.report.alarm(INTERNAL_ERROR, "Queue '%s' is disabled until a restart (failures: %d). Its messages "
+            self._report.alarm(INTERNAL_ERROR, "Queue '%s' is disabled until a restart (failures: %d). Its messages "
                                       "are kept.", queue.uri, len(failures))
 
     def partition_failed(self, partition: Partition, doing: str, error: Exception) -> None:

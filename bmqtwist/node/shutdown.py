@@ -3,10 +3,12 @@ committed, give up after a while."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from bmqtwist.node.broker import Broker
+from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.containment import Containment
+from bmqtwist.node.timers import Timers
+from bmqtwist.report import Report
 
 POLL_S = 1.0
 
@@ -14,13 +16,13 @@ POLL_S = 1.0
 class Shutdown:
     """One stop in progress; `done` once sessions may be closed."""
 
-    def __init__(self, broker: Broker, now: float) -> None:
-        self._broker = broker
+    def __init__(self, clusters: Mapping[str, Cluster], contain: Containment, timers: Timers, report: Report,
+                 now: float) -> None:
+        self._clusters, self._contain, self._timers, self._report = clusters, contain, timers, report
         self.done = False
-        self._deadlines = {
-            definition.name: now + definition.queue_operations.shutdown_timeout_ms / 1000
-            for definition in broker.configuration.clusters.my_clusters}
-        for cluster in broker.clusters.values():
+        self._deadlines = {name: now + cluster.definition.queue_operations.shutdown_timeout_ms / 1000
+                           for name, cluster in clusters.items()}
+        for cluster in clusters.values():
             for queue in cluster.queues.values():
                 for handle in queue.handles:
                     for substream in handle.substreams.values():
@@ -29,18 +31,18 @@ class Shutdown:
                     for app in queue.apps.values():
                         app.reroute()
                 except Exception as error:
-                    broker.contain.queue_failed(queue, "the end of deliveries", error, disable=True)
+                    contain.queue_failed(queue, "the end of deliveries", error, disable=True)
         self._poll(now)
 
     def _poll(self, now: float) -> None:
-        report = self._broker.report
+        report = self._report
         waiting = False
-        for cluster in self._broker.clusters.values():
+        for cluster in self._clusters.values():
             try:
                 left = sum(len(substream.unconfirmed) for queue in cluster.queues.values() for handle in queue.handles
                            for substream in handle.substreams.values())
             except Exception as error:  # the stop must come to an end
-                self._broker.contain.told(f"Cluster ({cluster.name}): the count of unconfirmed messages", error)
+                self._contain.told(f"Cluster ({cluster.name}): the count of unconfirmed messages", error)
                 left = 0
             if not left:
                 report.info(f"Cluster ({cluster.name}): no unconfirmed message")
@@ -53,6 +55,6 @@ class Shutdown:
                 report.info(f"Cluster ({cluster.name}): waiting for changes of the metadata")
                 waiting = True
         if waiting:
-            self._broker.timers.at(now + POLL_S, self._poll)
+            self._timers.at(now + POLL_S, self._poll)
         else:
             self.done = True

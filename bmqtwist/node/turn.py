@@ -15,9 +15,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, UNREAD_SECONDS_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.window import lagging_bytes
 from bmqtwist.storage.partition import Partition
 
 if TYPE_CHECKING:
@@ -189,13 +191,27 @@ class Turn:
 
     def _slow(self, session: Session, behind: int) -> None:
         performer = self._broker.performer
-        limit = session.kind.output_bytes_max or self._outbox_max
+        limit = session.kind.output_bytes_max or self._outbox_max and self._outbox_max + PUT_MESSAGE_BYTES_MAX
         if limit and behind > limit:
-            session.close(session.kind.unread + ": %d bytes wait for it (limit: %d)", session.description, behind, limit)
-            performer.finish(session)
-            performer.turn_due()  # for what it held
+            self._cut_off(session, behind)
         elif session.kind.may_be_slowed:
             performer.read(session, False)  # a producer that does not read its ACKs is slowed down
+
+    def check_unread(self, session: Session, now: float) -> None:
+        """Close a session that lags and has taken nothing of its output for a long time."""
+        waiting, taken = self._broker.performer.unread(session)
+        limit = session.kind.output_bytes_max or self._outbox_max
+        if not limit or waiting <= lagging_bytes(limit) or taken != session.taken or session.closing:
+            session.taken, session.taken_at = taken, now
+        elif now - session.taken_at >= UNREAD_SECONDS_MAX:
+            self._cut_off(session, waiting)
+
+    def _cut_off(self, session: Session, behind: int) -> None:
+        performer = self._broker.performer
+        session.cut_off(session.kind.unread + ": %d bytes wait for it (limit: %d)", session.description, behind,
+                        session.kind.output_bytes_max or self._outbox_max)
+        performer.finish(session)
+        performer.turn_due()  # for what it held
 
     def _resume(self, session: Session, now: float) -> None:
         try:

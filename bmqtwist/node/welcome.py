@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bmqtwist.config.broker import AppConfig
 from bmqtwist.errors import Category
+from bmqtwist.node.identity import Identity
 from bmqtwist.wire.schema import (
     DEVELOPMENT_VERSION,
     BrokerResponse,
@@ -14,9 +13,6 @@ from bmqtwist.wire.schema import (
     SdkLanguage,
     Status,
 )
-
-if TYPE_CHECKING:
-    from bmqtwist.node.broker import Identity
 
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}

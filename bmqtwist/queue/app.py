@@ -19,7 +19,8 @@ class App:
     """The state of one appId; a priority or broadcast queue has one, `__default`."""
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
-                 "router", "fresh", "aside", "waiting", "redelivery", "stopped", "recheck_aside", "recheck_waiting", "stats")
+                 "router", "fresh", "aside", "waiting", "redelivery", "stopped", "recheck_aside", "recheck_waiting", "stats",
+                 "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
@@ -39,7 +40,7 @@ class App:
         self.aside: dict[bytes, Message] = {}
         self.waiting: dict[bytes, Message] = {}
         self.redelivery: dict[bytes, Message] = {}
-        self.stopped = self.recheck_aside = self.recheck_waiting = False
+        self.stopped = self.recheck_aside = self.recheck_waiting = self._unsorted = False
 
     def unregister(self) -> None:
         """Forget every message; consumers stay connected and get nothing."""
@@ -51,7 +52,7 @@ class App:
         if self.waiting:
             passed_over = sorted([*self.aside.values(), *self.waiting.values()], key=_order)
             self.aside = {message.guid: message for message in passed_over}
-            self.waiting = {}
+            self.waiting, self._unsorted = {}, False
         self.recheck_aside = bool(self.aside)
         self.stopped = False
 
@@ -62,10 +63,16 @@ class App:
         self.redelivery = {message.guid: message for message in merged}
 
     def set_aside(self, message: Message) -> None:
-        """Keep a message nobody wants now; an older one that comes late is put in its place."""
-        last = next(reversed(self.aside.values())) if self.aside else None
-        self.aside[message.guid] = message
-        if last is not None and last.order > message.order:
+        """Keep a message nobody wants now; one that comes late finds its place in `sort_aside`."""
+        aside = self.aside
+        if aside and aside[next(reversed(aside))].order > message.order:
+            self._unsorted = True
+        aside[message.guid] = message
+
+    def sort_aside(self) -> None:
+        """Put the messages that nobody wants now in the order of their arrival: once a turn, however many came back."""
+        if self._unsorted:
+            self._unsorted = False
             self.aside = {kept.guid: kept for kept in sorted(self.aside.values(), key=_order)}
 
     def forget(self, message: Message) -> None:
@@ -85,6 +92,7 @@ class App:
     def undelivered(self) -> list[Message]:
         """The oldest message of each place where undelivered ones are kept, oldest first (stuck-queue check)."""
         self.trim()
+        self.sort_aside()
         heads = [next(iter(place.values())) for place in (self.redelivery, self.aside, self.waiting) if place]
         if self.fresh:
             heads.append(self.fresh[0])

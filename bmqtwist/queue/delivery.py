@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bmqtwist.queue.app import App
 from bmqtwist.queue.handle import Substream
+from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.routing import STOP, Subscription
 from bmqtwist.storage.message import Message
 
-if TYPE_CHECKING:
-    from bmqtwist.queue.root import RootQueue
 
-
-def deliver(queue: RootQueue, now: float) -> None:
+def deliver(queue: Queue, now: float) -> None:
     """Hand out whatever the consumers of the queue have room for."""
     queue.touched = False
     for app in queue.active:
@@ -23,6 +19,7 @@ def deliver(queue: RootQueue, now: float) -> None:
             continue
         if app.recheck_aside:
             app.recheck_aside = False
+            app.sort_aside()
             _recheck(queue, app, app.aside, now)
         if app.recheck_waiting:
             app.recheck_waiting = False
@@ -34,7 +31,7 @@ def deliver(queue: RootQueue, now: float) -> None:
                 _deliver_routed(queue, app, now)
 
 
-def _deliver_simple(queue: RootQueue, app: App, now: float) -> None:
+def _deliver_simple(queue: Queue, app: App, now: float) -> None:
     """The common case: one group that matches everything."""
     fresh, bit = app.fresh, app.bit
     group = app.router.only
@@ -56,7 +53,7 @@ def _deliver_simple(queue: RootQueue, app: App, now: float) -> None:
     app.stopped = False
 
 
-def _deliver_routed(queue: RootQueue, app: App, now: float) -> None:
+def _deliver_routed(queue: Queue, app: App, now: float) -> None:
     fresh, bit, router = app.fresh, app.bit, app.router
     while fresh:
         message = fresh[0]
@@ -75,7 +72,7 @@ def _deliver_routed(queue: RootQueue, app: App, now: float) -> None:
     app.stopped = False
 
 
-def _put_aside(queue: RootQueue, app: App, message: Message) -> None:
+def _put_aside(queue: Queue, app: App, message: Message) -> None:
     values = queue.values(message)
     if any(group.matcher is None or group.matcher.matches(values) for group in app.router.groups):
         app.waiting[message.guid] = message
@@ -83,7 +80,7 @@ def _put_aside(queue: RootQueue, app: App, message: Message) -> None:
         app.set_aside(message)
 
 
-def _recheck(queue: RootQueue, app: App, place: dict[bytes, Message], now: float) -> None:
+def _recheck(queue: Queue, app: App, place: dict[bytes, Message], now: float) -> None:
     """Offer the messages of a put-aside list again, in order, until nobody has room."""
     messages = list(place.values())
     place.clear()
@@ -100,7 +97,7 @@ def _recheck(queue: RootQueue, app: App, place: dict[bytes, Message], now: float
             _put_aside(queue, app, message)
 
 
-def _redeliver(queue: RootQueue, app: App, now: float) -> bool:
+def _redeliver(queue: Queue, app: App, now: float) -> bool:
     """Offer the returned messages, oldest first; False = one of them must wait and everything behind it waits too."""
     for guid, message in list(app.redelivery.items()):
         if not message.pending & app.bit:
@@ -127,7 +124,7 @@ def _redeliver(queue: RootQueue, app: App, now: float) -> bool:
     return True
 
 
-def _delay(queue: RootQueue, app: App, message: Message) -> float:
+def _delay(queue: Queue, app: App, message: Message) -> float:
     """Seconds a possibly poisonous message keeps its distance from the last one redelivered to a consumer."""
     throttle = queue.domain.throttle
     left = None if message.attempts is None or app.ordinal not in message.attempts else message.attempts[app.ordinal]
@@ -141,7 +138,7 @@ def _resting(app: App, now: float, delay: float) -> frozenset[Substream]:
                      if substream.redelivered is not None and now < substream.redelivered[1] + delay)
 
 
-def _send(queue: RootQueue, app: App, subscription: Subscription, message: Message, late: bool, now: float) -> None:
+def _send(queue: Queue, app: App, subscription: Subscription, message: Message, late: bool, now: float) -> None:
     size = message.size
     substream = subscription.substream
     substream.unconfirmed[message.guid] = (message, subscription, now)
@@ -166,7 +163,7 @@ def _send(queue: RootQueue, app: App, subscription: Subscription, message: Messa
         queue.context.client_failed(handle.client, error)
 
 
-def _stop(queue: RootQueue, app: App, message: Message, now: float) -> None:
+def _stop(queue: Queue, app: App, message: Message, now: float) -> None:
     if not app.stopped:
         app.stopped = True
         if not queue.lines.admits(now):

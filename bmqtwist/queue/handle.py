@@ -52,3 +52,10 @@ class Handle:
         self.closing = False  # the final close was asked for: no ACK, no PUSH any more
         self.merges = False  # several substreams: one PUSH may name several of them
         self.acks_failed_at = float("-inf")  # when a refused PUT of this handle was last logged, monotonic seconds
+
+    def resume(self) -> None:
+        """The window of its client is open again: what waited for it is delivered."""
+        for substream in self.substreams.values():
+            if substream.subscriptions:
+                substream.app.recheck_waiting = True
+                self.queue.touch()

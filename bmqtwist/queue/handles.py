@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.limits import RESERVED_ID_MIN
+from bmqtwist.limits import RESERVED_ID_MIN, SUBSCRIPTIONS_MAX
 from bmqtwist.queue.app import App
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Client, Handle, Substream
@@ -135,8 +135,10 @@ def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) ->
         if handle.read_count:
             raise Refused(Category.E_UNKNOWN, "No queue with specified appId")
         return
-    subscriptions = []
+    subscriptions: list[Subscription] = []
     for spec in consumers:
+        if len(subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise Refused(Category.E_REFUSED, f"Too many subscriptions (limit: {SUBSCRIPTIONS_MAX})", -1)
         if (spec.priority == PRIORITY_INVALID) != (spec.count <= 0):
             raise Refused(Category.E_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
         if spec.priority == PRIORITY_INVALID:
@@ -173,8 +175,11 @@ def _inherit_windows(substream: Substream, subscriptions: list[Subscription]) ->
     if not subscriptions:
         return
     held: dict[Subscription, list[int]] = {}
+    by_text: dict[str, Subscription] = {}
+    for each in subscriptions:
+        by_text.setdefault(each.text, each)
     for guid, (message, old, pushed_at) in substream.unconfirmed.items():
-        new = next((each for each in subscriptions if each.text == old.text), subscriptions[0])
+        new = by_text.get(old.text, subscriptions[0])
         substream.unconfirmed[guid] = (message, new, pushed_at)
         counts = held.setdefault(new, [0, 0])
         counts[0] += 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bmqtwist.queue.handle import Handle
-    from bmqtwist.queue.root import RootQueue
+    from bmqtwist.queue.queue import Queue
     from bmqtwist.storage.message import Message
 
 
@@ -25,7 +25,7 @@ class Put:
 
     __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "strong", "position")
 
-    queue: RootQueue
+    queue: Queue
 
     def __init__(self, handle: Handle | None, message: Message, correlation_id: int, wants_ack: bool) -> None:
         self.handle, self.message, self.correlation_id, self.wants_ack = handle, message, correlation_id, wants_ack

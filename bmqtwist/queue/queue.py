@@ -25,7 +25,6 @@ from bmqtwist.wire import properties
 
 if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain
-    from bmqtwist.queue.root import RootQueue
 
 
 class QueueContext(Protocol):
@@ -42,12 +41,6 @@ class QueueContext(Protocol):
     def hold_until_written(self, put: Put) -> None:
         """A PUT to a queue that lives in memory: released at the end of the turn."""
 
-    def metered(self, queue: RootQueue) -> None:
-        """A meter changed its state: its events are to be taken."""
-
-    def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
-        """A message ran out of delivery attempts."""
-
     def client_failed(self, client: Client, error: Exception) -> None:
         """A client raised when it was spoken to: it is closed when nothing is in the middle of a delivery."""
 
@@ -59,6 +52,7 @@ class Queue(ABC):
         self.uri, self.name, self.domain, self.context = uri, name, domain, context
         self.mode, self.in_memory = domain.mode, domain.in_memory
         self.apps: dict[str, App] = {}
+        self.active: list[App] = []  # the registered ones
         self.handles: dict[Handle, None] = {}
         self.stats = QueueStats()
         self.lines = LineLimiter()
@@ -71,6 +65,10 @@ class Queue(ABC):
     @abstractmethod
     def post(self, put: Put, now: float, wall: int) -> int:
         """Take one PUT; 0 = accepted (the ACK follows later if it is wanted), else the status of the NACK."""
+
+    @abstractmethod
+    def release(self, put: Put, now: float) -> None:
+        """What a PUT was held back for has come: acknowledge it, hand its message on."""
 
     @abstractmethod
     def forget_post(self, guid: bytes) -> None:

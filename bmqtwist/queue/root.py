@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
@@ -31,16 +31,26 @@ if TYPE_CHECKING:
 _CONFIRMED, _DONE = int(ConfirmReason.CONFIRMED), int(DeletionReason.NONE)  # of the hot path
 
 
+class RootContext(QueueContext, Protocol):
+    """What a queue at its primary asks of the broker beyond that."""
+
+    def metered(self, queue: RootQueue) -> None:
+        """A meter changed its state: its events are to be taken."""
+
+    def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
+        """A message ran out of delivery attempts."""
+
+
 class RootQueue(Queue):
     """State and rules of one queue at its primary."""
 
     def __init__(self, uri: str, name: str, store: StoredQueue, domain: Domain, partition: Partition,
-                 context: QueueContext, now: float) -> None:
+                 context: RootContext, now: float) -> None:
         super().__init__(uri, name, domain, context)
         self.store, self.key, self.partition = store, store.key, partition
         self.partition_id = partition.partition_id
+        self.root_context = context
         self.hold: Callable[[Put], None] = context.hold_until_written if self.in_memory else partition.hold
-        self.active: list[App] = []  # the registered ones
         self.conditions: list[App] = []  # registered apps with an application subscription
         self.messages = store.messages
         self.history = store.history
@@ -126,7 +136,7 @@ class RootQueue(Queue):
             return 0
         refused = self.meter.try_add(size)
         if self.meter.events:
-            self.context.metered(self)
+            self.root_context.metered(self)
         if refused:
             self.history.discard(guid)
             return refused
@@ -284,14 +294,14 @@ class RootQueue(Queue):
     def reject(self, app: App, message: Message, wall: int) -> None:
         """No delivery attempt is left: the app loses the message, the operator is told."""
         self.stats.reject_msgs += 1
-        self.context.poisoned(self, app, message)
+        self.root_context.poisoned(self, app, message)
         self.finish(app, message, wall, ConfirmReason.REJECTED)
 
     def remove(self, message: Message, reason: int, wall: int) -> None:
         """Take a message out of the store; records say so."""
         self.meter.remove(1, message.size)
         if self.meter.events:
-            self.context.metered(self)
+            self.root_context.metered(self)
         if message.live_key < 0:
             self.store.drop(message)
         else:

@@ -1,27 +1,29 @@
 """How much one client is given before it has taken what it got: a bound beside the credit of its subscriptions.
 
 All subscriptions of a client share one window; while it is closed they are given nothing. It closes when a turn has
-delivered TURN_PUSH_BYTES_MAX bytes and when more than LAGGING_BYTES wait for the connection of the client. The session says
-when a turn is written and when the connection has caught up; routing asks.
+delivered TURN_PUSH_BYTES_MAX bytes and when more than LAGGING_BYTES wait for the connection of the client; less of both
+where little output may wait for a client. The session says when a turn is written and when the connection has caught up;
+routing asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
 from bmqtwist.limits import LAGGING_BYTES, TURN_PUSH_BYTES_MAX
 
-if TYPE_CHECKING:
-    from bmqtwist.queue.handle import Handle
+
+def lagging_bytes(output_bytes_max: int) -> int:
+    """How much may wait for a client before it lags, if `output_bytes_max` may wait at all (0 = any number)."""
+    return min(LAGGING_BYTES, output_bytes_max // 2) if output_bytes_max else LAGGING_BYTES
 
 
 class DeliveryWindow:
     """The window of one client."""
 
-    __slots__ = ("open", "behind", "_delivered")
+    __slots__ = ("open", "behind", "_delivered", "_turn_bytes_max", "_lagging_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, output_bytes_max: int = 0) -> None:
+        self._turn_bytes_max = min(TURN_PUSH_BYTES_MAX, output_bytes_max // 4 or TURN_PUSH_BYTES_MAX)
+        self._lagging_bytes = lagging_bytes(output_bytes_max)
         self.open = True  # asked for every delivery
         self.behind = False  # too much waits for its connection: messages without credit pass the client by
         self._delivered = 0  # bytes in this turn
@@ -29,7 +31,7 @@ class DeliveryWindow:
     def count(self, size: int) -> None:
         """A message of `size` bytes is delivered."""
         self._delivered += size
-        if self._delivered > TURN_PUSH_BYTES_MAX:
+        if self._delivered > self._turn_bytes_max:
             self.open = False
 
     def turn_over(self) -> None:
@@ -38,7 +40,7 @@ class DeliveryWindow:
 
     def written(self, untaken: int) -> bool:
         """It is written, but `untaken` bytes wait for the connection. True: `resume` is due in the next turn."""
-        self.behind = untaken > LAGGING_BYTES
+        self.behind = untaken > self._lagging_bytes
         if self.behind:
             self.open = False
         return not self.open and not self.behind
@@ -51,13 +53,9 @@ class DeliveryWindow:
         """Nothing waits for the connection any more."""
         self.behind = False
 
-    def resume(self, handles: Iterable[Handle]) -> None:
-        """Open again, unless the connection is behind: what waited for the client's `handles` is delivered."""
+    def resume(self) -> bool:
+        """Open again, unless the connection is behind. True: it was closed until now, see `Handle.resume`."""
         if self.open or self.behind:
-            return
+            return False
         self.open = True
-        for handle in handles:
-            for substream in handle.substreams.values():
-                if substream.subscriptions:
-                    substream.app.recheck_waiting = True
-                    handle.queue.touch()
+        return True

@@ -129,15 +129,50 @@ class RealDisk:
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
 
-    def lock(self, directory: str) -> File:
-        """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
-        fd = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def identify(self, directory: str) -> tuple[int, int]:
+        """Device and inode: what a directory is behind its names, symbolic links and mounts."""
+        status = os.stat(directory)
+        return status.st_dev, status.st_ino
+
+    def lock(self, directory: str) -> DirectoryLock:
+        """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it.
+
+        The lock file can be deleted while it is held, so the directory is locked beside it.
+        """
+        file = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        held = [file]
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            _lock_directory(held[-1])
         except OSError as error:
-            os.close(fd)
+            for descriptor in held:
+                os.close(descriptor)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise DirectoryBusy(f"Storage directory {directory} is used by another broker: stop it, or configure"
-                                " another 'location'") from error
-        return RealFile(fd)
+            raise DirectoryBusy(directory) from error
+        return DirectoryLock(held)
+
+
+class DirectoryLock:
+    """A held directory."""
+
+    __slots__ = ("_descriptors",)
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        self._descriptors = descriptors
+
+    def close(self) -> None:
+        """Let the directory go; not an error if already done."""
+        descriptors, self._descriptors = self._descriptors, ()
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _lock_directory(descriptor: int) -> None:
+    """Network file systems lock files only: there the lock file must do."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP):
+            raise

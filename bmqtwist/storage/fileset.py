@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from threading import Lock
 
-from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storage.journal import JournalScan, check_file_header
 from bmqtwist.storage.records import MARK_OFFSET, FileType, file_headers, pack_mark
-from bmqtwist.storage.store import Disk, File, FileSizes
+from bmqtwist.storage.store import DATA_HEADER_BYTES, Disk, File, FileSizes
 
 KINDS = _JOURNAL, _DATA, _QLIST = FileType.JOURNAL, FileType.DATA, FileType.QLIST
 DAMAGED_PREFIX = "damaged."
@@ -390,11 +390,20 @@ class FileSets:
             bases = sorted({name.split(".")[1] for name in names})
             doomed = set(bases[:max(0, len(bases) - self._keep)])
             for name in names:
-                if name.split(".")[1] in doomed:
+                if name.split(".")[1] in doomed and self._is_ours(name):
                     self._disk.remove(f"{self._archive}/{name}")
         except OSError as error:
             self._alarms.append(("ROLLOVER", f"Partition [{self.partition_id}]: the archive cannot be thinned out:"
                                              f" {error}."))
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a file of the archive is one of an archived set of this partition, by what it holds."""
+        kind = next(kind for kind in KINDS if name.endswith(_EXTENSION[kind]))
+        file = self._disk.open(f"{self._archive}/{name}")
+        try:
+            return not check_file_header(file.read(0, DATA_HEADER_BYTES), kind, self.partition_id)
+        finally:
+            file.close()
 
     def take_alarms(self) -> list[tuple[str, str]]:
         """(category, text) of what went wrong without stopping the work, since the last call."""

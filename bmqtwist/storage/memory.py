@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from posixpath import normpath
 from typing import Protocol
 
 from bmqtwist.storage.store import DirectoryBusy
@@ -135,11 +136,14 @@ class MemoryDisk:
         """Space left."""
         return 1 << 62 if self.capacity is None else max(0, self.capacity - self.used_bytes())
 
+    def identify(self, directory: str) -> str:
+        """Its plain name: there are no links here."""
+        return normpath(directory)
+
     def lock(self, directory: str) -> MemoryLock:
         """Hold the directory until the result is closed."""
         if directory in self.locked:
-            raise DirectoryBusy(f"Storage directory {directory} is used by another broker: stop it, or configure"
-                                " another 'location'")
+            raise DirectoryBusy(directory)
         self.locked.add(directory)
         return MemoryLock(self, directory)
 
@@ -250,14 +254,13 @@ class MemoryFile:
         """Nothing is held."""
 
 
-class MemoryLock(MemoryFile):
+class MemoryLock:
     """A held directory."""
 
-    __slots__ = ("_directory",)
+    __slots__ = ("_disk", "_directory")
 
     def __init__(self, disk: MemoryDisk, directory: str) -> None:
-        super().__init__(disk, directory, _Node())
-        self._directory = directory
+        self._disk, self._directory = disk, directory
 
     def close(self) -> None:
         """Let the directory go."""

@@ -16,7 +16,7 @@ reading past the end of a file gives what is there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +37,11 @@ ROLLOVER_CHUNK_BYTES = 4 << 20  # how much of a file is in memory at once while 
 
 
 class DirectoryBusy(LocalError):
-    """Another broker holds the storage directory."""
+    """Another broker holds the directory."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"Storage directory {directory} is used by another broker: stop it, or configure another"
+                         " 'location' and 'archiveLocation'")
 
 
 class StorageError(LocalError):
@@ -94,6 +98,13 @@ class File(Protocol):
         """Let go of the file; not an error if already closed."""
 
 
+class Lock(Protocol):
+    """A held directory."""
+
+    def close(self) -> None:
+        """Let it go; not an error if already done."""
+
+
 class Disk(Protocol):
     """Directories of files. Paths are text with `/`."""
 
@@ -118,7 +129,10 @@ class Disk(Protocol):
     def free_bytes(self, directory: str) -> int:
         """Space an unprivileged writer may still use."""
 
-    def lock(self, directory: str) -> File:
+    def identify(self, directory: str) -> Hashable:
+        """Which directory that is: equal for all of its names. OSError if there is none."""
+
+    def lock(self, directory: str) -> Lock:
         """Hold the directory for this process until the result is closed; DirectoryBusy if another one has it."""
 
 

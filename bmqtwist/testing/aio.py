@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from bmqtwist.testing.connection import TappedConnection
-
-if TYPE_CHECKING:
-    from bmqtwist.testing.runner import BrokerRunner
+from bmqtwist.testing.loop import VirtualLoop
+from bmqtwist.testing.runner import BrokerRunner
 
 _HIGH_BYTES = 64 << 10  # as of asyncio's own transports
 
@@ -53,6 +53,11 @@ class LoopWaker:
             self._timer = None
         if seconds is not None and not self.loop.is_closed():
             self._timer = self.loop.call_later(max(0.0, seconds), self._runner.run)
+
+
+def loop_waker(runner: BrokerRunner, loop: asyncio.AbstractEventLoop) -> LoopWaker:
+    """What wakes the broker on an asyncio loop."""
+    return runner.waker(loop, partial(LoopWaker, runner, loop), loop.time, isinstance(loop, VirtualLoop))
 
 
 class AsyncioTransport(asyncio.Transport):

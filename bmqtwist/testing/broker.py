@@ -127,12 +127,12 @@ class Broker:
         """What `bmqtwist.sdk.aio.Session(connect=...)` wants: every address leads here. `name`: as of `connect`."""
         import asyncio
 
-        from bmqtwist.testing.aio import AsyncioTransport
+        from bmqtwist.testing.aio import AsyncioTransport, loop_waker
 
         async def connect(make_protocol: Callable[[], asyncio.BaseProtocol], address: object,
                           tls: object) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
             protocol = make_protocol()
-            transport = AsyncioTransport(self._runner, self._runner.loop_waker(asyncio.get_running_loop()), protocol)
+            transport = AsyncioTransport(self._runner, loop_waker(self._runner, asyncio.get_running_loop()), protocol)
             transport.open(name)
             return transport, protocol
         return connect
@@ -316,9 +316,9 @@ class Broker:
         after `timeout_s` seconds of the event loop."""
         import asyncio
 
-        from bmqtwist.testing.aio import settle
+        from bmqtwist.testing.aio import loop_waker, settle
         runner, loop = self._runner, asyncio.get_running_loop()
-        waker = runner.loop_waker(loop)
+        waker = loop_waker(runner, loop)
         end, pause = loop.time() + timeout_s, _ASK_FIRST_S
         while not condition():
             self._check(loop.time() < end, f"not so within {timeout_s:g} s: {condition}")

@@ -12,12 +12,9 @@ retransmissions make them, and so does the news of an end: the other side is hal
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmqtwist.testing.simulation import Simulation
-
-if TYPE_CHECKING:
-    from bmqtwist.testing.simulated_node import SimulatedNode
 
 KERNEL_BYTES = 65536  # what a connection takes without anybody reading at the other end
 CONNECT_SECONDS_MAX = 5.0  # until a dial into a cut link is given up
@@ -51,6 +48,7 @@ class ConnectionEnd:
         self._kept: list[Callable[[], None]] = []  # what has come while nobody took it
         self._arrives_at = self._simulation.now  # when the last slice under way from here arrives
         self._flying = 0  # bytes on their way from here
+        self.arrived = 0  # bytes that have come to the other end
         self._behind = self._finishing = False
         self._vanished = False  # what is on its way from here will not arrive
         self._forgotten = False  # by its machine, which says so when it is asked
@@ -65,6 +63,11 @@ class ConnectionEnd:
             self._carry(self._arrives_at, lambda piece=piece: self._arrive(piece))  # type: ignore[misc]
         self._flying += len(data)
         self._behind = self._behind or self._flying > KERNEL_BYTES
+        return self.waiting
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes the kernel has not taken yet."""
         return max(0, self._flying - KERNEL_BYTES) if self._behind else 0
 
     def read(self, wanted: bool) -> None:
@@ -140,6 +143,7 @@ class ConnectionEnd:
                 there._tell_other()
             return
         self._flying -= len(piece)
+        self.arrived += len(piece)
         if self._behind and not self._flying and self.open:
             self._behind = False
             self.read(True)
@@ -154,18 +158,34 @@ class ConnectionEnd:
                 action()
 
 
+class Listener(Protocol):
+    """Who can be connected to: a node."""
+
+    name: str
+    address: str
+    up: bool
+
+    @property
+    def listening(self) -> bool:
+        """Does it take connections?"""
+        ...
+
+    def accept(self, end: ConnectionEnd, peer: str) -> None:
+        """Somebody has connected: `end` is this side of it, `peer` where the other side is."""
+
+
 class Network:
     """All connections, and the links between places."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.abrupt = False  # a connection that one end closes ends at once, with what is under way
-        self._nodes: dict[str, SimulatedNode] = {}  # by address
+        self._nodes: dict[str, Listener] = {}  # by address
         self._cut: dict[tuple[str, str], list[Callable[[], None]]] = {}  # (from, to) -> what waits for `heal`
         self._slow: dict[tuple[str, str], float] = {}
         self._ports = 40000
 
-    def add(self, node: SimulatedNode) -> None:
+    def add(self, node: Listener) -> None:
         """From a node: it is there, at its address."""
         self._nodes[node.address] = node
 

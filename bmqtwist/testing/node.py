@@ -16,8 +16,10 @@ from bmqtwist.config.provider import DomainSource
 from bmqtwist.daemon.assemble import Node, assemble
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
-from bmqtwist.node.broker import Broker, Identity, Performer
+from bmqtwist.node.broker import Broker
+from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.performer import Performer
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition
@@ -43,7 +45,7 @@ class SessionTransport(Protocol):
 
 
 class ImmediatePerformer:
-    """node.broker.Performer that performs at once, or as soon as the node lets it."""
+    """node.performer.Performer that performs at once, or as soon as the node lets it."""
 
     def __init__(self, node: ImmediateNode) -> None:
         self._node = node
@@ -97,6 +99,10 @@ class ImmediatePerformer:
         data = b"".join(parts)
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]
         return transport.arrive(data) if transport is not None and data else 0
+
+    def unread(self, session: Session) -> tuple[int, int]:
+        """Nobody is cut off here for what a fault holds back."""
+        return 0, 0
 
     def finish(self, session: Session) -> None:
         """Close after the turn."""

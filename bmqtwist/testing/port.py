@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from bmqtwist.testing.aio import LoopWaker, settle
+from bmqtwist.testing.aio import LoopWaker, loop_waker, settle
 
 if TYPE_CHECKING:
     from bmqtwist.testing.connection import TappedConnection
@@ -98,7 +98,7 @@ class Port:
         self._loop = loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         self._stop = lambda: settle(over)
-        self.waker = waker = self._runner.loop_waker(loop)
+        self.waker = waker = loop_waker(self._runner, loop)
         server: Any = await loop.create_server(lambda: _Accepted(self._runner, waker), LOOPBACK, self._number)
         self._number = server.sockets[0].getsockname()[1]
         self._ready.set()

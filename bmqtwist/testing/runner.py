@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from bmqtwist.config.broker import Configuration
 from bmqtwist.node.timers import Timers
@@ -21,12 +21,6 @@ from bmqtwist.testing.events import Note
 from bmqtwist.testing.faults import Fault, Faults
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.testing.recorder import Recorder
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from bmqtwist.testing.aio import LoopWaker
-    from bmqtwist.testing.tx import ReactorWaker
 
 _JOURNAL_BYTES, _DATA_BYTES, _QLIST_BYTES = 2 << 20, 96 << 20, 256 << 10  # of storage files; small ones start quickly
 _HEARTBEATS = {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10}  # missed, of 3 s each
@@ -44,6 +38,9 @@ class Waker(Protocol):
 
     def arm(self, seconds: float | None) -> None:
         """Call `BrokerRunner.run` after so many seconds; None = there is nothing to do."""
+
+
+WakerT = TypeVar("WakerT", bound=Waker)
 
 
 class BrokerRunner:
@@ -216,29 +213,15 @@ class BrokerRunner:
         """From connections: call it at a moment of the clock."""
         self._timers.at(when, lambda now: action())
 
-    def loop_waker(self, loop: asyncio.AbstractEventLoop) -> LoopWaker:
-        """What wakes the broker on an asyncio loop; its clock follows that of the loop from now on."""
-        from bmqtwist.testing.aio import LoopWaker
-        from bmqtwist.testing.loop import VirtualLoop
+    def waker(self, loop: Any, make: Callable[[], WakerT], clock: Callable[[], float], virtual: bool) -> WakerT:
+        """What wakes the broker on an event loop, made at the first call; the broker's clock follows that of the loop from
+        then on, but a `virtual` one not when it follows a real one already."""
         with self.lock:
             waker = self._wakers.get(loop)
             if waker is None:
-                virtual = isinstance(loop, VirtualLoop)
                 if not self.clock.real or not virtual:
-                    self.clock.follow(loop.time, not virtual)
-                waker = self._wakers[loop] = LoopWaker(self, loop)
-            return waker  # type: ignore[return-value]
-
-    def reactor_waker(self, reactor: Any) -> ReactorWaker:
-        """What wakes the broker on a reactor; its clock follows that of the reactor from now on."""
-        from bmqtwist.testing.tx import ReactorWaker
-        with self.lock:
-            waker = self._wakers.get(reactor)
-            if waker is None:
-                virtual = not hasattr(reactor, "run")
-                if not self.clock.real or not virtual:
-                    self.clock.follow(reactor.seconds, not virtual)
-                waker = self._wakers[reactor] = ReactorWaker(self, reactor)
+                    self.clock.follow(clock, not virtual)
+                waker = self._wakers[loop] = make()
             return waker  # type: ignore[return-value]
 
     def new_port(self) -> int:

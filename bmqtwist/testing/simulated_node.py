@@ -58,7 +58,7 @@ class SessionReceiver(Receiver):
 
 
 class SimulatedPerformer:
-    """node.broker.Performer of one life of a node."""
+    """node.performer.Performer of one life of a node."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node, self._simulation = node, node.simulation
@@ -117,6 +117,11 @@ class SimulatedPerformer:
         """To the connection."""
         end = session.transport
         return end.send(b"".join(parts)) if isinstance(end, ConnectionEnd) and end.open else 0
+
+    def unread(self, session: Session) -> tuple[int, int]:
+        """What the connection has not taken yet, and what has arrived."""
+        end = session.transport
+        return (end.waiting, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
 
     def finish(self, session: Session) -> None:
         """Close after what was written."""

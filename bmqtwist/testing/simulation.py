@@ -14,14 +14,24 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmqtwist.testing.clock import START_S
 
-if TYPE_CHECKING:
-    from bmqtwist.testing.simulated_node import SimulatedNode
-
 SLICE_BYTES_MAX = 700
+
+
+class Participant(Protocol):
+    """Who takes part with timers of its own: a node."""
+
+    def next_deadline(self) -> float | None:
+        """When `tick` wants to be called."""
+
+    def tick(self) -> None:
+        """The moment has come."""
+
+    def tell(self) -> None:
+        """Put into the trace what happened since the last call."""
 
 
 class Simulation:
@@ -30,7 +40,7 @@ class Simulation:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.now = START_S
-        self.nodes: list[SimulatedNode] = []
+        self.nodes: list[Participant] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._ticket = count()
         self._hash = hashlib.sha256()

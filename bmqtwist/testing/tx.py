@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
@@ -15,11 +16,9 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements  # type: ignore[import-untyped]
 
 from bmqtwist.sdk.options import Address
+from bmqtwist.testing.connection import TappedConnection
 from bmqtwist.testing.loop import SECONDS_MAX, Stuck
-
-if TYPE_CHECKING:
-    from bmqtwist.testing.connection import TappedConnection
-    from bmqtwist.testing.runner import BrokerRunner
+from bmqtwist.testing.runner import BrokerRunner
 
 T = TypeVar("T")
 
@@ -51,6 +50,11 @@ class ReactorWaker:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer = None if seconds is None else self.reactor.callLater(max(0.0, seconds), self._runner.run)
+
+
+def reactor_waker(runner: BrokerRunner, reactor: Any) -> ReactorWaker:
+    """What wakes the broker on a reactor."""
+    return runner.waker(reactor, partial(ReactorWaker, runner, reactor), reactor.seconds, not hasattr(reactor, "run"))
 
 
 class TwistedTransport:
@@ -167,7 +171,7 @@ classImplements(MemoryEndpoint, IStreamClientEndpoint)
 
 def endpoints(runner: BrokerRunner, name: str, reactor: Any) -> Callable[[Address], MemoryEndpoint]:
     """What `sdk.tx.Session(endpoint=...)` wants: an endpoint for each address, all of them to this broker."""
-    waker = runner.reactor_waker(reactor)
+    waker = reactor_waker(runner, reactor)
     return lambda address: MemoryEndpoint(runner, name, waker)
 
 

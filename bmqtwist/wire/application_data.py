@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from bmqtwist.errors import PeerError
+from bmqtwist.limits import DEFLATE_RATIO_MAX, INFLATED_BYTES_MAX
 from bmqtwist.wire import properties
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.compression import deflate, inflate
@@ -54,6 +55,13 @@ def inflated_v1(data: bytes) -> tuple[bytes, int]:
     """(data, crc) of a v1 PUT with properties and CAT 1, as it is stored: inflated, CAT 0, with a new checksum."""
     plain = inflate(data)
     return plain, crc32c(plain)
+
+
+def check_inflated_v2(data: bytes) -> None:
+    """Raise TooLarge if the data of a PUT with v2 properties and CAT 1 would be too large for a reader of v1 ones."""
+    if len(data) * DEFLATE_RATIO_MAX > INFLATED_BYTES_MAX:
+        cut = properties.area_length(data)
+        inflate(data[cut:], INFLATED_BYTES_MAX - cut)
 
 
 def for_old_reader(data: bytes, has_properties: bool, compression: int, schema_id: int) -> tuple[bytes, int]:

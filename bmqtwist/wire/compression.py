@@ -8,6 +8,11 @@ from bmqtwist.errors import PeerError
 from bmqtwist.limits import INFLATED_BYTES_MAX
 from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB
 
+
+class TooLarge(PeerError):
+    """What a stream inflates to is more than a message may have."""
+
+
 COMPRESS_BYTES_MIN = 1024  # shorter data is sent as it is
 
 
@@ -19,7 +24,7 @@ def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> 
     except zlib.error:
         raise PeerError("broken zlib stream", "data") from None
     if len(plain) > limit_bytes:
-        raise PeerError(f"inflates to more than {limit_bytes} bytes", "data")
+        raise TooLarge(f"inflates to more than {limit_bytes} bytes", "data")
     if not stream.eof:
         raise PeerError("zlib stream cut short", "data", len(data))
     if stream.unused_data:

@@ -18,16 +18,27 @@ _LENGTH_BYTES = 4
 _unpack = EVENT_HEADER.unpack_from
 
 
+class Held:
+    """How many bytes of incomplete events all connections together have sent."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class FrameBuffer:
     """Cuts the bytes of one connection into events; an event longer than `limit_bytes` ends the connection.
 
     `error` is the PeerError (always fatal) that ended the stream, None while it can be followed.
+    What is held of an incomplete event counts in `total`, too.
     """
 
-    __slots__ = ("_held", "_need", "error", "limit_bytes")
+    __slots__ = ("_held", "_need", "error", "limit_bytes", "total")
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, total: Held | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self.total = total or Held()
         self.error: PeerError | None = None
         self._held = bytearray()  # the beginning of an event
         self._need = 0  # bytes of _held that are worth looking at it again
@@ -56,11 +67,17 @@ class FrameBuffer:
             raise self.error
         held = self._held
         held += chunk
+        self.total.bytes += len(chunk)
         if len(held) < self._need:
             return b"", []
         whole = bytes(held)
-        self._held = bytearray()
+        self.clear()
         return self._cut(whole)
+
+    def clear(self) -> None:
+        """Forget the beginning of an event: nobody wants the rest."""
+        self.total.bytes -= len(self._held)
+        self._held = bytearray()
 
     def _cut(self, data: bytes) -> tuple[bytes, list[Span]]:
         spans: list[Span] = []
@@ -87,6 +104,7 @@ class FrameBuffer:
             self._need = _LENGTH_BYTES
         if pos < size:
             self._held = bytearray(data[pos:])
+            self.total.bytes += size - pos
         return data, spans
 
     def _fail(self, length: int, pos: int) -> None:

@@ -14,13 +14,14 @@ from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authenticate, Authentication, Credential, Granted
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.negotiation import Dialling, Negotiation, accepted, dialled
+from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import EVENT_TYPES, IGNORED, State
 from bmqtwist.report import ListReport
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.fast import EventType
-from bmqtwist.wire.frames import DROPPED
+from bmqtwist.wire.frames import DROPPED, Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType, Status
 
 CONTROL, PUT, CONFIRM, AUTHENTICATION = EventType.CONTROL, EventType.PUT, EventType.CONFIRM, EventType.AUTHENTICATION
@@ -62,10 +63,11 @@ class Judge:
 class SessionContext:
     """The broker as a session sees it."""
 
-    serving, now = True, 0.0
+    serving, now, output_bytes_max = True, 0.0, 0
 
     def __init__(self) -> None:
         self.report = ListReport()
+        self.held, self.input_bytes_max, self.newcomers = Held(), 1 << 30, Newcomers(0, 1 << 20)
         self.flushes: list[Session] = []
         self.gone_sessions: list[Session] = []
         self.judged: list[Authenticate] = []

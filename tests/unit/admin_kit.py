@@ -18,8 +18,9 @@ from bmqtwist.config.provider import DomainFile, DomainProvider
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import parse_uri
 from bmqtwist.monitor.statistics import Statistics
-from bmqtwist.node.broker import Broker, Identity
+from bmqtwist.node.broker import Broker
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import (

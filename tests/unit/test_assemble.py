@@ -138,4 +138,4 @@ def test_a_directory_that_another_broker_holds_stays_with_that_one() -> None:
     first.start()
     with pytest.raises(StartFailure, match="used by another broker"):
         second.start()
-    assert disk.locked == {str(STORAGE)}
+    assert disk.locked == {str(STORAGE), str(STORAGE.parent / "archive")}

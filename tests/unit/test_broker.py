@@ -10,6 +10,7 @@ from kit import codec
 from kit.client import Client
 from kit.memory import MemoryLink, MemoryWorld
 
+from bmqtwist.limits import UNREAD_SECONDS_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.queue.delivery import deliver
@@ -24,6 +25,7 @@ class LazyPerformer(ImmediatePerformer):
     def __init__(self, world: MemoryWorld) -> None:
         super().__init__(world)
         self.lazy: set[str] = set()
+        self.read_bytes = 0
         self.piles: dict[Session, int] = {}
         self.finished: list[str] = []
         self.reading: dict[str, bool] = {}
@@ -33,6 +35,9 @@ class LazyPerformer(ImmediatePerformer):
             return super().write(session, parts)
         self.piles[session] = self.piles.get(session, 0) + sum(map(len, parts))
         return self.piles[session]
+
+    def unread(self, session: Session) -> tuple[int, int]:
+        return self.piles.get(session, 0), self.read_bytes
 
     def finish(self, session: Session) -> None:
         self.finished.append(session.identity.process_name)
@@ -52,21 +57,42 @@ def make(tmp_path: Path, **extension: Any) -> tuple[MemoryWorld, LazyPerformer]:
 
 def test_a_consumer_that_does_not_read_is_disconnected_at_the_cap_and_loses_nothing(tmp_path: Path) -> None:
     world, shell = make(tmp_path)
+    world.domain("d", maxDeliveryAttempts=1)
     lazy, producer = world.consumer(name="lazy", m=100_000), world.producer(name="busy")
     shell.lazy.add("lazy")
-    sent = 0
-    while "lazy" not in shell.finished:
+    sent = 50
+    for _ in range(sent):
         producer.post(b"x" * 5000)
-        sent += 1
-        assert sent < 100
-    lazy.client.wait_closed()
     (pile,) = shell.piles.values()
-    assert CAP < pile < CAP + 6000, "no more is kept for it than the cap and one turn"
+    assert pile < CAP, "no more is kept for it than the cap"
+    world.advance(UNREAD_SECONDS_MAX - 2.0)
+    assert "lazy" not in shell.finished
+    world.advance(3.0)
+    lazy.client.wait_closed()
     assert "does not read: " in world.expect_log("#CLIENT_SEND_FAILURE", "lazy:4242")
     assert len(world.broker.sessions) == 1
     other = world.consumer(name="other")
-    assert len(world.got(other)) == sent
+    world.advance(1.0)
+    assert len(world.got(other)) == sent, "not its mistake: it costs no delivery attempt"
     assert "busy" not in shell.finished
+
+
+def test_a_consumer_that_reads_slowly_is_given_the_rest_as_it_reads_and_stays(tmp_path: Path) -> None:
+    """What counts is what is unread now, not what has ever had to wait."""
+    world, shell = make(tmp_path)
+    slow, producer = world.consumer(name="lazy", m=100_000), world.producer(name="busy")
+    shell.lazy.add("lazy")
+    session = slow.client.link.session  # type: ignore[attr-defined]
+    for _ in range(200):
+        producer.post(b"x" * 5000)
+        taken = min(4000, shell.piles[session])
+        shell.piles[session] -= taken
+        shell.read_bytes += taken
+        if not shell.piles[session]:
+            world.broker.drained(session)
+        world.advance(1.0)
+        assert shell.piles[session] < CAP
+    assert shell.read_bytes > 5 * CAP and "lazy" not in shell.finished
 
 
 def test_what_a_disconnected_consumer_held_goes_to_others_without_waiting_for_something_else(tmp_path: Path) -> None:
@@ -74,10 +100,11 @@ def test_what_a_disconnected_consumer_held_goes_to_others_without_waiting_for_so
     world.consumer(name="lazy")
     producer = world.producer()
     shell.lazy.add("lazy")
+    producer.post(b"x")
     shell.finish = lambda session: None  # type: ignore[method-assign]  # a peer that lingers
     asked: list[bool] = []
     shell.turn_due = lambda: asked.append(True)  # type: ignore[method-assign]
-    producer.post(b"x")
+    world.advance(UNREAD_SECONDS_MAX + 2.0)
     assert asked, "its queues have something to deliver: a turn is due"
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from engine_kit import Engine, got, spec_of
 
+from bmqtwist.errors import Refused
+from bmqtwist.limits import SUBSCRIPTIONS_MAX
 from bmqtwist.queue import window
 from bmqtwist.queue.domain import Throttle
+from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.put import Put
 from bmqtwist.storage.message import Message
 
@@ -211,6 +216,12 @@ def test_broadcast_passes_by_a_client_that_does_not_read() -> None:
     assert (reading.client.take(), lagging.client.take()) == ([b"one", b"two"], [b"two"])
 
 
+def resume(handle: Handle) -> None:
+    """As the session of its client does in the turn after the one that closed the window."""
+    if handle.client.window.resume():
+        handle.resume()
+
+
 def test_a_client_whose_window_is_closed_gets_nothing_until_it_is_open_again() -> None:
     """Neither credit that comes free nor new subscriptions open it; what waited comes in order."""
     engine = Engine()
@@ -223,11 +234,11 @@ def test_a_client_whose_window_is_closed_gets_nothing_until_it_is_open_again() -
     engine.configure(reader, spec_of(m=4))
     engine.turn()
     assert got(reader) == [b"1", b"2", b"3", b"4"]
-    client.window.resume([reader])
+    resume(reader)
     engine.turn()
     assert got(reader) == [], "it is behind still"
     client.window.caught_up()
-    client.window.resume([reader])
+    resume(reader)
     engine.turn()
     assert got(reader) == [b"5"]
 
@@ -248,8 +259,48 @@ def test_a_subscription_that_is_full_stays_so_when_the_window_opens() -> None:
     guids = engine.post(b"1", b"2", b"3", b"4", b"5", b"6")
     reader.client.window.written(window.LAGGING_BYTES + 1)
     reader.client.window.caught_up()
-    reader.client.window.resume([reader])
+    resume(reader)
     engine.turn()
     assert len(got(reader)) == 5
     engine.confirm(reader, guids[0])
     assert got(reader) == [b"6"]
+
+
+def test_many_messages_that_come_back_and_nobody_wants_are_sorted_once() -> None:
+    """Sorted again for each of them, 20,000 would take half a minute."""
+    engine = Engine(in_memory=True)
+    leaving, other = engine.reader(m=100_000, x="v == 0"), engine.reader(x="v == 7")
+    for _ in range(20):
+        engine.post(*[b"x"] * 1000, v=0)
+    engine.post(b"last", v=5)
+    assert len(got(leaving)) == 20_000 and engine.queue.apps["__default"].put_aside_count() == 1
+    begun = time.perf_counter()
+    engine.leave(leaving)
+    engine.turn()
+    took = time.perf_counter() - begun
+    app = engine.queue.apps["__default"]
+    print(f"20,000 messages put aside again: {took * 1000:.0f} ms")
+    assert took < 5.0 and app.put_aside_count() == 20_001 and got(other) == []
+    assert app.undelivered()[0].order == 0
+    engine.configure(other, spec_of(x="v >= 0", m=100_000))
+    engine.turn()
+    assert len(got(other)) == 20_001 and other.client.got == []
+
+
+def test_a_configure_of_many_subscriptions_over_many_unconfirmed_messages_is_linear_and_bounded() -> None:
+    engine = Engine(in_memory=True)
+    reader = engine.reader(m=100_000)
+    for _ in range(20):
+        engine.post(*[b"x"] * 1000, v=0)
+    assert len(got(reader)) == 20_000
+    many = [spec_of(n, x=f"v == {n}", m=10) for n in range(1, SUBSCRIPTIONS_MAX)]
+    begun = time.perf_counter()
+    engine.configure(reader, *many, spec_of(SUBSCRIPTIONS_MAX, m=100_000))
+    took = time.perf_counter() - begun
+    print(f"{SUBSCRIPTIONS_MAX} subscriptions, 20,000 unconfirmed messages: {took * 1000:.0f} ms")
+    assert took < 2.0
+    (substream,) = reader.substreams.values()
+    assert substream.subscriptions[-1].messages == 20_000 and not substream.subscriptions[0].messages
+    with pytest.raises(Refused, match="Too many subscriptions"):
+        engine.configure(reader, *many, *many)
+    assert len(substream.subscriptions) == SUBSCRIPTIONS_MAX

@@ -81,6 +81,9 @@ def sequences(found):
     return [each.sequence_number for _, each in found.records]
 
 
+@pytest.mark.spec("storage", 1)
+@pytest.mark.spec("storage", 5)
+@pytest.mark.spec("storage", 6)
 @pytest.mark.parametrize("path", FILES, ids=case)
 def test_a_real_file_is_read_without_complaint_and_written_back_to_the_byte(path):
     data = path.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.client import refusal
@@ -54,6 +55,43 @@ def test_a_queue_whose_domain_is_missing_sleeps_and_keeps_its_messages(memory: M
     memory.domain("d")
     consumer = memory.consumer()
     assert memory.got(consumer) == [b"kept"] and not memory.broker.clusters["c3"].dormant
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ({"mode": "priority"}, {"mode": "fanout", "apps": ("foo",)}),
+    ({"mode": "fanout", "apps": ("foo",)}, {"mode": "priority"}),
+    ({"mode": "priority"}, {"mode": "broadcast", "in_memory": True}), ({"mode": "priority"}, {"in_memory": True})])
+def test_a_mode_changed_while_the_broker_was_stopped_is_refused_and_costs_nothing(
+        memory: MemoryWorld, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """As at run time; the domain is served again once its file is what it was, and others are served all the time."""
+    uri = "bmq://m/q?id=foo" if before["mode"] == "fanout" else "bmq://m/q"
+    memory.domain("m", **before)
+    memory.producer("bmq://m/q").post(b"kept")
+    memory.domain("m", **after)
+    memory.restart()
+    [alarm] = memory.alarms("DOMAIN")
+    assert "'bmq://m/q' was stored as" in alarm and "DOMAINS REMOVE" in alarm and "1 message(s)" in alarm
+    assert refusal(memory.client().open, "bmq://m/q", write=1).category == "E_REFUSED"
+    assert "was changed while stopped" in memory.admin("DOMAINS RECONFIGURE m")
+    memory.producer("bmq://d/q").post(b"served")
+    memory.restart()
+    memory.domain("m", **before)
+    assert memory.admin("DOMAINS RECONFIGURE m") == "SUCCESS"
+    consumer = memory.consumer("bmq://m/q", "foo") if "?" in uri else memory.consumer(uri)
+    assert memory.got(consumer) == [b"kept"]
+
+
+def test_a_domain_whose_queues_were_removed_may_change_its_mode(memory: MemoryWorld) -> None:
+    """The way out that the refusal tells."""
+    memory.domain("m")
+    memory.producer("bmq://m/q").client.disconnect()
+    memory.admin("DOMAINS REMOVE m")
+    assert memory.logged("Unassigned queue: [ uri = bmq://m/q")
+    assert memory.admin("DOMAINS REMOVE m FINALIZE") == "SUCCESS"
+    memory.domain("m", "fanout", apps=("foo",))
+    memory.restart()
+    memory.producer("bmq://m/q").post(b"1")
+    assert memory.got(memory.consumer("bmq://m/q", "foo")) == [b"1"]
 
 
 def test_a_partition_that_takes_nothing_leaves_no_half_of_a_queue(memory: MemoryWorld) -> None:

@@ -10,6 +10,9 @@ from twisted.python.failure import Failure
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
+from bmqtwist.link.authentication import Authenticate, Granted
+from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.link.states import State
 from bmqtwist.report import ListReport
 
 
@@ -54,6 +57,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.sessions: dict[Any, None] = {}
+        self.newcomers = Newcomers(0, 0)
         self.turns, self.ticks = 0, 0
         self.broken = False
         self.deadline: float | None = None
@@ -213,3 +217,19 @@ def test_after_the_stop_the_reactor_has_its_own_rounds_back_and_nothing_is_pendi
     assert reactor.doIteration != original
     performer.stop()
     assert reactor.doIteration == original and not reactor.getDelayedCalls()
+
+
+def test_the_credential_of_a_client_that_is_gone_is_not_looked_at() -> None:
+    """Jobs of the gone would keep those who wait waiting: 400 of them took 50 s."""
+    class Slow:
+        looked: list[bytes] = []
+
+        def authenticate(self, data: bytes, peer: str) -> Granted:
+            self.looked.append(data)
+            return Granted("somebody")
+
+    gone, there = Session(), Session()
+    gone.state, there.state = State.CLOSED, State.HOLDING  # type: ignore[attr-defined]
+    for session, data in ((gone, b"gone"), (there, b"there")):
+        module._judge(session, Authenticate(1, Slow(), data, "a:1"))  # type: ignore[arg-type]
+    assert Slow.looked == [b"there"]

@@ -11,6 +11,7 @@ from kit.client import Client, Queue
 from kit.memory import MemoryWorld
 
 from bmqtwist.errors import AckStatus
+from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, PUT_OPTIONS_BYTES_MAX
 from bmqtwist.link import client as client_session
 from bmqtwist.link import requests
 from bmqtwist.link.session import Session
@@ -285,17 +286,21 @@ def test_puts_behind_an_open_that_is_refused_find_no_queue(memory: MemoryWorld) 
     assert (refused.guid, refused.status) == (guids[0], AckStatus.UNKNOWN)
 
 
-def test_a_client_that_lags_gets_the_rest_when_its_connection_has_taken_what_it_has(memory: MemoryWorld,
-                                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    producer, consumer = memory.producer(), memory.consumer(m=1000)
-    lagging = consumer.client.link.session  # type: ignore[attr-defined]
-    original = memory.broker.performer.write
-    monkeypatch.setattr(memory.broker.performer, "write", lambda to, parts: original(to, parts) + (
-        window.LAGGING_BYTES + 1 if to is lagging else 0))
-    producer.post_all(b"1", b"2")
-    memory.advance(5.0)
-    assert [push.payload for push in memory.pushes(consumer)] == [b"1"]
-    monkeypatch.setattr(memory.broker.performer, "write", original)
-    memory.broker.drained(lagging)
-    memory.due = True
-    assert [push.payload for push in memory.pushes(consumer)] == [b"2"]
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_message_that_inflates_to_more_than_it_may_have_is_refused_with_a_status(memory: MemoryWorld, v2: bool) -> None:
+    """It is neither stored nor ever delivered; the connection and what comes behind it are as they were."""
+    producer, consumer = memory.producer(), memory.consumer()
+    bomb = bytes(APPLICATION_DATA_BYTES_MAX)
+    assert producer.status_of(bomb, properties={"a": 1}, v2=v2, compress=True) not in (0, None)
+    assert memory.logged("#CLIENT_INVALID_PUT", "inflates to more than")
+    assert producer.status_of(bomb[:1 << 20], properties={"a": 1}, v2=v2, compress=True) == 0
+    assert len(memory.pushes(consumer)) == 1 and memory.stored() == 1
+
+
+def test_options_count_towards_the_size_of_a_message_and_have_a_limit_of_their_own(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    option = bytes([0x08, 0, 1, 0])  # a type nobody knows, 256 words
+    assert producer.status_of(b"x", options=(option + bytes(1020))[:PUT_OPTIONS_BYTES_MAX]) == 0
+    assert producer.status_of(b"x", options=bytes(PUT_OPTIONS_BYTES_MAX + 4)) not in (0, None)
+    assert producer.status_of(b"x", options=bytes(1 << 24)) not in (0, None)
+    assert memory.logged("#CLIENT_INVALID_PUT") and memory.stored() == 1

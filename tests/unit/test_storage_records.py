@@ -162,6 +162,7 @@ def repack_journal(journal: bytes) -> bytes:
     return b"".join(parts) + journal[offset:]
 
 
+@pytest.mark.spec("storage", 1)
 @pytest.mark.spec("storage", 2)
 @pytest.mark.spec("storage", 3)
 @pytest.mark.spec("storage", 4)

@@ -315,6 +315,28 @@ def test_both_sets_hold_the_same_records_while_both_are_written() -> None:
     assert found[0][0] == state(life.partition.state)  # type: ignore[arg-type]
 
 
+def test_what_is_acknowledged_while_both_sets_are_written_is_safe_in_both() -> None:
+    """The old set may be archived before the next sync of the new one."""
+    life = Life(16)
+    life.until(Phase.MARKING)
+    marking, life.job = life.job, None
+    assert marking is not None
+    marking.run()  # the mark is safe, which nobody here has been told yet
+    life.put(50)
+    message = life.messages[-1]
+    while message.guid not in life.acked:
+        life.turn()
+        life.perform(1.0)
+    life.partition.roll.done(marking, WALL)
+    life.turn()
+    retiring, life.job = life.job, None
+    assert retiring is not None and life.partition.roll.phase is Phase.RETIRING
+    retiring.run()
+    life.disk.crash()
+    partition, recovered = start(life.disk, SIZES, lease=None)
+    assert not [guid for guid in life.acked if guid not in readable(partition, recovered)]
+
+
 def test_a_small_partition_rolls_over_in_one_step_when_a_record_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollover, "SMALL_BYTES", 1 << 20)
     monkeypatch.setattr(rollover, "SMALL_RECORDS", 400)

@@ -8,6 +8,7 @@ import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
 
+from bmqtwist.limits import TRANSPORT_BYTES_MAX
 from bmqtwist.link.tcp import LINGER_S, Connection, ConnectionFactory
 
 
@@ -108,13 +109,36 @@ def test_what_the_kernel_does_not_take_waits_in_the_transport_behind_one_another
     connection, driver = connect(transport)
     assert connection.write([b"abcde"]) == 5 and connection.waiting_bytes == 5 - room
     assert connection.write([b"fg"]) == 2 and connection.waiting_bytes == 7 - room
-    assert transport.everything == b"abcdefg" and len(transport.direct) == 1
+    assert b"abcdefg".startswith(transport.everything) and len(transport.direct) == 1
     assert transport.producer is connection and transport.streaming is False
+    connection.resumeProducing()
+    assert transport.everything == b"abcdefg" and connection.waiting_bytes == 2 and driver.heard[-1][0] == "connected"
     connection.resumeProducing()
     assert transport.producer is None and connection.waiting_bytes == 0 and driver.heard[-1] == ("drained", "session")
     transport.room = None
     connection.write([b"h"])
     assert transport.everything.endswith(b"h") or transport.direct[-1] == b"h"
+
+
+@pytest.mark.parametrize("kind", [Transport, Tls])
+def test_what_waits_is_what_is_unread_now_although_the_connection_is_never_quite_through(kind: type[Transport]) -> None:
+    """A steady reader that is always a little behind: every second it takes a piece, and as much is written."""
+    transport = kind(0)
+    connection, driver = connect(transport)
+    whole = write = b"x" * TRANSPORT_BYTES_MAX
+    if kind is Tls:
+        transport.write = lambda data: (transport.later.append(data), connection.pauseProducing())[0]  # type: ignore
+    connection.write([whole, b"y"])
+    for turn in range(100):
+        connection.resumeProducing()
+        write = bytes([turn]) * TRANSPORT_BYTES_MAX
+        whole += write
+        connection.write([write])
+        assert connection.waiting_bytes <= 2 * TRANSPORT_BYTES_MAX + 1
+        assert connection.taken_bytes >= turn * TRANSPORT_BYTES_MAX
+    assert driver.heard[-1][0] == "connected", "it was never through"
+    connection.finish()
+    assert len(transport.everything) == len(whole) + 1 and transport.everything.replace(b"y", b"", 1) == whole
 
 
 def test_a_pull_producer_that_is_called_when_it_is_registered_reports_nothing_twice() -> None:
@@ -177,6 +201,7 @@ def test_over_tls_nothing_is_written_past_the_transport() -> None:
     connection.write([b"cd"])
     assert connection.waiting_bytes == 2
     connection.resumeProducing()
+    assert transport.later == [b"ab", b"cd"]
     assert connection.waiting_bytes == 0 and transport.producer is connection and driver.heard[-1][0] == "drained"
     connection.finish()
     assert transport.producer is None and transport.disconnecting

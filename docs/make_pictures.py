@@ -1,0 +1,103 @@
+"""Draw the pictures of docs/architecture.md anew, from code and tables that tests hold: python docs/make_pictures.py
+
+A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
+
+    layers      tests/kit/layers.py, and the first lines of the packages
+    way         tests/kit/message_way.py
+    partition   tests/kit/partition_states.py
+    circles     tests/kit/layers.py
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
+from kit.message_way import WAY  # noqa: E402
+from kit.partition_states import TABLE, State  # noqa: E402
+
+PAGE = ROOT / "docs" / "architecture.md"
+_PICTURE = re.compile(r"(<!-- picture: (\w+) -->\n).*?(<!-- end of picture -->)", re.DOTALL)
+
+
+def says(room: str) -> str:
+    """The first sentence of a room, without brackets at its end."""
+    path = PACKAGE / f"{room}.py"
+    source = path if path.is_file() else PACKAGE / room / "__init__.py"
+    first = (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+    sentence = re.split(r"\.(?: |$)", first)[0]
+    return re.sub(r" \([^)]*\)$", "", sentence)
+
+
+def acts(room: str) -> str:
+    """What of a room does instead of deciding."""
+    if room in IO_PACKAGES or room in IO_MODULES:
+        return "all"
+    modules = sorted(name.removeprefix(f"{room}.") for name in IO_MODULES if name.startswith(f"{room}."))
+    return ", ".join(["blazingmq", *modules]) if room == "sdk" else ", ".join(modules)
+
+
+def layers() -> str:
+    """Rooms, highest rank first."""
+    lines = ["```text"]
+    before: float | None = None
+    for room, number in sorted(RANKS.items(), key=lambda entry: (-entry[1], entry[0])):
+        shown = f"{number:g}" if number != before else ""
+        name = f"{room}.py" if (PACKAGE / f"{room}.py").is_file() else f"{room}/"
+        lines.append(f"{shown:>4} │ {name:<12} {says(room)}")
+        if acts(room):
+            lines.append(f"{'':>4} │ {'':<12}   acts: {acts(room)}")
+        before = number
+    return "\n".join([*lines, "```"])
+
+
+def way() -> str:
+    """The functions that a message passes."""
+    lines, number = ["```text"], 0
+    for headline, steps in WAY:
+        lines.append(f"{headline}")
+        for step in steps:
+            number += 1
+            mark = "s" if step.sockets else " "
+            lines.append(f"{number:>3} {mark} {step.module:<18} {step.function:<28} {step.says}")
+        lines.append("")
+    return "\n".join([*lines[:-1], "```"])
+
+
+def partition() -> str:
+    """States with one reason at most; with several, each comes and goes as it does alone."""
+    simple = [state for state in State if "," not in state.value]
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> OPEN: activate(lease)"]
+    lines += [f'    {state.name}: {state.value}' for state in simple]
+    for state in simple:
+        leads: dict[State, list[str]] = {}
+        for event, target in TABLE[state].items():
+            if target is not state and target in simple:
+                leads.setdefault(target, []).append(event.value)
+        lines += [f"    {state.name} --> {target.name}: {' or '.join(events)}" for target, events in leads.items()]
+    return "\n".join([*lines, "    CLOSED --> [*]: stop", "```"])
+
+
+def circles() -> str:
+    """Imports that may close a circle."""
+    rows = [f"| `{importer}` | `{imported}` | {reason} |" for (importer, imported), reason in CIRCLES.items()]
+    return "\n".join(["| module | imports | because |", "|---|---|---|", *rows])
+
+
+PICTURES = {"layers": layers, "way": way, "partition": partition, "circles": circles}
+
+
+def with_pictures(text: str) -> str:
+    """The page with its pictures drawn anew; all of them must be there."""
+    assert sorted(name for _, name, _ in _PICTURE.findall(text)) == sorted(PICTURES), "a picture is missing"
+    return _PICTURE.sub(lambda found: f"{found[1]}{PICTURES[found[2]]()}\n{found[3]}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_pictures(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,106 @@
+"""How the package is laid out: its rooms and their ranks, what imports what, and where imports go in a circle.
+
+tests/test_tidy.py holds the package to it, docs/make_pictures.py draws it.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = ROOT / "bmqtwist"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# A module imports only from its own rank or a lower number.
+RANKS: dict[str, float] = {
+    "limits": 0, "errors": 0, "ids": 0, "report": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4, "config": 4.5,
+    "link": 5, "sdk": 5.5, "security": 5.6, "logs": 5.7, "node": 6, "monitor": 6.2, "admin": 6.4, "daemon": 6.8,
+    "console": 7, "cli": 7, "kombu": 7, "storagetool": 7, "testing": 8, "tap": 8}
+# Modules that do instead of deciding. Everything else is pure.
+IO_MODULES = {"storage.files", "link.tcp", "config.load", "security.tls", "logs.observer",
+              "daemon.service", "daemon.reactor", "daemon.control_pipe", "daemon.process", "daemon.statistics_log",
+              "storagetool.inputs", "sdk._adapters.identity", "sdk._adapters.sockets", "sdk._adapters.transport",
+              "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
+IO_PACKAGES = {"console", "cli", "kombu", "testing"}
+
+# Imports that close a circle, and why they stay. Without them no import of the package goes in a circle, those for type
+# checkers alone included.
+CIRCLES: dict[tuple[str, str], str] = {
+    ("queue.handle", "queue.app"): "a consumer (Substream) reads one app, and an app knows its consumers",
+    ("queue.handle", "queue.queue"): "a handle is of one queue, and a queue knows its handles",
+    ("queue.routing", "queue.handle"): "a subscription is of one consumer, and a consumer knows its subscriptions",
+    ("queue.put", "queue.queue"): "a PUT names the queue that has taken it, and a queue takes PUTs",
+    ("queue.queue", "queue.domain"): "a queue obeys its domain, and a domain knows its queues",
+    ("queue.root", "queue.domain"): "as above, at the primary",
+    ("link.context", "link.session"): "a session asks its context, which is told what session it is that asks",
+    ("link.context", "link.admin"): "as above: a command is answered by the session of an administrator",
+    ("link.context", "link.peer"): "as above: the cluster is told by which session of another broker an event came",
+    ("link.requests", "link.client"): "the session of an application in two files: events, and control requests",
+    ("node.turn", "node.broker"): "a broker in two files: what happens in a turn, and all the rest",
+    ("testing.connection", "testing.runner"): "a connection in memory has its broker run, which knows its connections",
+}
+
+
+def dotted(path: Path) -> str:
+    """`link.tcp` for bmqtwist/link/tcp.py; a package's own name for its __init__."""
+    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def rank(name: str) -> float | None:
+    """The rank of a dotted module name below bmqtwist; None for the package itself."""
+    return RANKS[name.split(".")[0]] if name else None
+
+
+@cache
+def imports(path: Path) -> list[tuple[int, str]]:
+    """(line, dotted name) of everything a module imports, from-imports with their names appended."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno}: relative import"
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def is_pure(name: str) -> bool:
+    """Must this module run without a reactor, a clock, a socket or a file?"""
+    return (name not in IO_MODULES and name.split(".")[0] not in IO_PACKAGES
+            and not name.startswith("sdk.blazingmq"))
+
+
+def graph() -> dict[str, set[str]]:
+    """Which module imports which others of the package, wherever in the file and for whatever purpose."""
+    names = {dotted(path) for path in MODULES}
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        targets = set()
+        for _, full in imports(path):
+            if full.startswith("bmqtwist."):
+                name = full.removeprefix("bmqtwist.")
+                targets.add(name if name in names else name.rpartition(".")[0])
+        found[dotted(path)] = (targets & names) - {dotted(path)}
+    return found
+
+
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The modules that import each other, directly or by way of others; one list for each such set."""
+    reach: dict[str, set[str]] = {}
+    for name in edges:
+        seen, waiting = set[str](), [name]
+        while waiting:
+            for target in edges[waiting.pop()] - seen:
+                seen.add(target)
+                waiting.append(target)
+        reach[name] = seen
+    found = {tuple(sorted(other for other in reach[name] if name in reach[other])) for name in edges if name in reach[name]}
+    return [list(each) for each in sorted(found)]
+
+
+def without(edges: dict[str, set[str]], left_out: set[tuple[str, str]]) -> dict[str, set[str]]:
+    """The graph without some of its imports."""
+    return {name: {target for target in targets if (name, target) not in left_out} for name, targets in edges.items()}

@@ -1,0 +1,158 @@
+"""What a connection may do before it is known who it is, and what is kept of events that are not whole."""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import codec
+from kit.client import Client
+from kit.memory import MemoryWorld
+
+from bmqtwist.limits import CONTROL_BYTES_MAX, NEGOTIATION_BYTES_MAX
+from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.wire.fast import EventType, event_header
+
+LIMIT = NEGOTIATION_BYTES_MAX
+
+
+def make(tmp_path: Path, **extension: Any) -> MemoryWorld:
+    world = MemoryWorld(tmp_path, app={"bmqtwist": extension})
+    world.domain("d")
+    return world
+
+
+def send(client: Client, data: bytes) -> None:
+    client.send(data)
+    client.pump(0)
+
+
+def is_closed(client: Client) -> bool:
+    client.pump(0)
+    return client.link.closed
+
+
+def beginning(size: int, length: int) -> bytes:
+    """The first `size` bytes of an event of `length` bytes."""
+    return event_header(EventType.CONTROL, length - 8) + bytes(size - 8)
+
+
+def empty_fields(size: int) -> bytes:
+    """An introduction of nothing but unknown fields without a value."""
+    body = b"\x30\x80\xa0\x80\xa0\x80" + b"\x9e\x00" * ((size - 20) // 2)
+    return event_header(EventType.CONTROL, len(body)) + body
+
+
+@pytest.mark.parametrize("announced", [LIMIT + 4, 64 << 20])
+def test_an_event_that_is_too_long_before_the_negotiation_closes_the_connection_at_its_header(tmp_path: Path,
+                                                                                            announced: int) -> None:
+    world = make(tmp_path)
+    client = world.connect("eager")
+    send(client, beginning(8, announced))
+    assert is_closed(client) and world.broker.held.bytes == 0
+
+
+def test_everything_before_the_negotiation_counts_not_only_one_event(tmp_path: Path) -> None:
+    world = make(tmp_path)
+    client = world.connect("eager")
+    send(client, beginning(LIMIT // 2, LIMIT))
+    assert not is_closed(client) and world.broker.held.bytes == LIMIT // 2 == world.broker.newcomers.bytes
+    send(client, bytes(LIMIT // 2 + 1))
+    assert is_closed(client)
+    assert (world.broker.held.bytes, world.broker.newcomers.bytes) == (0, 0)
+    assert world.logged("#SESSION_NEGOTIATION", f"limit: {LIMIT}")
+
+
+def test_an_introduction_of_nothing_but_empty_fields_is_read_in_a_moment(tmp_path: Path) -> None:
+    world = make(tmp_path)
+    client = world.connect("odd")
+    begun = time.perf_counter()
+    send(client, empty_fields(LIMIT))
+    took = time.perf_counter() - begun
+    print(f"{LIMIT} bytes of empty fields: {took * 1000:.0f} ms")
+    assert is_closed(client) and took < 1.0
+
+
+def test_after_the_negotiation_events_may_be_as_large_as_configured_but_control_messages_are_not(tmp_path: Path) -> None:
+    world = make(tmp_path)
+    producer = world.producer()
+    assert producer.status_of(b"x" * (2 * LIMIT)) == 0
+    send(producer.client, empty_fields(CONTROL_BYTES_MAX + 100))
+    assert world.logged("#CORRUPTED_EVENT", f"limit: {CONTROL_BYTES_MAX}") and not is_closed(producer.client)
+    assert producer.status_of(b"y") == 0 and world.broker.newcomers.bytes == 0
+
+
+class Stranger:
+    """A session, as far as it is counted."""
+
+    def __init__(self, address: str) -> None:
+        self.peer = f"{address}:1"
+
+
+def test_as_many_newcomers_as_configured_are_taken_and_a_negotiation_makes_room() -> None:
+    newcomers: Any = Newcomers(3, 1000, 2, 4)
+    one, two, three = Stranger("a"), Stranger("a"), Stranger("b")
+    for each in (one, two):
+        assert newcomers.refusal(each.peer, 1.0) == ""
+        newcomers.add(each)
+    assert "2 connections of its address" in newcomers.refusal("a:7", 1.0) and not newcomers.refusal("b:7", 1.0)
+    newcomers.add(three)
+    assert "3 connections are not" in newcomers.refusal("c:7", 1.0)
+    assert newcomers.received(one, 600) == "" and "1100 bytes" in newcomers.received(two, 500)
+    newcomers.remove(two)
+    newcomers.remove(two)
+    assert newcomers.bytes == 600 and not newcomers.refusal("a:8", 1.0)
+    assert "more than 4 connections a second" in newcomers.refusal("a:9", 1.9) and not newcomers.refusal("b:9", 1.9)
+    assert not newcomers.refusal("a:9", 2.0), "another second"
+    assert not Newcomers(0, 1).refusal("a:1", 1.0)
+
+
+def test_the_connection_with_the_largest_event_is_closed_when_too_much_is_held(tmp_path: Path) -> None:
+    world = make(tmp_path, inputBytesMax=1000_000)
+    clients = [world.client(f"c{n}") for n in range(3)]
+    for client, size in zip(clients, (300_000, 450_000, 200_000), strict=True):
+        send(client, beginning(size, 50 << 20))
+    assert world.broker.held.bytes == 950_000 and not any(map(is_closed, clients))
+    send(clients[2], bytes(60_000))
+    assert [is_closed(client) for client in clients] == [False, True, False]
+    assert world.broker.held.bytes == 560_000 and world.logged("#TCP_READ_ERROR c1:4242", "450000 of 1010000 bytes")
+
+
+@pytest.mark.parametrize("by", ["us", "them"])
+def test_what_was_kept_of_a_connection_that_closes_is_freed_without_the_collector(tmp_path: Path, by: str) -> None:
+    world = make(tmp_path)
+    clients = [world.client(f"c{n}") for n in range(5)]
+    piece = bytes(1 << 20)
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for client in clients:
+            send(client, beginning(8, 50 << 20))
+            for _ in range(10):
+                send(client, piece)
+        assert tracemalloc.get_traced_memory()[0] > 50 << 20
+        for client in clients:
+            if by == "us":
+                client.link.session.close("enough")  # type: ignore[attr-defined]
+                send(client, piece)
+            else:
+                client.kill()
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    print(f"left of 50 MiB: {left / 2**20:.1f} MiB")
+    assert left < 2 << 20 and world.broker.held.bytes == 0
+
+
+def test_a_whole_conversation_before_its_answer_is_understood(tmp_path: Path) -> None:
+    """What comes in one piece with the introduction is not held against its sender while it is within the limit."""
+    world = make(tmp_path)
+    client = world.client("polite")
+    send(client, codec.put_frame([codec.put_message(0, client.new_guid(), b"x")]))
+    assert not is_closed(client)
