@@ -19,6 +19,22 @@ from typing import Final, Protocol
 INTERNAL_ERROR: Final = "INTERNAL_ERROR"  # category of an alarm about a mistake in this program
 
 
+NAME_CHARS_MAX: Final = 128  # of a name that a peer has given, where it is shown
+
+
+def shown(text: str, chars_max: int = NAME_CHARS_MAX) -> str:
+    """What a peer has sent, fit for a line of a log, a name of a metric, a page: one line, and not longer than that.
+
+    >>> shown("a\\nb"), shown("x" * 500, 4)
+    ('a\\\\x0ab', 'xxxx...')
+    """
+    if len(text) > chars_max:
+        text = text[:chars_max] + "..."
+    if text.isprintable():
+        return text
+    return "".join([each if each.isprintable() else f"\\x{ord(each):02x}" for each in text])
+
+
 def stack(error: BaseException) -> str:
     """Where an exception was raised, for the end of an alarm."""
     return "".join(traceback.format_exception(error)).rstrip()

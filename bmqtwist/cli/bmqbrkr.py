@@ -11,7 +11,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from twisted.logger import globalLogBeginner
@@ -36,6 +36,9 @@ class Service(Protocol):
 
     def startService(self) -> None:
         """Start; LocalError if that fails."""
+
+    def reload(self) -> None:
+        """Reopen logs and certificates; never raises."""
 
     def stopService(self) -> Any:
         """Stop; a Deferred."""
@@ -92,6 +95,7 @@ def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
                                          redirectStandardIO=False)
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
         _print(banner(service.identity, loaded.configuration.app.broker_instance_name))
+        take_signals(reactor, logs, service)
         service.startService()
     except LocalError as error:
         print(start_panic(error), file=sys.stderr)
@@ -99,7 +103,6 @@ def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
     _write_pid(pid, logs.report)
     _print(f"STARTED bmqbrkr [pid: {pid}]")
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
-    reactor.callWhenRunning(_take_signals, reactor, logs.report)
     reactor.run()
     _remove_pid(pid)
     _print(f"STOPPED bmqbrkr [pid: {pid}]")
@@ -118,13 +121,13 @@ def banner(identity: Identity, instance: str) -> str:
             f"  Host..........: {identity.host_name}\n  BrokerId......: {identity.client_id.hex().upper()}\n")
 
 
-def _take_signals(reactor: Any, report: Report) -> None:
-    """The first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way."""
-    stopping = False
+def take_signals(reactor: Any, logs: Logs, service: Service) -> None:
+    """Once the reactor runs, the first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way.
+    SIGHUP reopens logs and certificates. Others that would end the process are ignored, with a line."""
+    report, stopping = logs.report, False
 
-    def stop(number: int) -> None:
+    def stop(name: str) -> None:
         nonlocal stopping
-        name = signal.Signals(number).name
         if stopping:
             report.warn("%s: the broker is stopping already", name)
             return
@@ -132,11 +135,29 @@ def _take_signals(reactor: Any, report: Report) -> None:
         report.info("%s: stopping", name)
         reactor.stop()
 
-    def handler(number: int, frame: object) -> None:
-        reactor.callFromThread(stop, number)
+    def reload(name: str) -> None:
+        try:
+            logs.reopen()
+        except OSError as error:
+            report.error("%s: the log cannot be opened anew: %s", name, error)
+        report.info("%s: logs are opened anew, certificates read again; the configuration stays", name)
+        service.reload()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
+    def ignore(name: str) -> None:
+        report.warn("%s: ignored; SIGTERM stops the broker, SIGHUP reopens its logs", name)
+
+    others = {signal.SIGHUP: reload, signal.SIGUSR1: ignore, signal.SIGUSR2: ignore, signal.SIGALRM: ignore}
+    actions = {signal.SIGINT: stop, signal.SIGTERM: stop, **others}
+
+    def handler(number: int, frame: object) -> None:
+        reactor.callFromThread(actions[signal.Signals(number)], signal.Signals(number).name)
+
+    def take(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            signal.signal(number, handler)
+
+    take(others)
+    reactor.callWhenRunning(take, actions)
 
 
 def _port(text: str) -> int:

@@ -20,7 +20,7 @@ from bmqtwist.config.clusters import (
     PartitionConfig,
     QueueOperations,
 )
-from bmqtwist.config.declare import CASELESS, Int32, Int64, Natural, Natural64, Port, UInt64, choice, member
+from bmqtwist.config.declare import CASELESS, Int32, Int64, Natural, Natural64, Port, UInt64, choice, member, strict
 from bmqtwist.config.domain import (
     DomainConfig,
     DomainDefinition,
@@ -232,6 +232,7 @@ class NetworkInterfaces:
     tcp_interface: TcpInterface | None = member("TCP; absent = no listening socket", None)
 
 
+@strict
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
     """appConfig.tlsConfig"""
@@ -303,17 +304,20 @@ class AnonymousCredential:
     credential: CredentialConfig | None = member("who does not authenticate is treated as if it had sent this", None)
 
 
+@strict
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthenticationConfig:
     """appConfig.authentication"""
 
     authenticators: tuple[AuthenticatorConfig, ...] = member("one per mechanism; none = everybody passes", ())
-    anonymous_credential: AnonymousCredential | None = member("what becomes of who does not authenticate", None)
+    anonymous_credential: AnonymousCredential | None = member(
+        "what becomes of who does not authenticate; absent = refused where an authenticator is configured", None)
     min_threads: Natural = member("threads kept for authentication", 1)
     max_threads: Natural = member("threads used for authentication at most", 8)
     credential_provider: AuthenticatorConfig | None = member("credentials we show to other brokers", None)
 
 
+@strict
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorization:
     """appConfig.authorization"""
@@ -344,6 +348,7 @@ class RuleConfig:
     effect: Literal["allow", "deny"] = member("the decision")
 
 
+@strict
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationRules:
     """appConfig.bmqtwist.authorization"""

@@ -94,6 +94,12 @@ def choice(cls: type[T]) -> type[T]:
     return cls
 
 
+def strict(cls: type[T]) -> type[T]:
+    """Class decorator: unknown members of the class, and of what it holds, are refused rather than ignored."""
+    cls.IS_STRICT = True  # type: ignore[attr-defined]
+    return cls
+
+
 def is_choice(cls: type) -> bool:
     """Is `cls` a choice (exactly one member) rather than a sequence?"""
     return getattr(cls, "IS_CHOICE", False)
@@ -165,11 +171,12 @@ def decode_text(cls: type[T], text: str, file: str, notices: list[Finding],
 class _Decoder:
     """Collects problems instead of stopping at the first; a value with a problem decodes to None."""
 
-    __slots__ = ("file", "notices", "problems", "lines")
+    __slots__ = ("file", "notices", "problems", "lines", "strict")
 
     def __init__(self, file: str, notices: list[Finding], lines: dict[tuple[str, str], int]) -> None:
         self.file, self.notices, self.lines = file, notices, lines
         self.problems: list[Finding] = []
+        self.strict = False  # within a class that refuses unknown members
 
     def problem(self, at: Located, path: str, text: str) -> None:
         self.problems.append(Finding(self.file, at.line, path, text))
@@ -183,10 +190,16 @@ class _Decoder:
             self.problem(at, path, f"found {at.describe()}, expected an object")
             return None
         known = declarations(cls)
+        strictly, outer = self.strict or getattr(cls, "IS_STRICT", False), self.strict
+        self.strict = strictly
         names = {declared.name: declared for declared in known}
         before, arguments = len(self.problems), {}
         for name, found in at.value.items():
-            if name not in names and not quiet:
+            if name in names:
+                continue
+            if strictly:
+                self.problem(found, join(path, name), unknown_member(name, names).replace(", ignored", ""))
+            elif not quiet:
                 self.notice(found, join(path, name), unknown_member(name, names))
         for name in at.repeated:
             self.notice(at.value[name], join(path, name), "appears more than once; the last one counts")
@@ -201,6 +214,7 @@ class _Decoder:
                 self.notice(child, where, f"has no effect here: {declared.member.ignored}")
             self.lines[self.file, where] = child.line
             arguments[declared.attribute] = self.value(declared, child, where, quiet or bool(declared.member.ignored))
+        self.strict = outer
         if is_choice(cls) and len(arguments) != 1:
             options = ", ".join(f'"{name}"' for name in names)
             present = ", ".join(f'"{declared.name}"' for declared in known if declared.attribute in arguments)

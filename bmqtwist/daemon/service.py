@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -38,12 +39,13 @@ from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
-from bmqtwist.security.tls import server_context
+from bmqtwist.security.tls import ServerContext
 from bmqtwist.storage.files import RealDisk
 
 PROCESS_NAME = "bmqbrkr"
 PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
 BACKLOG = 1024  # connections the kernel keeps until we accept them
+FILES_RESERVE = 256  # open files that connections never take: journals, logs, the console, what a rollover opens
 STOP_POLL_S = 0.05
 COLLECT_AFTER_OBJECTS = 100_000  # new containers between two collections of the youngest generation
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
@@ -67,7 +69,9 @@ class BrokerService(Service):
                                  make_client_id(host, time.time_ns(), os.getpid(), 0), now, now + clock.wall_offset)
         interface = app.network_interfaces.tcp_interface
         dispatcher = app.dispatcher_config
-        self.performer = ReactorPerformer(reactor, report, interface.max_connections if interface else 0,
+        self._files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._connections_max = interface.max_connections if interface else 0
+        self.performer = ReactorPerformer(reactor, report, connections_max(self._connections_max, self._files_max),
                                           (app.authentication.min_threads, app.authentication.max_threads),
                                           dispatcher.warning_timeout_ms / 1000, dispatcher.alarm_timeout_ms / 1000)
         self.node = assemble(configuration, DomainReader(configuration.directory), RealDisk(), clock, self.performer,
@@ -75,7 +79,7 @@ class BrokerService(Service):
         self.broker = self.performer.broker = self.node.broker
         self.security = self.broker.security
         self.statistics = self.node.observe()
-        self._tls = server_context(app.tls_config) if app.tls_config and any(
+        self._tls = ServerContext(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
         self._ports: list[Any] = []
         self._pipe: ControlPipe | None = None
@@ -102,6 +106,10 @@ class BrokerService(Service):
         report = self.report
         for warning in self._warnings:
             report.warn("%s", warning)
+        if connections_max(self._connections_max, self._files_max) != self._connections_max:
+            report.warn("Only %d connections are taken (maxConnections: %d): the process may have %d open files, of "
+                        "which %d are kept for storage. Raise its limit (ulimit -n, LimitNOFILE=).",
+                        self.performer.connections_max, self._connections_max, self._files_max, FILES_RESERVE)
         if not self.configuration.app.plugins.enabled:
             report.alarm("PLUGIN_MISSING", "No plugin is enabled at all. Please double check if this is intended.")
         self.node.open()
@@ -139,6 +147,17 @@ class BrokerService(Service):
         answer = self.broker.admin(command, source)
         self.performer.turn_due()
         return answer
+
+    def reload(self) -> None:
+        """Reopen what is moved or renewed outside: statistics logs and certificates. The configuration stays."""
+        try:
+            if self._statistics_log is not None:
+                self._statistics_log.reopen()
+            if self._tls is not None:
+                self._tls.reload()
+                self.report.info("The certificates of tlsConfig were read again: they count for new connections")
+        except (LocalError, OSError) as error:
+            self.report.error("Reload: %s. What was in use before stays.", error)
 
     # -- statistics -------------------------------------------------------------------------------------------------
 
@@ -228,6 +247,14 @@ class BrokerService(Service):
         self.node.close()
         if self._statistics_log is not None:
             self._statistics_log.close()
+
+
+def connections_max(wanted: int, files_max: int) -> int:
+    """How many connections are taken: as configured (0 = any number), but for the files that storage needs."""
+    if files_max == resource.RLIM_INFINITY:
+        return wanted
+    possible = max(1, files_max - FILES_RESERVE)
+    return min(wanted, possible) if wanted else possible
 
 
 def calm_collector() -> None:

@@ -47,6 +47,12 @@ class StatisticsLog:
         if self._json is not None:
             self._json.write(f"{json_text}\n")
 
+    def reopen(self) -> None:
+        """Open the files anew; OSError: the old ones stay."""
+        for file in (self._tables, self._json):
+            if file is not None:
+                file.reopen()
+
     def close(self) -> None:
         """Close the files."""
         for file in (self._tables, self._json):

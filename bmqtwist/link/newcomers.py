@@ -6,12 +6,15 @@ much. One address may have so many of them, and may connect so many times a seco
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmqtwist.limits import NEGOTIATION_BYTES_MAX
 
-if TYPE_CHECKING:
-    from bmqtwist.link.session import Session
+
+class Newcomer(Protocol):
+    """One of them."""
+
+    peer: str  # address and port
 
 
 class Newcomers:
@@ -22,7 +25,7 @@ class Newcomers:
         self.connections_max, self.bytes_max = connections_max, bytes_max
         self._per_address_max, self._a_second_max = per_address_max, per_address_a_second_max
         self.bytes = 0  # sent by all of them
-        self._sent: dict[Session, int] = {}
+        self._sent: dict[Newcomer, int] = {}
         self._present: dict[str, int] = {}  # of each address
         self._second = float("-inf")  # when the second began that is counted
         self._connected: dict[str, int] = {}  # since then, by address
@@ -42,13 +45,13 @@ class Newcomers:
             return f"{self.connections_max} connections are not negotiated"
         return ""
 
-    def add(self, session: Session) -> None:
+    def add(self, session: Newcomer) -> None:
         """Somebody has connected."""
         self._sent[session] = 0
         address = _address(session.peer)
         self._present[address] = self._present.get(address, 0) + 1
 
-    def received(self, session: Session, size: int) -> str:
+    def received(self, session: Newcomer, size: int) -> str:
         """It has sent `size` bytes more; why that is too much, empty = it is not."""
         self._sent[session] = sent = self._sent.get(session, 0) + size
         self.bytes += size
@@ -58,7 +61,7 @@ class Newcomers:
             return f"{self.bytes} bytes of connections that are not negotiated (limit: {self.bytes_max})"
         return ""
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: Newcomer) -> None:
         """It is negotiated, or gone."""
         sent = self._sent.pop(session, None)
         if sent is None:

@@ -23,7 +23,7 @@ from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.states import IGNORED, TYPED, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import Handle
-from bmqtwist.report import LineLimiter
+from bmqtwist.report import LineLimiter, shown
 from bmqtwist.wire import control
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import HEARTBEAT_RSP
@@ -189,6 +189,8 @@ class Session:
                          (section.partition(":") for section in identity.features.split(";"))}
         encodings = self.features.get("PROTOCOL_ENCODING", ["BER"])
         self.encoding = Encoding.JSON if "JSON" in encodings and "BER" not in encodings else Encoding.BER
+        identity.process_name, identity.host_name = shown(identity.process_name), shown(identity.host_name)
+        identity.user_agent = shown(identity.user_agent)
         name = identity.process_name or "?"
         suffix = f".{identity.session_id}" if identity.session_id != 1 else ""
         self.description = f"{name}:{identity.pid}{suffix}"

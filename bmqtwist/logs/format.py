@@ -23,6 +23,7 @@ from bmqtwist.errors import LocalError
 # The smaller, the more severe: a line is wanted where its number does not exceed the threshold.
 SEVERITIES = {"OFF": 0, "FATAL": 32, "ERROR": 64, "WARN": 96, "INFO": 128, "DEBUG": 160, "TRACE": 192}
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+MESSAGE_CHARS_MAX = 1 << 16  # of one record: what is longer is cut
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -59,6 +60,12 @@ def visible(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
+def _bounded(text: str) -> str:
+    if len(text) <= MESSAGE_CHARS_MAX:
+        return text
+    return f"{text[:MESSAGE_CHARS_MAX]}... ({len(text)} characters)"
+
+
 _FIELDS: dict[str, Callable[[Record], str]] = {
     "d": lambda record: date_text(record.wall),
     "D": lambda record: date_text(record.wall, 6),
@@ -72,12 +79,12 @@ _FIELDS: dict[str, Callable[[Record], str]] = {
     "F": lambda record: record.file.rpartition("/")[2],
     "l": lambda record: str(record.line),
     "c": lambda record: record.category,
-    "m": lambda record: visible(record.message),
+    "m": lambda record: visible(_bounded(record.message)),
     "a": lambda record: "",
     "A": lambda record: "",
     "u": lambda record: "",
-    "x": lambda record: record.message.encode().hex(),
-    "X": lambda record: record.message.encode().hex().upper(),
+    "x": lambda record: _bounded(record.message).encode().hex(),
+    "X": lambda record: _bounded(record.message).encode().hex().upper(),
     "n": lambda record: "\n",
     "%": lambda record: "%",
 }

@@ -156,6 +156,12 @@ class LogFile:
                 gone.append(entry.name)
         return gone
 
+    def reopen(self) -> None:
+        """Go on in a file of the same name, because somebody has moved the present one; OSError: this one stays."""
+        file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 (kept open)
+        self._file.close()
+        self._file, self._size = file, file.tell()
+
     def close(self) -> None:
         """No more lines."""
         self._file.close()
@@ -208,6 +214,11 @@ class Logs:
                                     LineFormat(settings.console_format),
                                     SEVERITIES[settings.console_severity_threshold])
         self.report = TwistedReport(levels, alarms, clock)
+
+    def reopen(self) -> None:
+        """Open the file anew; OSError: the old one stays."""
+        if self.file is not None:
+            self.file.reopen()
 
     def close(self) -> None:
         """Close the file."""

@@ -16,7 +16,7 @@ from bmqtwist.cluster.log_events import NotDone, Outcome
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
-from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.root import RootContext, RootQueue
@@ -57,6 +57,7 @@ class Cluster:
         self.metadata = metadata
         log = f"Cluster ({self.name})"
         metadata.open()
+        self._check_partitions(len(files))
         recovered = [self._recover(index, each, now, wall) for index, each in enumerate(files)]
         self.report.info(f"{log}: Transitioning to leader in the Cluster FSM.")
         metadata.lead_alone(len(files), {index: each.lease for index, each in enumerate(recovered)}, wall)
@@ -67,7 +68,11 @@ class Cluster:
         for index, each in enumerate(recovered):
             partition = Partition(index, self.node_id, files[index], each, durability, cache_bytes)
             self.partitions.append(partition)
-            partition.activate(metadata.state.partitions[index].lease, wall)
+            try:
+                partition.activate(metadata.state.partitions[index].lease, wall)
+            except PartitionUnavailable:
+                self.report_alarms()  # they say why
+                raise
             partition.committed = COMMITTED_ALL if self.has_quorum else partition.position
             self.report.info(f"{log} afterPartitionPrimaryAssignment: Partition [{index}]: new primary: "
                              f"[{self.node_name}, {self.node_id}], primary status: E_ACTIVE")
@@ -78,6 +83,16 @@ class Cluster:
                          f"outstanding message(s) in {len(self.dormant)} queue(s)")
         self.report.info(f"{log}: Recovery succeeded. Transitioning self node to AVAILABLE.")
         self.report.info(f"{log}: Transitioning to AVAILABLE.")
+
+    def _check_partitions(self, count: int) -> None:
+        """MetadataUnavailable if queues are stored in partitions beyond those that are configured."""
+        beyond = [record for record in self.metadata.state.queues.values() if record.partition_id >= count]
+        if beyond:
+            most = max(record.partition_id for record in beyond) + 1
+            raise MetadataUnavailable(
+                f"Cluster ({self.name}): numPartitions is {count}, but {len(beyond)} queue(s) are stored beyond: "
+                f"'{beyond[0].uri}' in [{beyond[0].partition_id}] for one. Set numPartitions to {most} or more again; to "
+                "lower it, let all of these queues be consumed and deleted first.")
 
     @property
     def node_name(self) -> str:
@@ -142,7 +157,7 @@ class Cluster:
                 return
         queue = self._make(domain, record.uri, store, partition, now)
         queue.register_apps(first_order=0)
-        queue.restore()
+        queue.restore(wall)
         self._follow(queue, record, wall)
         self.reconcile_apps(queue, wall)
 

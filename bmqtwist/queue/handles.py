@@ -17,6 +17,7 @@ from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Client, Handle, Substre
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.routing import PRIORITY_INVALID, Matcher, Subscription
+from bmqtwist.report import shown
 from bmqtwist.storage.partition import Message
 
 COUNT_MAX = 2**31 - 1
@@ -165,7 +166,7 @@ def _matcher(queue: Queue, spec: ConsumerSpec) -> Matcher | None:
         return compile_expression(spec.expression)
     except ExpressionError as error:
         queue.context.report.warn(f"#BMQ_SUBSCRIPTION_FAILURE for queue '{queue.uri}', error rebuilding routing [stream "
-                                 f"parameters: expression: \"{spec.expression}\", rc: {error.code}, reason: "
+                                 f"parameters: expression: \"{shown(spec.expression)}\", rc: {error.code}, reason: "
                                  f"\"{error.message}\" ]")
         raise _invalid(f"Invalid subscription expression \"{spec.expression}\": {error.message}", error.code) from None
 

@@ -260,9 +260,15 @@ class RootQueue(Queue):
         if guid == self._remembered and guid not in self.messages:
             self.history.discard(guid)
 
-    def restore(self) -> None:
-        """Take over what was recovered: every stored message is to be delivered, in order of arrival."""
+    def restore(self, wall: int) -> None:
+        """Take over what was recovered: every stored message is to be delivered, in order of arrival.
+
+        A message that claims to be younger than now, or than one that came after it, was stored by a clock that was
+        ahead; it counts as having arrived with the next one, so that expiry does not stop at it.
+        """
         waiting = list(self.messages.values())
+        for message in reversed(waiting):
+            wall = message.wall = min(message.wall, wall)
         for order, message in enumerate(waiting, self._order):
             message.order = order
         self._order += len(waiting)

@@ -160,8 +160,8 @@ Find = Callable[[str], Callable[..., object]]
 def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None], find: Find) -> Security:
     """Join up what appConfig says of authentication and authorization, or raise LocalError.
 
-    `find` returns the class of a dotted name, or raises LocalError. Where nothing is said about clients that present
-    nothing, they pass, as with the original.
+    `find` returns the class of a dotted name, or raises LocalError. Clients that present nothing pass where no
+    authenticator is configured, as with the original; where one is, only if `anonymousCredential` says so.
     """
     known: dict[str, Authenticator] = {}
     for plugin in app.authentication.authenticators:
@@ -178,16 +178,28 @@ def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None
     if anonymous is None:
         if ANONYMOUS in known:
             raise LocalError("Provided anonymous authenticator but anonymous credential is not provided")
-        credential = Credential(ANONYMOUS, b"")
-        known[ANONYMOUS] = AnonAuthenticator({})
+        if not known:
+            credential = Credential(ANONYMOUS, b"")
+            known[ANONYMOUS] = AnonAuthenticator({})
     elif anonymous.credential is not None:
         credential = Credential(anonymous.credential.mechanism, anonymous.credential.identity.encode())
+        _open_by_hand(credential, known, report)
         if credential.mechanism.upper() not in known:
             raise LocalError(f"Anonymous credential mechanism '{credential.mechanism.upper()}' does not match any "
                              "configured authenticator")
     elif not known:
         known[ANONYMOUS] = AnonAuthenticator({})
     return Security(known, credential, _make_authorizer(app, report, find))
+
+
+def _open_by_hand(credential: Credential, known: dict[str, Authenticator], report: Report) -> None:
+    """Clients that present nothing are let in beside those that authenticate: asked for, so done, and said."""
+    if not known:
+        return
+    if credential.mechanism.upper() == ANONYMOUS:
+        known.setdefault(ANONYMOUS, AnonAuthenticator({}))
+    report.warn("#AUTHENTICATION anonymousCredential lets in clients that present nothing, although an authenticator is "
+                "configured. Remove it to close the broker to them.")
 
 
 def _look_at_users(basic: BasicAuthenticator, report: Report) -> None:

@@ -17,6 +17,22 @@ _ORDER = (TLSVersion.TLSv1_0, TLSVersion.TLSv1_1, TLSVersion.TLSv1_2, TLSVersion
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
+class ServerContext:
+    """The context of TLS listeners, which `reload` makes anew for the connections to come."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self._options = server_context(config)
+
+    def reload(self) -> None:
+        """Read the files again; LocalError: what was read before stays."""
+        self._options = server_context(self._config)
+
+    def getContext(self) -> Any:
+        """From Twisted, for each connection."""
+        return self._options.getContext()
+
+
 def server_context(config: TlsConfig) -> CertificateOptions:
     """The context of TLS listeners. A peer need not show a certificate; one that it shows must be good.
 

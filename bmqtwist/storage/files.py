@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from bmqtwist.storage.store import DirectoryBusy, File
 
 LOCK_NAME = ".bmqtwist.lock"
+FILE_MODE = 0o600  # messages are for the user the broker runs as
 _IOV_MAX = 1024  # parts of one pwritev
 _JOIN_BYTES_MAX = 1 << 16  # below this, joining the parts is cheaper than handing them over one by one
 
@@ -102,7 +103,7 @@ class RealDisk:
 
     def create(self, path: str) -> File:
         """A new empty file; FileExistsError if the name is taken."""
-        return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
 
     def open(self, path: str) -> File:
         """An existing file, for reading and writing."""
@@ -139,7 +140,7 @@ class RealDisk:
 
         The lock file can be deleted while it is held, so the directory is locked beside it.
         """
-        file = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         held = [file]
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

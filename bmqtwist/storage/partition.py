@@ -622,7 +622,7 @@ class Partition:
             self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}] stops with {len(self._owed)} confirm(s) and "
                                             f"deletion(s) and {len(self._journal)} record(s) that it could not write: their "
                                             "messages come back at the next start."))
-        self.files.close(truncate=not self._rewrite)
+        self.files.close(truncate=written and not self._rewrite)  # a file that lacks its end looks like one after a crash
         return released
 
     # ---- rollover ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -181,6 +182,22 @@ def test_two_brokers_do_not_share_a_storage_directory(broker_process: BrokerProc
     assert second.wait() == 6
     assert any("used by another broker" in line for line in second.records)
     second.cleanup()
+
+
+@pytest.mark.process
+def test_signals_that_mean_no_stop_do_not_end_the_broker(broker_process: BrokerProcess) -> None:
+    """SIGHUP reopens the log after somebody has moved it; the others are told and ignored."""
+    broker_process.start()
+    process = broker_process._running_process()
+    [log] = (broker_process.config.root / "logs").glob("bmqbrkr.log")
+    log.rename(log.with_suffix(".old"))
+    process.send_signal(signal.SIGHUP)
+    broker_process.expect("SIGHUP: logs are opened anew")
+    assert "SIGHUP: logs are opened anew" in log.read_text()
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        process.send_signal(number)
+        broker_process.expect(f"{number.name}: ignored")
+    assert broker_process.stop() == 0
 
 
 @pytest.mark.process

@@ -268,6 +268,26 @@ def test_a_password_in_plain_text_is_warned_about_by_the_check(tmp_path):
     assert not any("sesame" in str(warning) for warning in warnings)
 
 
+@pytest.mark.parametrize("members, path, close", [
+    ({"bmqtwist": {"authorization": {"rules": [{"pricipal": "alice", "effect": "allow"}]}}},
+     "appConfig.bmqtwist.authorization.rules[0].pricipal", "principal"),
+    ({"bmqtwist": {"authorization": {"defualt": "deny"}}}, "appConfig.bmqtwist.authorization.defualt", "default"),
+    ({"authentication": {"anonymousCredentials": {"disallow": {}}}},
+     "appConfig.authentication.anonymousCredentials", "anonymousCredential"),
+    ({"authentication": {"authenticators": [{"name": "BasicAuthenticator", "setings": []}]}},
+     "appConfig.authentication.authenticators[0].setings", "settings"),
+    ({"authorization": {"autorizer": None}}, "appConfig.authorization.autorizer", "authorizer"),
+    ({"tlsConfig": {"certificate": "c", "key": "k", "version": "TLSv1.3"}}, "appConfig.tlsConfig.version", "versions")])
+def test_a_mistyped_member_in_security_settings_is_refused(tmp_path, members, path, close):
+    """It may not fail open; everywhere else it is a warning."""
+    directory = directory_with(tmp_path, mystery=1, **members)
+    with pytest.raises(ConfigError) as caught:
+        load(directory, environment={})
+    [problem] = caught.value.findings
+    assert problem.path == path and problem.line and f'did you mean "{close}"?' in problem.text
+    assert "ignored" not in problem.text
+
+
 def test_the_check_follows_redirects_and_locations(tmp_path):
     limits = {"messages": 1, "bytes": 1}
     definition = {"definition": {"location": "nowhere", "parameters": {

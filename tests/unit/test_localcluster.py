@@ -11,12 +11,15 @@ import pytest
 from kit.client import refusal
 from kit.memory import MemoryWorld
 
+from bmqtwist.daemon.assemble import StartFailure
 from bmqtwist.ids import parse_uri
 from bmqtwist.link.admin import AdminSession
 from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.storage.records import RECORD_BYTES
 from bmqtwist.storage.recovery import UNFINISHED
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
 
 @pytest.fixture
@@ -157,6 +160,68 @@ def test_duplicates_are_known_over_a_restart_only_as_long_as_they_would_be_witho
     memory.advance(400)
     producer.post(b"x", guid=guid)
     assert memory.stored() == 1
+
+
+def test_messages_stored_while_the_clock_was_ahead_do_not_stop_expiry(memory: MemoryWorld) -> None:
+    """They expire with the message that came after them."""
+    memory.domain("t", messageTtl=100)
+    memory.clock.wall_offset += 86400
+    memory.restart()
+    for number in range(5):
+        memory.producer("bmq://t/q").post(b"%d" % number)
+    memory.clock.wall_offset -= 86400
+    memory.restart()
+    memory.producer("bmq://t/q").post(b"later")
+    memory.restart()
+    memory.advance(90)
+    assert memory.stored("bmq://t/q") == 6
+    memory.restart()
+    memory.advance(20)
+    assert memory.stored("bmq://t/q") == 0
+
+
+def test_fewer_partitions_than_hold_queues_are_refused_with_the_number_that_helps(memory: MemoryWorld) -> None:
+    for name in "abcd":
+        memory.producer(f"bmq://d/{name}").post(name.encode())
+    memory._forget_clients()
+    memory.stop()
+    partition = memory.config.clusters["myClusters"][0]["partitionConfig"]
+    partition["numPartitions"] = 1
+    memory.config.write()
+    with pytest.raises(StartFailure, match=r"numPartitions is 1, but 2 queue\(s\).*Set numPartitions to 2 or more"):
+        memory.start()
+    partition["numPartitions"] = 2
+    memory.config.write()
+    memory.start()
+    assert memory.got(memory.consumer("bmq://d/a")) == [b"a"]
+
+
+def test_a_stop_while_the_disk_is_full_leaves_a_directory_that_starts(memory: MemoryWorld) -> None:
+    """As after kill -9: the next start neither needs space nor loses anything."""
+    memory.producer().post(b"kept")
+    memory.settle()
+    memory.disk.fail = lambda operation, path: (
+        errno.ENOSPC if operation in ("create", "write") and not path.endswith(".bmq_csl") else None)
+    memory._forget_clients()
+    memory.stop()
+    memory.start()
+    assert not memory.alarms("RECOVERY") and memory.alarms("FILE_IO")
+    memory.disk.fail = lambda operation, path: None
+    memory.advance(2)
+    assert memory.got(memory.consumer()) == [b"kept"]
+
+
+def test_a_start_that_fails_for_its_partitions_shows_their_alarms(memory: MemoryWorld) -> None:
+    memory.producer().post(b"kept")
+    memory._forget_clients()
+    memory.stop()
+    journal = max((path for path in memory.disk.paths() if path.endswith("bmq_journal")),
+                  key=lambda path: len(memory.disk.content(path)))
+    memory.disk.flip(journal, JOURNAL_HEADER_BYTES + 2 * RECORD_BYTES - 1)  # the end mark of its second record
+    memory.disk.fail = lambda operation, path: errno.ENOSPC if operation == "create" else None
+    with pytest.raises(StartFailure, match="see its alarms"):
+        memory.start()
+    assert memory.alarms("ROLLOVER")
 
 
 # -- what a process does that dies between the metadata and the partition ---------------------------------------------

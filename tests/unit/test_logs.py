@@ -12,7 +12,7 @@ from twisted.logger import Logger, LogPublisher
 
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
-from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record, date_text
+from bmqtwist.logs.format import MESSAGE_CHARS_MAX, SEVERITIES, FileNames, Levels, LineFormat, Record, date_text
 from bmqtwist.logs.observer import LogFile, LogObserver, Logs, TwistedReport
 
 WALL = 1795237237.248  # 21 November 2026, 05:00:37.248
@@ -41,6 +41,12 @@ def test_control_characters_of_a_peer_do_not_reach_the_terminal() -> None:
     """Names and texts of clients end up in messages."""
     line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a\x1b[2Jb\r\x07\nnext\tline"))
     assert line == "a\\x1b[2Jb\\x0d\\x07\nnext\tline"
+
+
+def test_a_record_that_is_too_long_is_cut() -> None:
+    """Whatever a peer has sent, it does not fill the disk with one line."""
+    line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a" * (20 << 20)))
+    assert len(line) < MESSAGE_CHARS_MAX + 100 and line.endswith("a... (20971520 characters)")
 
 
 def test_levels_go_by_category_and_the_last_match_wins() -> None:

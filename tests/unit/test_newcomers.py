@@ -156,3 +156,13 @@ def test_a_whole_conversation_before_its_answer_is_understood(tmp_path: Path) ->
     client = world.client("polite")
     send(client, codec.put_frame([codec.put_message(0, client.new_guid(), b"x")]))
     assert not is_closed(client)
+
+
+def test_no_name_of_a_client_forges_a_line_or_fills_one(tmp_path: Path) -> None:
+    world = make(tmp_path)
+    forged = "nice\nERROR forged \x1b[2J" + "x" * 10_000
+    client = world.client(forged, user_agent=forged)
+    session = client.link.session  # type: ignore[attr-defined]
+    assert session.description == "nice\\x0aERROR forged \\x1b[2J" + "x" * 106 + "...:4242"
+    told = [line for line in world.log() if "forged" in line]
+    assert told and all("\n" not in line and len(line) < 1000 for line in told)

@@ -10,6 +10,7 @@ from twisted.python.failure import Failure
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
+from bmqtwist.daemon.service import connections_max
 from bmqtwist.link.authentication import Authenticate, Granted
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.states import State
@@ -233,3 +234,10 @@ def test_the_credential_of_a_client_that_is_gone_is_not_looked_at() -> None:
     for session, data in ((gone, b"gone"), (there, b"there")):
         module._judge(session, Authenticate(1, Slow(), data, "a:1"))  # type: ignore[arg-type]
     assert Slow.looked == [b"there"]
+
+
+@pytest.mark.parametrize("wanted, files_max, taken", [
+    (10_000, 65_536, 10_000), (10_000, 1024, 768), (0, 1024, 768), (10_000, 100, 1), (10_000, -1, 10_000), (0, -1, 0)])
+def test_connections_leave_open_files_to_the_storage(wanted: int, files_max: int, taken: int) -> None:
+    """-1 = as many files as one likes."""
+    assert connections_max(wanted, files_max) == taken

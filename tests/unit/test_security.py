@@ -181,6 +181,18 @@ def test_ten_authentications_at_a_time_each_get_their_own_result() -> None:
             assert effects == [Answer(Category.E_REFUSED, -7, "empty"), Close("Authentication failed: empty")]
 
 
+def test_with_an_authenticator_a_client_that_presents_nothing_is_refused_unless_the_configuration_says_so() -> None:
+    """Opening the broker takes a member of its own, and a warning."""
+    plugins, report = [Plugin("BasicAuthenticator", {"alice": make_hash("wonder", bytes(16))})], ListReport()
+    closed = build(plugins, report=report)
+    (close,) = closed.connection("p").identity(0.0)
+    assert isinstance(close, Close) and not closed.open_to_anybody and not report.lines
+    opened = build(plugins, Anonymous(Credential("ANONYMOUS", b"")), report=report)
+    assert opened.connection("p").identity(0.0) == [Proceed()] and opened.open_to_anybody
+    [(severity, text)] = report.lines
+    assert severity == "WARN" and "lets in clients that present nothing" in text
+
+
 @pytest.mark.spec("broker", 236)
 def test_a_client_that_presents_nothing_gets_the_anonymous_credential() -> None:
     """Accepted by default, closed without an answer when disallowed or when the credential is bad."""

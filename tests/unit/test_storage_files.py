@@ -160,6 +160,13 @@ def test_where_directories_cannot_be_locked_the_lock_file_must_do(root: str, mon
     assert os.listdir("/proc/self/fd") == open_descriptors
 
 
+def test_what_is_stored_is_for_the_user_of_the_broker_only(root: str) -> None:
+    open_real(root).rollover(WALL)
+    RealDisk().lock(root).close()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in Path(root).rglob("*") if path.is_file()}
+    assert len(modes) == 7 and set(modes.values()) == {0o600}
+
+
 def test_free_space_is_a_number_of_bytes(root: str) -> None:
     assert RealDisk().free_bytes(root) > 0
     assert MemoryDisk(1000).free_bytes("/l") == 1000
