@@ -1,7 +1,8 @@
 """What performs: joins one broker to a reactor, its connections, its worker threads and the clock.
 
 From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
-From the broker (`node.performer.Performer`): turn_due, sync, write_metadata, authenticate, write, finish, read, dump.
+From the broker (`node.performer.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish,
+read, dump.
 
 However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
 is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
@@ -29,6 +30,7 @@ from bmqtwist.link.states import State
 from bmqtwist.link.tcp import Connection
 from bmqtwist.report import INTERNAL_ERROR, Report
 from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
@@ -191,6 +193,20 @@ class ReactorPerformer:
             return error
         self._slipped(failure, when)
         return OSError(str(error))
+
+    def roll(self, partition: Partition, job: Job) -> None:
+        """Run job.run() on a thread."""
+        waiting = deferToThreadPool(self.reactor, self._disk, job.run)
+        waiting.addCallbacks(lambda _: self._perform(partial(self.broker.rolled, partition, job)),
+                             lambda failure: self._roll_failed(partition, job, failure))
+        waiting.addErrback(self._slipped, "after a job of a rollover")
+
+    def _roll_failed(self, partition: Partition, job: Job, failure: Failure) -> None:
+        self._perform(partial(self.broker.roll_failed, partition, job, self._disk_error(failure, "in a job of a rollover")))
+
+    def clock(self) -> float:
+        """The monotonic clock."""
+        return time.monotonic()
 
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) on a thread."""

@@ -50,6 +50,7 @@ from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job
 from bmqtwist.wire.fast import HEARTBEAT_REQ
 from bmqtwist.wire.frames import Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
@@ -181,6 +182,24 @@ class Broker:
             partition.sync_failed(token, error)
         except Exception as mistake:
             self.contain.partition_failed(partition, "after a failed sync", mistake)
+        self.turn(now)
+
+    def rolled(self, partition: Partition, job: Job, now: float) -> None:
+        """A job of a rollover was done."""
+        self.now = now
+        try:
+            partition.roll.done(job, self.wall(now))
+        except Exception as error:
+            self.contain.partition_failed(partition, "after a job of its rollover", error)
+        self.turn(now)
+
+    def roll_failed(self, partition: Partition, job: Job, error: OSError, now: float) -> None:
+        """A job of a rollover has failed: the file set stays as it is."""
+        self.now = now
+        try:
+            partition.roll.failed(job, error, self.wall(now))
+        except Exception as mistake:
+            self.contain.partition_failed(partition, "after a failed job of its rollover", mistake)
         self.turn(now)
 
     def metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:

@@ -9,6 +9,7 @@ from bmqtwist.link.authentication import Authenticate
 from bmqtwist.link.session import Session
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job
 
 
 class Performer(Protocol):
@@ -19,6 +20,12 @@ class Performer(Protocol):
 
     def sync(self, partition: Partition, token: int) -> None:
         """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
+
+    def roll(self, partition: Partition, job: Job) -> None:
+        """Run job.run() off the reactor's thread, then broker.rolled or broker.roll_failed."""
+
+    def clock(self) -> float:
+        """Seconds of some monotonic clock, now: to end in time what could take long."""
 
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""

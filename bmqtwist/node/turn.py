@@ -4,6 +4,7 @@
     queues in memory      release their PUTs
     touched queues        deliver, until no queue is touched any more
     sessions with output  write; close those that are to be closed; slow down or cut off those that do not read
+    partitions            go on with a rollover in slices, as long as there is time
 
 A part that raises does not cost the others their turn: each partition, PUT, queue and session stands behind a wall
 of its own (`node/containment.py` says what becomes of it).
@@ -23,6 +24,10 @@ from bmqtwist.storage.partition import Partition
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
+
+ROLL_SECONDS = 0.005  # of a turn that rollovers may take; what else there is to do comes first
+ROLL_SECONDS_LATE = 0.012  # the same while a file fills faster than its rollover gets on
+ROLL_SLICES_MAX = 16  # of each rollover in one turn, whatever the clock says
 
 
 class Turn:
@@ -71,6 +76,7 @@ class Turn:
             self._contain.close_failed()
             self._deliver(now)  # what they held goes to others
         self.write()
+        self._roll(wall)
 
     def close(self, wall: int, sync: bool) -> None:
         """The last turn: every partition stopped, nothing delivered any more. The first OSError is raised at its end."""
@@ -101,6 +107,32 @@ class Turn:
                 self._broker.performer.sync(partition, token)
         except Exception as error:
             self._contain.partition_failed(partition, "asking for a sync", error)
+
+    def _roll(self, wall: int) -> None:
+        """One slice of each rollover at least, then more as long as there is time."""
+        performer = self._broker.performer
+        rolling = [partition for partition in self.partitions if self._roll_slice(partition, wall)]
+        if not rolling:
+            return
+        begun = performer.clock()
+        for _ in range(ROLL_SLICES_MAX):
+            late = any(partition.roll.late for partition in rolling)
+            if performer.clock() - begun >= (ROLL_SECONDS_LATE if late else ROLL_SECONDS):
+                break
+            rolling = [partition for partition in rolling if self._roll_slice(partition, wall)]
+        if rolling:
+            performer.turn_due()
+
+    def _roll_slice(self, partition: Partition, wall: int) -> bool:
+        try:
+            more = partition.roll.step(wall)
+            job = partition.roll.take_job()
+            if job is not None:
+                self._broker.performer.roll(partition, job)
+            return more
+        except Exception as error:
+            self._contain.partition_failed(partition, "rolling over", error)
+            return False
 
     def synced(self, partition: Partition, token: int, wall: int) -> None:
         """A sync has come through: release what waited for it, ask for the next."""

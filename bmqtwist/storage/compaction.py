@@ -1,12 +1,23 @@
-"""Copies what is live into the next file set: the long part of a rollover.
+"""Copies what is live into the next file set, in slices, while the partition goes on taking records.
 
 PSNs and timestamps stay as they are, DATA and QLIST offsets are those of the new files. Neighbouring DATA records are
 read with one call.
+
+    begin            what is live now, in journal order; what died before its turn came is left out
+    then             what became live since, in journal order, and between it, by PSN, the DELETIONs of what was copied
+                     before it died: `ended`
+    slice() = True   nothing is left: the next set holds the present state
+
+PSNs in the next set ascend, as a reader of the area in front of its first sync point expects.
 """
 
 from __future__ import annotations
 
+import errno
 from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
 
 from bmqtwist.storage.layout import QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
@@ -20,65 +31,230 @@ from bmqtwist.storage.records import (
     RECORD_BYTES,
     REF_COUNT_LOW_BITS,
     REF_COUNT_MAX,
+    SEQUENCE_MASK,
     data_record_bytes,
 )
-from bmqtwist.storage.state import Live
+from bmqtwist.storage.state import Live, PartitionState
 from bmqtwist.storage.store import ROLLOVER_CHUNK_BYTES, PartitionFiles
 
 _QLIST_WORDS = slice(QUEUE_OP_RECORD.offset("qlist_words"), QUEUE_OP_RECORD.offset("start_sequence"))
+_DENSE = 4  # so many keys for each live record make a list of the keys worth its memory
 
 
 class LiveCopy:
-    """Writes live records into the next file set, in order, with their new DATA and QLIST offsets."""
+    """One copy. `keys` and `offsets` tell the live keys of the copied messages and their new DATA offsets, dwords."""
 
-    def __init__(self, files: PartitionFiles) -> None:
-        self._files = files
+    def __init__(self, files: PartitionFiles, state: PartitionState) -> None:
+        self._files, self._state = files, state
         _, self._data_end, self._qlist_end = files.next_positions()
+        self.keys, self.offsets = array("Q"), array("I")
+        self.cursor = 0  # live key of the last record that was copied
+        live = state.live
+        first, last = next(iter(live), 1), state.last_key
+        keys: Sequence[int] = range(first, last + 1)
+        self._keys = keys if len(keys) <= _DENSE * len(live) else list(live)
+        self._at, self._total = 0, len(self._keys)
+        self._later = last + 1  # key of the next record that became live after the beginning
+        self._ended: deque[tuple[int, bytes]] = deque()  # (sequence, record), ascending
+        self._owed: set[bytes] = set()  # GUIDs of copied messages whose DELETION is still to be appended
+        self._large: tuple[Message, int] | None = None  # a message that is copied in pieces, bytes of it that are
         self._journal: list[bytes] = []
         self._qlist: list[bytes] = []
         self._runs: list[tuple[int, int]] = []  # (offset, size) of neighbouring DATA records in the old file
         self._pending = 0  # bytes in _runs
 
-    def run(self, live: dict[int, Live]) -> array[int]:
-        """Copy all; the new DATA offsets (dwords) of the messages, in order."""
-        offsets = array("I")
-        for item in live.values():
-            if type(item) is Message:
-                offsets.append(self._data_end >> 3)
-                self._copy_message(item)
-            elif type(item) is tuple:
-                record, entry = item
-                self._journal.append(record[:_QLIST_WORDS.start] + (self._qlist_end >> 2).to_bytes(4, "big")
-                                     + record[_QLIST_WORDS.stop:])
-                self._qlist.append(entry)
-                self._qlist_end += len(entry)
-            else:
-                self._journal.append(item)  # type: ignore[arg-type]
-            if self._pending >= ROLLOVER_CHUNK_BYTES or len(self._journal) >= ROLLOVER_CHUNK_BYTES // RECORD_BYTES:
-                self._flush()
+    @property
+    def progress(self) -> float:
+        """How much of what was live at the beginning is copied, 0..1."""
+        return self._at / self._total if self._total else 1.0
+
+    # ---- what dies meanwhile -------------------------------------------------------------------------------------
+
+    def ended(self, key: int, sequence: int, record: bytes) -> None:
+        """`record` ends the message, or the queue, whose first live record has `key`."""
+        if key <= self.cursor:
+            self._ended.append((sequence, record))
+
+    def ended_unsaid(self, key: int, guid: bytes) -> None:
+        """The message is gone, its DELETION will be appended later."""
+        if key <= self.cursor:
+            self._owed.add(guid)
+
+    def said(self, guid: bytes, sequence: int, record: bytes) -> None:
+        """The DELETION that was owed."""
+        if guid in self._owed:
+            self._owed.remove(guid)
+            self._ended.append((sequence, record))
+
+    # ---- copying -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Copy all that is left."""
+        while not self.slice(ROLLOVER_CHUNK_BYTES // RECORD_BYTES, ROLLOVER_CHUNK_BYTES):
+            pass
+
+    def slice(self, records: int, size: int) -> bool:
+        """Copy up to `records` records and about `size` bytes of DATA; True: nothing is left."""
+        live = self._state.live
+        looked, looked_max = 0, records * _DENSE
+        done = False
+        while len(self._journal) < records and self._pending < size and looked < looked_max:
+            looked += 1
+            if self._large is not None:
+                self._go_on(*self._large, size)
+                break
+            key = self._next_key()
+            if not key:
+                done = not self._end(1 << 62)
+                if done:
+                    break
+                continue
+            item = live.get(key)
+            if item is None:
+                self._step()
+            elif not self._end(_sequence(item)):
+                self._step()
+                self._copy(key, item, size)
         self._flush()
-        return offsets
+        self._check_room()
+        return done
+
+    def _next_key(self) -> int:
+        """The key to look at next; 0 = there is none."""
+        if self._at < self._total:
+            return self._keys[self._at]
+        return self._later if self._later <= self._state.last_key else 0
+
+    def _step(self) -> None:
+        if self._at < self._total:
+            self._at += 1
+        else:
+            self._later += 1
+
+    def _end(self, sequence: int) -> bool:
+        """Copy one record that ends something, if it comes before `sequence`; False: there is none."""
+        if not self._ended or self._at < self._total or self._ended[0][0] > sequence:
+            return False
+        self._journal.append(self._ended.popleft()[1])
+        return True
+
+    def _copy(self, key: int, item: Live, size: int) -> None:
+        if type(item) is Message:
+            if _record_bytes(item) > size:
+                self._large = item, 0
+                return
+            self._copy_message(item)
+        elif type(item) is tuple:
+            record, entry = item
+            self._journal.append(record[:_QLIST_WORDS.start] + (self._qlist_end >> 2).to_bytes(4, "big")
+                                 + record[_QLIST_WORDS.stop:])
+            self._qlist.append(entry)
+            self._qlist_end += len(entry)
+        else:
+            self._journal.append(item)  # type: ignore[arg-type]
+        self.cursor = key
 
     def _copy_message(self, message: Message) -> None:
-        size = data_record_bytes(DATA_HEADER.size + len(message.options) + message.size)
-        ref_count = min(message.ref_count, REF_COUNT_MAX)
-        self._journal.append(MESSAGE.pack(
-            MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | message.sequence, message.lease, message.wall,
-            ref_count >> REF_COUNT_LOW_BITS, message.compression, message.queue_key, self._data_end >> 3, message.guid,
-            message.crc, MAGIC))
+        size = _record_bytes(message)
         offset = message.data_offset * 8
         if self._runs and sum(self._runs[-1]) == offset:
             self._runs[-1] = (self._runs[-1][0], self._runs[-1][1] + size)
         else:
             self._runs.append((offset, size))
-        self._data_end += size
         self._pending += size
+        self._record(message, size)
+
+    def _record(self, message: Message, size: int) -> None:
+        """Its journal record; its DATA record ends `size` bytes later."""
+        ref_count = min(message.ref_count, REF_COUNT_MAX)
+        self._journal.append(MESSAGE.pack(
+            MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | message.sequence, message.lease, message.wall,
+            ref_count >> REF_COUNT_LOW_BITS, message.compression, message.queue_key, self._data_end >> 3, message.guid,
+            message.crc, MAGIC))
+        self.keys.append(message.live_key)
+        self.offsets.append(self._data_end >> 3)
+        self._data_end += size
+
+    def _go_on(self, message: Message, done: int, size: int) -> None:
+        """The next piece of a large message; its journal record behind the last piece, if it still lives then."""
+        self._flush()
+        total = _record_bytes(message)
+        piece = self._files.read_data(message.data_offset * 8 + done, min(size, total - done))
+        if not piece:
+            raise OSError(errno.EIO, "DATA file is shorter than its records")
+        self._files.append_next([], [piece], [])
+        done += len(piece)
+        if done < total:
+            self._large = message, done
+            return
+        self._large = None
+        if message.live_key < 0:
+            self._data_end += total  # a whole record that nothing refers to
+            return
+        self.cursor = message.live_key
+        self._record(message, total)
 
     def _flush(self) -> None:
         if not self._journal:
             return
         data = [self._files.read_data(offset, size) for offset, size in self._runs]
         if sum(map(len, data)) != self._pending:
-            raise OSError("DATA file is shorter than its records")
+            raise OSError(errno.EIO, "DATA file is shorter than its records")
         self._files.append_next(self._journal, data, self._qlist)
         self._journal, self._qlist, self._runs, self._pending = [], [], [], 0
+
+    def _check_room(self) -> None:
+        sizes = self._files.sizes
+        for position, limit in zip(self._files.next_positions(), (sizes.journal, sizes.data, sizes.qlist), strict=True):
+            if position > limit:
+                raise OSError(errno.ENOSPC, "what is live does not fit into a new file set")
+
+
+class Moved:
+    """Where messages are whose `data_offset` still tells the place in the file set before.
+
+    copy: what was copied, by live key. joined: live key of the last record before both sets were written; what came
+    after it, up to `last`, lies `distance` dwords further in the new set.
+    """
+
+    def __init__(self, state: PartitionState, copy: LiveCopy, joined: int, last: int, distance: int) -> None:
+        self._state, self._keys, self._offsets = state, copy.keys, copy.offsets
+        self._joined, self._last, self._distance = joined, last, distance
+        self._settled = 0  # keys up to this one are done
+        self._at, self._later = 0, joined + 1
+
+    def offset(self, message: Message) -> int:
+        """The present DATA offset of a message, dwords."""
+        key = message.live_key
+        if key <= self._settled or key > self._last:
+            return message.data_offset
+        if key > self._joined:
+            return message.data_offset + self._distance
+        return self._offsets[bisect_left(self._keys, key)]
+
+    def settle(self, count: int) -> bool:
+        """Tell up to `count` messages their new offset; True: that were all of them."""
+        live = self._state.live
+        for at in range(self._at, min(self._at + count, len(self._keys))):
+            item = live.get(self._keys[at])
+            if type(item) is Message:
+                item.data_offset = self._offsets[at]
+            self._settled, self._at = self._keys[at], at + 1
+            count -= 1
+        for key in range(self._later, min(self._later + count, self._last + 1)):
+            item = live.get(key)
+            if type(item) is Message:
+                item.data_offset += self._distance
+            self._settled, self._later = key, key + 1
+        return self._at == len(self._keys) and self._later > self._last
+
+
+def _record_bytes(message: Message) -> int:
+    return data_record_bytes(DATA_HEADER.size + len(message.options) + message.size)
+
+
+def _sequence(item: Live) -> int:
+    if type(item) is Message:
+        return item.sequence
+    record = item[0] if isinstance(item, tuple) else item
+    return int.from_bytes(record[:8], "big") & SEQUENCE_MASK  # type: ignore[index]

@@ -42,6 +42,13 @@ class RealFile:
             got += len(data)
         return b"".join(parts)
 
+    def data_after(self, offset: int) -> int | None:
+        """Where the first byte may lie that was ever written: a preallocated block that was not is a hole."""
+        try:
+            return os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            return None if error.errno == errno.ENXIO else offset  # a file system that does not know its holes
+
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
         total = sum(map(len, parts))

@@ -3,9 +3,11 @@
     <location>/bmq_<pid>.<YYYYMMDD_HHMMSS>.bmq_journal | .bmq_data | .bmq_qlist
 
 Several sets lie in the directory only after a crash within a rollover. The one whose journal reaches furthest (lease,
-sequence) is right; of two that reach equally far, the one whose header says that its rollover was finished, because
-that is written last. Nothing is ever deleted here but what a failed `begin_roll` made; sets leave by archiving, and
-only the archive is thinned out. A damaged set gets a name the thinning does not know.
+sequence) is right; of two that reach equally far, the one whose header says that its rollover was finished. That mark is
+written when everything before it is safe; a set without it that is not the oldest one is the copy of an unfinished
+rollover, which may have holes, and is right only if there is no other. Nothing is ever deleted here but what a failed
+`begin_roll` made; sets leave by archiving, and only the archive is thinned out. A damaged set gets a name the thinning does
+not know.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ def stamp(wall: int) -> str:
 
 
 class _Set:
-    """One open file set and its write positions."""
+    """One open file set and its write positions. Another thread may call `sync`."""
 
     def __init__(self, base: str, files: dict[FileType, File]) -> None:
         self.base, self.files = base, files
+        self._guard = Lock()  # a sync in another thread must not meet a set that is being closed
+        self._closed = False
         self.ends = {kind: file.size() for kind, file in files.items()}
         self.unsynced_qlist = True  # it changes seldom: most syncs can leave it out
 
@@ -52,15 +56,26 @@ class _Set:
 
     def sync(self) -> None:
         """The journal last: what it refers to is safe by then."""
-        self.files[_DATA].sync()
-        if self.unsynced_qlist:
-            self.unsynced_qlist = False
-            self.files[_QLIST].sync()
-        self.files[_JOURNAL].sync()
+        with self._guard:
+            if self._closed:
+                return
+            self.files[_DATA].sync()
+            if self.unsynced_qlist:
+                self.unsynced_qlist = False
+                self.files[_QLIST].sync()
+            self.files[_JOURNAL].sync()
+
+    def truncate(self) -> None:
+        """Cut the files to their positions."""
+        with self._guard:
+            for kind, file in self.files.items():
+                file.resize(self.ends[kind], False)
 
     def close(self) -> None:
-        for file in self.files.values():
-            file.close()
+        with self._guard:
+            self._closed = True
+            for file in self.files.values():
+                file.close()
 
 
 class FileSets:
@@ -71,10 +86,11 @@ class FileSets:
         self._disk, self._location, self._archive, self.partition_id = disk, location, archive, partition_id
         self.sizes, self._keep, self._preallocate = sizes, keep_archived, preallocate
         self._limits = {FileType.JOURNAL: sizes.journal, FileType.DATA: sizes.data, FileType.QLIST: sizes.qlist}
-        self._guard = Lock()  # a sync in another thread must not meet a set that is being closed
         self._alarms: list[tuple[str, str]] = []
         self._set: _Set | None = None
         self._next: _Set | None = None
+        self._old: _Set | None = None  # no longer written, not yet archived
+        self._synced: tuple[_Set, ...] = ()  # what `sync` covers; replaced as a whole, for the sake of its thread
         self.broken = self.created = False
         extensions = "|".join(_EXTENSION.values())
         self._pattern = re.compile(rf"bmq_{partition_id}\.({_STAMP})\.({extensions})")
@@ -95,7 +111,8 @@ class FileSets:
         bases = [base for base, kinds in found.items() if FileType.JOURNAL in kinds]
         candidates = {base: self._rank(base, alone=len(bases) == 1) for base in bases}
         usable = {base: rank for base, rank in candidates.items() if rank is not None}
-        chosen = max(usable, key=lambda base: (usable[base], base)) if usable else None
+        oldest = min(usable, default=None)
+        chosen = max(usable, key=lambda base: (usable[base][2] or base == oldest, usable[base], base), default=None)
         for base in sorted(found):
             if base != chosen:
                 self._put_aside(base, found[base], chosen, usable.get(base))
@@ -105,6 +122,7 @@ class FileSets:
             self._disk.sync_directory(self._location)
         else:
             self._set = self._open_set(chosen, found[chosen])
+        self._synced = (self._set,)
         self._thin_archive()
 
     def _rank(self, base: str, alone: bool) -> tuple[int, int, bool] | None:
@@ -119,7 +137,7 @@ class FileSets:
                 return None
             if alone and any(journal.read(0, 104)):
                 return 0, 0, False
-            scan = JournalScan(journal.read, size)
+            scan = JournalScan(journal.read, size, journal.data_after)
             for _ in scan:
                 pass
             if scan.lease == 0 and not any(journal.read(0, 104)):
@@ -217,6 +235,10 @@ class FileSets:
         """Bytes of the JOURNAL; fewer at its end."""
         return self._current.files[FileType.JOURNAL].read(offset, size)
 
+    def journal_after(self, offset: int) -> int | None:
+        """Where, from `offset` on, the JOURNAL may hold something; None: zeros follow."""
+        return self._current.files[FileType.JOURNAL].data_after(offset)
+
     def read_data(self, offset: int, size: int) -> bytes:
         """Bytes of DATA; fewer at its end."""
         return self._current.files[FileType.DATA].read(offset, size)
@@ -250,15 +272,19 @@ class FileSets:
         self._current.append(journal, data, qlist)
 
     def sync(self) -> None:
-        """fdatasync of DATA and QLIST, then of JOURNAL. The only method another thread may call."""
-        with self._guard:
-            if self._set is not None:
-                self._set.sync()
+        """fdatasync of DATA and QLIST, then of JOURNAL; of both sets once `join_next` was called. For any thread."""
+        for each in self._synced:
+            each.sync()
 
     # ---- rollover ------------------------------------------------------------------------------------------------
 
+    @property
+    def rolling(self) -> bool:
+        """Is there a next file set?"""
+        return self._next is not None
+
     def begin_roll(self, wall: int) -> None:
-        """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk."""
+        """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk. For any thread."""
         self._next = self._create(self._free_stamp(wall), self._location)
 
     @property
@@ -276,31 +302,55 @@ class FileSets:
         journal, data, qlist = (self._coming.ends[kind] for kind in KINDS)
         return journal, data, qlist
 
-    def finish_roll(self, mark: int, damaged: bool) -> None:
-        """Sync the next set, write `mark` into its header, sync, make it current, archive the old one."""
-        coming, old = self._coming, self._current
+    def join_next(self) -> None:
+        """From now on the owner writes everything into both sets, and `sync` covers both."""
+        self._synced = (self._current, self._coming)
+
+    def sync_next(self) -> None:
+        """As `sync`, of the next file set. For any thread."""
+        self._coming.sync()
+
+    def mark_next(self, mark: int) -> None:
+        """Sync the next set, write the journal offset `mark` of its sync point into its header, sync. For any thread."""
+        coming = self._coming
         coming.sync()
         self._disk.sync_directory(self._location)
         if mark:
             coming.files[FileType.JOURNAL].write(MARK_OFFSET, [pack_mark(mark)])
             coming.files[FileType.JOURNAL].sync()
-        with self._guard:
-            self._set, self._next = coming, None
-            try:
-                if not damaged:
-                    self._truncate(old)
-            except OSError as error:
-                self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}]: old set {old.base}: {error}."))
-            old.close()
+
+    def switch_next(self) -> None:
+        """Make the next set current; the old one waits for `retire_old`."""
+        self._set, self._next, self._old = self._coming, None, self._current
+        self._synced = (self._set,)
         self.broken = False
+
+    def retire_old(self, damaged: bool) -> None:
+        """Cut the old set to its positions (not a `damaged` one, which is kept for good), archive it. For any thread."""
+        old, self._old = self._old, None
+        if old is None:
+            return
+        try:
+            if not damaged:
+                old.truncate()
+        except OSError as error:
+            self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}]: old set {old.base}: {error}."))
+        old.close()
         self._move(old.base, set(KINDS), DAMAGED_PREFIX if damaged else "")
         self._thin_archive()
+
+    def finish_roll(self, mark: int, damaged: bool) -> None:
+        """All that is left of a rollover at once."""
+        self.mark_next(mark)
+        self.switch_next()
+        self.retire_old(damaged)
 
     def abandon_roll(self) -> None:
         """Remove what `begin_roll` created; the current set stays."""
         coming, self._next = self._next, None
         if coming is None:
             return
+        self._synced = (self._current,)
         coming.close()
         for kind in (FileType.JOURNAL, FileType.DATA, FileType.QLIST):
             try:
@@ -309,21 +359,16 @@ class FileSets:
                 self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}]: new set {coming.base} cannot be"
                                                 f" removed: {error}."))
 
-    def _truncate(self, which: _Set) -> None:
-        for kind, file in which.files.items():
-            file.resize(which.ends[kind], False)
-
     def close(self, truncate: bool) -> None:
         """Close the files; `truncate` cuts them to their positions first (clean stop)."""
-        with self._guard:
-            current, self._set = self._set, None
-            if current is None:
-                return
-            try:
-                if truncate:
-                    self._truncate(current)
-            finally:
-                current.close()
+        current, self._set, self._synced = self._set, None, ()
+        if current is None:
+            return
+        try:
+            if truncate:
+                current.truncate()
+        finally:
+            current.close()
 
     # ---- archive -------------------------------------------------------------------------------------------------
 

@@ -66,15 +66,17 @@ def check_file_header(data: bytes, kind: FileType, partition_id: int | None) -> 
 
 
 class JournalScan:
-    """Iterate once; then the attributes are final.
+    """Iterate once; then the attributes are final. `data_after` (File.data_after) spares the reading of what was never
+    written: a preallocated file is mostly that.
 
     lease, sequence: PSN of the last accepted record, 0 if none. end: offset behind it. last_head: its head.
     marked: the header's mark points at a sync point. problems: sentences for the operator. damaged: slots were lost or
     repaired. stale: bytes that are not zero behind the end. preallocated: room for another record follows the end.
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], length: int) -> None:
-        self._read, self._length = read, length
+    def __init__(self, read: Callable[[int, int], bytes], length: int,
+                 data_after: Callable[[int], int | None] = lambda offset: offset) -> None:
+        self._read, self._length, self._data_after = read, length, data_after
         self.lease = self.sequence = self.last_head = 0
         self.start = self.end = JOURNAL_HEADER_BYTES
         self.problems: list[str] = []
@@ -97,6 +99,10 @@ class JournalScan:
     def _slots(self, offset: int) -> Iterator[tuple[int, tuple[int, int, int, bytes, int]]]:
         """(offset, unpacked record) of every slot from `offset` on that is not all zero."""
         while True:
+            written = self._data_after(offset)
+            if written is None:
+                return
+            offset += (written - offset) // RECORD_BYTES * RECORD_BYTES
             chunk = self._read(offset, _CHUNK_BYTES)
             whole = len(chunk) // RECORD_BYTES * RECORD_BYTES
             if not whole:
@@ -261,6 +267,10 @@ class JournalScan:
         """Look at what lies behind the end."""
         position, stale = self.end, 0
         while True:
+            written = self._data_after(position)
+            if written is None:
+                break
+            position = written
             chunk = self._read(position, _CHUNK_BYTES)
             if not chunk:
                 break

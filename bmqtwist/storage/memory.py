@@ -225,6 +225,10 @@ class MemoryFile:
         """Up to `size` bytes; fewer only at the end of the file."""
         return self._node.read(offset, size)
 
+    def data_after(self, offset: int) -> int | None:
+        """What was ever written."""
+        return offset if offset < len(self._node.content) else None
+
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
         self._disk.step("write", self._path)

@@ -1,7 +1,7 @@
 """The writer of one partition, at its primary: operations in, records out, effects released when records are safe.
 
 Each operation makes its record, applies it to the `PartitionState` and adds it to the batch of the turn. Batches leave
-by one door, `_write`: the files first, then whoever replicates (`take_batches`).
+by one door, `write_batch`: the files first, then whoever replicates (`take_batches`).
 
 Every record has a position, the number of records this process has appended before it and one, and a PSN (lease,
 sequence). Neither is ever given twice, and none is left out: a record that could not be written stays in the batch.
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
-from bmqtwist.storage.compaction import LiveCopy
+from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
@@ -47,6 +46,7 @@ from bmqtwist.storage.records import (
     pack_queue_record,
     pack_sync_point,
 )
+from bmqtwist.storage.rollover import Rollover
 from bmqtwist.storage.state import Live, PartitionState, StoredQueue
 from bmqtwist.storage.store import (
     PAYLOAD_CACHE_BYTES,
@@ -59,14 +59,13 @@ from bmqtwist.wire.checksum import crc32c
 if TYPE_CHECKING:
     from bmqtwist.storage.recovery import RecoveredPartition
 
-__all__ = ["Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
+__all__ = ["Batch", "Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
 
 Durability = Literal["none", "group", "always"]
 
 AVAILABLE_PERCENT_MIN = 20  # of every file, for a rollover to be worth it
 SOFT_LIMIT_PERCENT = 60  # outstanding part of a file that raises the soft alarm
 SOFT_ALARM_PERIOD = 15 * 60  # seconds between two soft alarms
-ROLLOVER_RETRY = 5  # seconds between two tries when the disk does not take a new file set
 COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
 BIGGEST_QUEUES = 10  # listed in the soft alarm
 _NORMAL_RESERVE = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
@@ -84,20 +83,6 @@ class PartitionUnavailable(LocalError):
 
 class PayloadDamaged(PartitionUnavailable):
     """The stored application data of a message is not what was written: it must not be delivered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The records of one turn in order, as they went to the files: `first` is the position of the first of them.
-
-    journal: records of 60 bytes. data: the parts of the DATA records of its MESSAGEs, one behind the other; qlist: the
-    QLIST records of its CREATIONs and ADDITIONs.
-    """
-
-    first: int
-    journal: list[bytes]
-    data: list[bytes]
-    qlist: list[bytes]
 
 
 class Partition:
@@ -124,13 +109,16 @@ class Partition:
         self._soft_alarm_at: int | None = None
         self._alarms: list[tuple[str, str]] = []
         self._rewrite = False
-        self._no_roll_before = 0  # epoch seconds: when a rollover that failed for lack of disk may be tried again
         if recovered is not None:
             self._adopt(recovered)
-        self._journal_end, self._data_end = files.journal_position, files.data_position
-        self._qlist_end = files.qlist_position
+        self.roll = Rollover(self)
+        self._take_positions()
         self._data_limit = files.sizes.data
         self._set_journal_limit()
+
+    def _take_positions(self) -> None:
+        self._journal_end, self._data_end = self.files.journal_position, self.files.data_position
+        self._qlist_end = self.files.qlist_position
 
     def _adopt(self, recovered: RecoveredPartition) -> None:
         self._alarms += [("RECOVERY", f"Partition [{self.partition_id}]: {text}") for text in recovered.alarms]
@@ -194,7 +182,8 @@ class Partition:
                    else "failing to write its files")
             raise PartitionUnavailable(f"Partition [{self.partition_id}] is {why}")
 
-    def _may_roll(self, needed: tuple[int, int, int]) -> bool:
+    def may_roll(self, needed: tuple[int, int, int]) -> bool:
+        """Would a rollover leave enough of every file free, `needed` bytes of each taken?"""
         sizes = self.files.sizes
         return all((size - kept - more) * 100 // size >= AVAILABLE_PERCENT_MIN for size, kept, more
                    in zip((sizes.journal, sizes.data, sizes.qlist), self.outstanding(), needed, strict=True))
@@ -213,8 +202,8 @@ class Partition:
             name, needed = "JOURNAL", (_NORMAL_RESERVE, 0, 0)
         else:
             return
-        if self._may_roll(needed):
-            if wall >= self._no_roll_before and self._roll(wall):
+        if self.may_roll(needed):
+            if self._roll(wall):
                 return
             raise PartitionUnavailable(f"Partition [{self.partition_id}] cannot roll over: see its alarms")
         if not self._readonly_alarmed:
@@ -324,6 +313,8 @@ class Partition:
             try:
                 self._make_room(0, 0, wall)
             except PartitionUnavailable:
+                if self.roll.copy is not None:
+                    self.roll.copy.ended_unsaid(message.live_key, message.guid)
                 state.deletion(state.queues[queue_key], message)
                 self._owe(partial(self._owed_deletion, queue_key, message.guid, reason))
                 return
@@ -333,14 +324,19 @@ class Partition:
         state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
+        if self.roll.copy is not None:
+            self.roll.copy.ended(message.live_key, sequence, record)
         state.deletion(state.queues[queue_key], message)
 
     def _owed_deletion(self, queue_key: bytes, guid: bytes, reason: int, wall: int) -> None:
         """A DELETION that was owed."""
         self._make_room(0, 0, wall)
         state = self.state
-        self._append(_pack_deletion(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall,
-                                    queue_key, guid, MAGIC))
+        record = _pack_deletion(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall, queue_key,
+                                guid, MAGIC)
+        self._append(record)
+        if self.roll.copy is not None:
+            self.roll.copy.said(guid, state.sequence, record)
 
     def _owed_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
         """A CONFIRM that was owed, if it still says something."""
@@ -423,6 +419,8 @@ class Partition:
         if app_key is not None:
             self.state.remove_app(queue, app_key, record)
         else:
+            if self.roll.copy is not None and queue.live_keys:
+                self.roll.copy.ended(queue.live_keys[0], self.sequence, record)
             self.state.delete(queue)
 
     # ---- reading back --------------------------------------------------------------------------------------------
@@ -434,7 +432,8 @@ class Partition:
         """
         if message.payload is not None:
             return message.payload
-        offset = message.data_offset * 8 + 12 + len(message.options)
+        moved = self.roll.moved
+        offset = (message.data_offset if moved is None else moved.offset(message)) * 8 + 12 + len(message.options)
         payload = self.files.read_data(offset, message.size)
         if len(payload) != message.size or crc32c(payload) != message.crc:
             guid = message.guid.hex().upper()
@@ -460,7 +459,7 @@ class Partition:
         After a failed write its records are kept for the next flush, what waits for them goes on waiting, and no new
         ones are taken.
         """
-        if self._broken or self._journal and not self._write():
+        if self._broken or self._journal and not self.write_batch():
             return []
         if self._owed and self.available:
             self._pay_late(wall)
@@ -482,9 +481,9 @@ class Partition:
         except PartitionUnavailable:
             pass  # said already; the rest stays owed
         if self._journal:
-            self._write()
+            self.write_batch()
 
-    def _write(self, matters: bool = True) -> bool:
+    def write_batch(self, matters: bool = True) -> bool:
         """The one door of a batch; `matters` False if no effect can wait for what is in it."""
         try:
             self.files.append(self._journal, self._data, self._qlist)
@@ -498,6 +497,8 @@ class Partition:
         position = self._base + self.state.sequence
         if self.replicated:
             self._batches.append(Batch(position - len(self._journal) + 1, self._journal, self._data, self._qlist))
+        if self.roll.mirrors:
+            self.roll.mirror(self._journal, self._data, self._qlist)
         self._journal, self._data, self._qlist = [], [], []
         if matters:
             self._gate.written = position
@@ -555,6 +556,7 @@ class Partition:
         """
         if lease <= self.lease:
             raise LocalError(f"Partition [{self.partition_id}]: lease {lease} is not newer than {self.lease}")
+        self.roll.stop(wall)
         if self._rewrite or self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             self._begin_rewrite(wall)
         self._base += self.sequence
@@ -579,7 +581,7 @@ class Partition:
 
         A damaged set is kept as evidence.
         """
-        if not self._copy_live(wall, announced=False):
+        if not self.roll.rewrite(wall, self._rewrite, announced=False):
             raise PartitionUnavailable(f"Partition [{self.partition_id}]: its files cannot be copied: see its alarms")
         self._rewrite = False
 
@@ -590,21 +592,23 @@ class Partition:
         if self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
         matters = bool(self._journal)
-        self._append_sync_point(SyncPoint.REGULAR, wall)
-        if self._write(matters):
+        self.append_sync_point(SyncPoint.REGULAR, wall)
+        if self.write_batch(matters):
             self._unmarked = False
             self._gate.want_sync()
 
-    def _append_sync_point(self, kind: SyncPoint, wall: int) -> None:
+    def append_sync_point(self, kind: SyncPoint, wall: int) -> None:
+        """A sync point joins the batch."""
         self._append(pack_sync_point(self.sequence + 1, self.lease, wall, kind, self.node_id, self._data_end,
                                      self._qlist_end))
 
     def stop(self, wall: int, sync: bool = True) -> list[Any]:
         """Last sync point, everything written (and synced), files closed at their lengths; the released effects."""
+        self.roll.stop(wall)
         if self._owed and self.available:
             self._pay_late(wall)
         self.sync_point(wall, force=True)
-        written = not self._journal or self._write()
+        written = not self._journal or self.write_batch()
         released: list[Any] = []
         if written and not self._broken:
             try:
@@ -626,58 +630,45 @@ class Partition:
     def rollover(self, wall: int) -> None:
         """Roll over now (admin command); PartitionUnavailable if the policy or the disk forbids it."""
         self._refuse()
-        if not self._may_roll((0, 0, 0)):
+        if not self.may_roll((0, 0, 0)):
             raise PartitionUnavailable(self._space_text("cannot roll over."))
         if not self._roll(wall):
             raise PartitionUnavailable(f"Partition [{self.partition_id}]: the rollover failed")
 
     def _roll(self, wall: int) -> bool:
-        """ROLLOVER record into the old set, live records into a new one, sync point; False = the old set stays."""
-        if self._journal and not self._write():
+        """Roll over within this call; False = the old set stays."""
+        if not self.roll.finish(wall):
             return False
-        if not self._copy_live(wall, announced=True):
-            return False
-        self._readonly_alarmed = False
         self.sync_point(wall, force=True)
         return True
 
-    def _copy_live(self, wall: int, announced: bool) -> bool:
-        """The live records into a new set that ends with a sync point; `announced`: by a ROLLOVER record in the old one.
+    def moved_to_next(self) -> None:
+        """From `roll`: the next file set is the current one."""
+        self._take_positions()
+        self._readonly_alarmed = False
 
-        That sync point repeats the PSN of the old set's last record. False: the old set stays.
-        """
-        files = self.files
-        try:
-            files.begin_roll(wall)
-        except OSError as error:
-            return self._roll_failed("no new file set", error, wall)
-        try:
-            offsets = LiveCopy(files).run(self.live)
-            if announced:
-                self._append_sync_point(SyncPoint.ROLLOVER, wall)
-                if not self._write(matters=False):
-                    raise OSError("its ROLLOVER record waits to be written")
-            mark, data_end, qlist_end = files.next_positions()
-            if self.lease:
-                files.append_next([pack_sync_point(self.sequence, self.lease, wall, SyncPoint.REGULAR, self.node_id,
-                                                   data_end, qlist_end)], [], [])
-            files.finish_roll(mark if self.lease else 0, self._rewrite)
-        except OSError as error:
-            files.abandon_roll()
-            return self._roll_failed("rollover failed", error, wall)
-        offset = iter(offsets)
-        for message in self.state.messages():
-            message.data_offset = next(offset)
-        self._journal_end, self._data_end = files.journal_position, files.data_position
-        self._qlist_end = files.qlist_position
+    def all_is_durable(self) -> None:
+        """From `roll`: everything written so far was synced."""
         self._gate.all_durable()
-        return True
 
-    def _roll_failed(self, what: str, error: OSError, wall: int) -> bool:
-        self._no_roll_before = wall + ROLLOVER_RETRY
-        self._alarms.append(("ROLLOVER", f"Partition [{self.partition_id}]: {what}: {error}. Next try in"
-                                         f" {ROLLOVER_RETRY} s at the earliest."))
-        return False
+    @property
+    def broken(self) -> bool:
+        """Has a sync failed? Then nothing is taken until a restart."""
+        return self._broken
+
+    @property
+    def batch_waits(self) -> bool:
+        """Are there records that are not written?"""
+        return bool(self._journal)
+
+    @property
+    def data_waits(self) -> bool:
+        """Are there messages among them?"""
+        return bool(self._data)
+
+    def alarm(self, category: str, text: str) -> None:
+        """Something an operator must know."""
+        self._alarms.append((category, f"Partition [{self.partition_id}]: {text}"))
 
     # ---- watching ------------------------------------------------------------------------------------------------
 

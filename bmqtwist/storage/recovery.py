@@ -114,7 +114,7 @@ class _Recovery(Replay):
         super().__init__(self.recovered.state, epoch, wall_max)
         self.files, self.known, self.since = files, known, since
         self.journal_size, self.data_size, self.qlist_size = files.lengths()
-        self.scan = JournalScan(files.read_journal, self.journal_size)
+        self.scan = JournalScan(files.read_journal, self.journal_size, files.journal_after)
         self.last_offset = 0  # of the DATA record of the last MESSAGE, bytes
         self.qlist_end, self.sync_data, self.sync_qlist = QLIST_HEADER_BYTES, DATA_HEADER_BYTES, QLIST_HEADER_BYTES
         self.strangers: dict[bytes, int] = {}  # queueKey nobody knows -> its records

@@ -116,10 +116,10 @@ class PartitionState:
     """The state of one partition after the record with the PSN (`lease`, `sequence`). Read freely, change by methods.
 
     data_bytes, qlist_bytes: what a rollover would keep of DATA and QLIST, file headers included. cached_bytes: of
-    payloads in memory.
+    payloads in memory. last_key: of the newest record that was ever live.
     """
 
-    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "_last_key")
+    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "last_key")
 
     def __init__(self) -> None:
         self.lease = self.sequence = 0
@@ -127,7 +127,7 @@ class PartitionState:
         self.queues: dict[bytes, StoredQueue] = {}
         self.data_bytes, self.qlist_bytes = DATA_HEADER_BYTES, QLIST_HEADER_BYTES
         self.cached_bytes = 0
-        self._last_key = 0
+        self.last_key = 0
 
     def begin_lease(self, lease: int) -> None:
         """A primary begins, with sequence number 0: what the last one left half done it does not finish."""
@@ -151,7 +151,7 @@ class PartitionState:
         message.queue_key = queue.key
         if queue.auto_keys:
             self._settle_auto(queue, message)
-        self._last_key = key = self._last_key + 1
+        self.last_key = key = self.last_key + 1
         message.live_key = key
         self.live[key] = message
         queue.messages[message.guid] = message
@@ -161,7 +161,7 @@ class PartitionState:
     def confirm(self, queue: StoredQueue, bit: int, message: Message, record: bytes) -> None:
         """CONFIRM: one app of several is done with a message."""
         message.pending &= ~bit
-        self._last_key = key = self._last_key + 1
+        self.last_key = key = self.last_key + 1
         self.live[key] = record
         if message.confirms is None:
             message.confirms = [key]
@@ -173,10 +173,10 @@ class PartitionState:
         if guid != queue.auto_guid:
             self.drop_auto(queue)
             queue.auto_guid = guid
-        self._last_key += 1
-        self.live[self._last_key] = record
+        self.last_key += 1
+        self.live[self.last_key] = record
         queue.auto_mask |= bit
-        queue.auto_keys.append(self._last_key)
+        queue.auto_keys.append(self.last_key)
 
     def _settle_auto(self, queue: StoredQueue, message: Message) -> None:
         if queue.auto_guid == message.guid:
@@ -262,9 +262,9 @@ class PartitionState:
         del self.queues[queue.key]
 
     def _keep(self, queue: StoredQueue, item: bytes | tuple[bytes, bytes]) -> None:
-        self._last_key += 1
-        self.live[self._last_key] = item
-        queue.live_keys.append(self._last_key)
+        self.last_key += 1
+        self.live[self.last_key] = item
+        queue.live_keys.append(self.last_key)
         if type(item) is tuple:
             self.qlist_bytes += len(item[1])
 

@@ -82,6 +82,9 @@ class File(Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
+    def data_after(self, offset: int) -> int | None:
+        """Where, from `offset` on, the first byte may lie that was ever written; None: all that follows are zeros."""
+
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
 
@@ -157,6 +160,9 @@ class PartitionFiles(Protocol):
     def read_journal(self, offset: int, size: int) -> bytes:
         """Bytes of the JOURNAL; fewer at its end."""
 
+    def journal_after(self, offset: int) -> int | None:
+        """As `File.data_after`, of the JOURNAL."""
+
     def read_data(self, offset: int, size: int) -> bytes:
         """Bytes of DATA; fewer at its end."""
 
@@ -173,10 +179,14 @@ class PartitionFiles(Protocol):
         """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
 
     def sync(self) -> None:
-        """fdatasync of DATA and QLIST, then of JOURNAL. The only method another thread may call."""
+        """fdatasync of DATA and QLIST, then of JOURNAL; of both sets once `join_next` was called. For any thread."""
+
+    @property
+    def rolling(self) -> bool:
+        """Is there a next file set?"""
 
     def begin_roll(self, wall: int) -> None:
-        """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk."""
+        """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk. For any thread."""
 
     def append_next(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """As `append`, into the next file set."""
@@ -184,11 +194,23 @@ class PartitionFiles(Protocol):
     def next_positions(self) -> tuple[int, int, int]:
         """Positions in the next file set: JOURNAL, DATA, QLIST."""
 
-    def finish_roll(self, mark: int, damaged: bool) -> None:
-        """Sync the next set, write the journal offset `mark` of its sync point into its header, sync, make it current.
+    def join_next(self) -> None:
+        """From now on the owner writes everything into both sets, and `sync` covers both."""
 
-        The old set is cut to its positions and archived; a `damaged` one is archived as it is and never deleted.
-        """
+    def sync_next(self) -> None:
+        """As `sync`, of the next file set. For any thread."""
+
+    def mark_next(self, mark: int) -> None:
+        """Sync the next set, write the journal offset `mark` of its sync point into its header, sync. For any thread."""
+
+    def switch_next(self) -> None:
+        """Make the next set current; the old one waits for `retire_old`."""
+
+    def retire_old(self, damaged: bool) -> None:
+        """Archive the old set, cut to its positions; a `damaged` one as it is, never to be deleted. For any thread."""
+
+    def finish_roll(self, mark: int, damaged: bool) -> None:
+        """`mark_next`, `switch_next` and `retire_old` at once."""
 
     def abandon_roll(self) -> None:
         """Remove what `begin_roll` created; the current set stays."""

@@ -78,6 +78,10 @@ class SetView:
         journal, data, qlist = (source.size if source is not None else 0 for source in self.sources.values())
         return journal, data, qlist
 
+    def journal_after(self, offset: int) -> int | None:
+        """Nothing is known of holes: a reader looks at everything."""
+        return offset
+
     def read_journal(self, offset: int, size: int) -> bytes:
         """Bytes of the JOURNAL; fewer at its end."""
         return self._read(FileType.JOURNAL, offset, size)

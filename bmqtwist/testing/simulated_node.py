@@ -21,6 +21,7 @@ from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import INTERNAL_ERROR
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job
 from bmqtwist.testing.clock import WALL_S
 from bmqtwist.testing.network import ConnectionEnd, Network, Receiver
 from bmqtwist.testing.node import MemoryNode
@@ -77,6 +78,16 @@ class SimulatedPerformer:
         broker, node = self._node.broker, self._node
         self._in_a_thread(lambda: metadata.perform(job), lambda: broker.metadata_written(metadata, job, node.local_now),
                           lambda error: broker.metadata_failed(metadata, job, error, node.local_now))
+
+    def roll(self, partition: Partition, job: Job) -> None:
+        """A job of a rollover in a thread, likewise."""
+        broker, node = self._node.broker, self._node
+        self._in_a_thread(job.run, lambda: broker.rolled(partition, job, node.local_now),
+                          lambda error: broker.roll_failed(partition, job, error, node.local_now))
+
+    def clock(self) -> float:
+        """Nothing takes any time."""
+        return self._simulation.now
 
     def _in_a_thread(self, work: Callable[[], None], done: Callable[[], None], failed: Callable[[OSError], None]) -> None:
         """The work takes effect at any moment until it is reported."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
 from storage_kit import WALL, make_message, open_files  # noqa: E402
 
-from bmqtwist.storage.compaction import LiveCopy  # noqa: E402
+from bmqtwist.storage.compaction import LiveCopy, Moved  # noqa: E402
 from bmqtwist.storage.datacheck import check_messages  # noqa: E402
 from bmqtwist.storage.journal import Entry, unpack_sync_point  # noqa: E402
 from bmqtwist.storage.memory import MemoryDisk  # noqa: E402
@@ -78,12 +78,12 @@ class Follower(Replay):
         """Live records into a new file set."""
         state, files = self.state, self.files
         files.begin_roll(WALL)
-        offsets = iter(LiveCopy(files).run(state.live))
+        copy = LiveCopy(files, state)
+        copy.run()
         mark, data, qlist = files.next_positions()
         files.append_next([pack_sync_point(state.sequence, state.lease, WALL, SyncPoint.REGULAR, 1, data, qlist)], [], [])
         files.finish_roll(mark, False)
-        for message in state.messages():
-            message.data_offset = next(offsets)
+        Moved(state, copy, state.last_key, state.last_key, 0).settle(1 << 62)
 
     def restart(self) -> None:
         """What is in the files is enough."""

@@ -307,6 +307,11 @@ class SimulatedConsumer(SimulatedClient):
 
         connection.request({"openQueue": {"handleParameters": self._parameters(q_id, stream)}}, answered, stream.sub_id)
 
+    def _settle(self, connection: ClientConnection, stream: ConsumedApp, said: list[bytes]) -> None:
+        """The broker has answered; what a broker that died since has said proves nothing about the next one."""
+        if connection.end.other.open:
+            self.judge.settle(self._uri, stream.app, said)
+
     def _configure(self, connection: ClientConnection, stream: ConsumedApp, nothing: bool = False,
                    then: Callable[[], None] = lambda: None) -> None:
         ranges = [] if nothing else [(0, 10)]
@@ -329,7 +334,7 @@ class SimulatedConsumer(SimulatedClient):
 
         def answered(answer: dict[str, Any]) -> None:
             assert "configureStreamResponse" in answer, answer
-            self.judge.settle(self._uri, stream.app, said)
+            self._settle(connection, stream, said)
             stream.subscriptions = fresh
             for s_id, held in self._inherited(stream, fresh).items():
                 fresh[s_id].held.update(held)
@@ -416,7 +421,7 @@ class SimulatedConsumer(SimulatedClient):
             def closed(answer: dict[str, Any], stream: ConsumedApp = stream, said: list[bytes] = said,
                        last: bool = last) -> None:
                 assert "closeQueueResponse" in answer, answer
-                self.judge.settle(self._uri, stream.app, said)
+                self._settle(connection, stream, said)
                 del self._streams[stream.app]
                 if last:
                     self._open_all(connection)

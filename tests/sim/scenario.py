@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from kit.config import domain_config
 
+from bmqtwist.storage import rollover
 from sim.clients import SimulatedClient, SimulatedConsumer, SimulatedProducer
 from sim.judge import OutsideJudge
 from sim.mistakes import Mistakes
@@ -38,12 +40,28 @@ class ScenarioResult:
     counts: Counter[str]
 
 
+@contextmanager
+def sliced_rollovers() -> Iterator[None]:
+    """What counts as a large partition otherwise is what a scenario stores."""
+    small = {"SMALL_RECORDS": 3, "SMALL_BYTES": 1000, "SLICE_RECORDS": 4, "SLICE_BYTES": 2000, "SETTLED_RECORDS": 5,
+             "SYNC_BYTES": 4000, "BEGIN_PERCENT": 30}
+    usual = {name: getattr(rollover, name) for name in small}
+    try:
+        for name, value in small.items():
+            setattr(rollover, name, value)
+        yield
+    finally:
+        for name, value in usual.items():
+            setattr(rollover, name, value)
+
+
 class Scenario:
     """Everything that takes part, drawn from one seed."""
 
     def __init__(self, seed: int, root: Path, mistakes: Mistakes | None = None) -> None:
         self.seed, self.mistakes = seed, mistakes
         self.random = Random(f"{seed}/scenario")
+        self.sliced = self.random.random() < 0.5  # rollovers go in slices
         self.durability = self.random.choice(("group", "group", "group", "always", "none"))
         partition = {"maxDataFileSize": self.random.choice((1 << 18, 1 << 24)),
                      "maxJournalFileSize": self.random.choice((3 << 16, 1 << 20)), "maxQlistFileSize": 1 << 14,
@@ -137,6 +155,10 @@ class Scenario:
 
     def run(self) -> ScenarioResult:
         """Play it; raises Violation."""
+        with sliced_rollovers() if self.sliced else nullcontext():
+            return self._run()
+
+    def _run(self) -> ScenarioResult:
         world, node = self.world, self.world.node
         end = world.now + CHAOS_S
         if self.mistakes is not None:

@@ -19,12 +19,14 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.node import containment
 from bmqtwist.queue import delivery as delivery_module
+from bmqtwist.node.turn import ROLL_SLICES_MAX
 from bmqtwist.queue import handles
 from bmqtwist.queue.app import App
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job, Rollover
 
 A, B = "bmq://d/a", "bmq://d/b"  # in partitions 0 and 1
 
@@ -547,3 +549,49 @@ def test_a_flood_of_mistakes_is_told_ten_times_a_second(world: MemoryWorld, monk
         world.connect().send(b"x")
     world.run()
     assert sum("[INTERNAL_ERROR]" in text for _, text in world.report.lines) == 10
+
+
+# -- rollovers
+
+
+@pytest.mark.parametrize("name", ["step", "take_job"])
+def test_a_rollover_that_raises_closes_its_partition_alone(world: MemoryWorld, monkeypatch: Any, name: str) -> None:
+    to_a, _, to_b, _ = pair(world)
+    Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._partition))
+    to_a.put(b"x")
+    assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
+    told(world, "Partition [0]: rolling over")
+
+
+@pytest.mark.parametrize("name, report", [("done", "rolled"), ("failed", "roll_failed")])
+def test_the_outcome_of_a_job_that_raises_closes_its_partition_alone(world: MemoryWorld, monkeypatch: Any, name: str,
+                                                                     report: str) -> None:
+    to_a, _, to_b, _ = pair(world)
+    Plant(monkeypatch, Rollover, name, lambda roll, *rest: first_partition(roll._partition))
+    outcome: list[Any] = [OSError(5, "EIO")] if name == "failed" else []
+    getattr(world.broker, report)(world.broker.clusters["c3"].partitions[0], Job(lambda: None), *outcome, world.now)
+    assert to_b.status_of(b"y") == 0 and to_a.status_of(b"z") == 6
+    told(world, "Partition [0]")
+
+
+def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, monkeypatch: Any) -> None:
+    """The clock of the performer bounds the slices of a turn, and a number of them where that stands still."""
+    pair(world)
+    clock, steps, due = [0.0], [0], [0]
+    performer = world.broker.performer
+    monkeypatch.setattr(performer, "clock", lambda: clock[0])
+    monkeypatch.setattr(performer, "turn_due", lambda: due.__setitem__(0, due[0] + 1))
+
+    def step(roll: Rollover, wall: int) -> bool:
+        if roll._partition.partition_id:
+            return False
+        steps[0] += 1
+        clock[0] += took
+        return True
+
+    monkeypatch.setattr(Rollover, "step", step)
+    for took, late, expected in ((0.0, False, ROLL_SLICES_MAX + 1), (0.002, False, 4), (0.002, True, 7)):
+        steps[0] = due[0] = 0
+        monkeypatch.setattr(Rollover, "late", late)
+        world.broker.turn(world.now)
+        assert (steps[0], due[0]) == (expected, 1), "and another turn is due"

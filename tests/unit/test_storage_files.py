@@ -11,9 +11,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from storage_kit import DEFAULT, KEY, TINY, WALL, guids, make_message, open_files
+from storage_kit import DEFAULT, KEY, TINY, WALL, guids, make_message, open_files, path_of, start
 
 from bmqtwist.storage.files import LOCK_NAME, RealDisk, RealFile
+from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.recovery import recover
@@ -189,3 +190,37 @@ def test_names_that_are_taken_are_not_overwritten(root: str) -> None:
 def test_sizes_the_format_cannot_hold_are_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(StorageError):
         FileSizes(*sizes)
+
+
+def test_what_was_preallocated_and_never_written_need_not_be_read(tmp_path: Path) -> None:
+    file = RealDisk().create(str(tmp_path / "f"))
+    file.resize(8 << 20, True)
+    file.write(0, [b"head"])
+    file.write(3 << 20, [b"later"])
+    after = file.data_after(1 << 20)
+    assert after is not None and 1 << 20 <= after <= 3 << 20, "never beyond what was written"
+    assert file.data_after((3 << 20) + 8192) in (None, (3 << 20) + 8192), "unless the file system knows nothing of holes"
+    file.close()
+
+
+def test_a_scan_looks_at_everything_that_was_written_and_at_nothing_else() -> None:
+    """Bytes far behind the end are found although what lies between is skipped."""
+    disk = MemoryDisk()
+    partition, _ = start(disk, TINY)
+    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.flush(WALL)
+    path = path_of(disk, "journal")
+    content = disk.content(path)
+    read: list[int] = []
+
+    def counted(offset: int, size: int) -> bytes:
+        read.append(offset)
+        return content[offset:offset + size]
+
+    end = 44 + 60 * 2
+    scan = JournalScan(counted, len(content), lambda offset: offset if offset < end else None)
+    assert len(list(scan)) == 2 and not scan.stale and max(read) <= end + 60
+    far = content[:9004] + b"x" + content[9005:]
+    scan = JournalScan(lambda offset, size: far[offset:offset + size], len(far),
+                       lambda offset: max(offset, 8192) if offset >= end else offset)
+    assert len(list(scan)) == 2 and scan.stale

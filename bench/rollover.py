@@ -1,0 +1,151 @@
+"""How long a partition keeps the event loop busy while it rolls over a million live messages, on real files.
+
+    python -m bench.rollover [--messages 1000000] [--size 100] [--directory DIR]
+
+Fills one partition, goes on posting and deleting until it rolls over in slices, and takes the time of every turn
+meanwhile (by the clock, and what of it this thread worked: the rest is waiting for the disk and for other processes);
+then rolls over once more in one step; then reads the file set as a start would. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from bmqtwist.node.turn import ROLL_SECONDS, ROLL_SECONDS_LATE, ROLL_SLICES_MAX
+from bmqtwist.storage.files import RealDisk
+from bmqtwist.storage.fileset import FileSets
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.recovery import recover
+from bmqtwist.storage.rollover import Job, Phase
+from bmqtwist.storage.store import FileSizes
+from bmqtwist.wire.checksum import crc32c
+
+KEY, URI, APPS = b"bench", "bmq://bench/q", [("__default", b"0\0\0\0\0")]
+BATCH = 50  # messages posted, and as many deleted, in a turn
+
+
+class Bench:
+    """One partition, and what performs for it: the slices of `node.turn`, and one thread for its jobs."""
+
+    def __init__(self, directory: str, live: int, size: int) -> None:
+        self._payload, self._number = b"x" * size, 0
+        self._crc = crc32c(self._payload)
+        sizes = FileSizes(live * 160, live * (size + 40) * 3, 1 << 20)
+        archive = os.path.join(directory, "archive")
+        os.mkdir(archive)
+        files = FileSets(RealDisk(), directory, archive, 0, sizes)
+        files.open(int(time.time()))
+        self.partition = Partition(0, 1, files, recover(files), "none", cache_bytes=0)
+        self.partition.activate(1, int(time.time()))
+        self.partition.create_queue(KEY, URI, APPS, 0)
+        self.messages: list[Message] = []
+        self._thread = ThreadPoolExecutor(1)
+        self._jobs: list[tuple[Job, Future[None]]] = []
+
+    def post(self, count: int) -> None:
+        """Messages."""
+        for _ in range(count):
+            self._number += 1
+            message = Message(self._number.to_bytes(16, "big"), self._payload, crc=self._crc)
+            message.ref_count = 1
+            self.partition.append_message(KEY, message, 1)
+            self.messages.append(message)
+
+    def delete(self, count: int) -> None:
+        """Half of them old, half new ones."""
+        for _ in range(count // 2):
+            for at in (self._number * 7919 % len(self.messages), -1):
+                self.messages[at], self.messages[-1] = self.messages[-1], self.messages[at]
+                self.partition.append_deletion(KEY, self.messages.pop(), 0, 1)
+
+    def turn(self) -> None:
+        """What a turn of the broker does with a partition."""
+        self.partition.flush(1)
+        roll = self.partition.roll
+        for job, future in self._jobs:
+            if future.done():
+                future.result()
+                self._jobs.remove((job, future))
+                roll.done(job, 1)
+                break
+        begun, more, slices = time.perf_counter(), True, 0
+        while more and slices <= ROLL_SLICES_MAX:
+            more, slices = roll.step(1), slices + 1
+            asked = roll.take_job()
+            if asked is not None:
+                self._jobs.append((asked, self._thread.submit(asked.run)))
+            if time.perf_counter() - begun >= (ROLL_SECONDS_LATE if roll.late else ROLL_SECONDS):
+                break
+
+
+def in_slices(bench: Bench) -> dict[str, Any]:
+    """A rollover under traffic."""
+    turns: list[tuple[float, float, str]] = []  # seconds by the clock, seconds of work, phases
+    began = 0.0
+    roll = bench.partition.roll
+    while not began or roll.phase is not Phase.RESTING:
+        phase = roll.phase
+        if phase is not Phase.RESTING and not began:
+            began = time.perf_counter()
+        start, worked = time.perf_counter(), time.thread_time()
+        bench.post(BATCH)
+        bench.delete(BATCH)
+        bench.turn()
+        if began:
+            turns.append((time.perf_counter() - start, time.thread_time() - worked, f"{phase.value} > {roll.phase.value}"))
+    longest = sorted(turns, reverse=True)
+    busiest = sorted(turns, key=lambda turn: turn[1], reverse=True)
+    alarms = bench.partition.take_alarms()
+    return {"turns": len(turns), "seconds": round(time.perf_counter() - began, 2),
+            "longest_ms": [[round(clock * 1000, 2), round(work * 1000, 2), phase] for clock, work, phase in longest[:5]],
+            "most_work_ms": [[round(clock * 1000, 2), round(work * 1000, 2), phase] for clock, work, phase in busiest[:5]],
+            "p99_ms": round(longest[len(longest) // 100][0] * 1000, 2),
+            "median_ms": round(longest[len(longest) // 2][0] * 1000, 2), "alarms": alarms}
+
+
+def timed(action: Any) -> float:
+    """Milliseconds."""
+    start = time.perf_counter()
+    action()
+    return round((time.perf_counter() - start) * 1000, 1)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--directory", help="where the files are made; default: the usual place of temporary files")
+    options = parser.parse_args()
+    gc.disable()
+    with tempfile.TemporaryDirectory(prefix="bmq-rollover-", dir=options.directory) as name:
+        bench = Bench(name, options.messages, options.size)
+        while len(bench.messages) < options.messages:
+            bench.post(1000)
+            bench.partition.flush(1)
+        gc.freeze()
+        row: dict[str, Any] = {"messages": len(bench.messages), "size": options.size, "in_slices": in_slices(bench)}
+        row["in_one_step_ms"] = timed(lambda: bench.partition.rollover(2))
+        files = bench.partition.files
+        known = files.journal_after
+        for _ in range(2):  # the whole preallocated journal, as on a file system that does not know its holes; then not
+            files.journal_after = lambda offset: offset  # type: ignore[method-assign]
+            row.setdefault("recovery_of_the_whole_file_ms", []).append(timed(lambda: recover(files)))
+            files.journal_after = known  # type: ignore[method-assign]
+            row.setdefault("recovery_ms", []).append(timed(lambda: recover(files)))
+        bench.partition.stop(3)
+        print(json.dumps(row, indent=1), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
