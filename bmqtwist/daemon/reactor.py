@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
     from bmqtwist.node.metadata import ClusterMetadata
 
-DUMP_MODE = 0o600  # a dump holds a message: it is for the user the broker runs as
+DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
 
 

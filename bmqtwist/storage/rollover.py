@@ -57,7 +57,7 @@ class Phase(Enum):
     RETIRING = "retiring"
 
 
-class Event(Enum):
+class RolloverEvent(Enum):
     """What happens to a rollover."""
 
     STEP = "step"  # there is time for a slice
@@ -68,20 +68,16 @@ class Event(Enum):
 
 
 # What is done with which event in which phase: names of methods of `Rollover`.
-TABLE: dict[Phase, dict[Event, str]] = {
-    Phase.RESTING: {Event.STEP: "_watch", Event.DONE: "_ignore", Event.FAILED: "_ignore", Event.FINISH: "_at_once",
-                    Event.ABANDON: "_ignore"},
-    Phase.CREATING: {Event.STEP: "_ignore", Event.DONE: "_created", Event.FAILED: "_gave_up", Event.FINISH: "_at_once",
-                     Event.ABANDON: "_gave_up"},
-    Phase.COPYING: {Event.STEP: "_copy", Event.DONE: "_next_synced", Event.FAILED: "_gave_up",
-                    Event.FINISH: "_copy_the_rest", Event.ABANDON: "_gave_up"},
-    Phase.MARKING: {Event.STEP: "_ignore", Event.DONE: "_marked", Event.FAILED: "_gave_up", Event.FINISH: "_mark_now",
-                    Event.ABANDON: "_gave_up"},
-    Phase.SWITCHING: {Event.STEP: "_switch", Event.DONE: "_ignore", Event.FAILED: "_ignore", Event.FINISH: "_switch_now",
-                      Event.ABANDON: "_gave_up"},
-    Phase.RETIRING: {Event.STEP: "_settle", Event.DONE: "_retired", Event.FAILED: "_retired", Event.FINISH: "_again",
-                     Event.ABANDON: "_retire_now"},
-}
+TABLE: dict[Phase, dict[RolloverEvent, str]] = {
+    phase: dict(zip(RolloverEvent, actions.split(), strict=True)) for phase, actions in {
+        # STEP            DONE            FAILED          FINISH          ABANDON        
+        Phase.RESTING: "_watch          _ignore         _ignore         _at_once        _ignore",
+        Phase.CREATING: "_ignore         _created        _gave_up        _at_once        _gave_up",
+        Phase.COPYING: "_copy           _next_synced    _gave_up        _copy_the_rest  _gave_up",
+        Phase.MARKING: "_ignore         _marked         _gave_up        _mark_now       _gave_up",
+        Phase.SWITCHING: "_switch         _ignore         _ignore         _switch_now     _gave_up",
+        Phase.RETIRING: "_settle         _retired        _retired        _again          _retire_now",
+    }.items()}
 
 
 class Job:
@@ -133,14 +129,14 @@ class Rollover:
 
     # ---- events --------------------------------------------------------------------------------------------------
 
-    def _on(self, event: Event, wall: int) -> bool:
+    def _on(self, event: RolloverEvent, wall: int) -> bool:
         answer: bool = getattr(self, TABLE[self.phase][event])(wall)
         return answer
 
     def step(self, wall: int) -> bool:
         """Do one slice of what is to be done, when the records of the turn are written; True: there is more."""
         self._wall = wall
-        return self._on(Event.STEP, wall)
+        return self._on(RolloverEvent.STEP, wall)
 
     def take_job(self) -> Job | None:
         """The job that nobody has taken yet: to be run, then to be reported to `done` or `failed`."""
@@ -151,14 +147,14 @@ class Rollover:
         """A job has been run."""
         if job is self._job:
             self._job = None
-            self._on(Event.DONE, wall)
+            self._on(RolloverEvent.DONE, wall)
 
     def failed(self, job: Job, error: OSError, wall: int) -> None:
         """A job has failed."""
         if job is self._job:
             self._job = None
             self._said(f"{self.phase.value} a file set", error, RETRY_EARLY_S)
-            self._on(Event.FAILED, wall)
+            self._on(RolloverEvent.FAILED, wall)
 
     def finish(self, wall: int) -> bool:
         """Roll over within this call, whatever it takes; False: the old set stays."""
@@ -167,11 +163,11 @@ class Rollover:
         self._wall = wall
         if self._partition.batch_waits and not self._partition.write_batch():
             return False
-        return self._on(Event.FINISH, wall)
+        return self._on(RolloverEvent.FINISH, wall)
 
     def stop(self, wall: int) -> None:
         """The partition stops: what was begun is forgotten."""
-        self._on(Event.ABANDON, wall)
+        self._on(RolloverEvent.ABANDON, wall)
 
     def _ignore(self, wall: int) -> bool:
         return False

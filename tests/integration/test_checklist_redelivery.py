@@ -206,7 +206,7 @@ def test_a_removed_message_is_dumped_to_a_file_at_most_once_in_fifteen_seconds(w
     text = path.read_text(encoding="utf-8")
     mode = stat.S_IMODE(path.stat().st_mode)
     path.unlink()
-    assert mode == 0o600
+    assert mode == 0o644
     assert "Message Properties:" in text
     assert '[ k (STRING) = "v" ]' in text
     assert "Message Properties hexdump:" in text

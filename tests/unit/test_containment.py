@@ -18,8 +18,8 @@ from bmqtwist.link.authentication import Denied
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.node import containment
-from bmqtwist.queue import delivery as delivery_module
 from bmqtwist.node.turn import ROLL_SLICES_MAX
+from bmqtwist.queue import delivery as delivery_module
 from bmqtwist.queue import handles
 from bmqtwist.queue.app import App
 from bmqtwist.queue.root import RootQueue
@@ -577,7 +577,7 @@ def test_the_outcome_of_a_job_that_raises_closes_its_partition_alone(world: Memo
 def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, monkeypatch: Any) -> None:
     """The clock of the performer bounds the slices of a turn, and a number of them where that stands still."""
     pair(world)
-    clock, steps, due = [0.0], [0], [0]
+    clock, pace, steps, due = [0.0], [0.0], [0], [0]
     performer = world.broker.performer
     monkeypatch.setattr(performer, "clock", lambda: clock[0])
     monkeypatch.setattr(performer, "turn_due", lambda: due.__setitem__(0, due[0] + 1))
@@ -586,12 +586,13 @@ def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, mo
         if roll._partition.partition_id:
             return False
         steps[0] += 1
-        clock[0] += took
+        clock[0] += pace[0]
         return True
 
     monkeypatch.setattr(Rollover, "step", step)
     for took, late, expected in ((0.0, False, ROLL_SLICES_MAX + 1), (0.002, False, 4), (0.002, True, 7)):
         steps[0] = due[0] = 0
+        pace[0] = took
         monkeypatch.setattr(Rollover, "late", late)
         world.broker.turn(world.now)
         assert (steps[0], due[0]) == (expected, 1), "and another turn is due"

@@ -17,7 +17,7 @@ from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
-from bmqtwist.storage.rollover import TABLE, Event, Job, Phase, Rollover
+from bmqtwist.storage.rollover import TABLE, Job, Phase, Rollover, RolloverEvent
 from bmqtwist.storage.store import FileSizes
 
 SIZES = FileSizes(1 << 15, 1 << 18, 1 << 13)  # 546 records
@@ -224,25 +224,25 @@ def readable(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
 def test_every_cell_of_the_table_names_something_to_do() -> None:
     assert TABLE.keys() == set(Phase)
     for phase, row in TABLE.items():
-        assert row.keys() == set(Event), phase
+        assert row.keys() == set(RolloverEvent), phase
         assert all(callable(getattr(Rollover, action)) for action in row.values())
 
 
-@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("event", RolloverEvent)
 @pytest.mark.parametrize("phase", Phase)
-def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, event: Event) -> None:
+def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, event: RolloverEvent) -> None:
     life = Life(3)
     life.until(phase)
     partition, roll = life.partition, life.partition.roll
-    if event is Event.STEP:
+    if event is RolloverEvent.STEP:
         roll.step(WALL)
-    elif event is Event.DONE:
+    elif event is RolloverEvent.DONE:
         job, life.job = life.job or Job(lambda: None), None
         job.run()
         roll.done(job, WALL)
-    elif event is Event.FAILED:
+    elif event is RolloverEvent.FAILED:
         roll.failed(life.job or Job(lambda: None), OSError(errno.EIO, "EIO"), WALL)
-    elif event is Event.FINISH:
+    elif event is RolloverEvent.FINISH:
         assert partition.write_batch() and roll.finish(WALL) and roll.phase is Phase.RESTING
     else:
         roll.stop(WALL)
