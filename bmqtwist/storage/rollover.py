@@ -70,7 +70,7 @@ class RolloverEvent(Enum):
 # What is done with which event in which phase: names of methods of `Rollover`.
 TABLE: dict[Phase, dict[RolloverEvent, str]] = {
     phase: dict(zip(RolloverEvent, actions.split(), strict=True)) for phase, actions in {
-        # STEP            DONE            FAILED          FINISH          ABANDON        
+        # STEP            DONE            FAILED          FINISH          ABANDON
         Phase.RESTING: "_watch          _ignore         _ignore         _at_once        _ignore",
         Phase.CREATING: "_ignore         _created        _gave_up        _at_once        _gave_up",
         Phase.COPYING: "_copy           _next_synced    _gave_up        _copy_the_rest  _gave_up",
