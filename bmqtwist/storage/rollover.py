@@ -22,15 +22,13 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmqtwist.storage.compaction import LiveCopy, Moved
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.records import TYPE_SHIFT, QueueOp, RecordType, SyncPoint, pack_sync_point
-from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES
-
-if TYPE_CHECKING:
-    from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.state import Live, PartitionState
+from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES, PartitionFiles
 
 BEGIN_PERCENT = 70  # used part of a file at which a large partition begins to roll over
 GAIN_PERCENT = 10  # of that file must be garbage then
@@ -80,6 +78,58 @@ TABLE: dict[Phase, dict[RolloverEvent, str]] = {
     }.items()}
 
 
+class RolledPartition(Protocol):
+    """What a rollover needs of its partition (`storage.partition.Partition`)."""
+
+    files: PartitionFiles
+    state: PartitionState
+    node_id: int
+
+    @property
+    def live(self) -> dict[int, Live]:
+        """The records that are needed."""
+
+    @property
+    def available(self) -> bool:
+        """Are records taken?"""
+
+    @property
+    def broken(self) -> bool:
+        """Is nothing taken until a restart?"""
+
+    @property
+    def batch_waits(self) -> bool:
+        """Are there records that are not written?"""
+
+    @property
+    def data_waits(self) -> bool:
+        """Are there messages among them?"""
+
+    def positions(self) -> tuple[int, int, int]:
+        """Bytes of JOURNAL, DATA, QLIST in use."""
+
+    def outstanding(self) -> tuple[int, int, int]:
+        """Bytes of them that are needed."""
+
+    def may_roll(self, needed: tuple[int, int, int]) -> bool:
+        """Would a rollover leave enough of every file free?"""
+
+    def write_batch(self, matters: bool = True) -> bool:
+        """Write what waits."""
+
+    def append_sync_point(self, kind: SyncPoint, wall: int) -> None:
+        """A sync point joins the batch."""
+
+    def moved_to_next(self) -> None:
+        """The next file set is the current one."""
+
+    def all_is_durable(self) -> None:
+        """Everything written so far was synced."""
+
+    def alarm(self, category: str, text: str) -> None:
+        """Something an operator must know."""
+
+
 class Job:
     """Blocking work for another thread. Nothing is done once it was cancelled; `cancel` waits for a `run` under way."""
 
@@ -112,7 +162,7 @@ class Rollover:
     mirrors: every batch goes to `mirror` once it is written.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: RolledPartition) -> None:
         self._partition = partition
         self.phase = Phase.RESTING
         self.copy: LiveCopy | None = None

@@ -28,7 +28,6 @@ IO_PACKAGES = {"console", "cli", "kombu", "testing"}
 # Imports that close a circle, and why they stay. Without them no import of the package goes in a circle, those for type
 # checkers alone included.
 CIRCLES: dict[tuple[str, str], str] = {
-    ("storage.rollover", "storage.partition"): "a partition in two files: what it writes, and how its files are exchanged",
     ("queue.handle", "queue.app"): "a consumer (Substream) reads one app, and an app knows its consumers",
     ("queue.handle", "queue.queue"): "a handle is of one queue, and a queue knows its handles",
     ("queue.routing", "queue.handle"): "a subscription is of one consumer, and a consumer knows its subscriptions",

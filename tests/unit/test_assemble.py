@@ -32,6 +32,9 @@ class HeldFile:
     def size(self) -> int:
         return self._file.size()  # type: ignore[no-any-return]
 
+    def data_after(self, offset: int) -> int | None:
+        return self._file.data_after(offset)  # type: ignore[no-any-return]
+
     def read(self, offset: int, size: int) -> bytes:
         return self._file.read(offset, size)  # type: ignore[no-any-return]
 
