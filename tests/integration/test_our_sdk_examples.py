@@ -63,8 +63,10 @@ class Node:
         listeners[0]["port"] = self.broker.port
         listeners.append({"name": "tls", "address": "127.0.0.1", "port": self.tls_port, "tls": True})
         app["authentication"] = {"authenticators": [
-            {"name": "BasicAuthenticator", "settings": [{"key": "alice", "value": {"stringVal": "secret"}}]}]}
-        app["plugins"] = {"libraries": [], "enabled": ["BasicAuthenticator"]}
+            {"name": "BasicAuthenticator", "settings": [{"key": "alice", "value": {"stringVal": "secret"}}]},
+            {"name": "AnonAuthenticator", "settings": [{"key": "shouldPass", "value": {"boolVal": True}}]}],
+            "anonymousCredential": {"credential": {"mechanism": "ANONYMOUS", "identity": ""}}}
+        app["plugins"] = {"libraries": [], "enabled": ["BasicAuthenticator", "AnonAuthenticator"]}
         path.write_text(json.dumps(config), encoding="utf-8")
 
     def here(self, text: str) -> str:
