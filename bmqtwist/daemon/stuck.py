@@ -21,7 +21,6 @@ from bmqtwist.admin.text import (
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.tables import interval_text
 from bmqtwist.queue.describe import app_details, app_uri
-from bmqtwist.queue.mode import QueueMode
 
 if TYPE_CHECKING:
     from bmqtwist.queue.app import App
@@ -62,7 +61,7 @@ class StuckMonitor:
         stuck: dict[RootQueue, set[str]] = {}
         for queue in queues:
             idle_max = queue.domain.max_idle_s
-            if not idle_max or queue.mode == QueueMode.BROADCAST:
+            if not idle_max or queue.broadcast:
                 continue
             moment, said_for = self._due.get(queue, (now, idle_max))
             apps = self._stuck.get(queue, set())

@@ -24,7 +24,7 @@ from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.compression import TooLarge
 from bmqtwist.wire.fast import ACK_REQUESTED, CONFIRM_MESSAGE, MESSAGE_PROPERTIES
-from bmqtwist.wire.walk import MessageError, walk_puts
+from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
 
 _FAILED_ACK_LOG_S = 5.0
 
@@ -158,8 +158,10 @@ class ClientSession(SessionKind):
         stats = self.stats
         stats.push_msgs += 1
         stats.push_bytes += message.size
-        send = self.outbox.push_merged if handle.merges else self.outbox.push
-        send(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
+        if handle.merges:
+            self.outbox.push_merged(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
+        else:
+            self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         self.window.count(message.size)
         if not self.session.waiting:
             self.context.flush_later(self.session)
@@ -190,6 +192,8 @@ class ClientSession(SessionKind):
 
     def on_puts(self, buffer: bytes, specific: int, position: int, end: int) -> None:
         """Take the messages of a PUT event, up to the first that makes no sense."""
+        if position >= end:
+            self._corrupted("Put", NO_MESSAGES)
         try:
             self._take_puts(buffer, position, end)
         except MessageError as error:
@@ -198,7 +202,8 @@ class ClientSession(SessionKind):
     def _take_puts(self, buffer: bytes, start: int, end: int) -> None:
         handles, unacked = self.handles, self._unacked
         now, wall, stats = self.session.now, self.session.wall, self.stats
-        for q_id, guid, payload, flags, crc, compression, schema_id, options, _, stop in walk_puts(buffer, start, end):
+        while start < end:
+            q_id, guid, payload, flags, crc, compression, schema_id, options, _, stop = put_at(buffer, start, end)
             wants_ack = bool(flags & ACK_REQUESTED)
             size = len(payload)
             begin, start = start, stop
@@ -318,7 +323,7 @@ class ClientSession(SessionKind):
             substream = handle.substreams.get(sub_id)
             if substream is None:
                 continue
-            if handle.queue.mode == "broadcast":
+            if handle.queue.broadcast:
                 if self.session.lines.admits(now):
                     self.context.report.warn(f"#CLIENT_IMPROPER_BEHAVIOR {self.description}: Received CONFIRM message for "
                                           f"queue in broadcast mode [queue: '{handle.queue.uri}']")

@@ -71,6 +71,7 @@ class Broker:
         self.security, self.provider, self.performer = security, provider, performer
         self.serving = True
         self.clusters: dict[str, Cluster] = {}
+        self._metadata: list[ClusterMetadata] = []  # of the clusters
         self.domains: dict[str, Domain] = {}  # by the name clients use
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
@@ -105,6 +106,7 @@ class Broker:
     def add_cluster(self, cluster: Cluster) -> None:
         """A recovered cluster; its domains with stored queues are loaded."""
         self.clusters[cluster.name] = cluster
+        self._metadata.append(cluster.metadata)
         self._turn.partitions += cluster.partitions
         for name in dict.fromkeys(parse_uri(uri).qualified_domain for uri in cluster.dormant):
             try:
@@ -164,10 +166,11 @@ class Broker:
     def turn(self, now: float) -> None:
         """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
         self.now = now
-        for cluster in self.clusters.values():
-            job = cluster.metadata.wants_write(self.wall(now))
-            if job is not None:
-                self.performer.write_metadata(cluster.metadata, job)
+        for metadata in self._metadata:
+            if metadata.stirred:
+                job = metadata.wants_write(self.wall(now))
+                if job is not None:
+                    self.performer.write_metadata(metadata, job)
         self._turn.run(now)
 
     def synced(self, partition: Partition, token: int, now: float) -> None:

@@ -50,7 +50,7 @@ class ClusterMetadata:
         self._barriers: list[tuple[set[int], Callable[[], None]]] = []
         self.proposals = 0  # so far; the number of a proposal is its token
         self._job: FileJob | None = None  # not begun yet
-        self._stirred = False  # something happened since the last Flush
+        self.stirred = False  # something happened since the last Flush: `wants_write` is to be asked
 
     @property
     def state(self) -> ClusterState:
@@ -99,8 +99,8 @@ class ClusterMetadata:
 
     def wants_write(self, wall: int) -> FileJob | None:
         """What to do with the file now; `perform` it, on any thread, then call `written` or `failed`."""
-        if self._stirred:
-            self._stirred = False
+        if self.stirred:
+            self.stirred = False
             self._take(self.log.step(Flush(), wall), wall)
         job, self._job = self._job, None
         return job
@@ -136,7 +136,7 @@ class ClusterMetadata:
     # -- the machine ------------------------------------------------------------------------------------------------
 
     def _step(self, event: Input, wall: int) -> None:
-        self._stirred = True
+        self.stirred = True
         self._take(self.log.step(event, wall), wall)
 
     def _take(self, outputs: list[Output], wall: int) -> None:

@@ -111,7 +111,7 @@ class Turn:
     def _roll(self, wall: int) -> None:
         """One slice of each rollover at least, then more as long as there is time."""
         performer = self._broker.performer
-        rolling = [partition for partition in self.partitions if self._roll_slice(partition, wall)]
+        rolling = [partition for partition in self.partitions if partition.roll_due and self._roll_slice(partition, wall)]
         if not rolling:
             return
         begun = performer.clock()

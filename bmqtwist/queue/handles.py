@@ -235,7 +235,7 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
     substream.unconfirmed.clear()
     substream.subscriptions = []
     app.reroute()
-    if returned and queue.mode != QueueMode.BROADCAST:
+    if returned and not queue.broadcast:
         report = queue.context.report
         report.info(f"Lost a reader for queue '{queue.uri}' {app.app_id}, redelivering {len(returned)} message(s) to "
                     f"{len(app.substreams)} remaining readers starting from {returned[0].guid.hex().upper()}")

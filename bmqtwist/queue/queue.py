@@ -17,6 +17,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.handle import Client, Handle, Substream
+from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.message import Message
@@ -51,6 +52,7 @@ class Queue(ABC):
     def __init__(self, uri: str, name: str, domain: Domain, context: QueueContext) -> None:
         self.uri, self.name, self.domain, self.context = uri, name, domain, context
         self.mode, self.in_memory = domain.mode, domain.in_memory
+        self.broadcast = domain.mode == QueueMode.BROADCAST
         self.apps: dict[str, App] = {}
         self.active: list[App] = []  # the registered ones
         self.handles: dict[Handle, None] = {}

@@ -108,7 +108,7 @@ class RootQueue(Queue):
         message = put.message
         guid, size = message.guid, message.size
         stats = self.stats
-        if self.mode == QueueMode.BROADCAST:
+        if self.broadcast:
             stats.put_msgs += 1
             stats.put_bytes += size
             self._broadcast(message)

@@ -46,7 +46,7 @@ from bmqtwist.storage.records import (
     pack_queue_record,
     pack_sync_point,
 )
-from bmqtwist.storage.rollover import Rollover
+from bmqtwist.storage.rollover import BEGIN_PERCENT, Rollover
 from bmqtwist.storage.state import Live, PartitionState, StoredQueue
 from bmqtwist.storage.store import (
     PAYLOAD_CACHE_BYTES,
@@ -112,8 +112,12 @@ class Partition:
         if recovered is not None:
             self._adopt(recovered)
         self.roll = Rollover(self)
+        self.roll_due = False  # `roll.step` has something to do
+        sizes = files.sizes
+        self._roll_journal, self._roll_data, self._roll_qlist = (
+            size * BEGIN_PERCENT // 100 for size in (sizes.journal, sizes.data, sizes.qlist))
         self._take_positions()
-        self._data_limit = files.sizes.data
+        self._data_limit = sizes.data
         self._set_journal_limit()
 
     def _take_positions(self) -> None:
@@ -505,6 +509,9 @@ class Partition:
         else:
             self._gate.wrote_nothing_to_wait_for(position)
         self._unmarked = True
+        if (self._journal_end >= self._roll_journal or self._data_end >= self._roll_data
+                or self._qlist_end >= self._roll_qlist):
+            self.roll_due = True
         if self._write_failed:
             self._write_failed = False
             self._set_journal_limit()

@@ -84,6 +84,7 @@ class RolledPartition(Protocol):
     files: PartitionFiles
     state: PartitionState
     node_id: int
+    roll_due: bool  # a file is so full that a rollover may be worth it, or one is under way
 
     @property
     def live(self) -> dict[int, Live]:
@@ -186,7 +187,9 @@ class Rollover:
     def step(self, wall: int) -> bool:
         """Do one slice of what is to be done, when the records of the turn are written; True: there is more."""
         self._wall = wall
-        return self._on(RolloverEvent.STEP, wall)
+        more = self._on(RolloverEvent.STEP, wall)
+        self._partition.roll_due = self.phase is not Phase.RESTING
+        return more
 
     def take_job(self) -> Job | None:
         """The job that nobody has taken yet: to be run, then to be reported to `done` or `failed`."""
@@ -241,13 +244,9 @@ class Rollover:
         """Begin if it is time to, and worth it."""
         partition = self._partition
         sizes = partition.files.sizes
-        journal, data, qlist = partition.positions()
-        if (journal * 100 < sizes.journal * BEGIN_PERCENT and data * 100 < sizes.data * BEGIN_PERCENT
-                and qlist * 100 < sizes.qlist * BEGIN_PERCENT):
-            return False
         kept = partition.outstanding()
         gain = any(end * 100 >= size * BEGIN_PERCENT and (end - keeps) * 100 >= size * GAIN_PERCENT for end, keeps, size
-                   in zip((journal, data, qlist), kept, (sizes.journal, sizes.data, sizes.qlist), strict=True))
+                   in zip(partition.positions(), kept, (sizes.journal, sizes.data, sizes.qlist), strict=True))
         small = len(partition.live) <= SMALL_RECORDS and kept[1] <= SMALL_BYTES
         if small or not gain or wall < self._not_early_before:
             return False

@@ -58,28 +58,33 @@ def walk_puts(buffer: bytes, position: int, end: int) -> Iterator[WalkedPut]:
     if position >= end:
         raise MessageError(NO_MESSAGES, "no messages", "PUT", position)
     while position < end:
-        if end - position < PUT_HEADER_BYTES:
-            raise MessageError(CUT_SHORT, "message cut short", "MessageWords", position)
-        first, second, queue_id, guid, crc, schema_id, _ = _unpack_put(buffer, position)
-        stop = position + ((first & WORDS_MASK) << 2)
-        if second == PUT_HEADER_WORDS:  # the usual: no options, not compressed
-            header_words, compression, options, start = PUT_HEADER_WORDS, 0, b"", position + PUT_HEADER_BYTES
-        else:
-            header_words, compression = second & HEADER_WORDS_MASK, second >> COMPRESSION_SHIFT & COMPRESSION_MASK
-            behind_header = position + (header_words << 2)
-            start = behind_header + (second >> OPTIONS_SHIFT << 2)
-            options = buffer[behind_header:start]
-            if header_words < PUT_HEADER_WORDS:
-                schema_id = 0
-        if stop > end or start >= stop or header_words < PUT_HEADER_WORDS_MIN:
-            raise _bad_sizes(position, stop, end, header_words, PUT_HEADER_WORDS_MIN)
-        pad = buffer[stop - 1]
-        if not 1 <= pad <= 4 or start >= stop - pad or compression > CAT_ZLIB or schema_id and not first & _PROPERTIES:
-            raise _bad_content(position, stop, pad, compression, schema_id and not first & _PROPERTIES,
-                               "no application data")
-        yield (queue_id, guid, buffer[start:stop - pad], first >> FLAGS_SHIFT, crc, compression, schema_id, options,
-               header_words, stop)
-        position = stop
+        put = put_at(buffer, position, end)
+        yield put
+        position = put[-1]
+
+
+def put_at(buffer: bytes, position: int, end: int) -> WalkedPut:
+    """The message at `position` of a PUT event that ends at `end`, or MessageError. For a loop without a generator."""
+    if end - position < PUT_HEADER_BYTES:
+        raise MessageError(CUT_SHORT, "message cut short", "MessageWords", position)
+    first, second, queue_id, guid, crc, schema_id, _ = _unpack_put(buffer, position)
+    stop = position + ((first & WORDS_MASK) << 2)
+    if second == PUT_HEADER_WORDS:  # the usual: no options, not compressed
+        header_words, compression, options, start = PUT_HEADER_WORDS, 0, b"", position + PUT_HEADER_BYTES
+    else:
+        header_words, compression = second & HEADER_WORDS_MASK, second >> COMPRESSION_SHIFT & COMPRESSION_MASK
+        behind_header = position + (header_words << 2)
+        start = behind_header + (second >> OPTIONS_SHIFT << 2)
+        options = buffer[behind_header:start]
+        if header_words < PUT_HEADER_WORDS:
+            schema_id = 0
+    if stop > end or start >= stop or header_words < PUT_HEADER_WORDS_MIN:
+        raise _bad_sizes(position, stop, end, header_words, PUT_HEADER_WORDS_MIN)
+    pad = buffer[stop - 1]
+    if not 1 <= pad <= 4 or start >= stop - pad or compression > CAT_ZLIB or schema_id and not first & _PROPERTIES:
+        raise _bad_content(position, stop, pad, compression, schema_id and not first & _PROPERTIES, "no application data")
+    return (queue_id, guid, buffer[start:stop - pad], first >> FLAGS_SHIFT, crc, compression, schema_id, options,
+            header_words, stop)
 
 
 def walk_pushes(buffer: bytes, position: int, end: int) -> Iterator[WalkedPush]:
