@@ -236,11 +236,7 @@ class Partition:
         self._set_journal_limit()
 
     def _space_text(self, what: str) -> str:
-        sizes = self.files.sizes
-        parts = [f"{name} {kept} of {size} B ({kept * 100 // size}%)" for name, kept, size in
-                 zip(("JOURNAL", "DATA", "QLIST"), self.outstanding(), (sizes.journal, sizes.data, sizes.qlist),
-                     strict=True)]
-        return f"Partition [{self.partition_id}] {what} Outstanding: {', '.join(parts)}."
+        return f"Partition [{self.partition_id}] {what} Outstanding: {self.files.sizes.shares(self.outstanding())}."
 
     # ---- messages ------------------------------------------------------------------------------------------------
 
@@ -635,11 +631,16 @@ class Partition:
     # ---- rollover ------------------------------------------------------------------------------------------------
 
     def rollover(self, wall: int) -> None:
-        """Roll over now (admin command); PartitionUnavailable if the policy or the disk forbids it."""
+        """Roll over (admin command): at once, or in slices from the next turn on if there is much to be copied.
+
+        PartitionUnavailable if the policy or the disk forbids it.
+        """
         self._refuse()
         if not self.may_roll((0, 0, 0)):
             raise PartitionUnavailable(self._space_text("cannot roll over."))
-        if not self._roll(wall):
+        if not self.roll.small:
+            self.roll.begin(wall)
+        elif not self._roll(wall):
             raise PartitionUnavailable(f"Partition [{self.partition_id}]: the rollover failed")
 
     def _roll(self, wall: int) -> bool:

@@ -63,18 +63,19 @@ class RolloverEvent(Enum):
     FAILED = "failed"  # the job failed
     FINISH = "finish"  # there is no room left: whatever it takes, now
     ABANDON = "abandon"  # the partition stops
+    BEGIN = "begin"  # an operator wants one
 
 
 # What is done with which event in which phase: names of methods of `Rollover`.
 TABLE: dict[Phase, dict[RolloverEvent, str]] = {
     phase: dict(zip(RolloverEvent, actions.split(), strict=True)) for phase, actions in {
-        # STEP            DONE            FAILED          FINISH          ABANDON
-        Phase.RESTING: "_watch          _ignore         _ignore         _at_once        _ignore",
-        Phase.CREATING: "_ignore         _created        _gave_up        _at_once        _gave_up",
-        Phase.COPYING: "_copy           _next_synced    _gave_up        _copy_the_rest  _gave_up",
-        Phase.MARKING: "_ignore         _marked         _gave_up        _mark_now       _gave_up",
-        Phase.SWITCHING: "_switch         _ignore         _ignore         _switch_now     _gave_up",
-        Phase.RETIRING: "_settle         _retired        _retired        _again          _retire_now",
+        # STEP            DONE            FAILED          FINISH          ABANDON         BEGIN
+        Phase.RESTING: "_watch          _ignore         _ignore         _at_once        _ignore         _begin",
+        Phase.CREATING: "_ignore         _created        _gave_up        _at_once        _gave_up        _ignore",
+        Phase.COPYING: "_copy           _next_synced    _gave_up        _copy_the_rest  _gave_up        _ignore",
+        Phase.MARKING: "_ignore         _marked         _gave_up        _mark_now       _gave_up        _ignore",
+        Phase.SWITCHING: "_switch         _ignore         _ignore         _switch_now     _gave_up        _ignore",
+        Phase.RETIRING: "_settle         _retired        _retired        _again          _retire_now     _ignore",
     }.items()}
 
 
@@ -218,6 +219,15 @@ class Rollover:
             return False
         return self._on(RolloverEvent.FINISH, wall)
 
+    @property
+    def small(self) -> bool:
+        """Is so little live that one step is short enough?"""
+        return len(self._partition.live) <= SMALL_RECORDS and self._partition.outstanding()[1] <= SMALL_BYTES
+
+    def begin(self, wall: int) -> None:
+        """Roll over in slices, however full the files are; one that is under way goes on."""
+        self._on(RolloverEvent.BEGIN, wall)
+
     def stop(self, wall: int) -> None:
         """The partition stops: what was begun is forgotten."""
         self._on(RolloverEvent.ABANDON, wall)
@@ -244,16 +254,18 @@ class Rollover:
         """Begin if it is time to, and worth it."""
         partition = self._partition
         sizes = partition.files.sizes
-        kept = partition.outstanding()
         gain = any(end * 100 >= size * BEGIN_PERCENT and (end - keeps) * 100 >= size * GAIN_PERCENT for end, keeps, size
-                   in zip(partition.positions(), kept, (sizes.journal, sizes.data, sizes.qlist), strict=True))
-        small = len(partition.live) <= SMALL_RECORDS and kept[1] <= SMALL_BYTES
-        if small or not gain or wall < self._not_early_before:
+                   in zip(partition.positions(), partition.outstanding(), (sizes.journal, sizes.data, sizes.qlist), strict=True))
+        if self.small or not gain or wall < self._not_early_before:
             return False
         if not partition.available or not partition.may_roll((0, 0, 0)):
             return False
+        return self._begin(wall)
+
+    def _begin(self, wall: int) -> bool:
         self.phase = Phase.CREATING
-        self._ask(partial(partition.files.begin_roll, wall))
+        self._ask(partial(self._partition.files.begin_roll, wall))
+        self._partition.roll_due = True
         return False
 
     def _created(self, wall: int) -> bool:

@@ -72,6 +72,11 @@ class FileSizes:
         """Bytes of one full file set."""
         return self.journal + self.data + self.qlist
 
+    def shares(self, kept: tuple[int, int, int]) -> str:
+        """What `kept` bytes of JOURNAL, DATA, QLIST are of them, for a person."""
+        return ", ".join(f"{name} {part} of {size} B ({part * 100 // size}%)" for name, part, size in
+                         zip(("JOURNAL", "DATA", "QLIST"), kept, (self.journal, self.data, self.qlist), strict=True))
+
 
 class File(Protocol):
     """One open file."""

@@ -244,6 +244,9 @@ def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, ev
         roll.failed(life.job or Job(lambda: None), OSError(errno.EIO, "EIO"), WALL)
     elif event is RolloverEvent.FINISH:
         assert partition.write_batch() and roll.finish(WALL) and roll.phase is Phase.RESTING
+    elif event is RolloverEvent.BEGIN:
+        roll.begin(WALL)
+        assert roll.phase is (Phase.CREATING if phase is Phase.RESTING else phase) and partition.roll_due
     else:
         roll.stop(WALL)
         assert roll.phase is Phase.RESTING and not partition.files.rolling
@@ -253,6 +256,21 @@ def test_any_event_in_any_phase_leaves_a_partition_that_goes_on(phase: Phase, ev
     expected = state(partition.state)  # type: ignore[arg-type]
     partition.stop(WALL)
     assert state(reread(life.disk, SIZES)) == expected
+
+
+def test_an_operator_gets_a_large_partition_rolled_in_slices_and_a_small_one_at_once(monkeypatch: Any) -> None:
+    life = Life(3)
+    base = life.partition.files.base
+    life.partition.rollover(WALL)
+    assert life.partition.files.base != base and life.partition.roll.phase is Phase.RESTING
+    base = life.partition.files.base
+    monkeypatch.setattr("bmqtwist.storage.rollover.SMALL_RECORDS", 0)
+    life.partition.rollover(WALL)
+    assert life.partition.files.base == base and life.partition.roll.phase is Phase.CREATING
+    life.partition.rollover(WALL)  # once more while it is under way: nothing else happens
+    life.until(Phase.RESTING)
+    assert life.partition.files.base != base
+    life.check_payloads()
 
 
 # -- under traffic
