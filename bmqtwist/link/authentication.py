@@ -142,7 +142,6 @@ class Event(Enum):
 
     REQUEST = "authenticationRequest"
     IDENTITY = "clientIdentity"
-    OTHER = "anything else"
     GRANTED = "credential is good"
     DENIED = "credential is bad"
     LIFETIME = "lifetime is over"
@@ -199,10 +198,6 @@ class Authentication:
     def identity(self, now: float) -> list[Effect]:
         """The client sent its first clientIdentity."""
         return self._feed(Event.IDENTITY, now)
-
-    def other(self, now: float) -> list[Effect]:
-        """The client sent something else before its clientIdentity."""
-        return self._feed(Event.OTHER, now)
 
     def done(self, token: int, outcome: Outcome, now: float) -> list[Effect]:
         """The outcome of `Authenticate(token, ...)`; one that comes too late means nothing."""
@@ -319,25 +314,25 @@ _A = Authentication
 
 TABLE: Mapping[State, Mapping[Event, _Cell]] = {
     State.START: {
-        Event.REQUEST: _A._first, Event.IDENTITY: _A._implicit, Event.OTHER: _A._out_of_turn,
+        Event.REQUEST: _A._first, Event.IDENTITY: _A._implicit,
         Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._ignore},
     State.AUTHENTICATING: {
-        Event.REQUEST: _A._busy, Event.IDENTITY: _A._out_of_turn, Event.OTHER: _A._out_of_turn,
+        Event.REQUEST: _A._busy, Event.IDENTITY: _A._out_of_turn,
         Event.GRANTED: _A._granted, Event.DENIED: _A._denied, Event.LIFETIME: _A._ignore},
     State.AUTHENTICATED: {
-        Event.REQUEST: _A._out_of_turn, Event.IDENTITY: _A._negotiate, Event.OTHER: _A._out_of_turn,
+        Event.REQUEST: _A._out_of_turn, Event.IDENTITY: _A._negotiate,
         Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._expired},
     State.IMPLICIT: {
-        Event.REQUEST: _A._busy, Event.IDENTITY: _A._out_of_turn, Event.OTHER: _A._out_of_turn,
+        Event.REQUEST: _A._busy, Event.IDENTITY: _A._out_of_turn,
         Event.GRANTED: _A._granted_implicitly, Event.DENIED: _A._denied_implicitly, Event.LIFETIME: _A._ignore},
     State.SERVING: {  # the session itself drops a second clientIdentity
-        Event.REQUEST: _A._again, Event.IDENTITY: _A._ignore, Event.OTHER: _A._ignore,
+        Event.REQUEST: _A._again, Event.IDENTITY: _A._ignore,
         Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._expired},
     State.SERVING_IMPLICIT: {  # as the original: it still waits for the first authentication of its own
-        Event.REQUEST: _A._busy, Event.IDENTITY: _A._ignore, Event.OTHER: _A._ignore,
+        Event.REQUEST: _A._busy, Event.IDENTITY: _A._ignore,
         Event.GRANTED: _A._ignore, Event.DENIED: _A._ignore, Event.LIFETIME: _A._ignore},
     State.REAUTHENTICATING: {  # the old credential still counts: a slow authenticator does not prolong it
-        Event.REQUEST: _A._busy, Event.IDENTITY: _A._ignore, Event.OTHER: _A._ignore,
+        Event.REQUEST: _A._busy, Event.IDENTITY: _A._ignore,
         Event.GRANTED: _A._granted_again, Event.DENIED: _A._denied, Event.LIFETIME: _A._expired},
     State.CLOSED: {event: _A._ignore for event in Event},
 }

@@ -28,19 +28,15 @@ BUSY, OUT, QUIET = ("Drop",), ("Close",), ()
 EXPECTED: dict[tuple[State, Event], tuple[tuple[str, ...], State]] = {
     (S.START, E.REQUEST): (("Authenticate",), S.AUTHENTICATING),
     (S.START, E.IDENTITY): (("Authenticate",), S.IMPLICIT),
-    (S.START, E.OTHER): (OUT, S.CLOSED),
     (S.AUTHENTICATING, E.REQUEST): (BUSY, S.AUTHENTICATING),
     (S.AUTHENTICATING, E.IDENTITY): (OUT, S.CLOSED),
-    (S.AUTHENTICATING, E.OTHER): (OUT, S.CLOSED),
     (S.AUTHENTICATING, E.GRANTED): (("Answer",), S.AUTHENTICATED),
     (S.AUTHENTICATING, E.DENIED): (("Answer", "Close"), S.CLOSED),
     (S.AUTHENTICATED, E.REQUEST): (OUT, S.CLOSED),
     (S.AUTHENTICATED, E.IDENTITY): (("Proceed",), S.SERVING),
-    (S.AUTHENTICATED, E.OTHER): (OUT, S.CLOSED),
     (S.AUTHENTICATED, E.LIFETIME): (OUT, S.CLOSED),
     (S.IMPLICIT, E.REQUEST): (BUSY, S.IMPLICIT),
     (S.IMPLICIT, E.IDENTITY): (OUT, S.CLOSED),
-    (S.IMPLICIT, E.OTHER): (OUT, S.CLOSED),
     (S.IMPLICIT, E.GRANTED): (("Proceed",), S.SERVING_IMPLICIT),
     (S.IMPLICIT, E.DENIED): (OUT, S.CLOSED),
     (S.SERVING, E.REQUEST): (("Authenticate",), S.REAUTHENTICATING),
@@ -90,8 +86,6 @@ def feed(made: Authentication, event: Event, token: int) -> list[Any]:
         return made.request("SLOW", b"", 2.0)
     if event is E.IDENTITY:
         return made.identity(2.0)
-    if event is E.OTHER:
-        return made.other(2.0)
     if event is E.LIFETIME:
         return made.tick(100.0)
     return made.done(token, Granted("me", 10_000) if event is E.GRANTED else Denied("no"), 2.0)

@@ -341,12 +341,6 @@ def test_an_authenticator_that_raises_or_answers_nonsense_has_denied() -> None:
     assert isinstance(attempt(Nonsense(), b"", "p"), Denied)
 
 
-def test_something_else_before_the_identity_closes() -> None:
-    """A PUT of a stranger."""
-    (close,) = basic().other(0.0)
-    assert isinstance(close, Close)
-
-
 def test_hashed_passwords_are_checked_off_the_thread_and_for_unknown_users_too() -> None:
     """A hash takes its time, and an unknown user must take as long."""
     authenticator = BasicAuthenticator({"alice": make_hash("wonder", bytes(16))})
