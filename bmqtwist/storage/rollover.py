@@ -254,8 +254,9 @@ class Rollover:
         """Begin if it is time to, and worth it."""
         partition = self._partition
         sizes = partition.files.sizes
-        gain = any(end * 100 >= size * BEGIN_PERCENT and (end - keeps) * 100 >= size * GAIN_PERCENT for end, keeps, size
-                   in zip(partition.positions(), partition.outstanding(), (sizes.journal, sizes.data, sizes.qlist), strict=True))
+        gain = any(end * 100 >= size * BEGIN_PERCENT and (end - keeps) * 100 >= size * GAIN_PERCENT
+                   for end, keeps, size in zip(partition.positions(), partition.outstanding(),
+                                               (sizes.journal, sizes.data, sizes.qlist), strict=True))
         if self.small or not gain or wall < self._not_early_before:
             return False
         if not partition.available or not partition.may_roll((0, 0, 0)):
