@@ -5,7 +5,6 @@ VENV ?= .venv
 FAST ?= .venv-fast
 BIN := $(VENV)/bin
 CONFIG ?= etc
-DATA ?= data
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 SEEDS ?= 20
@@ -40,7 +39,6 @@ $(VENV)/.installed-lint: $(VENV)/.installed-test
 	touch $@
 
 run: $(VENV)/.installed
-	@mkdir -p $(DATA)/storage $(DATA)/archive $(DATA)/logs
 	@echo "The broker listens on tcp://localhost:30114 when it says 'BMQbrkr started successfully'."
 	@echo "Try it: make demo (in another terminal). Stop it: Ctrl-C."
 	$(BIN)/bmqbrkr $(CONFIG)

@@ -28,6 +28,7 @@ from bmqtwist.config.broker import StatPlugin
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import Loaded, load
 from bmqtwist.console.http import Labels, make_site
+from bmqtwist.daemon.directories import make_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.observer import Logs
@@ -134,8 +135,11 @@ class TwistdBroker(MultiService):
         from twisted.internet import reactor
 
         try:
+            made = make_missing(self._loaded.configuration)
             self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, sys.stderr)
             globalLogPublisher.addObserver(self._logs.observer)  # type: ignore[arg-type]
+            for line in made:
+                self._logs.report.info("%s", line)
             make_broker(reactor, self._loaded, self._logs.report, os.getcwd()).setServiceParent(self)  # type: ignore[no-untyped-call]
             super().startService()  # type: ignore[no-untyped-call]
         except LocalError as error:

@@ -20,6 +20,7 @@ from bmqtwist import __version__
 from bmqtwist.config.compose import Overrides
 from bmqtwist.config.load import BROKER_FILE, Loaded, load
 from bmqtwist.config.text import pretty_json
+from bmqtwist.daemon.directories import make_missing
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.observer import Logs
 from bmqtwist.node.identity import Identity
@@ -90,9 +91,12 @@ def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
         return EXIT_CONFIG
     _print(pretty_json(loaded.configuration.broker))
     try:
+        made = make_missing(loaded.configuration)
         logs = Logs(loaded.configuration.broker.task_config.log_controller, sys.stdout, sys.stderr)
         globalLogBeginner.beginLoggingTo([logs.observer], discardBuffer=True,  # type: ignore[list-item]
                                          redirectStandardIO=False)
+        for line in made:
+            logs.report.info("%s", line)
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
         _print(banner(service.identity, loaded.configuration.app.broker_instance_name))
         take_signals(reactor, logs, service)

@@ -11,6 +11,7 @@ from bmqtwist.cli.lazygroup import LazyGroup
 COMMANDS = {
     "admin": ("bmqtwist.cli.admin:admin", "Run admin commands in a broker."),
     "bench": ("bmqtwist.cli.bench:bench", "Measure throughput and latency through a queue."),
+    "broker": ("bmqtwist.cli.broker:broker", "Run a broker, with its data and a sample configuration in one directory."),
     "check": ("bmqtwist.cli.check:check", "Look at a configuration and say what is wrong with it."),
     "completion": ("bmqtwist.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("bmqtwist.cli.configcmd:config", "Show the effective configuration, or compare two."),

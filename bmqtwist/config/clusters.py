@@ -66,8 +66,8 @@ class PartitionConfig:
     """partitionConfig"""
 
     num_partitions: Positive = member("number of partitions; queues are spread over them")
-    location: str = member("directory of the storage; must exist")
-    archive_location: str = member("directory of files no longer needed; must exist")
+    location: str = member("directory of the storage; made if it is missing")
+    archive_location: str = member("directory of files no longer needed; made if it is missing")
     max_data_file_size: UInt64 = member("size of a DATA file", unit="B")
     max_journal_file_size: UInt64 = member("size of a JOURNAL file", unit="B")
     max_qlist_file_size: UInt64 = member("size of a QLIST file", 33554432, unit="B")

@@ -1,4 +1,4 @@
-"""Directories of the clusters: each is there, and is used for one thing by one cluster, whatever it is called.
+"""Directories of the clusters: each can be used, and for one thing by one cluster, whatever it is called.
 
 A rollover moves the old file set into the archive and thins that out. An archive that is the storage of somebody, by the
 same name or through a symbolic link, would lose the files in use.

@@ -136,9 +136,15 @@ class RealDisk:
         return status.st_dev, status.st_ino
 
     def complaint(self, directory: str) -> str:
-        """Why files cannot be made in a directory; empty = they can."""
+        """Why files cannot be made in a directory; empty = they can, if need be after it was made itself."""
+        if not os.path.exists(directory):
+            parent = directory
+            while not os.path.exists(parent):
+                parent = os.path.dirname(parent.rstrip("/")) or "."
+            makes = os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)
+            return "" if makes else f"there is no such directory, and this user cannot make it in '{parent}'"
         if not os.path.isdir(directory):
-            return "there is no such directory"
+            return "it is no directory"
         return "" if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else "it cannot be read and written by this user"
 
     def lock(self, directory: str) -> DirectoryLock:

@@ -96,9 +96,11 @@ def test_clients_of_two_listeners_share_the_queues(world: Any) -> None:
 
 
 @spec("broker", 6)
-def test_a_missing_storage_directory_fails_the_start(broker_process: BrokerProcess) -> None:
+def test_a_storage_directory_that_is_missing_and_cannot_be_made_fails_the_start(broker_process: BrokerProcess) -> None:
     """Exit code 6 and the reason."""
-    broker_process.config.storage.rmdir()
+    storage = broker_process.config.storage
+    storage.rmdir()
+    storage.symlink_to(storage.parent / "nowhere" / "at all")
     text = start_fails(broker_process, 6)
     assert "PANIC [STARTUP]" in text
     assert "Failed to open cluster state ledger" in text

@@ -20,7 +20,8 @@ RANKS: dict[str, float] = {
     "console": 7, "cli": 7, "kombu": 7, "storagetool": 7, "testing": 8, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
 IO_MODULES = {"storage.files", "link.tcp", "config.load", "security.tls", "logs.observer",
-              "daemon.service", "daemon.reactor", "daemon.control_pipe", "daemon.process", "daemon.statistics_log",
+              "daemon.service", "daemon.directories", "daemon.reactor", "daemon.control_pipe", "daemon.process",
+              "daemon.statistics_log",
               "storagetool.inputs", "sdk._adapters.identity", "sdk._adapters.sockets", "sdk._adapters.transport",
               "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
 IO_PACKAGES = {"console", "cli", "kombu", "testing"}

@@ -302,7 +302,7 @@ def test_the_check_finds_what_a_start_would_stumble_on(tmp_path):
         tlsConfig={"certificate": "/no/such/certificate", "key": "/no/such/key"},
         bmqtwist={"eventBytesMax": 1000, "http": {"address": "no address"}})
     clusters = json.loads((tmp_path / "clusters.json").read_text())
-    clusters["myClusters"][0]["partitionConfig"] |= {"location": "/no/such/place", "maxJournalFileSize": 10}
+    clusters["myClusters"][0]["partitionConfig"] |= {"location": "/dev/null/place", "maxJournalFileSize": 10}
     (tmp_path / "clusters.json").write_text(json.dumps(clusters, indent=1))
     problems, _ = check(directory, environment={})
     tcp, storage = "appConfig.networkInterfaces.tcpInterface", "myClusters[0].partitionConfig"

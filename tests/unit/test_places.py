@@ -10,7 +10,9 @@ import pytest
 from kit.config import ConfigDirectory, broker_config, clusters_config
 from storage_kit import TINY, WALL, open_files
 
+from bmqtwist.config.load import load
 from bmqtwist.daemon.assemble import StartFailure
+from bmqtwist.daemon.directories import make_missing
 from bmqtwist.daemon.preflight import check
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.memory import MemoryDisk
@@ -111,3 +113,29 @@ def test_a_directory_is_known_by_what_it_is(tmp_path: Path) -> None:
     assert memory.identify("/m/one") == memory.identify("/m/one/.") != memory.identify("/m")
     with pytest.raises(OSError):
         disk.identify(f"{tmp_path}/three")
+
+
+def test_missing_directories_are_made_and_said(tmp_path: Path) -> None:
+    directory = ConfigDirectory(tmp_path, PORT)
+    directory.storage.rmdir()
+    directory.broker["taskConfig"]["logController"]["fileName"] = str(tmp_path / "deep" / "logs" / "a.log")
+    directory.write()
+    found = load(str(directory.etc)).configuration
+    lines = make_missing(found)
+    assert directory.storage.is_dir() and (tmp_path / "deep" / "logs").is_dir()
+    assert len(lines) == 2 and all(line.endswith("was missing and has been made") for line in lines)
+    assert make_missing(found) == []
+
+
+def test_a_directory_that_cannot_be_made_is_found_by_the_check_and_said_at_the_start(tmp_path: Path) -> None:
+    directory = ConfigDirectory(tmp_path, PORT)
+    directory.storage.rmdir()
+    assert not check(str(directory.etc))[0]
+    (tmp_path / "file").write_text("")
+    partition = directory.clusters["myClusters"][0]["partitionConfig"]
+    partition["location"] = str(tmp_path / "file" / "storage")
+    directory.write()
+    [problem] = check(str(directory.etc))[0]
+    assert "cannot make it in" in str(problem)
+    [line] = make_missing(load(str(directory.etc)).configuration)
+    assert "is missing and cannot be made" in line

@@ -190,6 +190,7 @@ def test_twistd_runs_a_broker_with_pipe_and_console_and_stops_it_on_sigterm(dire
 def test_a_start_that_fails_under_twistd_says_why_in_the_exit_code(directory: ConfigDirectory) -> None:
     """In the foreground that of bmqbrkr; as a daemon twistd tells whoever waits."""
     directory.storage.rmdir()
+    directory.storage.symlink_to(directory.root / "nowhere" / "at all")
     run = subprocess.run([TWISTD, "-n", "--pidfile=", "bmq", "--config", "etc"], cwd=directory.root, timeout=60,
                          capture_output=True, text=True, check=False)
     assert run.returncode == 6

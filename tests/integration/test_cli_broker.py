@@ -1,0 +1,89 @@
+"""The first minute: `bmq broker` in an empty directory, and the sample configuration it writes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from bmqtwist.cli.broker import write_sample
+from bmqtwist.config.sample import sample_files
+from bmqtwist.daemon.preflight import check
+from bmqtwist.testing.process import free_port
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BMQ = Path(sys.executable).parent / "bmq"
+
+
+def test_the_sample_of_the_source_is_the_one_that_is_written() -> None:
+    """Every file of `etc/`, and no other."""
+    files = sample_files("data/")
+    assert {str(path.relative_to(ROOT / "etc")) for path in (ROOT / "etc").rglob("*.json")} == set(files)
+    for path, text in files.items():
+        assert (ROOT / "etc" / path).read_text(encoding="utf-8") == text, path
+
+
+def test_the_sample_is_good_and_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was edited stays."""
+    monkeypatch.chdir(tmp_path)
+    assert write_sample("etc") and not write_sample("etc")
+    assert check("etc")[0] == []
+    domain = tmp_path / "etc" / "domains" / "bmq.test.persistent.priority.json"
+    domain.unlink()
+    assert not write_sample("etc") and not domain.exists()
+
+
+class Running:
+    """`bmq broker` as a process."""
+
+    def __init__(self, root: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen([BMQ, "broker", *arguments], cwd=root, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if line.startswith("STARTED"):
+                return
+        raise AssertionError("".join(self.lines))
+
+    def stop(self) -> str:
+        """SIGTERM; the rest of its output."""
+        self.process.send_signal(signal.SIGTERM)
+        rest: str = self.process.communicate(timeout=60)[0]
+        assert self.process.returncode == 0
+        return rest
+
+
+def bmq(port: int, *arguments: str) -> str:
+    """The output of a command against the broker."""
+    return subprocess.run([BMQ, *arguments, "--broker", f"tcp://localhost:{port}"], capture_output=True, text=True,
+                          timeout=60, check=True).stdout
+
+
+@pytest.mark.process
+def test_in_an_empty_directory_a_broker_starts_that_keeps_what_it_took(tmp_path: Path) -> None:
+    port, console = free_port(), free_port()
+    options = ("--data", "here", "--port", str(port), "--console-port", str(console))
+    broker = Running(tmp_path, *options)
+    try:
+        assert f"Configuration written to {tmp_path}/here/etc" in broker.lines[0]
+        assert sum("was missing and has been made" in line for line in broker.lines) == 3  # storage, archive, logs
+        with urlopen(f"http://127.0.0.1:{console}/readyz", timeout=20) as answer:
+            assert answer.read() == b"ok\n"
+        bmq(port, "produce", "bmq://bmq.test.persistent.priority/q", "hello")
+        bmq(port, "produce", "bmq://bmq.test.persistent.large/q", "--count", "3000", "x")  # more than the others take
+        assert "BMQbrkr stopped" in broker.stop()
+        assert {path.name for path in tmp_path.iterdir()} == {"here"}
+        broker = Running(tmp_path, *options)
+        assert f"Configuration of {tmp_path}/here/etc" in broker.lines[0]
+        assert not any("was missing" in line for line in broker.lines)
+        assert "hello" in bmq(port, "consume", "bmq://bmq.test.persistent.priority/q", "-n", "1")
+        broker.stop()
+    finally:
+        broker.process.kill()
+        broker.process.wait()
