@@ -16,6 +16,7 @@ from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import State, row
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.handles import drop_handle
+from bmqtwist.queue.mode import ROUTING_FEATURE
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.storage.message import Message
@@ -39,7 +40,7 @@ class ClientSession(SessionKind):
     """An application: its handles, its requests, its deliveries."""
 
     __slots__ = ("description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
-                 "v2_properties", "makes_guids", "window", "early_put_bytes", "_late", "_unacked")
+                 "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
@@ -50,6 +51,8 @@ class ClientSession(SessionKind):
         self.pending = Pending(partial(requests.begin, self), partial(requests.timeout, self),
                                partial(requests.expire, self))
         self.v2_properties = "MESSAGE_PROPERTIES_EX" in session.features.get("MPS", ())
+        group, member = ROUTING_FEATURE
+        self.told_of_apps = member in session.features.get(group, ())  # that its domain does not know
         self.makes_guids = session.makes_guids
         self.window = DeliveryWindow(session.context.output_bytes_max)
         self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered

@@ -19,7 +19,7 @@ from bmqtwist.link.pending import EARLY_PUT, Progress, Request
 from bmqtwist.link.states import State
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, check_open, open_queue
-from bmqtwist.queue.mode import ROUTING_FLAGS
+from bmqtwist.queue.mode import ROUTING_FLAGS, RoutingFlag
 from bmqtwist.queue.queue import Queue
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopResponse
 from bmqtwist.wire.control import ControlMessage
@@ -164,8 +164,12 @@ def _found(client: ClientSession, request: Request, parameters: OpenRequest, fou
     client.handles[request.q_id] = opened
     client.closed_ids.pop(request.q_id, None)
     client.just_opened.append((found.uri, request.arrived))
+    flags = ROUTING_FLAGS[found.mode]
+    app = found.apps.get(parameters.app_id or "")
+    if client.told_of_apps and app is not None and not app.registered:
+        flags |= RoutingFlag.UNREGISTERED_APP
     _answer(client, request, "openQueueResponse", OpenQueueResponse(
-        request.value, RoutingConfiguration(ROUTING_FLAGS[found.mode]), found.domain.settings.deduplication_ms))
+        request.value, RoutingConfiguration(flags), found.domain.settings.deduplication_ms))
 
 
 # -- configure ---------------------------------------------------------------------------------------------------------

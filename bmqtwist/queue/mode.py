@@ -20,8 +20,10 @@ class RoutingFlag(IntFlag):
     DELIVER_CONSUMER_PRIORITY = 2
     DELIVER_ALL = 4
     HAS_MULTIPLE_SUB_STREAMS = 8
+    UNREGISTERED_APP = 1 << 32  # ours: the domain does not name the app; told to clients that have ROUTING_FEATURE only
 
 
+ROUTING_FEATURE = ("ROUTING", "UNREGISTERED_APP")  # group and member of a client's features
 _BY_PRIORITY = RoutingFlag.DELIVER_CONSUMER_PRIORITY
 ROUTING_FLAGS = {
     QueueMode.PRIORITY: int(_BY_PRIORITY),

@@ -83,6 +83,19 @@ def test_an_unregistered_app_opens_with_an_alarm_and_gets_nothing(fan: World) ->
     assert "quux: status=unauthorized" in fan.admin("DOMAINS DOMAIN f QUEUE q INTERNALS")
 
 
+@pytest.mark.parametrize("features, app, told", [
+    ("PROTOCOL_ENCODING:BER,JSON", "quux", False), ("ROUTING:UNREGISTERED_APP", "foo", False),
+    ("ROUTING:UNREGISTERED_APP", "quux", True)])
+def test_a_client_that_can_be_told_hears_that_its_app_is_not_registered(fan: World, features: str, app: str,
+                                                                        told: bool) -> None:
+    """A flag of the answer to its open; the others get the bits of the original."""
+    client = fan.client(features=features)
+    client.open(URI, read=1, app_id=app, sub_id=1)
+    [answer] = [event.control["openQueueResponse"] for event in client.heard
+                if event.kind == "control" and "openQueueResponse" in event.control]
+    assert int(answer["routingConfiguration"]["flags"]) == 2 | 8 | told << 32
+
+
 @spec("broker", 96)
 def test_the_alarm_of_an_unregistered_app_is_raised_once_until_all_have_closed(fan: World) -> None:
     """A second consumer adds nothing; a new first one does."""

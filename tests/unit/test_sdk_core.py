@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from dataclasses import replace
 
@@ -238,6 +239,13 @@ def test_broadcast_messages_are_not_confirmed() -> None:
     bench.messages[0].confirm()
     bench.turn()
     assert not bench.count(events.ConfirmMessage)
+
+
+def test_an_app_that_the_domain_does_not_name_is_warned_about() -> None:
+    bench = Bench(routing_flags=2 | 1 << 32).start()
+    bench.open(FANOUT, read=True)
+    [note] = [note for note in bench.notes if note.level == logging.WARNING]
+    assert note.text == f"{FANOUT}: the domain does not name this app: it gets no messages until an operator adds it"
 
 
 def test_a_message_confirms_itself_unless_its_block_raises() -> None:

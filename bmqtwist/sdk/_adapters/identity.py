@@ -19,7 +19,7 @@ from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.options import Address, QueueMembers, QueueOptions, SessionMembers, SessionOptions, parse_brokers
 from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLanguage
 
-FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
+FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;ROUTING:UNREGISTERED_APP"
 _OF_THE_ONLY_SUBSCRIPTION = {"consumer_priority", "max_unconfirmed_bytes", "max_unconfirmed_messages"}
 _USER_AGENT = "bmqtwist-sdk"
 _numbers = itertools.count(1)

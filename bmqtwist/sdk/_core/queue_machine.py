@@ -26,6 +26,7 @@ from bmqtwist.sdk.results import EventKind, Result, SdkError
 from bmqtwist.wire import schema
 
 ROUTING_AT_MOST_ONCE = 1
+ROUTING_UNREGISTERED_APP = 1 << 32  # of our broker alone
 
 
 class QueueMachine:
@@ -83,7 +84,11 @@ class QueueMachine:
 
     def _granted(self, queue: Queue, value: Any) -> None:
         if isinstance(value, schema.OpenQueueResponse):
-            queue.at_most_once = bool(value.routing_configuration.flags & ROUTING_AT_MOST_ONCE)
+            flags = value.routing_configuration.flags
+            queue.at_most_once = bool(flags & ROUTING_AT_MOST_ONCE)
+            if flags & ROUTING_UNREGISTERED_APP:
+                self._outbox.note(WARNING, f"{queue.uri}: the domain does not name this app: it gets no messages until "
+                                           "an operator adds it")
             queue.deduplication_s = value.deduplication_time_ms / 1000
 
     def _wants_configure(self, queue: Queue) -> bool:
