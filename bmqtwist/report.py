@@ -67,18 +67,18 @@ class Report(Protocol):
 
 
 class LineLimiter:
-    """At most LINES_PER_S lines a second from a source that could say one per message."""
+    """At most LINES_PER_S lines a second, or in `seconds`, from a source that could say one per message."""
 
-    __slots__ = ("_second", "_lines")
+    __slots__ = ("_seconds", "_since", "_lines")
     LINES_PER_S: Final = 10
 
-    def __init__(self) -> None:
-        self._second, self._lines = float("-inf"), 0
+    def __init__(self, seconds: float = 1.0) -> None:
+        self._seconds, self._since, self._lines = seconds, float("-inf"), 0
 
     def admits(self, now: float) -> bool:
         """May one more line be said at `now` (seconds, monotonic)?"""
-        if now - self._second >= 1.0:
-            self._second, self._lines = now, 0
+        if now - self._since >= self._seconds:
+            self._since, self._lines = now, 0
         self._lines += 1
         return self._lines <= self.LINES_PER_S
 

@@ -16,6 +16,7 @@ from bmqtwist.admin.tunables import PublishIntervals, Quorum
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
+from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
@@ -50,10 +51,11 @@ class AdminExecutor:
         self._intervals = PublishIntervals({plugin.name: plugin.publish_interval for plugin in stats.plugins},
                                            stats.snapshot_interval)
 
-    def execute(self, text: str, source: str) -> str:
-        """Run one command; whatever the text is, the answer is a text. `source`: who asks, for the log."""
+    def execute(self, text: str, source: str) -> AdminAnswer:
+        """Run one command; whatever the text is, there is an answer. `source`: who asks, for the log."""
         report = self._broker.report
         report.info("Received command '%s' [source: %s]", text, source)
+        failed = True
         try:
             command, encoding = parse(text)
         except commands.CommandError as error:
@@ -63,11 +65,13 @@ class AdminExecutor:
                 result = self.run(command)
                 answer = (print_text(result) if encoding is commands.AnswerEncoding.TEXT
                           else print_json(result, encoding is commands.AnswerEncoding.JSON_PRETTY))
+                failed = isinstance(result, results.Error)
             except Exception as error:
                 report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", text, source, stack(error))
                 answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
         report.info("Send response message to '%s': %d characters", source, len(answer))
-        return answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
+        answer = answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
+        return AdminAnswer(answer, failed)
 
     def run(self, command: commands.Command) -> results.Result:
         """Run a parsed command; a refusal becomes an Error."""

@@ -256,7 +256,7 @@ def _queue_internals(result: results.QueueInternalsResult) -> str:
              f"        Id/Key ............: {'primary' if primary else queue.internal_id} ~ {queue.key}",
              f"        PartitionId .......: {queue.partition_id}",
              f"        Storage ...........: {grouped(queue.messages)} messages, {pretty_bytes(queue.bytes)}",
-             f"            Num virtual storages: {len(queue.apps)}",
+             f"            Num virtual storages: {sum(bool(app.key) for app in queue.apps)}",
              *(f"            {app.app_id} : [appKey: {app.key}, numMessages: {grouped(app.messages)}]"
                for app in queue.apps if app.key),
              "        Capacity Meter ....:", *indent(_meter(queue.meter), 12), "",

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from twisted.logger import globalLogBeginner
@@ -34,9 +35,10 @@ class Service(Protocol):
     """What this command runs."""
 
     identity: Identity
+    opened: Callable[[], None]
 
     def startService(self) -> None:
-        """Start; LocalError if that fails."""
+        """Start; `opened` is called before that is announced; LocalError if it fails."""
 
     def reload(self) -> None:
         """Reopen logs and certificates; never raises."""
@@ -100,11 +102,11 @@ def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
         _print(banner(service.identity, loaded.configuration.app.broker_instance_name))
         take_signals(reactor, logs, service)
+        service.opened = partial(_write_pid, pid, logs.report)
         service.startService()
     except LocalError as error:
         print(start_panic(error), file=sys.stderr)
         return EXIT_START
-    _write_pid(pid, logs.report)
     _print(f"STARTED bmqbrkr [pid: {pid}]")
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     reactor.run()
@@ -179,9 +181,11 @@ def _print(text: str) -> None:
 
 
 def _write_pid(pid: int, report: Report) -> None:
+    """Write the pid file aside and rename it: whoever finds it can read all of it."""
     try:
-        with open(PID_FILE, "w", encoding="ascii") as file:
+        with open(f"{PID_FILE}.new", "w", encoding="ascii") as file:
             file.write(f"{pid}\n")
+        os.replace(file.name, PID_FILE)
     except OSError as error:
         report.warn("'%s' cannot be written: %s", PID_FILE, error)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bmqtwist.cli.exits import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_OUTPUT, EXIT_USAGE, exit_code
+from bmqtwist.cli.toolname import is_tool
 from bmqtwist.errors import BmqError
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(click.Group):
-    """`lazy`: name -> (`module:attribute`, one line of help)."""
+    """`lazy`: name -> (`module:attribute`, one line of help). `as_tool`: the command that is run, with all arguments,
+    when the program was called by the name of the original's tool."""
 
-    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **more: Any) -> None:
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], as_tool: str = "", **more: Any) -> None:
         super().__init__(*args, **more)
-        self.lazy = dict(lazy)
+        self.lazy, self.as_tool = dict(lazy), as_tool
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, sorted."""
@@ -40,6 +42,12 @@ class LazyGroup(click.Group):
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; called by the name of the tool, the arguments are those of its command."""
+        if self.as_tool and is_tool(ctx.info_name) and args[:1] != [self.as_tool]:
+            args = [self.as_tool, *args]
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, with the nearest name in the complaint."""

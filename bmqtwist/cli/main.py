@@ -26,7 +26,8 @@ _EPILOG = "\b\nExit codes:\n" + "\n".join(
     f"  {code:<4} {click.wrap_text(text, 72, '', ' ' * 7).strip()}" for code, text in EXIT_CODES.items())
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, as_tool="shell", epilog=_EPILOG,
+             context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-v", "--version", message="bmqtwist %(version)s")
 def main() -> None:
     """A BlazingMQ-compatible message broker: its tools."""

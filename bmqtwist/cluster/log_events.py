@@ -156,6 +156,7 @@ class ReplaceFile:
     log_id: bytes
     data: bytes
     wall: int
+    replaces: bytes = b""  # the log id of the file before it, if there was one
 
 
 FileJob = WriteFile | ReplaceFile

@@ -167,10 +167,11 @@ class RecordLog:
         return job
 
     def _replace(self, head: bytes, data: bytes, wall: int, lsn: Lsn) -> FileJob:
+        before = self.log_id
         self.log_id = make_storage_key(self.name, wall * 1_000_000_000 + lsn[1], {self.log_id})
         whole = pack_ledger_header(self.log_id) + head + data
         self.size, self._fresh_bytes = len(whole), LEDGER_HEADER_BYTES + len(head)
-        return self._begin(ReplaceFile(self._number(), self.log_id, whole, wall), len(self.records))
+        return self._begin(ReplaceFile(self._number(), self.log_id, whole, wall, before), len(self.records))
 
     def _number(self) -> int:
         self._numbers += 1

@@ -20,6 +20,7 @@ from bmqtwist.daemon.housekeeping import Watch
 from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
+from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.node.broker import Broker
@@ -145,7 +146,7 @@ class Node:
                 self._sample_regularly(self._statistics)
         return self._statistics
 
-    def _first_command(self, command: str, source: str) -> str:
+    def _first_command(self, command: str, source: str) -> AdminAnswer:
         self.observe()
         return self.broker.admin(command, source)
 

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from bmqtwist.errors import LocalError
+from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.logs.format import date_text
 from bmqtwist.monitor.tables import interval_text
 from bmqtwist.report import INTERNAL_ERROR, Report, stack
@@ -30,7 +31,7 @@ SOURCE = "MTRAP"  # who a command came from, as the log says it
 class ControlPipe:
     """The pipe at `path`; commands are kept in `history_path`. `run(command, source)` answers one."""
 
-    def __init__(self, reactor: Any, path: str, history_path: str, run: Callable[[str, str], str],
+    def __init__(self, reactor: Any, path: str, history_path: str, run: Callable[[str, str], AdminAnswer],
                  report: Report) -> None:
         self._reactor, self._path, self._history_path = reactor, path, history_path
         self._run, self._report = run, report
@@ -100,8 +101,11 @@ class ControlPipe:
             return
         begun = time.monotonic()
         answer = self._run(command.strip(), SOURCE)
-        self._report.info("Command '%s' processed successfully in %s:\n%s", text,
-                          interval_text(round((time.monotonic() - begun) * 1e9)), answer)
+        taken = interval_text(round((time.monotonic() - begun) * 1e9))
+        if answer.failed:
+            self._report.error("Error processing command '%s' in %s [rc: -1]:\n%s", text, taken, answer.text)
+        else:
+            self._report.info("Command '%s' processed successfully in %s:\n%s", text, taken, answer.text)
 
     def _keep(self, text: str) -> None:
         try:

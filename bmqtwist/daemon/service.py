@@ -31,6 +31,7 @@ from bmqtwist.daemon.reactor import ReactorPerformer, listen
 from bmqtwist.daemon.statistics_log import StatisticsLog
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
+from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.link.tcp import ConnectionFactory
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.prometheus import Family, families
@@ -85,6 +86,7 @@ class BrokerService(Service):
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
         self.started = False  # clients are served
+        self.opened: Callable[[], None] = lambda: None  # called when all is open, before the start is announced
         self.failure: BaseException | None = None  # what went wrong in startService
 
     # -- start ------------------------------------------------------------------------------------------------------
@@ -123,7 +125,10 @@ class BrokerService(Service):
             self._pipe.open()
         calm_collector()
         self.started = True
+        self.opened()
         report.info("BMQbrkr started successfully")
+        for cluster in self.broker.clusters.values():
+            report.info("Cluster (%s) is available", cluster.name)
 
     def _open_ports(self) -> None:
         interface = self.configuration.app.network_interfaces.tcp_interface
@@ -143,7 +148,7 @@ class BrokerService(Service):
             self._ports.append(port)
             self.report.info("%s: listening to 'http://%s:%d/'", what, address, port.getHost().port)
 
-    def _run_from_pipe(self, command: str, source: str) -> str:
+    def _run_from_pipe(self, command: str, source: str) -> AdminAnswer:
         answer = self.broker.admin(command, source)
         self.performer.turn_due()
         return answer

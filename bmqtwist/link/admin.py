@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import State, row
 from bmqtwist.wire.schema import AdminCommandResponse
@@ -10,6 +12,13 @@ ANSWERS = {
     State.SERVING: row("on_unexpected", CONTROL="on_control", HEARTBEAT_REQ="on_heartbeat", HEARTBEAT_RSP="on_ignored",
                        AUTHENTICATION="on_authentication"),
 }
+
+
+class AdminAnswer(NamedTuple):
+    """What a command printed; `failed`: it was not carried out."""
+
+    text: str
+    failed: bool
 
 
 class AdminSession(SessionKind):

@@ -22,7 +22,7 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
 from bmqtwist.limits import NEWCOMERS_BYTES_MAX
 from bmqtwist.link import negotiation
-from bmqtwist.link.admin import AdminSession
+from bmqtwist.link.admin import AdminAnswer, AdminSession
 from bmqtwist.link.authentication import Authenticate, Outcome
 from bmqtwist.link.context import PeerContext
 from bmqtwist.link.newcomers import Newcomers
@@ -80,7 +80,7 @@ class Broker:
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
-        self.admin: Callable[[str, str], str] = lambda command, source: ""
+        self.admin: Callable[[str, str], AdminAnswer] = lambda command, source: AdminAnswer("", failed=True)
         self.negotiations = 0
         self.now = identity.started
         self._wall_offset = identity.started_wall - identity.started
@@ -461,7 +461,7 @@ class Broker:
             return
         metadata = [cluster.metadata for cluster in self.clusters.values()]
         before = [each.proposals for each in metadata]
-        answer = partial(self._admin_answer, admin, r_id, self.admin(command, session.peer))
+        answer = partial(self._admin_answer, admin, r_id, self.admin(command, session.peer).text)
         for each, proposals in zip(metadata, before, strict=True):
             if each.proposals != proposals:
                 answer = partial(each.after, answer)

@@ -67,6 +67,7 @@ class Cluster:
         self.report.info(f"{log} onClusterLeader: new leader: [{self.node_name}, {self.node_id}], leader status: ACTIVE")
         for index, each in enumerate(recovered):
             partition = Partition(index, self.node_id, files[index], each, durability, cache_bytes)
+            partition.listener = self._inform
             self.partitions.append(partition)
             try:
                 partition.activate(metadata.state.partitions[index].lease, wall)
@@ -277,7 +278,7 @@ class Cluster:
         del self.queues[queue.uri]
         queue.domain.queues.pop(queue.name, None)
         self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
-                         f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ]")
+                         f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ] by queueUnAssignmentAdvisory")
 
     # -- apps -------------------------------------------------------------------------------------------------------
 
@@ -337,6 +338,9 @@ class Cluster:
             append(*args)
         except PartitionUnavailable as error:
             self.report.error(f"Cluster ({self.name}): {error}")
+
+    def _inform(self, text: str) -> None:
+        self.report.info("Cluster (%s): %s", self.name, text)
 
     def report_alarms(self) -> None:
         """Tell the operator what the partitions met since the last call."""

@@ -117,6 +117,8 @@ class ClusterMetadata:
 
     def written(self, job: FileJob, wall: int) -> None:
         """It survives a loss of power now."""
+        if isinstance(job, ReplaceFile) and job.replaces:
+            self._report.info("Rolled over to log with logId '%s'", job.log_id.hex().upper())
         self._step(Written(job.number), wall)
 
     def failed(self, job: FileJob, error: OSError, wall: int) -> None:
@@ -143,6 +145,9 @@ class ClusterMetadata:
         for output in outputs:
             if isinstance(output, WriteFile | ReplaceFile):
                 self._job = output
+                if isinstance(output, ReplaceFile) and output.replaces:
+                    self._report.info("Rolling over from log with logId '%s' to log with logId '%s' of %d bytes",
+                                      output.replaces.hex().upper(), output.log_id.hex().upper(), len(output.data))
             elif isinstance(output, Decided):
                 self._decided(output, wall)
             elif isinstance(output, Alarm):

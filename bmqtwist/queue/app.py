@@ -19,7 +19,7 @@ class App:
     """The state of one appId; a priority or broadcast queue has one, `__default`."""
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
-                 "router", "fresh", "aside", "waiting", "redelivery", "stopped", "recheck_aside", "recheck_waiting", "stats",
+                 "router", "fresh", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside", "recheck_waiting", "stats",
                  "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
@@ -40,7 +40,8 @@ class App:
         self.aside: dict[bytes, Message] = {}
         self.waiting: dict[bytes, Message] = {}
         self.redelivery: dict[bytes, Message] = {}
-        self.stopped = self.recheck_aside = self.recheck_waiting = self._unsorted = False
+        self.recheck_aside = self.recheck_waiting = self._unsorted = False
+        self.stopped_at = b""  # GUID of the message for which nobody had room, as the log was told
 
     def unregister(self) -> None:
         """Forget every message; consumers stay connected and get nothing."""
@@ -54,7 +55,7 @@ class App:
             self.aside = {message.guid: message for message in passed_over}
             self.waiting, self._unsorted = {}, False
         self.recheck_aside = bool(self.aside)
-        self.stopped = False
+        self.stopped_at = b""
 
     def give_back(self, messages: list[Message]) -> None:
         """Messages of a lost consumer join the redelivery list, in arrival order."""

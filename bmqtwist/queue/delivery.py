@@ -14,6 +14,10 @@ def deliver(queue: Queue, now: float) -> None:
     queue.touched = False
     for app in queue.active:
         if not app.router.groups:
+            if not app.stopped_at:
+                app.trim()
+                if app.fresh:
+                    _stop(queue, app, app.fresh[0], now)
             continue
         if app.redelivery and not _redeliver(queue, app, now):
             continue
@@ -50,7 +54,7 @@ def _deliver_simple(queue: Queue, app: App, now: float) -> None:
             return
         fresh.popleft()
         _send(queue, app, subscription, message, False, now)
-    app.stopped = False
+    app.stopped_at = b""
 
 
 def _deliver_routed(queue: Queue, app: App, now: float) -> None:
@@ -69,7 +73,7 @@ def _deliver_routed(queue: Queue, app: App, now: float) -> None:
             _send(queue, app, chosen, message, False, now)
         else:
             _put_aside(queue, app, message)
-    app.stopped = False
+    app.stopped_at = b""
 
 
 def _put_aside(queue: Queue, app: App, message: Message) -> None:
@@ -164,9 +168,9 @@ def _send(queue: Queue, app: App, subscription: Subscription, message: Message, 
 
 
 def _stop(queue: Queue, app: App, message: Message, now: float) -> None:
-    if not app.stopped:
-        app.stopped = True
-        if not queue.lines.admits(now):
+    if app.stopped_at != message.guid:
+        app.stopped_at = message.guid
+        if not queue.stop_lines.admits(now):
             return
         queue.context.report.info(f"Queue '{queue.uri}', appId = '{app.app_id}' does not have any subscription capacity; "
                                  f"early exits delivery at {message.guid.hex().upper()}")

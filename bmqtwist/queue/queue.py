@@ -58,6 +58,7 @@ class Queue(ABC):
         self.handles: dict[Handle, None] = {}
         self.stats = QueueStats()
         self.lines = LineLimiter()
+        self.stop_lines = LineLimiter(60.0)  # a queue whose consumers are busy stops behind every message
         self.touched = False
         self.disabled = False  # it failed too often: nothing is taken or delivered until a restart
         self.idle_since: float | None = None

@@ -14,6 +14,7 @@ from bmqtwist.wire.control import Encoding
 
 DEFAULT_BROKER = "tcp://localhost:30114"
 DEFAULT_PORT = 30114
+DEFAULT_USER_AGENT = "bmqtwist-sdk"
 MAX_UNCONFIRMED_MESSAGES = 1000
 MAX_UNCONFIRMED_BYTES = 32 << 20
 _PRIORITY_MAX = (1 << 30) - 1  # half the range of an int: the rest is reserved
@@ -148,6 +149,7 @@ class SessionOptions:
     credential: Credential | Callable[[], Credential] | None = None  # called for each connection and each renewal
     encoding: Encoding = Encoding.BER  # of control messages
     trace: Callable[[], TraceContext | None] | None = None  # asked for each post: see `tracing`
+    user_agent: str = DEFAULT_USER_AGENT  # what the broker's log calls this application
 
     def __post_init__(self) -> None:
         if not self.brokers:
@@ -191,3 +193,4 @@ class SessionMembers(TypedDict, total=False):
     credential: Credential | Callable[[], Credential] | None
     encoding: Encoding
     trace: Callable[[], TraceContext | None] | None
+    user_agent: str

@@ -108,6 +108,7 @@ class Partition:
         self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = False
         self._soft_alarm_at: int | None = None
         self._alarms: list[tuple[str, str]] = []
+        self.listener: Callable[[str], None] = lambda text: None  # who is told what the partition does
         self._rewrite = False
         if recovered is not None:
             self._adopt(recovered)
@@ -397,8 +398,10 @@ class Partition:
         start_psn = (start.lease, start.sequence) if start else (0, 0)
         record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key or NULL_KEY, QueueOp.PURGE, 0,
                                start_psn[1], start_psn[0])
-        self._append(record)
         queue = self.state.queues[queue_key]
+        self.inform(f"Writing PURGE record [{self.lease}, {self.sequence + 1}] of queue '{queue.uri}' [queueKey: "
+                    f"{queue_key.hex().upper()}, appKey: {'*' if app_key is None else app_key.hex().upper()}]")
+        self._append(record)
         if app_key is None:
             self.state.purge(queue, record)
         else:
@@ -673,6 +676,10 @@ class Partition:
     def data_waits(self) -> bool:
         """Are there messages among them?"""
         return bool(self._data)
+
+    def inform(self, text: str) -> None:
+        """Something an operator may want to see in the log."""
+        self.listener(f"Partition [{self.partition_id}]: {text}")
 
     def alarm(self, category: str, text: str) -> None:
         """Something an operator must know."""

@@ -128,6 +128,9 @@ class RolledPartition(Protocol):
     def all_is_durable(self) -> None:
         """Everything written so far was synced."""
 
+    def inform(self, text: str) -> None:
+        """Something for the log."""
+
     def alarm(self, category: str, text: str) -> None:
         """Something an operator must know."""
 
@@ -232,6 +235,17 @@ class Rollover:
         """The partition stops: what was begun is forgotten."""
         self._on(RolloverEvent.ABANDON, wall)
 
+    def _begins(self) -> None:
+        self._partition.inform(f"Initiating rollover: {self._filling()}")
+
+    def _ended(self) -> None:
+        self._partition.inform(f"ROLLOVER COMPLETE: {self._filling()}")
+
+    def _filling(self) -> str:
+        sizes, (journal, data, qlist) = self._partition.files.sizes, self._partition.positions()
+        return (f"JOURNAL {journal} of {sizes.journal} bytes, DATA {data} of {sizes.data} bytes, QLIST {qlist} of "
+                f"{sizes.qlist} bytes; {len(self._partition.live)} live records")
+
     def _ignore(self, wall: int) -> bool:
         return False
 
@@ -264,6 +278,7 @@ class Rollover:
         return self._begin(wall)
 
     def _begin(self, wall: int) -> bool:
+        self._begins()
         self.phase = Phase.CREATING
         self._ask(partial(self._partition.files.begin_roll, wall))
         self._partition.roll_due = True
@@ -364,6 +379,7 @@ class Rollover:
         self.moved = Moved(partition.state, self._copied, self._joined, partition.state.last_key, self._data_shift)
         self._copied, self.mirrors = None, False
         partition.moved_to_next()
+        self._ended()
         self.phase = Phase.RETIRING
         self._ask(partial(partition.files.retire_old, False))
         return True
@@ -415,6 +431,8 @@ class Rollover:
     def rewrite(self, wall: int, damaged: bool, announced: bool) -> bool:
         """The live records into a new set; `announced`: by a ROLLOVER record in the old one. False: the old set stays."""
         files = self._partition.files
+        if self.phase is not Phase.CREATING:  # that one has been told of
+            self._begins()
         try:
             if not files.rolling:
                 files.begin_roll(wall)
@@ -454,6 +472,7 @@ class Rollover:
         self.phase = Phase.RESTING
         self._partition.moved_to_next()
         self._partition.all_is_durable()
+        self._ended()
 
     def _told(self) -> None:
         done = 100 if self._copied is None else round(100 * self._copied.progress)

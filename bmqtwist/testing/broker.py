@@ -226,7 +226,7 @@ class Broker:
         runner = self._runner
         with runner.lock:
             runner.touch()
-            answer = runner.node.broker.admin(command, "test")
+            answer = runner.node.broker.admin(command, "test").text
             runner.node.due = True
             runner.run()
             return answer

@@ -42,7 +42,7 @@ SETTING = {"app": {"heartbeats": {"client": 10, "downstreamBroker": 0, "upstream
 def fanadd(world: MemoryWorld, *apps: str) -> None:
     """Give the domain of app_added_live other apps."""
     world.domain("t.fanadd", "fanout", apps=apps)
-    assert world.broker.admin("DOMAINS RECONFIGURE t.fanadd", "operator") == "SUCCESS"
+    assert world.broker.admin("DOMAINS RECONFIGURE t.fanadd", "operator").text == "SUCCESS"
 
 
 def post_unseen(world: MemoryWorld) -> None:

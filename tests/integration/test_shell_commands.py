@@ -15,6 +15,7 @@ import pytest
 from kit.process import STARTED, ProcessWorld, free_port
 from kit.shell import BMQ, ShellProcess, run, shell, until
 
+from bmqtwist import __version__
 from bmqtwist.cli.shell import command, commands
 from bmqtwist.queue.poison import message_dump
 from bmqtwist.wire import properties
@@ -500,3 +501,21 @@ def test_a_profile_holds_options_and_the_command_line_counts_more(node: ProcessW
     code, output = run("--profile", str(profile), "--dumpprofile")
     tree = json.loads(output)
     assert code == 0 and tree["broker"] == node.broker.uri and tree["dumpMsg"] is True and tree["eventsCount"] == "0"
+
+
+@pytest.mark.parametrize("name", ["bmqtool", "bmqtool.tsk"])
+def test_called_by_the_name_of_the_tool_it_is_the_tool(node: ProcessWorld, tmp_path: Path, name: str) -> None:
+    """It needs no `shell`, says who it is as the tool does, and its exit code says nothing of its commands."""
+    link = tmp_path / name
+    link.symlink_to(BMQ)
+    for program in ((str(link),), (str(link), "shell")):
+        with shell("-b", node.broker.uri, program=program) as process:
+            started(process, "bmq://d/tool")
+            process.send('open uri="bmq://nowhere/x" flags="read"')
+            assert int(process.capture(r"ERROR.*openQueueSync\(\) => .*\((-?\d+)\)")[1]) < 0
+            process.send("quit")
+            assert process.wait() == 0
+    assert len(node.logged(f"userAgent: 'bmqtool libbmq:{__version__}'", name)) >= 2
+    with shell("-b", node.broker.uri, "--stop-on-error", program=(str(link),)) as process:
+        process.send('open uri="bmq://nowhere/x" flags="read"')
+        assert process.wait() == 1

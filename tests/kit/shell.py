@@ -24,8 +24,9 @@ BMQ = str(Path(sys.executable).parent / "bmq")
 class ShellProcess:
     """One run. `capture` waits for the next place in the output that a pattern fits, behind the one found before."""
 
-    def __init__(self, *arguments: str, terminal: bool = False, environment: dict[str, str] | None = None) -> None:
-        command = [BMQ, "shell", *arguments]
+    def __init__(self, *arguments: str, terminal: bool = False, environment: dict[str, str] | None = None,
+                 program: tuple[str, ...] = (BMQ, "shell")) -> None:
+        command = [*program, *arguments]
         known = {**os.environ, "BMQ_SHELL_HISTORY": "", "TERM": "dumb", **(environment or {})}
         self.output = ""
         self._at = 0
@@ -138,9 +139,10 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @contextmanager
-def shell(*arguments: str, terminal: bool = False, environment: dict[str, str] | None = None) -> Iterator[ShellProcess]:
+def shell(*arguments: str, terminal: bool = False, environment: dict[str, str] | None = None,
+          program: tuple[str, ...] = (BMQ, "shell")) -> Iterator[ShellProcess]:
     """A run that is over in the end."""
-    process = ShellProcess(*arguments, terminal=terminal, environment=environment)
+    process = ShellProcess(*arguments, terminal=terminal, environment=environment, program=program)
     try:
         yield process
     finally:

@@ -207,6 +207,6 @@ class Bench:
 
     def run(self, command: str) -> str:
         """An admin command's answer."""
-        answer = self.admin.execute(command, "test")
+        answer = self.admin.execute(command, "test").text
         self.turn()
         return answer

@@ -14,6 +14,7 @@ from kit.memory import MemoryWorld
 from bmqtwist.admin.executor import AdminExecutor
 from bmqtwist.daemon.control_pipe import ControlPipe
 from bmqtwist.daemon.housekeeping import Watch
+from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.link.authentication import Denied
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
@@ -456,11 +457,11 @@ def test_a_command_of_the_control_pipe_that_raises_leaves_the_pipe_open(tmp_path
 
         removeReader = addReader
 
-    def run(command: str, source: str) -> str:
+    def run(command: str, source: str) -> AdminAnswer:
         ran.append(command)
         if command == "BAD":
             raise ZeroDivisionError("planted")
-        return "fine"
+        return AdminAnswer("fine", failed=False)
 
     ran: list[str] = []
     report = ListReport()

@@ -13,6 +13,7 @@ from bmqtwist.queue import window
 from bmqtwist.queue.domain import Throttle
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.put import Put
+from bmqtwist.report import LineLimiter
 from bmqtwist.storage.message import Message
 
 
@@ -69,7 +70,7 @@ def test_a_full_consumer_is_mentioned_unless_it_asked_for_one_at_a_time() -> Non
         assert engine.log("I'm taking a break!") == mentioned
 
 
-def test_the_early_exit_is_logged_once_until_delivery_goes_on() -> None:
+def test_the_early_exit_is_logged_once_for_each_message_at_the_head() -> None:
     engine = Engine()
     reader = engine.reader(m=1)
     engine.post(b"1", b"2")
@@ -77,11 +78,33 @@ def test_the_early_exit_is_logged_once_until_delivery_goes_on() -> None:
     engine.post(b"4")
     assert engine.log("early exits delivery") == 1
     engine.confirm(reader)
-    assert engine.log("early exits delivery") == 1, "the queue has never moved past its head for good"
+    assert engine.log("early exits delivery") == 2, "the next message has met no room, either"
     engine.configure(reader, spec_of(m=100))
     engine.turn()
     engine.configure(reader, spec_of(m=4))
     engine.post(b"5", b"6")
+    assert engine.log("early exits delivery") == 3
+
+
+def test_the_early_exits_of_a_busy_queue_are_few_lines_a_minute() -> None:
+    engine = Engine()
+    reader = engine.reader(m=1)
+    engine.post(*[b"%d" % number for number in range(100)])
+    for _ in range(50):
+        engine.confirm(reader)
+    assert engine.log("early exits delivery") == LineLimiter.LINES_PER_S
+    engine.now += 60.0
+    engine.confirm(reader)
+    assert engine.log("early exits delivery") == LineLimiter.LINES_PER_S + 1
+
+
+def test_an_app_without_consumers_is_mentioned_once_until_one_comes() -> None:
+    engine = Engine()
+    engine.post(b"1")
+    engine.post(b"2")
+    assert engine.log("early exits delivery") == 1
+    engine.reader(m=1)
+    engine.turn()
     assert engine.log("early exits delivery") == 2
 
 

@@ -280,12 +280,17 @@ def test_an_operator_gets_a_large_partition_rolled_in_slices_and_a_small_one_at_
 @pytest.mark.parametrize("seed", range(8))
 def test_the_state_survives_rollovers_in_slices_and_so_does_every_payload(seed: int, durability: Any) -> None:
     life = Life(seed, durability)
+    told: list[str] = []
+    life.partition.listener = lambda text: told.append(text) if "PURGE" not in text else None
     life.slices = 16
     for _ in range(5):
         life.until(Phase.RETIRING)
+        assert "Partition [0]: ROLLOVER COMPLETE: " in told[-1] and "Partition [0]: Initiating rollover: " in told[-2]
         life.check_payloads()
         life.until(Phase.RESTING)
         life.check_payloads()
+    assert all("Initiating" in text for text in told[::2]) and all("COMPLETE" in text for text in told[1::2])
+    assert len(told[1::2]) >= 5, "some may be done at once"
     assert set(life.phases) == set(Phase), "it went through all of them"
     life.turn()
     expected, psn = state(life.partition.state), (life.partition.lease, life.partition.sequence)  # type: ignore[arg-type]

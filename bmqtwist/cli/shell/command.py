@@ -26,6 +26,7 @@ from bmqtwist.cli.shell.console import Console, FileLog, make_log
 from bmqtwist.cli.shell.interactive import Shell
 from bmqtwist.cli.shell.lines import Script, Source, Terminal
 from bmqtwist.cli.shell.settings import LATENCIES, LOG_FORMAT, MODES, VERBOSITIES, Settings, read_list, read_profile
+from bmqtwist.cli.toolname import called_as_tool
 from bmqtwist.sdk.options import DEFAULT_PORT
 
 TERMINAL_FORMAT = "%s %m\\n"
@@ -234,4 +235,6 @@ def _converse(loop: _Loop, shell_: Shell, source: Source, log: logging.Logger, c
     loop.call(shell_.finish())
     if interrupted:
         return EXIT_INTERRUPTED
+    if called_as_tool() and not stop_on_error:  # its exit code says nothing of its commands
+        return EXIT_GOOD
     return EXIT_NOT_ALL if shell_.failures and not source.attended else EXIT_GOOD

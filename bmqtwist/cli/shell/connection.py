@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ssl
 
+from bmqtwist import __version__
 from bmqtwist.cli.connection import client_context
 from bmqtwist.cli.shell.settings import Settings
+from bmqtwist.cli.toolname import TOOL, called_as_tool
 from bmqtwist.errors import LocalError
-from bmqtwist.sdk.options import Credential, SessionOptions, parse_brokers
+from bmqtwist.sdk.options import DEFAULT_USER_AGENT, Credential, SessionOptions, parse_brokers
 
 _ATTEMPT_S = 15.0
 _VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
@@ -23,7 +25,8 @@ def session_options(settings: Settings, connect_timeout_s: float | None = None) 
     return SessionOptions(
         brokers=parse_brokers(settings.broker), credential=credential, connect_timeout_s=connect,
         attempt_timeout_s=min(connect, _ATTEMPT_S), open_timeout_s=timeout, configure_timeout_s=timeout,
-        close_timeout_s=timeout, disconnect_timeout_s=timeout)
+        close_timeout_s=timeout, disconnect_timeout_s=timeout,
+        user_agent=f"{TOOL} libbmq:{__version__}" if called_as_tool() else DEFAULT_USER_AGENT)
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

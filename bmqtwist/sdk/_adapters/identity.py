@@ -21,7 +21,6 @@ from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLangua
 
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;ROUTING:UNREGISTERED_APP"
 _OF_THE_ONLY_SUBSCRIPTION = {"consumer_priority", "max_unconfirmed_bytes", "max_unconfirmed_messages"}
-_USER_AGENT = "bmqtwist-sdk"
 _numbers = itertools.count(1)
 
 
@@ -33,7 +32,7 @@ def make_core(options: SessionOptions, now: float, wake: Callable[[], None]) -> 
     identity = ClientIdentity(
         protocol_version=1, client_type=ClientType.E_TCPCLIENT, process_name=name, pid=os.getpid(), session_id=number,
         features=FEATURES, sdk_language=SdkLanguage.E_CPP, guid_info=GuidInfo(client_id.hex().upper(), wall_ns),
-        user_agent=_USER_AGENT)
+        user_agent=options.user_agent)
     clock = time.monotonic_ns
     make = GuidGenerator(client_id, clock()).make
     return SessionCore(options, identity, lambda: make(clock()), now, wake=wake, random=random.random)

@@ -1,0 +1,128 @@
+"""Lines of the log that programs wait for: when they come, and in which order."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kit.config import ConfigDirectory
+from kit.memory import MemoryWorld
+from kit.process import free_port
+
+from bmqtwist.cli.bmqbrkr import PID_FILE, main
+from bmqtwist.daemon.control_pipe import ControlPipe
+from bmqtwist.report import ListReport
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> MemoryWorld:
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    return world
+
+
+def test_a_rollover_is_told_at_its_begin_and_at_its_end(memory: MemoryWorld) -> None:
+    """Each partition by itself, at the command and not some time after it."""
+    memory.producer().post(b"kept")
+    memory.admin("CLUSTERS CLUSTER c3 STORAGE PARTITION -1 ROLLOVER")
+    told = [line for line in memory.log() if "Initiating rollover" in line or "ROLLOVER COMPLETE" in line]
+    partitions = len(memory.broker.clusters["c3"].partitions)
+    assert len(told) == 2 * partitions
+    for index in range(partitions):
+        begin, end = told[2 * index:2 * index + 2]
+        assert f"Partition [{index}]: Initiating rollover: JOURNAL " in begin and "live records" in begin
+        assert f"Partition [{index}]: ROLLOVER COMPLETE: JOURNAL " in end
+
+
+def test_the_purge_record_of_a_queue_and_of_an_app_is_told(memory: MemoryWorld) -> None:
+    memory.domain("f", "fanout")
+    memory.producer("bmq://f/q").post(b"1")
+    memory.admin("DOMAINS DOMAIN f QUEUE q PURGE foo")
+    [line] = memory.logged("Writing PURGE record", "queue 'bmq://f/q'")
+    assert "appKey: *" not in line
+    memory.admin("DOMAINS DOMAIN f QUEUE q PURGE *")
+    assert memory.logged("Writing PURGE record", "appKey: *")
+
+
+def test_a_new_ledger_file_and_the_end_of_a_queue_are_told(tmp_path: Path) -> None:
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    assert not world.logged("Rolling over from log")  # the first file follows none
+    cluster = world.broker.clusters["c3"]
+    cluster.metadata.log.log.max_bytes = 2000
+    for number in range(20):
+        world.producer(f"bmq://d/q{number}").client.disconnect()
+        world.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
+    assert world.logged("Rolling over from log with logId '") and world.logged("Rolled over to log with logId '")
+    assert world.logged("bmq://d/q19", "queueUnAssignmentAdvisory")
+
+
+def test_an_app_that_was_removed_while_it_is_read_is_no_virtual_storage(memory: MemoryWorld) -> None:
+    """It is still listed, as unauthorized."""
+    memory.domain("f", "fanout", apps=("foo", "bar"))
+    memory.producer("bmq://f/q").post(b"1")
+    memory.consumer("bmq://f/q", "foo")
+    assert "Num virtual storages: 2" in memory.admin("DOMAINS DOMAIN f QUEUE q INTERNALS")
+    memory.reconfigure("f", "fanout", apps=("bar",))
+    text = memory.admin("DOMAINS DOMAIN f QUEUE q INTERNALS")
+    assert "Num virtual storages: 1" in text and "foo: status=unauthorized" in text
+
+
+def test_a_command_of_the_control_pipe_that_fails_is_an_error_with_its_answer(memory: MemoryWorld, tmp_path: Path) -> None:
+    """Refused, not understood, and done."""
+    report, reader = ListReport(), SimpleNamespace(addReader=lambda pipe: None, removeReader=lambda pipe: None)
+    memory.admin("CLUSTERS LIST")
+    pipe = ControlPipe(reader, str(tmp_path / "ctl"), str(tmp_path / "hist"), memory.broker.admin, report)
+    pipe.open()
+    writer = os.open(tmp_path / "ctl", os.O_WRONLY | os.O_NONBLOCK)
+    for command in ("CLUSTERS CLUSTER c3 STORAGE PARTITION -2 ROLLOVER", "CLUSTERS CLUSTER c3 STORAGE PARTITION -1 SUMMARY",
+                    "NONSENSE", "CLUSTERS LIST"):
+        os.write(writer, f"CMD {command}\n".encode())
+        pipe.doRead()
+    os.close(writer)
+    pipe.close()
+    rollover, summary, nonsense = report.texts("ERROR")
+    assert rollover.startswith("Error processing command 'CMD CLUSTERS CLUSTER c3 STORAGE PARTITION -2 ROLLOVER' in ")
+    assert rollover.endswith(" [rc: -1]:\nToo low partitionId value: '-2'")
+    assert summary.endswith("\nToo low partitionId value: '-1'") and "Unable to decode command" in nonsense
+    [done] = report.texts("INFO")
+    assert done.startswith("Command 'CMD CLUSTERS LIST' processed successfully in ")
+
+
+class Service:
+    """What `main` runs: its start is announced by what it finds in the working directory then."""
+
+    identity: Any = SimpleNamespace(host_name="here", client_id=b"\1")
+
+    def __init__(self) -> None:
+        self.opened = lambda: None
+        self.found: list[str] = []
+
+    def startService(self) -> None:
+        assert not os.path.exists(PID_FILE)
+        self.opened()
+        self.found.append(Path(PID_FILE).read_text(encoding="ascii"))
+
+    def reload(self) -> None: ...
+
+    def stopService(self) -> None: ...
+
+
+def test_the_pid_file_is_whole_before_the_start_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sees the line may read the file; nothing else is left in the directory."""
+    ConfigDirectory(tmp_path, free_port()).write()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    before = set(os.listdir())
+    reactor = SimpleNamespace(callWhenRunning=lambda *arguments: None, addSystemEventTrigger=lambda *arguments: None,
+                              run=lambda: None)
+    service = Service()
+    assert main(["etc"], reactor, lambda *arguments: service) == 0
+    assert service.found == [f"{os.getpid()}\n"]
+    assert not {name for name in set(os.listdir()) - before if "pid" in name}
+
+
