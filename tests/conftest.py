@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conformance import Conformance
 from hypothesis import settings
+from kit.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from kit.process import BrokerProcess
@@ -32,8 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the conformance count and the markers of the scenarios."""
+    """Register the conformance count, what ends a hung run, and the markers of the scenarios."""
     config.pluginmanager.register(Conformance(), "bmqtwist-conformance")
+    config.pluginmanager.register(Watchdog(2), "bmqtwist-watchdog")
     # a busy machine is not a wrong answer; a suite says the same of the same code, `--seeds` looks for more
     settings.register_profile("suite", deadline=None, derandomize=not config.getoption("seeds"))
     settings.load_profile("suite")

@@ -151,6 +151,8 @@ class BrokerProcess:
     def _release_output(self) -> None:
         if self._reader is not None:
             self._reader.join(STOP_SECONDS_MAX)
+            if self._reader.is_alive():  # somebody else holds the other end: to close what is being read would wait, too
+                return
         if self.process is not None and self.process.stdout is not None:
             with contextlib.suppress(OSError):
                 self.process.stdout.close()

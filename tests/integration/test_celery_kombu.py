@@ -262,7 +262,7 @@ def test_posts_survive_a_broker_killed_once_each_and_consumers_are_told(tmp_path
                     if number == 50:
                         sent.set()
 
-            publisher = threading.Thread(target=publish)
+            publisher = threading.Thread(target=publish, daemon=True)
             publisher.start()
             assert sent.wait(DEADLINE)
             world.crash()

@@ -280,11 +280,11 @@ def test_without_a_reactor_a_restart_is_survived_as_well(node: ProcessWorld) -> 
         node.crash()
         queue.post_nowait(b"while down")
         session.step(0.5)
-        restart = threading.Thread(target=node.start)
+        restart = threading.Thread(target=node.start, daemon=True)
         restart.start()
         assert queue.post(b"after").ok
         queue.flush()
-        restart.join()
+        restart.join(DEADLINE)
     assert events[1:5] == [EventKind.CONNECTION_LOST, EventKind.RECONNECTED, EventKind.QUEUE_REOPEN_RESULT,
                            EventKind.STATE_RESTORED]
     assert node.stored(PRIORITY) == 3

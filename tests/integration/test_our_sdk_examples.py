@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.children import mortal
 from kit.markdown import BROKER, RUN, Block, blocks
 from kit.process import STARTED, BrokerProcess, free_port
 from test_our_sdk_secure import certificate
@@ -122,8 +123,9 @@ def test_what_the_example_producer_posts_the_example_consumer_prints(node: Node,
     posted = subprocess.run([sys.executable, str(official / "producer.py"), uri, node.broker.uri], input="a\nb\n",
                             capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert posted.stdout == "2 message(s) acknowledged\n"
-    with subprocess.Popen([sys.executable, str(official / "consumer.py"), uri, node.broker.uri], text=True,
-                          stdout=subprocess.PIPE) as consumer:
+    consumer = subprocess.Popen([sys.executable, str(official / "consumer.py"), uri, node.broker.uri], text=True,
+                                stdout=subprocess.PIPE)
+    with mortal(consumer, 2 * DEADLINE):
         assert consumer.stdout is not None
         lines = [consumer.stdout.readline() for _ in range(2)]
         consumer.send_signal(signal.SIGINT)

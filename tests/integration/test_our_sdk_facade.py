@@ -84,13 +84,13 @@ def test_a_broker_killed_under_posting_threads_loses_nothing(node: ProcessWorld)
         def post(name: bytes) -> None:
             for number in range(300):
                 session.post(URI, b"%s %d" % (name, number), {"n": number}, on_ack=acks.put)
-        threads = [threading.Thread(target=post, args=(name,)) for name in (b"a", b"b", b"c")]
+        threads = [threading.Thread(target=post, args=(name,), daemon=True) for name in (b"a", b"b", b"c")]
         for thread in threads:
             thread.start()
         node.crash()
         node.broker.launch()
         for thread in threads:
-            thread.join()
+            thread.join(DEADLINE)
         got = [acks.get(timeout=DEADLINE) for _ in range(900)]
         assert {ack.status for ack in got} == {blazingmq.AckStatus.SUCCESS}
         assert len({ack.guid for ack in got}) == 900

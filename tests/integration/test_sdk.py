@@ -187,7 +187,7 @@ def test_a_broker_restarted_under_posting_loses_and_doubles_nothing(node: Proces
                     half.set()
                 app.session.post(PRIORITY, b"%d" % number, on_ack=app.acks.put)
 
-        poster = threading.Thread(target=post)
+        poster = threading.Thread(target=post, daemon=True)
         poster.start()
         half.wait(30)
         node._admin = None

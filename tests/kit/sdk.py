@@ -15,7 +15,10 @@ from typing import Any
 import blazingmq
 from blazingmq import session_events
 
+from kit.children import mortal
 from kit.client import DEADLINE, Expired
+
+SCRIPT_SECONDS_MAX = 200.0
 
 os.environ.pop("BMQ_BROKER_URI", None)  # it would override every address given here
 
@@ -90,15 +93,11 @@ def make(**options):
 
 @contextmanager
 def script(broker: str, text: str) -> Iterator[subprocess.Popen[str]]:
-    """A process running a script with `make`, `messages` and `say`; killed in the end."""
+    """A process running a script with `make`, `messages` and `say`; killed in the end, or when it takes too long."""
     process = subprocess.Popen([sys.executable, "-c", PREAMBLE + textwrap.dedent(text), broker], text=True,
                                stdout=subprocess.PIPE, stdin=subprocess.PIPE)
-    try:
+    with mortal(process, SCRIPT_SECONDS_MAX):
         yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
 
 
 def heard(process: subprocess.Popen[str], expected: str) -> str:

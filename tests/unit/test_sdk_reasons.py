@@ -17,6 +17,8 @@ from bmqtwist.sdk import Result, SdkError, SessionOptions, aio, blazingmq, parse
 from bmqtwist.sdk._adapters.reasons import reason_of
 from bmqtwist.sdk.blazingmq.exceptions import BrokerTimeoutError
 
+DEADLINE = 30.0
+
 
 def closed_port() -> int:
     """A port that nobody listens at."""
@@ -130,13 +132,15 @@ def test_tls_towards_a_port_without_it_is_named(tmp_path: Path) -> None:
         def answer() -> None:
             channel, _ = server.accept()
             with channel:
+                channel.settimeout(DEADLINE)
                 channel.sendall(b"no TLS here")
                 channel.recv(1000)
-        thread = threading.Thread(target=answer)
+        server.settimeout(DEADLINE)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         with pytest.raises(SdkError, match=r"tls://127.0.0.1:\d+: TLS: "):
             simple.Session(f"tls://127.0.0.1:{server.getsockname()[1]}", connect_rounds_max=1)
-        thread.join()
+        thread.join(DEADLINE)
 
 
 def test_kombu_gives_a_refused_address_up_at_once() -> None:

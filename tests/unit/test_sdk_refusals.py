@@ -171,3 +171,25 @@ def test_a_session_on_a_loop_that_is_forgotten_warns(lost: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(scenario())
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_session_on_a_loop_that_is_forgotten_warns_of_what_was_refused(closed: bool) -> None:
+    """All is answered, so nothing is outstanding; but nobody was told of the refusals."""
+    for name in ("aio", "tx"):
+        front = FRONTS[name]()
+        front.broker.faults.refuse("post", status=FULL, times=2)
+
+        async def scenario(front: Front = front) -> None:
+            session = await front.start()
+            queue = await w(session.open(URI, write=True))
+            for _ in range(3):
+                queue.post_nowait(b"x")
+            await front.pass_time(1.0)
+            assert session.counters().unacked_now == 0
+            if closed:
+                await w(queue.close())
+            with pytest.warns(UserWarning, match="was not stopped: .+; LIMIT_MESSAGES: 2 post.s. failed"):
+                session.__del__()
+            await w(session.stop())  # they are told once
+        front.run(scenario)

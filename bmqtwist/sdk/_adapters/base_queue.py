@@ -259,9 +259,13 @@ class BaseQueue(Generic[ValueT]):
         if not self.ended:
             self.ended, self.error = True, error
             self._session.open_queues.discard(self)
-            self._session.leave_to_report([self._group, *self._sealed])
+            self.leave_failures()
             self._empty_inbox()
             self._session.fire_all(self._finishing)
+
+    def leave_failures(self) -> None:
+        """From the session: what failed of the posts that nobody waits for is the session's to tell."""
+        self._session.leave_to_report([self._group, *self._sealed])
 
     def _empty_inbox(self) -> None:
         """What was not taken goes to others; whoever waits for a message hears that there will be none."""

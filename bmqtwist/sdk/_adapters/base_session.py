@@ -50,6 +50,9 @@ class OpenedQueue(Protocol):
     def end(self, error: SdkError | None = None, /) -> None:
         """It is closed."""
 
+    def leave_failures(self) -> None:
+        """What failed of its posts is the session's to tell."""
+
 
 QueueT = TypeVar("QueueT", bound=OpenedQueue)
 
@@ -213,6 +216,12 @@ class BaseSession(ABC):
             group.reported = True
         failed = [ack for group in groups for ack in group.failed if ack.token is None]
         return PostsFailed(sum(group.untold for group in groups), failed[:FAILED_KEPT_MAX]) if failed else None
+
+    def take_all_failures(self) -> PostsFailed | None:
+        """The same of all queues, also of those that are open."""
+        for queue in self.open_queues:
+            queue.leave_failures()
+        return self.take_failures()
 
     async def _open(self, queue: QueueT, read: bool, write: bool, options: QueueOptions | None,
                     timeout_s: float | None) -> QueueT:

@@ -90,10 +90,10 @@ class LoopSession(BaseSession):
     def __del__(self) -> None:
         core = getattr(self, "core", None)
         if core is not None and core.state not in (State.IDLE, State.STOPPED):
-            lost = len(core.unacked.kept)
+            lost, failures = len(core.unacked.kept), self.take_all_failures()
             warnings.warn(f"{self!r} was not stopped: use it with `async with`, or call `stop`"
-                          + (f"; {lost} posts are not acknowledged" if lost else ""),
-                          UserWarning if lost else ResourceWarning, stacklevel=2)
+                          + (f"; {lost} posts are not acknowledged" if lost else "") + (f"; {failures}" if failures else ""),
+                          UserWarning if lost or failures else ResourceWarning, stacklevel=2)
 
     # -- turns ------------------------------------------------------------------------------------------------------
 

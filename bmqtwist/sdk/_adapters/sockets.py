@@ -73,9 +73,9 @@ class SocketTransport(Transport):
             return
         with self.lock:
             if self._far in ready:
-                self._poked = False
                 with contextlib.suppress(*_AGAIN):
                     self._far.recv(1024)
+                self._poked = False  # last: a poke without the lock would be taken out here, and be the last one ever
             if channel is not None and channel is self._socket:
                 mask = ready.get(channel, 0)
                 if mask & selectors.EVENT_WRITE:
