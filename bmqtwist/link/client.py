@@ -72,6 +72,10 @@ class ClientSession(SessionKind):
         """The session is over: what it held goes back."""
         self.drop_handles(crashed)
 
+    def free(self) -> None:
+        """The connection is gone."""
+        self.pending.free()
+
     def drop_handles(self, crashed: bool) -> None:
         """Give up every handle, and every request for one."""
         self.pending.cancel()

@@ -37,7 +37,7 @@ class Session:
     __slots__ = ("context", "peer", "session_number", "state", "kind", "description", "identity", "features", "encoding",
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
-                 "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers")
+                 "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -60,7 +60,7 @@ class Session:
         self.encoding_of_authentication = Encoding.BER
         self.lines = LineLimiter()
         self.state = State.CLOSED  # until it becomes something
-        self.kind = SessionKind(self, {}, "")
+        self.kind: SessionKind = GONE
         self.frames = FrameBuffer(min(event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
         self._event_bytes_max = event_bytes_max
         self._answers: dict[int, Callable[[bytes, int, int, int], None]] = {}
@@ -70,13 +70,13 @@ class Session:
     def receive(self, chunk: bytes, now: float, wall: int) -> None:
         """Take what the socket delivered; answers are in the outbox afterwards."""
         self.now, self.wall = now, wall
+        if self.state is State.CLOSED:
+            return
         self.last_received = now
         self.missed_heartbeats = 0
         self.channel.in_bytes += len(chunk)
         self.channel.in_chunks += 1
         if self.negotiated_at is None:
-            if self.state is State.CLOSED:
-                return
             too_much = self.context.newcomers.received(self, len(chunk))
             if too_much:
                 self.close("#SESSION_NEGOTIATION %s: %s", self.peer, too_much)
@@ -125,6 +125,8 @@ class Session:
         self._forget()
         self.outbox.take()
         self.context.gone(self)
+        self.kind.free()
+        self.kind, self._answers = GONE, {}  # they refer to the session: without them it is freed at once
 
     def close(self, reason: str, *args: object) -> None:
         """Write what is collected, then close; nothing more is read."""
@@ -152,8 +154,9 @@ class Session:
         self.flush()
 
     def _forget(self) -> None:
-        """Free what was kept of the other side's bytes now: the session itself is part of a cycle."""
+        """Free what was kept of the other side's bytes now. An error refers to those that it was raised over."""
         self.frames.clear()
+        self.frames.error = None
         self.context.newcomers.remove(self)
 
     def negotiated(self) -> None:
@@ -247,7 +250,7 @@ class Session:
 class SessionKind:
     """What a connection is used for. Here is what all kinds have in common."""
 
-    __slots__ = ("session", "context", "table", "handles", "_unexpected_tag")
+    __slots__ = ("session", "context", "table", "handles", "_unexpected_tag", "__weakref__")
 
     def __init__(self, session: Session, table: Mapping[State, Mapping[int, str]], unexpected_tag: str) -> None:
         self.session, self.context, self.table, self._unexpected_tag = session, session.context, table, unexpected_tag
@@ -277,6 +280,9 @@ class SessionKind:
 
     def ended(self, crashed: bool) -> None:
         """The session is over; `crashed`: without a goodbye."""
+
+    def free(self) -> None:
+        """The connection is gone: let go of what refers back to this, so that its memory is free at once."""
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -375,3 +381,18 @@ class SessionKind:
         session = self.session
         if session.lines.admits(session.now):
             self.context.report.error(f"#TCP_INVALID_PACKET {session.description}: event with an impossible header dropped")
+
+
+class Gone(SessionKind):
+    """What a session is used for when its connection is gone, and before it is anything: nothing."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.handles = {}
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Nobody is there to be answered."""
+
+
+GONE = Gone()
