@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from bmqtwist.errors import PeerError
-from bmqtwist.limits import CONTROL_BYTES_MAX, NEGOTIATION_BYTES_MAX
+from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX, NEGOTIATION_BYTES_MAX, NEGOTIATION_VALUES_MAX
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome
 from bmqtwist.link.context import SessionContext
 from bmqtwist.link.outbox import Outbox
@@ -306,7 +306,7 @@ class SessionKind:
         """A credential, before the negotiation or again later."""
         session = self.session
         try:
-            message = control.decode_authentication(buffer[start:end], encoding_of(specific))
+            message = control.decode_authentication(buffer[start:end], encoding_of(specific), NEGOTIATION_VALUES_MAX)
         except PeerError as error:
             self._bad_authentication(error)
             return
@@ -348,20 +348,21 @@ class SessionKind:
 
     def decode_control(self, buffer: bytes, specific: int, start: int, end: int) -> ControlMessage | None:
         """A control message that can be answered; None = told in the log."""
-        report, description = self.session.context.report, self.session.description
         if end - start > CONTROL_BYTES_MAX:
-            report.error("#CORRUPTED_EVENT %s: control message of %d bytes (limit: %d)", description, end - start,
-                         CONTROL_BYTES_MAX)
-            return None
+            return self._corrupted_control("#CORRUPTED_EVENT", f"control message of {end - start} bytes (limit: "
+                                                               f"{CONTROL_BYTES_MAX})")
         try:
-            message = control.decode_control(buffer[start:end], encoding_of(specific))
+            message = control.decode_control(buffer[start:end], encoding_of(specific), CONTROL_VALUES_MAX)
         except PeerError as error:
-            report.error(f"#CORRUPTED_EVENT {description}: failed to decode control message: {error}")
-            return None
+            return self._corrupted_control("#CORRUPTED_EVENT", f"failed to decode control message: {error}")
         if not message.choice or message.r_id is None and message.choice != "clusterMessage" or (message.r_id or 0) < 0:
-            report.error(f"#CORRUPTED_CONTROL_MESSAGE {description}: no request id or no known choice")
-            return None
+            return self._corrupted_control("#CORRUPTED_CONTROL_MESSAGE", "no request id or no known choice")
         return message
+
+    def _corrupted_control(self, tag: str, why: str) -> None:
+        session = self.session
+        if session.lines.admits(session.now):
+            session.context.report.error("%s %s: %s", tag, session.description, why)
 
     def on_heartbeat(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Answer a sign of life."""
