@@ -30,6 +30,7 @@ from bmqtwist.config.load import Loaded, load
 from bmqtwist.console.http import Labels, make_site
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
+from bmqtwist.logs.background import close, unblocked
 from bmqtwist.logs.observer import Logs
 from bmqtwist.report import Report
 
@@ -128,13 +129,14 @@ class TwistdBroker(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]
         self._loaded, self._in_foreground = loaded, in_foreground
         self._logs: Logs | None = None
+        self._alarms = unblocked(sys.stderr)
 
     def startService(self) -> None:
         """From the application."""
         from twisted.internet import reactor
 
         try:
-            self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, sys.stderr)
+            self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, self._alarms)
             globalLogPublisher.addObserver(self._logs.observer)  # type: ignore[arg-type]
             make_broker(reactor, self._loaded, self._logs.report, os.getcwd()).setServiceParent(self)  # type: ignore[no-untyped-call]
             super().startService()  # type: ignore[no-untyped-call]
@@ -154,6 +156,7 @@ class TwistdBroker(MultiService):
         if self._logs is not None:
             globalLogPublisher.removeObserver(self._logs.observer)  # type: ignore[arg-type]
             self._logs.close()
+        close(self._alarms)
         return result
 
 

@@ -90,7 +90,7 @@ class Session:
             self._answers[kind](buffer, specific, start, end)
         if self.frames.error is not None:
             self.close("#TCP_READ_ERROR %s: %s", self.description, self.frames.error)
-        elif self.state is State.CLOSED:
+        elif self.closing:
             self.frames.clear()
         elif self.context.held.bytes > self.context.input_bytes_max:
             self.context.too_much_held()
@@ -348,21 +348,20 @@ class SessionKind:
 
     def decode_control(self, buffer: bytes, specific: int, start: int, end: int) -> ControlMessage | None:
         """A control message that can be answered; None = told in the log."""
-        if end - start > CONTROL_BYTES_MAX:
-            return self._corrupted_control("#CORRUPTED_EVENT", f"control message of {end - start} bytes (limit: "
-                                                               f"{CONTROL_BYTES_MAX})")
+        tag = "#CORRUPTED_EVENT"
         try:
+            if end - start > CONTROL_BYTES_MAX:
+                raise PeerError(f"control message of {end - start} bytes (limit: {CONTROL_BYTES_MAX})")
             message = control.decode_control(buffer[start:end], encoding_of(specific), CONTROL_VALUES_MAX)
+            if message.choice and (message.r_id or 0) >= 0 and (
+                    message.r_id is not None or message.choice == "clusterMessage"):
+                return message
+            tag, why = "#CORRUPTED_CONTROL_MESSAGE", "no request id or no known choice"
         except PeerError as error:
-            return self._corrupted_control("#CORRUPTED_EVENT", f"failed to decode control message: {error}")
-        if not message.choice or message.r_id is None and message.choice != "clusterMessage" or (message.r_id or 0) < 0:
-            return self._corrupted_control("#CORRUPTED_CONTROL_MESSAGE", "no request id or no known choice")
-        return message
-
-    def _corrupted_control(self, tag: str, why: str) -> None:
-        session = self.session
-        if session.lines.admits(session.now):
-            session.context.report.error("%s %s: %s", tag, session.description, why)
+            why = f"failed to decode control message: {error}"
+        if self.session.lines.admits(self.session.now):
+            self.context.report.error("%s %s: %s", tag, self.session.description, why)
+        return None
 
     def on_heartbeat(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Answer a sign of life."""

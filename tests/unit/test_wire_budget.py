@@ -62,8 +62,9 @@ def test_so_is_one_in_json(subscription: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("encoding", Encoding)
 def test_as_many_subscriptions_as_a_consumer_may_have_are_read(encoding: Encoding) -> None:
-    message = configure([schema.Subscription(number, schema.Expression(schema.ExpressionVersion.E_VERSION_1, "x == 1"),
-                                             [schema.ConsumerInfo(1000, 1 << 20, 1, 1)]) for number in range(SUBSCRIPTIONS_MAX)])
+    expression = schema.Expression(schema.ExpressionVersion.E_VERSION_1, "x == 1")
+    message = configure([schema.Subscription(number, expression, [schema.ConsumerInfo(1000, 1 << 20, 1, 1)])
+                         for number in range(SUBSCRIPTIONS_MAX)])
     assert control.decode_control(control.encode_body(message, encoding), encoding, CONTROL_VALUES_MAX) == message
     assert len(bracketed(message)) < 8192 and bracketed(message).count("expression = ") == 16
 
