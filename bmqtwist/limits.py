@@ -5,7 +5,9 @@ from __future__ import annotations
 EVENT_BYTES_MAX = 512 << 20  # one event; the C++ builders' soft limit
 NEGOTIATION_BYTES_MAX = 64 << 10  # all that a connection sends until it is negotiated
 NEWCOMERS_BYTES_MAX = 64 << 20  # all that connections that are not negotiated have sent
-CONTROL_BYTES_MAX = 256 << 10  # one control message of a client; what decodes it takes 2 us for each field
+CONTROL_BYTES_MAX = 256 << 10  # one control message of a client
+CONTROL_VALUES_MAX = 24 << 10  # in it, as of wire/budget.py: 1024 subscriptions have 21 Ki; reading takes about 2 us each
+NEGOTIATION_VALUES_MAX = 256  # in an introduction or a credential: the largest known has 40
 PUT_MESSAGE_BYTES_MAX = 66 << 20  # one PUT message with header and options
 APPLICATION_DATA_BYTES_MAX = 64 << 20  # properties and payload of one message, as sent
 INFLATED_BYTES_MAX = APPLICATION_DATA_BYTES_MAX  # what one zlib stream may grow to: the data of one message

@@ -31,6 +31,7 @@ from bmqtwist.console.http import Labels, make_site
 from bmqtwist.daemon.directories import make_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
+from bmqtwist.logs.background import close, unblocked
 from bmqtwist.logs.observer import Logs
 from bmqtwist.report import Report
 
@@ -129,6 +130,7 @@ class TwistdBroker(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]
         self._loaded, self._in_foreground = loaded, in_foreground
         self._logs: Logs | None = None
+        self._alarms = unblocked(sys.stderr)
 
     def startService(self) -> None:
         """From the application."""
@@ -136,7 +138,7 @@ class TwistdBroker(MultiService):
 
         try:
             made = make_missing(self._loaded.configuration)
-            self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, sys.stderr)
+            self._logs = Logs(self._loaded.configuration.broker.task_config.log_controller, None, self._alarms)
             globalLogPublisher.addObserver(self._logs.observer)  # type: ignore[arg-type]
             for line in made:
                 self._logs.report.info("%s", line)
@@ -158,6 +160,7 @@ class TwistdBroker(MultiService):
         if self._logs is not None:
             globalLogPublisher.removeObserver(self._logs.observer)  # type: ignore[arg-type]
             self._logs.close()
+        close(self._alarms)
         return result
 
 

@@ -18,6 +18,7 @@ from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
 from bmqtwist.node.cluster import is_collectable
@@ -39,12 +40,14 @@ _ELECTOR = "non-negative integer count of the number of votes required to become
 
 class AdminExecutor:
     """The commands of one broker. `execute` is what sessions and the control pipe call; `after_reconfigure` is called
-    once a domain has a new configuration.
+    once a domain has a new configuration. `process` tells how its process is.
     """
 
     def __init__(self, broker: Broker, statistics: Statistics,
-                 after_reconfigure: Callable[[], None] = lambda: None) -> None:
+                 after_reconfigure: Callable[[], None] = lambda: None,
+                 process: Callable[[], ProcessState] = ProcessState) -> None:
         self._broker, self._statistics, self._after_reconfigure = broker, statistics, after_reconfigure
+        self._process = process
         self._replication: dict[str, Quorum] = {}
         self._elector: dict[str, Quorum] = {}
         stats = broker.configuration.app.stats
@@ -129,7 +132,7 @@ class AdminExecutor:
             raise LocalError("Statistics are switched off (appConfig.stats.snapshotInterval is 0)")
         statistics.admit(broker.now)
         statistics.sample(broker.now, snapshots.sources(broker))
-        state = snapshots.broker_state(broker, broker.now)
+        state = snapshots.broker_state(broker, broker.now, self._process())
         return results.StatsResult(stats_tables(state, statistics), stats_tree(state, statistics))
 
     # -- domains ----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from bmqtwist.config.load import BROKER_FILE, Loaded, load
 from bmqtwist.config.text import pretty_json
 from bmqtwist.daemon.directories import make_missing
 from bmqtwist.errors import LocalError
+from bmqtwist.logs.background import Stream, close, unblocked
 from bmqtwist.logs.observer import Logs
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
@@ -82,38 +83,50 @@ def main(argv: Sequence[str], reactor: Any, make_broker: MakeBroker) -> int:
         parser.error("CONFIGDIR is missing")
     overrides = Overrides(instance_id=options.instanceId, host_name=options.hostName, host_tags=options.hostTags,
                           host_data_center=options.hostDataCenter, port=options.port)
-    pid = os.getpid()
-    path = f"{options.config}/{BROKER_FILE}"
-    _print(f"STARTING bmqbrkr [pid: {pid}]")
-    _print(f"Reading broker configuration from {path}")
+    console, alarms = unblocked(sys.stdout), unblocked(sys.stderr)
     try:
-        loaded = load(options.config, overrides)
+        code, why = _run(options.config, overrides, reactor, make_broker, console, alarms)
+    finally:
+        close(console)
+        close(alarms)
+    if why:
+        print(why, file=sys.stderr)
+    return code
+
+
+def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBroker, console: Stream,
+         alarms: Stream) -> tuple[int, str]:
+    """A whole life; the exit code, and what is said about it."""
+    pid = os.getpid()
+    path = f"{directory}/{BROKER_FILE}"
+    _print(console, f"STARTING bmqbrkr [pid: {pid}]")
+    _print(console, f"Reading broker configuration from {path}")
+    try:
+        loaded = load(directory, overrides)
     except LocalError as error:
-        print(f"PANIC [STARTUP] (-1): Failed to read the config [file: {path}]\n{error}", file=sys.stderr)
-        return EXIT_CONFIG
-    _print(pretty_json(loaded.configuration.broker))
+        return EXIT_CONFIG, f"PANIC [STARTUP] (-1): Failed to read the config [file: {path}]\n{error}"
+    _print(console, pretty_json(loaded.configuration.broker))
     try:
         made = make_missing(loaded.configuration)
-        logs = Logs(loaded.configuration.broker.task_config.log_controller, sys.stdout, sys.stderr)
+        logs = Logs(loaded.configuration.broker.task_config.log_controller, console, alarms)
         globalLogBeginner.beginLoggingTo([logs.observer], discardBuffer=True,  # type: ignore[list-item]
                                          redirectStandardIO=False)
         for line in made:
             logs.report.info("%s", line)
         service = make_broker(reactor, loaded, logs.report, os.getcwd())
-        _print(banner(service.identity, loaded.configuration.app.broker_instance_name))
+        _print(console, banner(service.identity, loaded.configuration.app.broker_instance_name))
         take_signals(reactor, logs, service)
         service.opened = partial(_write_pid, pid, logs.report)
         service.startService()
     except LocalError as error:
-        print(start_panic(error), file=sys.stderr)
-        return EXIT_START
-    _print(f"STARTED bmqbrkr [pid: {pid}]")
+        return EXIT_START, start_panic(error)
+    _print(console, f"STARTED bmqbrkr [pid: {pid}]")
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     reactor.run()
     _remove_pid(pid)
-    _print(f"STOPPED bmqbrkr [pid: {pid}]")
+    _print(console, f"STOPPED bmqbrkr [pid: {pid}]")
     logs.close()
-    return 0
+    return 0, ""
 
 
 def start_panic(error: Exception) -> str:
@@ -173,9 +186,10 @@ def _port(text: str) -> int:
     return number
 
 
-def _print(text: str) -> None:
+def _print(console: Stream, text: str) -> None:
     try:
-        print(text, flush=True)
+        console.write(f"{text}\n")
+        console.flush()
     except OSError:
         pass  # nobody reads; the log has what matters
 

@@ -11,6 +11,8 @@ for nodes in memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
@@ -22,6 +24,7 @@ from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.node.broker import Broker
 from bmqtwist.node.clock import Clock
@@ -134,14 +137,14 @@ class Node:
 
     # -- statistics -------------------------------------------------------------------------------------------------
 
-    def observe(self) -> Statistics:
+    def observe(self, process: Callable[[], ProcessState] = ProcessState) -> Statistics:
         """Take statistics and answer commands from now on. The first command does it, too: most brokers of tests are
-        asked nothing, and start without what this imports."""
+        asked nothing, and start without what this imports. `process` tells how the process is."""
         if self._statistics is None:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats
             self._statistics = Statistics(self.clock.now(), stats.snapshot_interval, stats.printer.print_interval)
-            self.broker.admin = AdminExecutor(self.broker, self._statistics, self._turn_due).execute
+            self.broker.admin = AdminExecutor(self.broker, self._statistics, self._turn_due, process).execute
             if self._started:
                 self._sample_regularly(self._statistics)
         return self._statistics

@@ -7,6 +7,7 @@ import resource
 import time
 from pathlib import Path
 
+from bmqtwist.daemon.watchdog import Watchdog
 from bmqtwist.monitor.snapshot import ProcessState
 
 
@@ -29,7 +30,7 @@ class MachineClock:
         time.sleep(seconds)
 
 
-def process_state(loop_lag: float, loop_lag_max: float) -> ProcessState:
+def process_state(loop_lag: float, loop_lag_max: float, turns: Watchdog) -> ProcessState:
     """The process now; memory is 0 where there is no /proc."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     try:
@@ -38,4 +39,5 @@ def process_state(loop_lag: float, loop_lag_max: float) -> ProcessState:
     except (OSError, ValueError):
         virtual = resident = 0
     return ProcessState(usage.ru_utime, usage.ru_stime, resident, virtual, usage.ru_minflt, usage.ru_majflt,
-                        usage.ru_nswap, usage.ru_nvcsw, usage.ru_nivcsw, loop_lag, loop_lag_max)
+                        usage.ru_nswap, usage.ru_nvcsw, usage.ru_nivcsw, loop_lag, loop_lag_max, turns.slow,
+                        turns.stalled, turns.longest)

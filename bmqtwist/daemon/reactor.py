@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.session import Session
@@ -50,6 +51,7 @@ class ReactorPerformer:
         self.reactor, self.report, self.connections_max = reactor, report, connections_max
         self.lag = self.lag_max = 0.0  # seconds the event loop was late: last, and largest so far
         self._warn_after, self._alarm_after = warn_after_s, alarm_after_s
+        self.watchdog = Watchdog(report)
         least, most = auth_threads
         self._disk = ThreadPool(0, 4, "storage")
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
@@ -69,6 +71,7 @@ class ReactorPerformer:
         self._judges.start()
         self._round, self.reactor.doIteration = self.reactor.doIteration, self._iterate
         self._running = True
+        self.watchdog.start()
         self._measure_lag(time.monotonic())
         self._arm()
 
@@ -77,6 +80,7 @@ class ReactorPerformer:
         if self._running:
             self.reactor.doIteration = self._round
         self._running = False
+        self.watchdog.stop()
         for call in (self._tick_call, self._lag_call):
             if call is not None and call.active():
                 call.cancel()
@@ -102,11 +106,18 @@ class ReactorPerformer:
 
     def _perform(self, action: Callable[[float], None]) -> None:
         """Call `action(now)`; whatever it does, the clock goes on."""
+        watchdog, now = self.watchdog, time.monotonic()
+        if not watchdog.began:
+            watchdog.began = now
         try:
-            action(time.monotonic())
+            action(now)
         except Exception:
             self._slipped(Failure(), "in a turn")
         self._arm()
+        now = time.monotonic()
+        if now - watchdog.began > SLOW_S:
+            watchdog.over(now)
+        watchdog.began = 0.0
 
     def _arm(self) -> None:
         deadline = self.broker.next_deadline()
@@ -156,6 +167,8 @@ class ReactorPerformer:
         """Bytes for a session; a turn follows."""
         now = time.monotonic()
         self._turn_due = True
+        if not self.watchdog.began:
+            self.watchdog.began = now
         self.broker.received(session, data, now)
 
     def lost(self, session: Session) -> None:

@@ -35,7 +35,7 @@ from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.link.tcp import ConnectionFactory
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.prometheus import Family, families
-from bmqtwist.monitor.snapshot import BrokerState
+from bmqtwist.monitor.snapshot import BrokerState, ProcessState
 from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
@@ -79,7 +79,7 @@ class BrokerService(Service):
                              self.identity, report)
         self.broker = self.performer.broker = self.node.broker
         self.security = self.broker.security
-        self.statistics = self.node.observe()
+        self.statistics = self.node.observe(self._process)
         self._tls = ServerContext(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
         self._ports: list[Any] = []
@@ -185,8 +185,10 @@ class BrokerService(Service):
 
     def state(self) -> BrokerState:
         """The broker now."""
-        return snapshots.broker_state(self.broker, self.clock.now(),
-                                      process_state(self.performer.lag, self.performer.lag_max))
+        return snapshots.broker_state(self.broker, self.clock.now(), self._process())
+
+    def _process(self) -> ProcessState:
+        return process_state(self.performer.lag, self.performer.lag_max, self.performer.watchdog)
 
     def families(self) -> list[Family]:
         """Its metrics now."""

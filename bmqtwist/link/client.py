@@ -75,6 +75,10 @@ class ClientSession(SessionKind):
         """The session is over: what it held goes back."""
         self.drop_handles(crashed)
 
+    def free(self) -> None:
+        """The connection is gone."""
+        self.pending.free()
+
     def drop_handles(self, crashed: bool) -> None:
         """Give up every handle, and every request for one."""
         self.pending.cancel()
@@ -244,12 +248,13 @@ class ClientSession(SessionKind):
                     wants_ack = False
                 else:
                     unacked.add(guid)
-            if flags & MESSAGE_PROPERTIES and compression:
+            if compression:
+                has_properties, most = bool(flags & MESSAGE_PROPERTIES), APPLICATION_DATA_BYTES_MAX - len(options)
                 try:
-                    if schema_id:
-                        application_data.check_inflated_v2(payload)
+                    if schema_id or not has_properties:
+                        application_data.check_inflated(payload, has_properties, most)
                     else:
-                        payload, crc = application_data.inflated_v1(payload)
+                        payload, crc = application_data.inflated_v1(payload, most)
                         compression = 0
                 except TooLarge:
                     unacked.discard(guid)

@@ -7,6 +7,7 @@ Who is accepted, and as what, is for the broker to decide (`SessionContext.welco
 from __future__ import annotations
 
 from bmqtwist.errors import PeerError
+from bmqtwist.limits import NEGOTIATION_VALUES_MAX
 from bmqtwist.link.admin import AdminSession
 from bmqtwist.link.authentication import Authentication, Effect
 from bmqtwist.link.client import ClientSession
@@ -56,7 +57,7 @@ class Negotiating(SessionKind):
         """The negotiation message that is expected; None = the session is closed."""
         session = self.session
         try:
-            message = control.decode_negotiation(buffer[start:end], encoding_of(specific))
+            message = control.decode_negotiation(buffer[start:end], encoding_of(specific), NEGOTIATION_VALUES_MAX)
         except PeerError as error:
             session.close("#SESSION_NEGOTIATION %s: failed to decode the negotiation message: %s", session.peer, error)
             return None

@@ -118,3 +118,6 @@ class Pending:
             for request in line:
                 request.progress = Progress.OVER
             line.clear()
+    def free(self) -> None:
+        """Nothing is asked for any more: let go of the session, which refers to this."""
+        del self._begin, self._timeout, self._expire

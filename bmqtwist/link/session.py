@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from bmqtwist.errors import PeerError
-from bmqtwist.limits import CONTROL_BYTES_MAX, NEGOTIATION_BYTES_MAX
+from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX, NEGOTIATION_BYTES_MAX, NEGOTIATION_VALUES_MAX
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome
 from bmqtwist.link.context import SessionContext
 from bmqtwist.link.outbox import Outbox
@@ -37,7 +37,7 @@ class Session:
     __slots__ = ("context", "peer", "session_number", "state", "kind", "description", "identity", "features", "encoding",
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
-                 "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers")
+                 "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -60,7 +60,7 @@ class Session:
         self.encoding_of_authentication = Encoding.BER
         self.lines = LineLimiter()
         self.state = State.CLOSED  # until it becomes something
-        self.kind = SessionKind(self, {}, "")
+        self.kind: SessionKind = GONE
         self.frames = FrameBuffer(min(event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
         self._event_bytes_max = event_bytes_max
         self._answers: dict[int, Callable[[bytes, int, int, int], None]] = {}
@@ -70,13 +70,13 @@ class Session:
     def receive(self, chunk: bytes, now: float, wall: int) -> None:
         """Take what the socket delivered; answers are in the outbox afterwards."""
         self.now, self.wall = now, wall
+        if self.state is State.CLOSED:
+            return
         self.last_received = now
         self.missed_heartbeats = 0
         self.channel.in_bytes += len(chunk)
         self.channel.in_chunks += 1
         if self.negotiated_at is None:
-            if self.state is State.CLOSED:
-                return
             too_much = self.context.newcomers.received(self, len(chunk))
             if too_much:
                 self.close("#SESSION_NEGOTIATION %s: %s", self.peer, too_much)
@@ -90,7 +90,7 @@ class Session:
             self._answers[kind](buffer, specific, start, end)
         if self.frames.error is not None:
             self.close("#TCP_READ_ERROR %s: %s", self.description, self.frames.error)
-        elif self.state is State.CLOSED:
+        elif self.closing:
             self.frames.clear()
         elif self.context.held.bytes > self.context.input_bytes_max:
             self.context.too_much_held()
@@ -125,6 +125,8 @@ class Session:
         self._forget()
         self.outbox.take()
         self.context.gone(self)
+        self.kind.free()
+        self.kind, self._answers = GONE, {}  # they refer to the session: without them it is freed at once
 
     def close(self, reason: str, *args: object) -> None:
         """Write what is collected, then close; nothing more is read."""
@@ -152,8 +154,9 @@ class Session:
         self.flush()
 
     def _forget(self) -> None:
-        """Free what was kept of the other side's bytes now: the session itself is part of a cycle."""
+        """Free what was kept of the other side's bytes now. An error refers to those that it was raised over."""
         self.frames.clear()
+        self.frames.error = None
         self.context.newcomers.remove(self)
 
     def negotiated(self) -> None:
@@ -247,7 +250,7 @@ class Session:
 class SessionKind:
     """What a connection is used for. Here is what all kinds have in common."""
 
-    __slots__ = ("session", "context", "table", "handles", "_unexpected_tag")
+    __slots__ = ("session", "context", "table", "handles", "_unexpected_tag", "__weakref__")
 
     def __init__(self, session: Session, table: Mapping[State, Mapping[int, str]], unexpected_tag: str) -> None:
         self.session, self.context, self.table, self._unexpected_tag = session, session.context, table, unexpected_tag
@@ -278,6 +281,9 @@ class SessionKind:
     def ended(self, crashed: bool) -> None:
         """The session is over; `crashed`: without a goodbye."""
 
+    def free(self) -> None:
+        """The connection is gone: let go of what refers back to this, so that its memory is free at once."""
+
     def tick(self, now: float) -> None:
         """Time has passed."""
 
@@ -300,7 +306,7 @@ class SessionKind:
         """A credential, before the negotiation or again later."""
         session = self.session
         try:
-            message = control.decode_authentication(buffer[start:end], encoding_of(specific))
+            message = control.decode_authentication(buffer[start:end], encoding_of(specific), NEGOTIATION_VALUES_MAX)
         except PeerError as error:
             self._bad_authentication(error)
             return
@@ -342,20 +348,20 @@ class SessionKind:
 
     def decode_control(self, buffer: bytes, specific: int, start: int, end: int) -> ControlMessage | None:
         """A control message that can be answered; None = told in the log."""
-        report, description = self.session.context.report, self.session.description
-        if end - start > CONTROL_BYTES_MAX:
-            report.error("#CORRUPTED_EVENT %s: control message of %d bytes (limit: %d)", description, end - start,
-                         CONTROL_BYTES_MAX)
-            return None
+        tag = "#CORRUPTED_EVENT"
         try:
-            message = control.decode_control(buffer[start:end], encoding_of(specific))
+            if end - start > CONTROL_BYTES_MAX:
+                raise PeerError(f"control message of {end - start} bytes (limit: {CONTROL_BYTES_MAX})")
+            message = control.decode_control(buffer[start:end], encoding_of(specific), CONTROL_VALUES_MAX)
+            if message.choice and (message.r_id or 0) >= 0 and (
+                    message.r_id is not None or message.choice == "clusterMessage"):
+                return message
+            tag, why = "#CORRUPTED_CONTROL_MESSAGE", "no request id or no known choice"
         except PeerError as error:
-            report.error(f"#CORRUPTED_EVENT {description}: failed to decode control message: {error}")
-            return None
-        if not message.choice or message.r_id is None and message.choice != "clusterMessage" or (message.r_id or 0) < 0:
-            report.error(f"#CORRUPTED_CONTROL_MESSAGE {description}: no request id or no known choice")
-            return None
-        return message
+            why = f"failed to decode control message: {error}"
+        if self.session.lines.admits(self.session.now):
+            self.context.report.error("%s %s: %s", tag, self.session.description, why)
+        return None
 
     def on_heartbeat(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Answer a sign of life."""
@@ -375,3 +381,18 @@ class SessionKind:
         session = self.session
         if session.lines.admits(session.now):
             self.context.report.error(f"#TCP_INVALID_PACKET {session.description}: event with an impossible header dropped")
+
+
+class Gone(SessionKind):
+    """What a session is used for when its connection is gone, and before it is anything: nothing."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.handles = {}
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Nobody is there to be answered."""
+
+
+GONE = Gone()

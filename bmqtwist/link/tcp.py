@@ -92,6 +92,8 @@ class Connection(Protocol):
         session, self.session = self.session, None
         self.waiting_bytes = self._given = 0
         self._queue.clear()
+        self._behind = False
+        self.transport = self._send = self._acknowledge = None  # with all that was not read; `abort` may still be due
         if session is not None:
             self._driver.lost(session)
 

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from twisted.logger import ILogObserver, Logger, LogLevel, eventAsText, formatEvent
 from zope.interface import implementer  # type: ignore[import-untyped]
@@ -23,6 +22,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 from bmqtwist.config.broker import LogController
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.alarms import AlarmThrottle, alarm_text, copy_text
+from bmqtwist.logs.background import Stream
 from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record
 
 ROTATION_SECONDS = 86400.0  # a log file of that age is replaced by a new one, as with the original
@@ -30,16 +30,6 @@ ROTATION_SECONDS = 86400.0  # a log file of that age is replaced by a new one, a
 _LEVELS = {"FATAL": LogLevel.critical, "ERROR": LogLevel.error, "WARN": LogLevel.warn, "INFO": LogLevel.info,
            "DEBUG": LogLevel.debug}
 _NAMES = {level: name for name, level in _LEVELS.items()}
-
-
-class Stream(Protocol):
-    """Something text can be written to: stdout, stderr."""
-
-    def write(self, text: str, /) -> object:
-        """Take some text."""
-
-    def flush(self) -> object:
-        """Pass it on."""
 
 
 class TwistedReport:

@@ -73,6 +73,9 @@ def _broker(state: BrokerState) -> Iterator[Point]:
         ("brkr_system_os_ctxswitch_involuntary", "counter", process.switches_involuntary),
         ("brkr_system_loop_lag_seconds", "gauge", process.loop_lag),
         ("brkr_system_loop_lag_seconds_max", "gauge", process.loop_lag_max),
+        ("brkr_system_turns_slow", "counter", process.turns_slow),
+        ("brkr_system_turns_stalled", "counter", process.turns_stalled),
+        ("brkr_system_turn_seconds_max", "gauge", process.turn_max),
         ("brkr_system_uptime_seconds", "gauge", state.wall - state.started_wall))
     for name, kind, value in readings:
         yield name, kind, labels, value

@@ -307,6 +307,9 @@ class ProcessState:
     switches_involuntary: int = 0
     loop_lag: float = 0.0
     loop_lag_max: float = 0.0
+    turns_slow: int = 0
+    turns_stalled: int = 0
+    turn_max: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

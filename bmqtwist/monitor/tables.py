@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from bmqtwist.monitor.snapshot import BrokerState, DomainState, QueueState
+from bmqtwist.monitor.snapshot import BrokerState, DomainState, ProcessState, QueueState
 from bmqtwist.monitor.statistics import INVALID_QUEUE, Statistics
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
@@ -35,6 +35,10 @@ _CLIENT_COLUMNS = (
     ("Ack", "ack_msgs", "msgs", grouped), ("Nack", "nack_msgs", "msgs", grouped),
     ("Confirm", "confirm_msgs", "msgs", grouped),
 )
+_LOOP_COLUMNS = (
+    ("Lag", "lag", "last", None), ("Lag", "lag_max", "max", None),
+    ("Turns", "turns_slow", "> 100 ms", grouped), ("Turns", "turns_stalled", "> 1 s", grouped),
+    ("Turns", "turn_max", "longest", None))
 _CHANNEL_COLUMNS = (("Bytes In", "in_bytes", "bytes", pretty_bytes), ("Bytes Out", "out_bytes", "bytes", pretty_bytes))
 
 
@@ -81,7 +85,15 @@ def stats_tables(state: BrokerState, statistics: Statistics) -> str:
         (f"{cluster.name} {node.description}", {}) for cluster in state.clusters for node in cluster.nodes]
     channels = [(session.address, dict(session.channel)) for session in state.sessions]
     return (_table("DOMAINQUEUES", _COLUMNS, queues) + _table("CLIENTS", _CLIENT_COLUMNS, clients)
-            + _table("CLUSTERS", _CLIENT_COLUMNS, nodes) + _table("TCP CHANNELS", _CHANNEL_COLUMNS, channels))
+            + _table("CLUSTERS", _CLIENT_COLUMNS, nodes) + _table("TCP CHANNELS", _CHANNEL_COLUMNS, channels)
+            + _table("EVENT LOOP", _LOOP_COLUMNS, [("", _loop(state.process))]))
+
+
+def _loop(process: ProcessState) -> dict[str, int]:
+    """How busy the event loop was; times in nanoseconds."""
+    times = {"lag": process.loop_lag, "lag_max": process.loop_lag_max, "turn_max": process.turn_max}
+    return {"turns_slow": process.turns_slow, "turns_stalled": process.turns_stalled,
+            **{name: round(seconds * 1e9) for name, seconds in times.items()}}
 
 
 def interval_text(nanoseconds: int) -> str:

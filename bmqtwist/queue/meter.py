@@ -48,7 +48,7 @@ class Meter:
     """Counts what is stored; `messages` and `bytes` may be read, everything else changes them.
 
     `events` is the list of state changes that nobody has taken yet, shared by a domain and its queues: whoever calls
-    looks whether it is empty and takes its contents with `take_events`. Sizes in bytes of application data.
+    looks whether it is empty and takes its contents with `take_events`. Sizes in bytes of application data and options.
     """
 
     __slots__ = ("name", "parent", "disabled", "events", "messages", "bytes", "messages_max", "bytes_max",

@@ -134,7 +134,8 @@ class RootQueue(Queue):
             if put.wants_ack:
                 self.hold(put)
             return 0
-        refused = self.meter.try_add(size)
+        counted = size + len(message.options) if message.options else size
+        refused = self.meter.try_add(counted)
         if self.meter.events:
             self.root_context.metered(self)
         if refused:
@@ -155,7 +156,7 @@ class RootQueue(Queue):
                             self.partition.append_auto_confirm(self.key, app.key, guid, wall)
                 self.partition.append_message(self.key, message, wall)
             except PartitionUnavailable:
-                self.meter.remove(1, size)
+                self.meter.remove(1, counted)
                 self.history.discard(guid)
                 return AckStatus.STORAGE_FAILURE
         self._order += 1
@@ -272,7 +273,7 @@ class RootQueue(Queue):
         for order, message in enumerate(waiting, self._order):
             message.order = order
         self._order += len(waiting)
-        self.meter.force_add(len(waiting), sum([message.size for message in waiting]))
+        self.meter.force_add(len(waiting), sum([message.size + len(message.options) for message in waiting]))
         for app in self.active:
             app.fresh.extend([message for message in waiting if message.pending & app.bit])
 
@@ -305,7 +306,7 @@ class RootQueue(Queue):
 
     def remove(self, message: Message, reason: int, wall: int) -> None:
         """Take a message out of the store; records say so."""
-        self.meter.remove(1, message.size)
+        self.meter.remove(1, message.size + len(message.options))
         if self.meter.events:
             self.root_context.metered(self)
         if message.live_key < 0:

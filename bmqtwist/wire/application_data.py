@@ -13,7 +13,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.limits import DEFLATE_RATIO_MAX, INFLATED_BYTES_MAX
 from bmqtwist.wire import properties
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.compression import deflate, inflate
+from bmqtwist.wire.compression import check_size, deflate, inflate
 from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB
 
 SCHEMA_ANONYMOUS = 1  # "new style, no schema named": right for every reader
@@ -51,17 +51,18 @@ def properties_area(data: bytes, compression: int, schema_id: int) -> tuple[byte
     return data[:properties.area_length(data)], schema_id != 0
 
 
-def inflated_v1(data: bytes) -> tuple[bytes, int]:
+def inflated_v1(data: bytes, limit_bytes: int = INFLATED_BYTES_MAX) -> tuple[bytes, int]:
     """(data, crc) of a v1 PUT with properties and CAT 1, as it is stored: inflated, CAT 0, with a new checksum."""
-    plain = inflate(data)
+    plain = inflate(data, limit_bytes)
     return plain, crc32c(plain)
 
 
-def check_inflated_v2(data: bytes) -> None:
-    """Raise TooLarge if the data of a PUT with v2 properties and CAT 1 would be too large for a reader of v1 ones."""
-    if len(data) * DEFLATE_RATIO_MAX > INFLATED_BYTES_MAX:
-        cut = properties.area_length(data)
-        inflate(data[cut:], INFLATED_BYTES_MAX - cut)
+def check_inflated(data: bytes, has_properties: bool, limit_bytes: int = INFLATED_BYTES_MAX) -> None:
+    """Raise TooLarge if the data of a PUT with CAT 1, stored as it came, would be too large for who inflates it: a
+    consumer, or the broker for a reader of v1 properties."""
+    if len(data) * DEFLATE_RATIO_MAX > limit_bytes:
+        cut = properties.area_length(data) if has_properties else 0
+        check_size(data[cut:], limit_bytes - cut)
 
 
 def for_old_reader(data: bytes, has_properties: bool, compression: int, schema_id: int) -> tuple[bytes, int]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import BER_DEPTH_MAX
+from bmqtwist.wire.budget import RECORD_VALUES, Budget
 from bmqtwist.wire.fields import Choice, Field, Kind, choice_of, fields_of
 
 _SEQUENCE = 0x30
@@ -35,12 +36,15 @@ Reader = Callable[[bytes, int, int, str], Any]  # (data, start, stop, name of th
 Writer = Callable[[list[bytes], Any], None]
 
 
-def decode(cls: type, data: bytes, start: int = 0) -> Any:
-    """The message of type `cls` that begins at `start`; what follows it is ignored. Offsets count from data[0]."""
+def decode(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Any:
+    """The message of type `cls` that begins at `start`; what follows it is ignored. Offsets count from data[0].
+
+    `values_max` is what it may cost to read, as of `wire/budget.py`; 0 = any number.
+    """
     if len(data) <= start or data[start] != _SEQUENCE:
         raise PeerError("not a BER sequence", cls.__name__, start)
     _, body, stop, is_open = _header(data, start, len(data), cls.__name__)
-    value, _ = _codec(cls).read(data, body, stop, is_open, BER_DEPTH_MAX)
+    value, _ = _codec(cls).read(data, body, stop, is_open, BER_DEPTH_MAX, Budget(values_max))
     return value
 
 
@@ -90,8 +94,11 @@ def _header(data: bytes, pos: int, limit: int, name: str) -> tuple[int, int, int
     return tag, at, at + length, False
 
 
-def _skip(data: bytes, pos: int, limit: int, depth: int) -> int:
+def _skip(data: bytes, pos: int, limit: int, depth: int, budget: Budget) -> int:
     """Position after the value at `pos`, whatever it is."""
+    budget.left -= 1
+    if budget.left < 0:
+        raise PeerError("too many values", "unknown field", pos)
     _, at, stop, is_open = _header(data, pos, limit, "unknown field")
     if not is_open:
         return stop
@@ -102,7 +109,7 @@ def _skip(data: bytes, pos: int, limit: int, depth: int) -> int:
             return at + 2
         if at >= limit:
             raise PeerError("message cut short", "unknown field", at)
-        at = _skip(data, at, limit, depth - 1)
+        at = _skip(data, at, limit, depth - 1, budget)
 
 
 def _read_signed(low: int, high: int) -> Reader:
@@ -244,10 +251,11 @@ class _BerCodec:
             self.fields[tag] = (entry.attribute, entry.wire_name, reader, None, False)
         self.writers.append((entry.attribute, entry.optional, write))
 
-    def read(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int) -> tuple[Any, int]:
+    def read(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget) -> tuple[Any, int]:
         """The value whose content begins at `pos`, and the position after it."""
         if depth <= 0:
             raise PeerError("nested too deeply", self.cls.__name__, pos)
+        budget.left -= RECORD_VALUES
         values: dict[str, Any] = {}
         fields, choice_tag = self.fields, self.choice_tag
         while True:
@@ -258,10 +266,13 @@ class _BerCodec:
             tag, length = data[pos], data[pos + 1]
             if is_open and tag == 0 and length == 0:
                 return self.cls(**values), pos + 2
+            budget.left -= 1
+            if budget.left < 0:
+                raise PeerError("too many values", self.cls.__name__, pos)
             known = fields.get(tag)
             if known is None and tag != choice_tag:
                 self._refuse_wrong_form(tag, pos)
-                pos = _skip(data, pos, limit, depth - 1)
+                pos = _skip(data, pos, limit, depth - 1, budget)
                 continue
             if length < 0x80:
                 start, stop, open_inside = pos + 2, pos + 2 + length, False
@@ -270,16 +281,16 @@ class _BerCodec:
             else:
                 _, start, stop, open_inside = _header(data, pos, limit, self.cls.__name__)
             if known is None:
-                pos = self._read_choice(data, start, stop, open_inside, depth - 1, values)
+                pos = self._read_choice(data, start, stop, open_inside, depth - 1, budget, values)
                 continue
             attribute, name, reader, codec, is_array = known
             if reader is not None:
                 values[attribute] = reader(data, start, stop, name)
                 pos = stop
             elif codec is not None and is_array:
-                values[attribute], pos = codec.read_array(data, start, stop, open_inside, depth - 1, name)
+                values[attribute], pos = codec.read_array(data, start, stop, open_inside, depth - 1, budget, name)
             elif codec is not None:
-                values[attribute], pos = codec.read(data, start, stop, open_inside, depth - 1)
+                values[attribute], pos = codec.read(data, start, stop, open_inside, depth - 1, budget)
 
     def _refuse_wrong_form(self, tag: int, pos: int) -> None:
         """A known field in the other form (primitive for constructed) is an error, not an unknown field."""
@@ -287,7 +298,7 @@ class _BerCodec:
         if other in self.fields or other == self.choice_tag:
             raise PeerError("primitive where constructed is expected, or the reverse", self.cls.__name__, pos)
 
-    def _read_choice(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int,
+    def _read_choice(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget,
                      values: dict[str, Any]) -> int:
         if depth <= 0:
             raise PeerError("nested too deeply", self.cls.__name__, pos)
@@ -300,13 +311,15 @@ class _BerCodec:
                 return pos + 2
             selection = self.selections.get(data[pos])
             if selection is None:
-                pos = _skip(data, pos, limit, depth - 1)
+                pos = _skip(data, pos, limit, depth - 1, budget)
                 continue
             _, start, stop, open_inside = _header(data, pos, limit, selection[0])
-            value, pos = selection[1].read(data, start, stop, open_inside, depth - 1)
+            value, pos = selection[1].read(data, start, stop, open_inside, depth - 1, budget)
+            if budget.left < 0:
+                raise PeerError("too many values", selection[0], pos)
             values["choice"], values["value"] = selection[0], value
 
-    def read_array(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int,
+    def read_array(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget,
                    name: str) -> tuple[list[Any], int]:
         """The elements whose content begins at `pos`; anything but a sequence (such as a length hint) is skipped."""
         items: list[Any] = []
@@ -318,10 +331,12 @@ class _BerCodec:
             if is_open and data[pos] == 0 and data[pos + 1] == 0:
                 return items, pos + 2
             if data[pos] != _SEQUENCE:
-                pos = _skip(data, pos, limit, depth - 1)
+                pos = _skip(data, pos, limit, depth - 1, budget)
                 continue
             _, start, stop, open_inside = _header(data, pos, limit, name)
-            item, pos = self.read(data, start, stop, open_inside, depth - 1)
+            item, pos = self.read(data, start, stop, open_inside, depth - 1, budget)
+            if budget.left < 0:
+                raise PeerError("too many values", name, pos)
             items.append(item)
 
     def write(self, out: list[bytes], message: Any) -> None:

@@ -14,6 +14,7 @@ class TooLarge(PeerError):
 
 
 COMPRESS_BYTES_MIN = 1024  # shorter data is sent as it is
+PIECE_BYTES = 1 << 20  # inflated at a time where only the size is wanted
 
 
 def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> bytes:
@@ -30,6 +31,23 @@ def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> 
     if stream.unused_data:
         raise PeerError("bytes after the zlib stream", "data", len(data) - len(stream.unused_data))
     return plain
+
+
+def check_size(data: bytes, limit_bytes: int) -> None:
+    """Raise what `inflate` would raise for the size of a stream, without the memory for it; PeerError if it is broken."""
+    stream = zlib.decompressobj()
+    size = 0
+    try:
+        while size <= limit_bytes:
+            piece = stream.decompress(data, PIECE_BYTES)
+            size += len(piece)
+            data = stream.unconsumed_tail
+            if stream.eof or not piece:
+                break
+    except zlib.error:
+        raise PeerError("broken zlib stream", "data") from None
+    if size > limit_bytes:
+        raise TooLarge(f"inflates to more than {limit_bytes} bytes", "data")
 
 
 def deflate(data: bytes) -> tuple[bytes, int]:

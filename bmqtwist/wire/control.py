@@ -141,19 +141,19 @@ def encoding_of(type_specific: int) -> Encoding:
     return Encoding(value)
 
 
-def decode_control(body: bytes, encoding: int) -> ControlMessage:
+def decode_control(body: bytes, encoding: int, values_max: int = 0) -> ControlMessage:
     """A ControlMessage from the body of a CONTROL event, padding included; PeerError if it is not one."""
-    return _decode(ControlMessage, body, encoding)
+    return _decode(ControlMessage, body, encoding, values_max)
 
 
-def decode_negotiation(body: bytes, encoding: int) -> NegotiationMessage:
+def decode_negotiation(body: bytes, encoding: int, values_max: int = 0) -> NegotiationMessage:
     """A NegotiationMessage from the body of a CONTROL event, padding included; PeerError if it is not one."""
-    return _decode(NegotiationMessage, body, encoding)
+    return _decode(NegotiationMessage, body, encoding, values_max)
 
 
-def decode_authentication(body: bytes, encoding: int) -> AuthenticationMessage:
+def decode_authentication(body: bytes, encoding: int, values_max: int = 0) -> AuthenticationMessage:
     """An AuthenticationMessage from the body of an AUTHENTICATION event, padding included."""
-    return _decode(AuthenticationMessage, body, encoding)
+    return _decode(AuthenticationMessage, body, encoding, values_max)
 
 
 def decode_elector(body: bytes) -> ElectorMessage:
@@ -161,8 +161,9 @@ def decode_elector(body: bytes) -> ElectorMessage:
     return _decode(ElectorMessage, body, Encoding.BER)
 
 
-def _decode(cls: type[_M], body: bytes, encoding: int) -> _M:
-    message: _M = ber.decode(cls, body) if encoding == Encoding.BER else jsoncodec.decode(cls, body)
+def _decode(cls: type[_M], body: bytes, encoding: int, values_max: int = 0) -> _M:
+    message: _M = (ber.decode(cls, body, values_max=values_max) if encoding == Encoding.BER
+                   else jsoncodec.decode(cls, body, values_max))
     return message
 
 

@@ -1,6 +1,7 @@
 """Schema messages as log lines: `[ rId = 1 choice = [ openQueue = [ handleParameters = [ uri = "bmq://d/q" ... ] ] ] ]`
 
-The form is that of the original's log, so that what watches its lines understands ours.
+The form is that of the original's log, so that what watches its lines understands ours. Of long lists and texts the
+beginning is shown.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from bmqtwist.report import shown
 from bmqtwist.wire.fields import choice_of, fields_of
 
+_ITEMS_MAX = 16  # of a list
+_CHARS_MAX = 512  # of a text or of bytes
 
 def bracketed(message: Any) -> str:
     """One line for a schema message; absent optionals are NULL, bytes upper-case hexadecimal."""
@@ -30,9 +34,10 @@ def _value(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
-        return f'"{value}"'
+        return f'"{shown(value, _CHARS_MAX)}"'
     if isinstance(value, bytes):
-        return value.hex().upper()
+        return value[:_CHARS_MAX].hex().upper() + ("..." if len(value) > _CHARS_MAX else "")
     if isinstance(value, list):
-        return f"[ {' '.join(map(_value, value))} ]" if value else "[ ]"
+        more = f" ... ({len(value)})" if len(value) > _ITEMS_MAX else ""
+        return f"[ {' '.join(map(_value, value[:_ITEMS_MAX]))}{more} ]" if value else "[ ]"
     return bracketed(value)

@@ -15,6 +15,7 @@ from kit.memory import MemoryWorld
 
 from bmqtwist.limits import CONTROL_BYTES_MAX, NEGOTIATION_BYTES_MAX
 from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.report import LineLimiter
 from bmqtwist.wire.fast import EventType, event_header
 
 LIMIT = NEGOTIATION_BYTES_MAX
@@ -84,6 +85,18 @@ def test_after_the_negotiation_events_may_be_as_large_as_configured_but_control_
     send(producer.client, empty_fields(CONTROL_BYTES_MAX + 100))
     assert world.logged("#CORRUPTED_EVENT", f"limit: {CONTROL_BYTES_MAX}") and not is_closed(producer.client)
     assert producer.status_of(b"y") == 0 and world.broker.newcomers.bytes == 0
+
+
+def test_a_control_message_of_nothing_but_small_values_is_given_up(tmp_path: Path) -> None:
+    """A client is told nothing, as of every control message that cannot be read, and goes on."""
+    world = make(tmp_path)
+    producer = world.producer()
+    body = b"\x30\x80" + b"\x9e\x00" * (CONTROL_BYTES_MAX // 2 - 100) + b"\0\0"
+    send(producer.client, event_header(EventType.CONTROL, len(body)) + body)
+    assert world.logged("#CORRUPTED_EVENT", "too many values") and not is_closed(producer.client)
+    for _ in range(100):
+        send(producer.client, empty_fields(100))
+    assert len(world.logged("#CORRUPTED_EVENT")) <= LineLimiter.LINES_PER_S and producer.status_of(b"y") == 0
 
 
 class Stranger:

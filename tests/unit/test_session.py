@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit import codec
@@ -286,15 +287,45 @@ def test_puts_behind_an_open_that_is_refused_find_no_queue(memory: MemoryWorld) 
     assert (refused.guid, refused.status) == (guids[0], AckStatus.UNKNOWN)
 
 
-@pytest.mark.parametrize("v2", [False, True])
-def test_a_message_that_inflates_to_more_than_it_may_have_is_refused_with_a_status(memory: MemoryWorld, v2: bool) -> None:
+@pytest.mark.parametrize("shape", [{"properties": {"a": 1}}, {"properties": {"a": 1}, "v2": True}, {}])
+def test_a_message_that_inflates_to_more_than_it_may_have_is_refused_with_a_status(memory: MemoryWorld,
+                                                                                   shape: dict[str, Any]) -> None:
     """It is neither stored nor ever delivered; the connection and what comes behind it are as they were."""
     producer, consumer = memory.producer(), memory.consumer()
-    bomb = bytes(APPLICATION_DATA_BYTES_MAX)
-    assert producer.status_of(bomb, properties={"a": 1}, v2=v2, compress=True) not in (0, None)
+    bomb = bytes(APPLICATION_DATA_BYTES_MAX + 1)
+    assert producer.status_of(bomb, compress=True, **shape) not in (0, None)
     assert memory.logged("#CLIENT_INVALID_PUT", "inflates to more than")
-    assert producer.status_of(bomb[:1 << 20], properties={"a": 1}, v2=v2, compress=True) == 0
+    assert producer.status_of(bomb[:1 << 20], compress=True, **shape) == 0
     assert len(memory.pushes(consumer)) == 1 and memory.stored() == 1
+
+
+@pytest.mark.parametrize("shape", [{"properties": {"a": 1}}, {}])
+def test_the_options_of_a_message_count_towards_its_size_after_inflation(memory: MemoryWorld, shape: dict[str, Any],
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_session, "APPLICATION_DATA_BYTES_MAX", 1 << 20)
+    producer, option = memory.producer(), bytes([0x08, 0, 1, 0]) + bytes(1020)
+    data = bytes((1 << 20) - 512)
+    assert producer.status_of(data, compress=True, options=option, **shape) not in (0, None)
+    assert producer.status_of(data, compress=True, **shape) == 0 and memory.stored() == 1
+
+
+def test_options_count_towards_the_quotas_of_queue_and_domain(memory: MemoryWorld) -> None:
+    """Before a restart and after it; what is confirmed leaves nothing counted."""
+    def counted() -> list[int]:
+        domain = memory.broker.domains["d"]
+        return [meter.bytes for meter in (domain.queues["q"].meter, domain.meter)]
+
+    option = bytes([0x08, 0, 1, 0]) + bytes(1020)
+    memory.domain("d", queue_bytes=2000)
+    producer = memory.producer()
+    assert [producer.status_of(b"12", options=option) for _ in range(3)] == [0, 0, AckStatus.LIMIT_BYTES]
+    assert counted() == [2 * 1026] * 2
+    memory.restart()
+    consumer = memory.consumer()
+    assert counted() == [2 * 1026] * 2
+    consumer.confirm(*memory.pushes(consumer))
+    memory.run()
+    assert counted() == [0, 0]
 
 
 def test_options_count_towards_the_size_of_a_message_and_have_a_limit_of_their_own(memory: MemoryWorld) -> None:

@@ -1,0 +1,126 @@
+"""A log whose reader has stopped reading: nobody waits for it, what is dropped is counted and said."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kit.process import BrokerProcess
+
+from bmqtwist.cli.adminclient import AdminClient
+from bmqtwist.cli.exits import Unreachable
+from bmqtwist.logs.background import KEPT_BYTES_MAX, BackgroundStream, unblocked
+
+LINE = "x" * 999 + "\n"
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    yield reading, writing
+    for descriptor in (reading, writing):
+        os.close(descriptor)
+
+
+def read_all(descriptor: int, into: list[bytes]) -> None:
+    while data := os.read(descriptor, 1 << 16):
+        into.append(data)
+        if b"the end" in data[-100:]:
+            return
+
+
+def test_a_reader_that_stops_is_waited_for_by_nobody(pipe: tuple[int, int]) -> None:
+    stream = BackgroundStream(pipe[1])
+    for _ in range(2 * KEPT_BYTES_MAX // len(LINE)):  # returns: the pipe holds 64 KiB
+        stream.write(LINE)
+    assert stream.dropped > 0.9 * KEPT_BYTES_MAX / len(LINE)
+    heard: list[bytes] = []
+    reader = threading.Thread(target=read_all, args=(pipe[0], heard))
+    reader.start()
+    with stream._changed:
+        assert stream._changed.wait_for(lambda: not stream._bytes, 30)
+    stream.write("the end\n")
+    reader.join(30)
+    lines = b"".join(heard).decode().splitlines(keepends=True)
+    assert lines[-2:] == [f"({stream.dropped} lines were dropped here: they were not read in time)\n", "the end\n"]
+    assert set(lines[:-2]) == {LINE} and len(lines) - 2 + stream.dropped == 2 * KEPT_BYTES_MAX // len(LINE)
+    stream.close()
+
+
+def test_the_end_waits_for_a_reader_that_reads_and_not_for_one_that_does_not(pipe: tuple[int, int]) -> None:
+    stream = BackgroundStream(pipe[1])
+    stream.write("last words\n")
+    stream.close(30)
+    assert os.read(pipe[0], 100) == b"last words\n"
+    stalled = BackgroundStream(pipe[1])
+    for _ in range(1000):
+        stalled.write(LINE)
+    stalled.close(0.01)
+    stalled.write("nothing is taken any more")
+    os.read(pipe[0], 1 << 20)
+
+
+def test_a_reader_that_goes_away_is_forgotten() -> None:
+    def gone(descriptor: int, data: bytes) -> int:
+        raise BrokenPipeError
+
+    stream = BackgroundStream(-1, gone)
+    stream.write(LINE)
+    stream.close(30)
+    assert not stream.dropped
+
+
+def test_files_are_written_as_they_are(pipe: tuple[int, int], tmp_path: Path) -> None:
+    with open(pipe[1], "w", closefd=False) as stalls, open(tmp_path / "err", "w") as file:
+        memory = io.StringIO()
+        assert isinstance(unblocked(stalls), BackgroundStream)
+        assert unblocked(file) is file and unblocked(memory) is memory
+
+
+def serving(port: int) -> AdminClient:
+    """A session with the broker, as soon as it serves."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            client = AdminClient("127.0.0.1", port, 10)
+            client.negotiate()
+            return client
+        except Unreachable:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def test_a_broker_whose_output_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        try:
+            while True:
+                os.write(writing, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(writing, True)
+        process = subprocess.Popen([sys.executable, "-c", "from bmqtwist.tap import bmqbrkr; bmqbrkr()",
+                                    str(broker.config.etc)], cwd=tmp_path, stdout=writing, stderr=writing)
+        try:
+            client = serving(broker.port)
+            assert "HELP" in client.run("HELP")
+            client.close()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
+    finally:
+        os.close(reading)
+        os.close(writing)
+        broker.cleanup()
