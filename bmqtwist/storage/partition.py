@@ -47,6 +47,7 @@ from bmqtwist.storage.records import (
     pack_sync_point,
 )
 from bmqtwist.storage.rollover import BEGIN_PERCENT, Rollover
+from bmqtwist.storage.space import AVAILABLE_PERCENT_MIN, SOFT_LIMIT_PERCENT, leaves_enough, passes_soft_limit
 from bmqtwist.storage.state import Live, PartitionState, StoredQueue
 from bmqtwist.storage.store import (
     PAYLOAD_CACHE_BYTES,
@@ -63,8 +64,6 @@ __all__ = ["Batch", "Durability", "Message", "Partition", "PartitionUnavailable"
 
 Durability = Literal["none", "group", "always"]
 
-AVAILABLE_PERCENT_MIN = 20  # of every file, for a rollover to be worth it
-SOFT_LIMIT_PERCENT = 60  # outstanding part of a file that raises the soft alarm
 SOFT_ALARM_PERIOD = 15 * 60  # seconds between two soft alarms
 COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
 BIGGEST_QUEUES = 10  # listed in the soft alarm
@@ -106,7 +105,7 @@ class Partition:
         self._gate = Gate()
         self._unmarked = False  # records since the last sync point
         self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = False
-        self._soft_alarm_at: int | None = None
+        self._quiet_until = 0  # epoch seconds: no soft alarm before
         self._alarms: list[tuple[str, str]] = []
         self.listener: Callable[[str], None] = lambda text: None  # who is told what the partition does
         self._rewrite = False
@@ -189,9 +188,7 @@ class Partition:
 
     def may_roll(self, needed: tuple[int, int, int]) -> bool:
         """Would a rollover leave enough of every file free, `needed` bytes of each taken?"""
-        sizes = self.files.sizes
-        return all((size - kept - more) * 100 // size >= AVAILABLE_PERCENT_MIN for size, kept, more
-                   in zip((sizes.journal, sizes.data, sizes.qlist), self.outstanding(), needed, strict=True))
+        return leaves_enough(self.files.sizes, self.outstanding(), needed)
 
     def _make_room(self, data: int, qlist: int, wall: int) -> None:
         """Pay what is owed and roll over, so that one record with `data` and `qlist` bytes fits: or PartitionUnavailable."""
@@ -689,12 +686,9 @@ class Partition:
 
     def check_space(self, wall: int) -> None:
         """Raise the soft alarm if a file's outstanding part is large; call it every 20 s."""
-        sizes = self.files.sizes
-        full = [kept * 100 >= size * SOFT_LIMIT_PERCENT for kept, size in
-                zip(self.outstanding(), (sizes.journal, sizes.data, sizes.qlist), strict=True)]
-        if not any(full) or self._soft_alarm_at is not None and wall - self._soft_alarm_at < SOFT_ALARM_PERIOD:
+        if wall < self._quiet_until or not passes_soft_limit(self.files.sizes, self.outstanding()):
             return
-        self._soft_alarm_at = wall
+        self._quiet_until = wall + SOFT_ALARM_PERIOD
         queues = ", ".join(f"{uri}: {count} messages, {size} B" for uri, count, size
                            in self.state.biggest_queues(BIGGEST_QUEUES))
         self._alarms.append(("PARTITION_AVAILABLESPACE_SOFTLIMIT", self._space_text(
