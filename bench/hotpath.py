@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import gc
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from kit.memory import MemoryLink, MemoryWorld  # noqa: E402
 
+from bmqtwist.daemon.service import calm_collector  # noqa: E402
 from bmqtwist.storage.files import RealDisk  # noqa: E402
 from bmqtwist.wire.checksum import crc32c  # noqa: E402
 from bmqtwist.wire.fast import (  # noqa: E402
@@ -79,7 +79,7 @@ def run(world: MemoryWorld, producer: MemoryLink, consumer: MemoryLink, size: in
     assert posting is not None and reading is not None
     clock = time.monotonic
     wall = broker.wall(world.now)
-    gc.collect()
+    calm_collector()
     began = time.process_time()
     for puts, done in chunks:
         posting.receive(puts, clock(), wall)

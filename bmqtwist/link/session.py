@@ -37,7 +37,8 @@ class Session:
     __slots__ = ("context", "peer", "session_number", "state", "kind", "description", "identity", "features", "encoding",
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
-                 "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "__weakref__")
+                 "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "_held",
+                 "_held_max", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -62,6 +63,7 @@ class Session:
         self.state = State.CLOSED  # until it becomes something
         self.kind: SessionKind = GONE
         self.frames = FrameBuffer(min(event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
+        self._held, self._held_max = context.held, context.input_bytes_max
         self._event_bytes_max = event_bytes_max
         self._answers: dict[int, Callable[[bytes, int, int, int], None]] = {}
 
@@ -92,7 +94,7 @@ class Session:
             self.close("#TCP_READ_ERROR %s: %s", self.description, self.frames.error)
         elif self.closing:
             self.frames.clear()
-        elif self.context.held.bytes > self.context.input_bytes_max:
+        elif self._held.bytes > self._held_max:
             self.context.too_much_held()
 
     def take(self) -> list[bytes]:
