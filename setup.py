@@ -5,11 +5,11 @@ import os
 from setuptools import setup
 
 HOT = [f"bmqtwist/{name}.py" for name in (
-    "wire/frames", "wire/walk", "storage/message", "storage/gate", "storage/state", "storage/compaction",
-    "storage/rollover", "storage/partition", "storage/fileset",
-    "storage/files", "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/routing", "queue/app",
-    "queue/handle", "queue/put", "queue/queue", "queue/root", "queue/delivery", "queue/handles", "queue/domain",
-    "link/outbox", "link/session", "link/client", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker",
+    "wire/fast", "wire/frames", "wire/walk", "storage/records", "storage/message", "storage/gate", "storage/state",
+    "storage/compaction", "storage/rollover", "storage/partition", "storage/fileset", "storage/files",
+    "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/routing", "queue/app", "queue/handle",
+    "queue/put", "queue/queue", "queue/root", "queue/delivery", "queue/handles", "queue/domain", "link/outbox",
+    "link/session", "link/client", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker",
     "node/timers")]  # a class and its subclasses: all or none
 
 extensions = []

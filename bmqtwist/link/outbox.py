@@ -22,6 +22,7 @@ from bmqtwist.wire.fast import (
 
 _PUSH_ONE = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
 _WORDS = 8  # of a PUSH header
+_PUSH, _ACK = int(EventType.PUSH), int(EventType.ACK)
 _ACKS_MAX = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 
 
@@ -94,7 +95,7 @@ class Outbox:
 
     def _seal_pushes(self) -> None:
         sealed = self._sealed
-        sealed.append(event_header(EventType.PUSH, self._push_bytes))
+        sealed.append(event_header(_PUSH, self._push_bytes))
         sealed += self._pushes
         self._pushes = []
         self._push_bytes = 0
@@ -106,7 +107,7 @@ class Outbox:
             self._seal_pushes()
         acks = self._acks
         if acks:
-            self._sealed.append(event_header(EventType.ACK, len(ITEMS_HEADER) + ACK_MESSAGE.size * len(acks)))
+            self._sealed.append(event_header(_ACK, len(ITEMS_HEADER) + ACK_MESSAGE.size * len(acks)))
             self._sealed.append(ITEMS_HEADER)
             self._sealed += acks
             self._acks = []

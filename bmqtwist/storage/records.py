@@ -7,6 +7,7 @@ A journal record's first eight bytes are read as one number, the *head*: type in
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from bmqtwist.storage import layout
 
@@ -70,16 +71,20 @@ class FileType(IntEnum):
 
 SYNC_POINT_OP = 2
 
-TYPE_SHIFT = layout.RECORD_HEADER.shift("type")
-FLAGS_SHIFT = layout.RECORD_HEADER.shift("flags")
-FLAGS_MASK = layout.RECORD_HEADER.mask("flags")
-SEQUENCE_MASK = layout.RECORD_HEADER.mask("sequence")
-MESSAGE_HEAD, CONFIRM_HEAD, DELETION_HEAD, QUEUE_OP_HEAD, JOURNAL_OP_HEAD = (kind << TYPE_SHIFT for kind in range(1, 6))
+TYPE_SHIFT: Final = layout.RECORD_HEADER.shift("type")
+FLAGS_SHIFT: Final = layout.RECORD_HEADER.shift("flags")
+FLAGS_MASK: Final = layout.RECORD_HEADER.mask("flags")
+SEQUENCE_MASK: Final = layout.RECORD_HEADER.mask("sequence")
+MESSAGE_HEAD: Final = RecordType.MESSAGE << TYPE_SHIFT
+CONFIRM_HEAD: Final = RecordType.CONFIRM << TYPE_SHIFT
+DELETION_HEAD: Final = RecordType.DELETION << TYPE_SHIFT
+QUEUE_OP_HEAD: Final = RecordType.QUEUE_OP << TYPE_SHIFT
+JOURNAL_OP_HEAD: Final = RecordType.JOURNAL_OP << TYPE_SHIFT
 
 # head, lease, wall, body, magic: any record
 RECORD = layout.JOURNAL_RECORD.struct
-RECORD_BYTES = layout.JOURNAL_RECORD.size
-MAGIC = layout.JOURNAL_RECORD.constant("magic")
+RECORD_BYTES: Final = layout.JOURNAL_RECORD.size
+MAGIC: Final = layout.JOURNAL_RECORD.constant("magic")
 # head, lease, wall, refCount bits 19..12, compression, queueKey, offset in dwords, GUID, CRC, magic
 MESSAGE = layout.MESSAGE_RECORD.struct
 # head, lease, wall, queueKey, appKey, GUID, magic
@@ -95,19 +100,19 @@ MESSAGE_BODY, CONFIRM_BODY, DELETION_BODY, QUEUE_OP_BODY, JOURNAL_OP_BODY = (
     each.between("wall", "magic") for each in (layout.MESSAGE_RECORD, layout.CONFIRM_RECORD, layout.DELETION_RECORD,
                                             layout.QUEUE_OP_RECORD, layout.JOURNAL_OP_RECORD))
 
-REF_COUNT_LOW_BITS = layout.RECORD_HEADER.bits("flags")  # of a refCount, kept in the flags of a MESSAGE
-REF_COUNT_MAX = layout.MESSAGE_RECORD.mask("ref_count_high") << REF_COUNT_LOW_BITS | FLAGS_MASK
-COMPRESSION_MASK = 7  # the low three bits of a MESSAGE's compression count
+REF_COUNT_LOW_BITS: Final = layout.RECORD_HEADER.bits("flags")  # of a refCount, kept in the flags of a MESSAGE
+REF_COUNT_MAX: Final = layout.MESSAGE_RECORD.mask("ref_count_high") << REF_COUNT_LOW_BITS | FLAGS_MASK
+COMPRESSION_MASK: Final = 7  # the low three bits of a MESSAGE's compression count
 
 # words of header and record; words of options, and flags; schema wire id; reserved
 DATA_HEADER = layout.DATA_HEADER.struct
-DATA_HEADER_WORDS = layout.DATA_HEADER.words
-DATA_HEADER_WORDS_SHIFT = layout.DATA_HEADER.shift("header_words")
-DATA_WORDS_MASK = layout.DATA_HEADER.mask("record_words")
-DATA_OPTIONS_SHIFT = layout.DATA_HEADER.shift("options_words")
-DATA_OPTION_BYTES_SHIFT = DATA_OPTIONS_SHIFT - 2  # from bytes to words, and to their place
-DATA_HEADER_START = layout.DATA_HEADER.word(header_words=layout.DATA_HEADER.words)
-DATA_FLAGS_MASK = layout.DATA_HEADER.mask("flags")
+DATA_HEADER_WORDS: Final = layout.DATA_HEADER.words
+DATA_HEADER_WORDS_SHIFT: Final = layout.DATA_HEADER.shift("header_words")
+DATA_WORDS_MASK: Final = layout.DATA_HEADER.mask("record_words")
+DATA_OPTIONS_SHIFT: Final = layout.DATA_HEADER.shift("options_words")
+DATA_OPTION_BYTES_SHIFT: Final = DATA_OPTIONS_SHIFT - 2  # from bytes to words, and to their place
+DATA_HEADER_START: Final = layout.DATA_HEADER.word(header_words=layout.DATA_HEADER.words)
+DATA_FLAGS_MASK: Final = layout.DATA_HEADER.mask("flags")
 PROPERTIES_FLAG = 1
 
 # words of the URI, number of apps, words of header and record
@@ -120,7 +125,7 @@ _KEY_BYTES = layout.QUEUE_KEY.bits("key") // 8
 
 MARK_OFFSET = layout.FILE_HEADER.size + layout.JOURNAL_FILE_HEADER.offset("mark")  # it is written last in a rollover
 
-PADS = tuple(bytes([n]) * n for n in range(9))  # the n bytes of value n
+PADS: Final = tuple(bytes([n]) * n for n in range(9))  # the n bytes of value n
 
 
 def pad_words(data: bytes) -> bytes:

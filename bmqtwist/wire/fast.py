@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
 from bmqtwist.wire import layout
 
@@ -38,13 +39,13 @@ class EventType(IntEnum):
 # -- events ------------------------------------------------------------------------------------------------------
 
 EVENT_HEADER = layout.EVENT_HEADER.struct  # length; version and type; header words; type specific; reserved
-EVENT_HEADER_BYTES = layout.EVENT_HEADER.size
-EVENT_HEADER_WORDS = layout.EVENT_HEADER.words
-EVENT_TYPE_MASK = layout.EVENT_HEADER.mask("type")
-EVENT_VERSION = layout.EVENT_HEADER.word(version=1)  # in its place beside the event type
+EVENT_HEADER_BYTES: Final = layout.EVENT_HEADER.size
+EVENT_HEADER_WORDS: Final = layout.EVENT_HEADER.words
+EVENT_TYPE_MASK: Final = layout.EVENT_HEADER.mask("type")
+EVENT_VERSION: Final = layout.EVENT_HEADER.word(version=1)  # in its place beside the event type
 
-PAD4 = (b"\4\4\4\4", b"\3\3\3", b"\2\2", b"\1")  # word padding, by length & 3
-PAD8 = tuple(bytes((8 - n,)) * (8 - n) for n in range(8))  # dword padding, by length & 7
+PAD4: Final = (b"\4\4\4\4", b"\3\3\3", b"\2\2", b"\1")  # word padding, by length & 3
+PAD8: Final = tuple(bytes((8 - n,)) * (8 - n) for n in range(8))  # dword padding, by length & 7
 
 
 def event_header(event_type: int, body_bytes: int, type_specific: int = 0) -> bytes:
@@ -53,42 +54,42 @@ def event_header(event_type: int, body_bytes: int, type_specific: int = 0) -> by
                              type_specific, 0)
 
 
-HEARTBEAT_REQ = event_header(EventType.HEARTBEAT_REQ, 0)
-HEARTBEAT_RSP = event_header(EventType.HEARTBEAT_RSP, 0)
+HEARTBEAT_REQ: Final = event_header(EventType.HEARTBEAT_REQ, 0)
+HEARTBEAT_RSP: Final = event_header(EventType.HEARTBEAT_RSP, 0)
 
 
 # -- PUT and PUSH ------------------------------------------------------------------------------------------------
 
 PUT_HEADER = layout.PUT_HEADER.struct  # flags and words; options words, CAT, header words; queue id; GUID; crc32c;
-PUT_HEADER_BYTES = layout.PUT_HEADER.size  # schema id; reserved
-PUT_HEADER_WORDS = layout.PUT_HEADER.words
-PUT_HEADER_WORDS_MIN = layout.PUT_HEADER.offset("schema_id") // 4  # without schema id
+PUT_HEADER_BYTES: Final = layout.PUT_HEADER.size  # schema id; reserved
+PUT_HEADER_WORDS: Final = layout.PUT_HEADER.words
+PUT_HEADER_WORDS_MIN: Final = layout.PUT_HEADER.offset("schema_id") // 4  # without schema id
 
 PUSH_HEADER = layout.PUSH_HEADER.struct  # as PUT, without the checksum
-PUSH_HEADER_BYTES = layout.PUSH_HEADER.size
-PUSH_HEADER_WORDS = layout.PUSH_HEADER.words
-PUSH_HEADER_WORDS_MIN = layout.PUSH_HEADER.offset("schema_id") // 4  # without schema id
+PUSH_HEADER_BYTES: Final = layout.PUSH_HEADER.size
+PUSH_HEADER_WORDS: Final = layout.PUSH_HEADER.words
+PUSH_HEADER_WORDS_MIN: Final = layout.PUSH_HEADER.offset("schema_id") // 4  # without schema id
 
-FLAGS_SHIFT = layout.MESSAGE_START.shift("flags")  # these are of PUT and PUSH
-WORDS_MASK = layout.MESSAGE_START.mask("words")
-OPTIONS_SHIFT = layout.MESSAGE_START.shift("options_words")
-COMPRESSION_SHIFT = layout.MESSAGE_START.shift("compression")
-COMPRESSION_MASK = layout.MESSAGE_START.mask("compression")
-HEADER_WORDS_MASK = layout.MESSAGE_START.mask("header_words")
-_OPTION_BYTES_SHIFT = OPTIONS_SHIFT - 2  # from bytes to words, and to their place
+FLAGS_SHIFT: Final = layout.MESSAGE_START.shift("flags")  # these are of PUT and PUSH
+WORDS_MASK: Final = layout.MESSAGE_START.mask("words")
+OPTIONS_SHIFT: Final = layout.MESSAGE_START.shift("options_words")
+COMPRESSION_SHIFT: Final = layout.MESSAGE_START.shift("compression")
+COMPRESSION_MASK: Final = layout.MESSAGE_START.mask("compression")
+HEADER_WORDS_MASK: Final = layout.MESSAGE_START.mask("header_words")
+_OPTION_BYTES_SHIFT: Final = OPTIONS_SHIFT - 2  # from bytes to words, and to their place
 
-ACK_REQUESTED = 1  # flag of PUT
-IMPLICIT_PAYLOAD = 1  # flag of PUSH
-MESSAGE_PROPERTIES = 2  # flag of both
-OUT_OF_ORDER = 4  # flag of PUSH
+ACK_REQUESTED: Final = 1  # flag of PUT
+IMPLICIT_PAYLOAD: Final = 1  # flag of PUSH
+MESSAGE_PROPERTIES: Final = 2  # flag of both
+OUT_OF_ORDER: Final = 4  # flag of PUSH
 
-CAT_NONE = 0
-CAT_ZLIB = 1
+CAT_NONE: Final = 0
+CAT_ZLIB: Final = 1
 
 OPTION_SUB_QUEUE_ID = Struct(layout.OPTION_HEADER.struct.format + "I")  # a SUB_QUEUE_IDS_OLD option with one id
-SUB_QUEUE_IDS_OLD = 1  # type of that option
-_IDS_HEAD = layout.OPTION_HEADER.word(type=SUB_QUEUE_IDS_OLD)  # its first word, but for the number of words
-OPTION_ONE_ID_HEAD = _IDS_HEAD | 2
+SUB_QUEUE_IDS_OLD: Final = 1  # type of that option
+_IDS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_IDS_OLD)  # its first word, but for the number of words
+OPTION_ONE_ID_HEAD: Final = _IDS_HEAD | 2
 
 
 def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 0, compression: int = CAT_NONE,
@@ -113,16 +114,16 @@ def sub_queue_ids(ids: Iterable[int]) -> bytes:
 
 # -- ACK, CONFIRM, REJECT ----------------------------------------------------------------------------------------
 
-ITEMS_HEADER = layout.ITEMS_HEADER.struct.pack(layout.ITEMS_HEADER.word(header_words=layout.ITEMS_HEADER.words,
+ITEMS_HEADER: Final = layout.ITEMS_HEADER.struct.pack(layout.ITEMS_HEADER.word(header_words=layout.ITEMS_HEADER.words,
                                                                        item_words=layout.ACK_MESSAGE.words))
-ITEMS_HEADER_BYTES = layout.ITEMS_HEADER.size
-HEADER_WORDS_SHIFT = layout.ITEMS_HEADER.shift("header_words")  # in the first byte of an ITEMS_HEADER
-ITEM_WORDS_MASK = layout.ITEMS_HEADER.mask("item_words")
-ITEM_BYTES = layout.ACK_MESSAGE.size
+ITEMS_HEADER_BYTES: Final = layout.ITEMS_HEADER.size
+HEADER_WORDS_SHIFT: Final = layout.ITEMS_HEADER.shift("header_words")  # in the first byte of an ITEMS_HEADER
+ITEM_WORDS_MASK: Final = layout.ITEMS_HEADER.mask("item_words")
+ITEM_BYTES: Final = layout.ACK_MESSAGE.size
 ACK_MESSAGE = layout.ACK_MESSAGE.struct  # status and correlation id; GUID; queue id
-ACK_STATUS_SHIFT = layout.ACK_MESSAGE.shift("status")
-ACK_STATUS_MASK = layout.ACK_MESSAGE.mask("status")
-CORRELATION_ID_MASK = layout.ACK_MESSAGE.mask("correlation_id")
+ACK_STATUS_SHIFT: Final = layout.ACK_MESSAGE.shift("status")
+ACK_STATUS_MASK: Final = layout.ACK_MESSAGE.mask("status")
+CORRELATION_ID_MASK: Final = layout.ACK_MESSAGE.mask("correlation_id")
 CONFIRM_MESSAGE = layout.CONFIRM_MESSAGE.struct  # queue id; GUID; sub-queue id
 
 
