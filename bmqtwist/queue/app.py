@@ -19,8 +19,8 @@ class App:
     """The state of one appId; a priority or broadcast queue has one, `__default`."""
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
-                 "router", "fresh", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside", "recheck_waiting", "stats",
-                 "_unsorted")
+                 "router", "fresh", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside", "recheck_waiting",
+                 "stats", "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
