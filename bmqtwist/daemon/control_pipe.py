@@ -11,6 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.interfaces import IReadDescriptor
@@ -24,15 +25,15 @@ from bmqtwist.monitor.tables import interval_text
 from bmqtwist.report import INTERNAL_ERROR, Report, stack
 
 LINE_BYTES_MAX = 65536  # a line beyond that is dropped
+Run = Callable[[str, str, Callable[[AdminAnswer], None]], None]
 SOURCE = "MTRAP"  # who a command came from, as the log says it
 
 
 @implementer(IReadDescriptor)
 class ControlPipe:
-    """The pipe at `path`; commands are kept in `history_path`. `run(command, source)` answers one."""
+    """The pipe at `path`; commands are kept in `history_path`. `run(command, source, done)` answers one."""
 
-    def __init__(self, reactor: Any, path: str, history_path: str, run: Callable[[str, str], AdminAnswer],
-                 report: Report) -> None:
+    def __init__(self, reactor: Any, path: str, history_path: str, run: Run, report: Report) -> None:
         self._reactor, self._path, self._history_path = reactor, path, history_path
         self._run, self._report = run, report
         self._buffer = b""
@@ -99,8 +100,9 @@ class ControlPipe:
         if verb.upper() != "CMD" or not command.strip():
             self._report.error("Error processing command [rc: -1]: '%s' is not of the form 'CMD <command>'", text)
             return
-        begun = time.monotonic()
-        answer = self._run(command.strip(), SOURCE)
+        self._run(command.strip(), SOURCE, partial(self._answered, text, time.monotonic()))
+
+    def _answered(self, text: str, begun: float, answer: AdminAnswer) -> None:
         taken = interval_text(round((time.monotonic() - begun) * 1e9))
         if answer.failed:
             self._report.error("Error processing command '%s' in %s [rc: -1]:\n%s", text, taken, answer.text)

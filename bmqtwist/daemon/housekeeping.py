@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bmqtwist.daemon.stuck import CATEGORY, STUCK_POLL_S, StuckMonitor
+from bmqtwist.daemon.stuck import CATEGORY, STUCK_GAP_S, STUCK_POLL_S, StuckMonitor
 from bmqtwist.monitor import snapshots
 from bmqtwist.node.cluster import is_collectable
 
@@ -23,6 +23,7 @@ class Watch:
         self._keepalive = {name: each.keepalive_duration_ms / 1000 for name, each in operations.items()}
         self._monitor = StuckMonitor(min((each.consumption_monitor_period_ms / 1000 for each in operations.values()),
                                          default=STUCK_POLL_S))
+        self._between = float("-inf")  # when `check` is called once more between two regular times
 
     def start(self, now: float) -> None:
         """To be called once, when the broker starts."""
@@ -38,6 +39,10 @@ class Watch:
                 broker.report.alarm(CATEGORY, "%s", notice.text)
             else:
                 broker.report.info("%s", notice.text)
+        overdue = self._monitor.next_overdue(now)
+        if overdue is not None and self._between <= now:
+            self._between = max(overdue, self._between + STUCK_GAP_S)
+            broker.timers.at(self._between, self.check)
 
     def collect(self, now: float) -> None:
         """Delete queues that are empty and have been open nowhere for long enough."""

@@ -148,10 +148,9 @@ class BrokerService(Service):
             self._ports.append(port)
             self.report.info("%s: listening to 'http://%s:%d/'", what, address, port.getHost().port)
 
-    def _run_from_pipe(self, command: str, source: str) -> AdminAnswer:
-        answer = self.broker.admin(command, source)
+    def _run_from_pipe(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
+        self.broker.run_command(command, source, done)
         self.performer.turn_due()
-        return answer
 
     def reload(self) -> None:
         """Reopen what is moved or renewed outside: statistics logs and certificates. The configuration stays."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CATEGORY = "QUEUE_STUCK"
 STUCK_POLL_S = 0.5  # how often is looked whether a queue is due, and at a stuck queue
+STUCK_GAP_S = 0.1  # between two looks at the moments when messages are overdue
 LISTED_MAX = 10  # oldest messages in the alarm
 
 
@@ -49,16 +50,22 @@ class StuckMonitor:
         self.period = period
         self._stuck: dict[RootQueue, set[str]] = {}  # queue -> app ids
         self._due: dict[RootQueue, tuple[float, int]] = {}  # queue -> (when to look, under which maxIdleTime this was said)
+        self._overdue: dict[RootQueue, float] = {}  # queue -> when its oldest waiting message is overdue, if one waits
+
+    def next_overdue(self, now: float) -> float | None:
+        """The next moment, as far as known, at which a queue is stuck; None = not before the next regular look."""
+        return min((moment for moment in self._overdue.values() if now < moment < now + STUCK_POLL_S), default=None)
 
     def check(self, queues: Iterable[RootQueue], now: float, wall_offset: float) -> list[Notice]:
         """Look at those queues that are due: what to tell.
 
-        To be called every `STUCK_POLL_S` seconds with all queues of the broker: that is how late an alarm may be.
+        To be called every `STUCK_POLL_S` seconds with all queues of the broker, and at `next_overdue`.
         `wall_offset` turns `now` into seconds since the epoch.
         """
         notices: list[Notice] = []
         due: dict[RootQueue, tuple[float, int]] = {}
         stuck: dict[RootQueue, set[str]] = {}
+        overdue: dict[RootQueue, float] = {}
         for queue in queues:
             idle_max = queue.domain.max_idle_s
             if not idle_max or queue.broadcast:
@@ -67,10 +74,16 @@ class StuckMonitor:
             apps = self._stuck.get(queue, set())
             if now >= moment or said_for != idle_max:
                 apps, moment = self._look(queue, apps, now, wall_offset, notices)
+                if moment < now + min(self.period, idle_max):
+                    self._overdue[queue] = moment
+                else:
+                    self._overdue.pop(queue, None)
             due[queue] = moment, idle_max
+            if queue in self._overdue:
+                overdue[queue] = self._overdue[queue]
             if apps:
                 stuck[queue] = apps
-        self._due, self._stuck = due, stuck
+        self._due, self._stuck, self._overdue = due, stuck, overdue
         return notices
 
     def _look(self, queue: RootQueue, before: set[str], now: float, wall_offset: float,

@@ -459,17 +459,21 @@ class Broker:
         if not self.security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
             admin.answer(r_id, "Command not authorized")
             return
+        self.run_command(command, session.peer, partial(self._admin_answer, admin, r_id))
+
+    def run_command(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
+        """Run an admin command; `done` is called when what it changed is committed."""
         metadata = [cluster.metadata for cluster in self.clusters.values()]
         before = [each.proposals for each in metadata]
-        answer = partial(self._admin_answer, admin, r_id, self.admin(command, session.peer).text)
+        answer = partial(done, self.admin(command, source))
         for each, proposals in zip(metadata, before, strict=True):
             if each.proposals != proposals:
                 answer = partial(each.after, answer)
         answer()
 
-    def _admin_answer(self, admin: AdminSession, r_id: int, text: str) -> None:
+    def _admin_answer(self, admin: AdminSession, r_id: int, answer: AdminAnswer) -> None:
         if admin.session in self.sessions:
-            admin.answer(r_id, text)
+            admin.answer(r_id, answer.text)
 
     def gone(self, session: Session) -> None:
         """A session is over."""

@@ -138,6 +138,8 @@ def test_what_is_refused_is_an_error_with_its_number_and_the_shell_goes_on(node:
         process.capture("ERROR.*property name '-'")
         process.send(f'configure uri="{uri}" subscriptions=[{{"expression": "x >"}}]')
         process.capture("ERROR.*Invalid subscription 'x >'")
+        process.send(f'configure uri="{uri}" subscriptions=[{{"correlationId": 1, "expression": ""}}]')
+        process.capture("ERROR.*Invalid subscription '': its expression is empty")
         process.send('close uri="bmq://d/never"', 'list uri="bmq://d/never"', f'confirm uri="{uri}" guid="zz"')
         process.capture("ERROR.*unknown queue 'bmq://d/never'")
         process.capture("ERROR.*unknown queue 'bmq://d/never'")

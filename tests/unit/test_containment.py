@@ -457,11 +457,11 @@ def test_a_command_of_the_control_pipe_that_raises_leaves_the_pipe_open(tmp_path
 
         removeReader = addReader
 
-    def run(command: str, source: str) -> AdminAnswer:
+    def run(command: str, source: str, done: Any) -> None:
         ran.append(command)
         if command == "BAD":
             raise ZeroDivisionError("planted")
-        return AdminAnswer("fine", failed=False)
+        done(AdminAnswer("fine", failed=False))
 
     ran: list[str] = []
     report = ListReport()

@@ -15,6 +15,7 @@ from kit.process import free_port
 
 from bmqtwist.cli.bmqbrkr import PID_FILE, main
 from bmqtwist.daemon.control_pipe import ControlPipe
+from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.report import ListReport
 
 
@@ -76,7 +77,7 @@ def test_a_command_of_the_control_pipe_that_fails_is_an_error_with_its_answer(me
     """Refused, not understood, and done."""
     report, reader = ListReport(), SimpleNamespace(addReader=lambda pipe: None, removeReader=lambda pipe: None)
     memory.admin("CLUSTERS LIST")
-    pipe = ControlPipe(reader, str(tmp_path / "ctl"), str(tmp_path / "hist"), memory.broker.admin, report)
+    pipe = ControlPipe(reader, str(tmp_path / "ctl"), str(tmp_path / "hist"), memory.broker.run_command, report)
     pipe.open()
     writer = os.open(tmp_path / "ctl", os.O_WRONLY | os.O_NONBLOCK)
     for command in ("CLUSTERS CLUSTER c3 STORAGE PARTITION -2 ROLLOVER", "CLUSTERS CLUSTER c3 STORAGE PARTITION -1 SUMMARY",
@@ -91,6 +92,18 @@ def test_a_command_of_the_control_pipe_that_fails_is_an_error_with_its_answer(me
     assert summary.endswith("\nToo low partitionId value: '-1'") and "Unable to decode command" in nonsense
     [done] = report.texts("INFO")
     assert done.startswith("Command 'CMD CLUSTERS LIST' processed successfully in ")
+
+
+def test_a_command_of_the_control_pipe_is_done_when_what_it_changed_is_committed(
+        memory: MemoryWorld, tmp_path: Path) -> None:
+    """Whoever has seen that may ask for the outcome."""
+    memory.producer().client.disconnect()
+    memory.admin("CLUSTERS LIST")
+    answers: list[AdminAnswer] = []
+    memory.broker.run_command("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test", answers.append)
+    assert not answers and memory.broker.clusters["c3"].queues
+    memory.advance(0.01)
+    assert answers == [AdminAnswer("SUCCESS", failed=False)] and not memory.broker.clusters["c3"].queues
 
 
 class Service:
@@ -126,3 +139,17 @@ def test_the_pid_file_is_whole_before_the_start_is_announced(tmp_path: Path, mon
     assert not {name for name in set(os.listdir()) - before if "pid" in name}
 
 
+
+
+@pytest.mark.parametrize("late", [0.05, 0.2, 0.3, 0.45])
+def test_a_queue_is_stuck_at_the_moment_and_not_some_time_after_it(memory: MemoryWorld, late: float) -> None:
+    """Wherever this lies between two regular looks; after a change of maxIdleTime, too."""
+    memory.domain("s", maxIdleTime=1)
+    producer = memory.producer("bmq://s/q")
+    memory.advance(late)
+    producer.post(b"1")
+    memory.reconfigure("s", maxIdleTime=3)
+    memory.advance(2.9)
+    assert not memory.alarms("QUEUE_STUCK")
+    memory.advance(0.15)
+    assert len(memory.alarms("QUEUE_STUCK")) == 1

@@ -177,6 +177,8 @@ def queue_options(messages: int, size: int, priority: int, subscriptions: tuple[
 
 
 def _subscription(each: SubscriptionArg, messages: int, size: int, priority: int) -> Subscription:
+    if each.expression == "":
+        raise CommandError("Invalid subscription '': its expression is empty; leave it out to get all messages")
     try:
         return Subscription(each.expression or "", _given(each.max_unconfirmed_messages, messages),
                             _given(each.max_unconfirmed_bytes, size), _given(each.consumer_priority, priority),
