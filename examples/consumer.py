@@ -6,7 +6,7 @@ A fanout queue is read as one of its applications: bmq://bmq.test.persistent.fan
 from __future__ import annotations
 
 import sys
-import threading
+import time
 
 import blazingmq
 
@@ -26,7 +26,8 @@ def main() -> None:
     session = blazingmq.Session(blazingmq.session_events.log_session_event, on_message=on_message, broker=broker)
     try:
         session.open_queue(uri, read=True, options=blazingmq.QueueOptions(max_unconfirmed_messages=100))
-        threading.Event().wait()
+        while True:
+            time.sleep(1)  # not one wait for ever: Python loses a Ctrl-C that comes just when such a wait begins
     except KeyboardInterrupt:
         print("Leaving; what is not confirmed goes to the next consumer")
     finally:

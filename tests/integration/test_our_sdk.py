@@ -263,7 +263,9 @@ def test_post_and_consume_without_a_reactor(node: ProcessWorld) -> None:
         queue.flush()
         got = []
         while len(got) < 5000:
-            for message in queue.poll(100, DEADLINE):
+            found = queue.poll(100, DEADLINE)
+            assert found
+            for message in found:
                 got.append(int(message.payload))
                 message.confirm()
         assert got == list(range(5000))

@@ -133,6 +133,34 @@ def test_what_the_example_producer_posts_the_example_consumer_prints(node: Node,
     assert ["b'a'" in lines[0], "b'b'" in lines[1]] == [True, True], lines
 
 
+UNHEARD = """
+import runpy, signal, sys, threading
+def interrupt():
+    sys.stdin.readline()
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_the_example_consumer_ends_at_a_signal_that_wakes_nobody(node: Node, official: Path) -> None:
+    """Python notes a signal for the main thread; a wait that it begins just then does not end by that. The same happens
+    always if another thread is interrupted."""
+    uri = f"bmq://bmq.test.persistent.priority/unheard-{official.name}"
+    consumer = subprocess.Popen([sys.executable, "-c", UNHEARD, str(official / "consumer.py"), uri, node.broker.uri],
+                                text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with mortal(consumer, 2 * DEADLINE):
+        posted = subprocess.run([sys.executable, str(official / "producer.py"), uri, node.broker.uri], input="a\n",
+                                capture_output=True, text=True, timeout=DEADLINE, check=True)
+        assert posted.stdout == "1 message(s) acknowledged\n"
+        assert consumer.stdin is not None and consumer.stdout is not None
+        assert "b'a'" in consumer.stdout.readline()
+        consumer.stdin.write("now\n")
+        consumer.stdin.flush()
+        assert consumer.wait(DEADLINE) == 0
+
+
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.info == "python"], ids=str)
 def test_an_example_of_the_documentation_runs_and_prints_what_it_says(
         node: Node, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ types in both styles, compression, small and large payloads, subscriptions on wh
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from queue import Queue
 from typing import Any
@@ -201,7 +202,9 @@ def test_the_styles_and_the_compression_that_are_tested_are_really_used(node: Pr
     with simple.Session(broker) as session, session.open(uri, read=True) as queue:
         found = []
         while len(found) < 8:
-            found += queue.poll(8, DEADLINE)
+            more = queue.poll(8, DEADLINE)
+            assert more
+            found += more
         forms = [(message._form & 7 != 0, message._form >> 3 != 0, bool(message._flags & 2)) for message in found]
     assert forms == [(compress and new_style, new_style, True) for compress in (False, False, True, True)] * 2
     with simple.Session(broker, compression=True) as session, session.open(uri, write=True) as queue:
@@ -221,7 +224,9 @@ def test_subscriptions_see_the_properties_that_either_library_posted(node: Proce
         poster(broker, uri, posts, 0, False)
         got = []
         while len(got) < 2:
-            for message in queue.poll(2, DEADLINE):
+            found = queue.poll(2, DEADLINE)
+            assert found
+            for message in found:
                 assert message.subscription is not None
                 got.append((message.payload, message.subscription.context))
                 message.confirm()
@@ -252,7 +257,9 @@ def test_both_libraries_share_the_messages_of_one_queue(node: ProcessWorld) -> N
         queue.flush()
         mine: list[bytes] = []
         theirs: list[bytes] = []
+        end = time.monotonic() + 4 * DEADLINE
         while len(mine) + len(theirs) < 2 * count:
+            assert time.monotonic() < end, f"{len(mine)} + {len(theirs)} of {2 * count} messages have come"
             for message in queue.poll(100, 0.05):
                 mine.append(message.payload)
                 message.confirm()

@@ -86,11 +86,11 @@ def test_a_consumer_reports_what_came_and_how_long_it_took(node: ProcessWorld, t
         assert code == 0
         assert re.search(r"^Mode     \| Msg/s .*\|\|Latency$", output, re.MULTILINE)
         rows = re.findall(r"^produced \|.*\| +(\d+) \|", output, re.MULTILINE)
-        assert len(rows) >= 2 and all(0 < int(row) <= 250 for row in rows)
+        assert len(rows) >= 2 and 0 < sum(int(row) for row in rows) <= 250  # none in a second without a turn
         assert f"Latency Report: {ours}" in output
         assert consumer.wait() == 0
         seen = consumer.output
-    assert re.search(r"^consumed \|.*\| \s*(\d+) \|.* ms <.* ms <.* ms$", seen, re.MULTILINE)
+    assert re.search(r"^consumed \|.*\|\| +[\d.]+ [mu]?s < +[\d.]+ [mu]?s < +[\d.]+ [mu]?s$", seen, re.MULTILINE)
     assert re.search(r"Final stats: consumed 250 messages .* ~ latency \{ .* < .* \}", seen)
     for name in ("totalCount......: 250", "min....", "avg....", "max....", "median....", "95Percentile....",
                  "99Percentile...."):

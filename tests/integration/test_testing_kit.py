@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -246,3 +248,25 @@ def test_a_process_that_was_not_started_cannot_be_stopped(tmp_path: Path) -> Non
     with pytest.raises(AssertionError, match="not started"):
         process.stop()
     process.close()
+
+
+def test_a_process_whose_output_somebody_else_holds_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To close a pipe that a thread reads would wait for the thread, which waits for whoever still holds the other end."""
+    monkeypatch.setattr("bmqtwist.testing.process.STOP_SECONDS_MAX", 0.5)
+    program = tmp_path / "bmqbrkr"
+    program.write_text("#!/bin/sh\nsleep 300 &\necho $!\n", encoding="ascii")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    process = BrokerProcess(tmp_path / "broker")
+    process.launch()
+    try:
+        holder = int(process.expect("", deadline=60.0))
+        try:
+            closing = threading.Thread(target=process.close, daemon=True)
+            closing.start()
+            closing.join(60.0)
+            assert not closing.is_alive()
+        finally:
+            os.kill(holder, signal.SIGKILL)
+    finally:
+        process.close()

@@ -7,6 +7,7 @@ broker had for this session before: what has not arrived by then was not sent.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from kit import codec
 from kit.codec import Ack, Event, Push
 
 DEADLINE = 10.0  # seconds, of everything that waits for the broker
+OTHERS_SECONDS_MAX = 100.0  # as long as it says something else
 READ, WRITE, ACK = 2, 4, 8
 INT_MIN = -(1 << 31)
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
@@ -109,8 +111,9 @@ class Client:
         return True
 
     def wait(self, wanted: Callable[[Event], bool], what: str, deadline: float = DEADLINE) -> Event:
-        """Take the first event that is wanted out of the inbox; others stay there."""
+        """Take the first event that is wanted out of the inbox; others stay there, and are waited through for a while."""
         seen = 0
+        end = time.monotonic() + max(deadline, OTHERS_SECONDS_MAX)
         while True:
             for index in range(seen, len(self.inbox)):
                 if wanted(self.inbox[index]):
@@ -118,7 +121,7 @@ class Client:
                     del self.inbox[index]
                     return event
             seen = len(self.inbox)
-            if not self.pump(deadline):
+            if time.monotonic() > end or not self.pump(deadline):
                 raise (Closed if self.link.closed else Expired)(f"{self.name}: {what}; the inbox holds {self.inbox}")
 
     # Requests
@@ -197,8 +200,9 @@ class Client:
 
     def wait_closed(self, deadline: float = DEADLINE) -> None:
         """Wait until the broker has closed the connection."""
+        end = time.monotonic() + max(deadline, OTHERS_SECONDS_MAX)
         while not self.link.closed:
-            if not self.pump(deadline) and not self.link.closed:
+            if (time.monotonic() > end or not self.pump(deadline)) and not self.link.closed:
                 raise Expired(f"{self.name}: the connection is still open; the inbox holds {self.inbox}")
 
     # Queues

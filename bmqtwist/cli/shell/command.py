@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
@@ -33,6 +33,7 @@ TERMINAL_FORMAT = "%s %m\\n"
 Command = Callable[..., Any]
 
 
+_WAIT_S = 1.0  # how late a Ctrl-C may be heard in the worst case
 _OPTIONS = (
     click.option("--mode", type=click.Choice(MODES, case_sensitive=False),
                  help="cli: commands. auto: produce or consume, with figures. syschk: is there a broker?"),
@@ -209,6 +210,8 @@ class _Loop:
         """Run a coroutine there and wait for it. Ctrl-C cancels it, and is raised when it has ended."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
+            while not future.done():  # one wait without an end could lose a Ctrl-C that comes just when it begins
+                wait((future,), _WAIT_S)
             return future.result()
         except KeyboardInterrupt:
             future.cancel()

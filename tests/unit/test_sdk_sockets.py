@@ -1,0 +1,37 @@
+"""The wake-up of a thread that waits for a socket."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from bmqtwist.sdk import SessionOptions
+from bmqtwist.sdk._adapters.sockets import SocketTransport
+
+WAIT_S = 30.0
+
+
+class Disturbed:
+    """The end that is waited for; at the worst moment, before it is emptied, somebody pokes."""
+
+    def __init__(self, transport: SocketTransport, end: socket.socket) -> None:
+        self._transport, self._end = transport, end
+        self.fileno, self.close = end.fileno, end.close
+
+    def recv(self, size: int) -> bytes:
+        self._transport.poke()
+        return self._end.recv(size)
+
+
+def test_a_poke_that_is_taken_along_with_another_is_not_the_last_one() -> None:
+    """`poke` may be called without the lock, by a health monitor's thread or by the collector of garbage."""
+    transport = SocketTransport(SessionOptions(), lambda effect: None)
+    try:
+        transport._far = Disturbed(transport, transport._far)  # type: ignore[assignment]
+        for _ in range(3):
+            transport.poke()
+            began = time.monotonic()
+            transport.step(WAIT_S)
+            assert time.monotonic() - began < WAIT_S / 2
+    finally:
+        transport.dispose()

@@ -1,0 +1,35 @@
+"""How the thread of `bmq shell` that reads commands waits for the one that carries them out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+
+import pytest
+
+from bmqtwist.cli.shell.command import _Loop
+
+COMMAND_S = 20.0
+
+
+def test_a_ctrl_c_is_heard_although_it_does_not_wake_the_wait() -> None:
+    """So it is with one that comes just when the wait begins, and always if another thread is interrupted."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def command() -> None:
+        loop.call_later(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+        await asyncio.sleep(COMMAND_S)
+
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _Loop(loop).call(command())
+        assert time.monotonic() - began < COMMAND_S / 2
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(COMMAND_S)
+        loop.close()
