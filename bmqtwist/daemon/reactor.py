@@ -4,9 +4,9 @@ From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` ha
 From the broker (`node.performer.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish,
 read, dump.
 
-However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
-is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
-message.
+However many chunks arrive in one round of the reactor, one turn follows them; some wait for a later one (`put_aside.py`).
+`now` is the monotonic clock. The turn is run from a hook around the reactor's `doIteration`, since a delayed call for each
+round would cost more than many a message.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.daemon.put_aside import TURN_INPUT_S, PutAside
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
@@ -56,6 +57,7 @@ class ReactorPerformer:
         self._disk = ThreadPool(0, 4, "storage")
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
+        self._aside, self._waits = PutAside(), False  # and whether anything is in it
         self._round: Callable[[float | None], None] = lambda delay: None
         self._tick_call: Any = None
         self._tick_at = float("inf")
@@ -98,7 +100,23 @@ class ReactorPerformer:
         self._round(0 if self._turn_due else delay)
         if self._turn_due:
             self._turn_due = False
+            if self._waits:
+                self._take_aside()
             self._perform(self.broker.turn)
+
+    def _take_aside(self) -> None:
+        """As much of what was put aside as there is time for; at least one chunk, whatever the time."""
+        aside, begun = self._aside, time.monotonic()
+        now, turn = begun, self.watchdog.began or begun
+        self.watchdog.began = turn
+        session = aside.next(0.0, 0.0)
+        while session is not None:
+            self.broker.received(session, aside.take(session), now)
+            if not self.unread(session)[0]:
+                self.read(session, True)
+            now = time.monotonic()
+            session = aside.next(now - turn, now - begun)
+        self._waits = self._turn_due = bool(aside)
 
     def _tick(self) -> None:
         self._tick_call, self._tick_at = None, float("inf")
@@ -165,15 +183,23 @@ class ReactorPerformer:
 
     def received(self, session: Session, data: bytes) -> None:
         """Bytes for a session; a turn follows."""
-        now = time.monotonic()
+        now, watchdog = time.monotonic(), self.watchdog
         self._turn_due = True
-        if not self.watchdog.began:
-            self.watchdog.began = now
-        self.broker.received(session, data, now)
+        if not watchdog.began:
+            watchdog.began = now
+        if session.negotiated_at is None or now - watchdog.began > TURN_INPUT_S or self._waits and session in self._aside:
+            self._aside.put(session, data)
+            self._waits = True
+            self.read(session, False)
+        else:
+            self.broker.received(session, data, now)
 
     def lost(self, session: Session) -> None:
         """The channel of a session is gone."""
-        self.broker.lost(session, time.monotonic())
+        now, data = time.monotonic(), self._aside.take(session)
+        if data:
+            self.broker.received(session, data, now)
+        self.broker.lost(session, now)
         self.turn_due()
 
     def drained(self, session: Session) -> None:
