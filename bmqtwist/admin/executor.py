@@ -21,7 +21,7 @@ from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
 from bmqtwist.node.cluster import is_collectable
-from bmqtwist.report import INTERNAL_ERROR, stack
+from bmqtwist.report import INTERNAL_ERROR, shown, stack
 from bmqtwist.storage.partition import PartitionUnavailable
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bmqtwist.storage.partition import Partition
 
 WHOLE_QUEUE = "*"
+COMMAND_CHARS_MAX = 512  # of a command, where it is logged
 _REPLICATION = "non-negative integer count of the number of peers required to persist each message"
 _ELECTOR = "non-negative integer count of the number of votes required to become leader, 0 = more than half of the nodes"
 
@@ -56,7 +57,8 @@ class AdminExecutor:
     def execute(self, text: str, source: str) -> str:
         """Run one command; whatever the text is, the answer is a text. `source`: who asks, for the log."""
         report = self._broker.report
-        report.info("Received command '%s' [source: %s]", text, source)
+        told = shown(text, COMMAND_CHARS_MAX)
+        report.info("Received command '%s' [source: %s]", told, source)
         try:
             command, encoding = parse(text)
         except commands.CommandError as error:
@@ -67,7 +69,7 @@ class AdminExecutor:
                 answer = (print_text(result) if encoding is commands.AnswerEncoding.TEXT
                           else print_json(result, encoding is commands.AnswerEncoding.JSON_PRETTY))
             except Exception as error:
-                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", text, source, stack(error))
+                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", told, source, stack(error))
                 answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
         report.info("Send response message to '%s': %d characters", source, len(answer))
         return answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
