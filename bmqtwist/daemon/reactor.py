@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +40,16 @@ if TYPE_CHECKING:
 
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
+FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
+ACCEPT_PAUSE_S = 1.0  # without them nobody is accepted for that time
 
 
 class ReactorPerformer:
     """One broker on one reactor. `broker` is set by whoever builds both."""
 
     broker: Broker
+    files_max = 0  # how many open files the process may have; 0 = any number
+    ports: Sequence[Any] = ()  # what listens
 
     def __init__(self, reactor: Any, report: Report, connections_max: int, auth_threads: tuple[int, int],
                  warn_after_s: float, alarm_after_s: float) -> None:
@@ -64,6 +68,7 @@ class ReactorPerformer:
         self._lag_call: Any = None
         self._refused_at = float("-inf")
         self._running = False
+        self._accepting = True
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -165,6 +170,9 @@ class ReactorPerformer:
         """A new connection; None refuses it."""
         now = time.monotonic()
         why = self._refusal(peer, now)
+        if self.files_max and connection.descriptor >= self.files_max - FILES_LEFT_MIN:  # the lowest that was free
+            why = f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; nobody is accepted for a while"
+            self._pause_accepting()
         if why:
             if now - self._refused_at >= 1.0:
                 self._refused_at = now
@@ -173,6 +181,20 @@ class ReactorPerformer:
         session = self.broker.connect(peer, now)
         session.transport = connection
         return session
+
+    def _pause_accepting(self) -> None:
+        """Leave new connections with the kernel for a while."""
+        if self._accepting:
+            self._accepting = False
+            for port in self.ports:
+                port.stopReading()
+            self.reactor.callLater(ACCEPT_PAUSE_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._accepting = True
+        for port in self.ports:
+            if port.connected:
+                port.startReading()
 
     def _refusal(self, peer: str, now: float) -> str:
         broker = self.broker

@@ -310,3 +310,41 @@ def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_i
     assert heard[-1] == b"last words" and leaving.closed == ["lost"]
     reactor.doIteration(0)
     assert len(heard) == 2
+
+
+class Port:
+    """What listens."""
+
+    connected, reading = True, True
+
+    def stopReading(self) -> None:
+        self.reading = False
+
+    def startReading(self) -> None:
+        self.reading = True
+
+
+class Accepted:
+    """A connection whose socket has that number."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+
+def test_without_files_for_the_storage_nobody_is_accepted_for_a_while(world: Any) -> None:
+    reactor, broker, performer = world
+    reactor.advance(10.0)
+    port = Port()
+    performer.files_max, performer.ports = 1024, [port]
+    assert performer.connected(Accepted(1024 - module.FILES_LEFT_MIN - 1), "peer", 1) is not None and port.reading
+    for _ in range(3):
+        assert performer.connected(Accepted(1024 - module.FILES_LEFT_MIN), "peer", 1) is None and not port.reading
+    lines = [text for _, text in performer.report.lines if "open files" in text]
+    assert len(lines) == 1 and "fewer than 128 of 1024" in lines[0]
+    reactor.advance(module.ACCEPT_PAUSE_S)
+    assert port.reading
+    performer.connected(Accepted(1000), "peer", 1)
+    assert not port.reading
+    port.connected = False  # the broker stops
+    reactor.advance(module.ACCEPT_PAUSE_S)
+    assert not port.reading
