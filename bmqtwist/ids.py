@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hashlib import md5
 
 from bmqtwist.errors import LocalError
-from bmqtwist.limits import QUEUE_NAME_CHARS_MAX
+from bmqtwist.limits import DOMAIN_NAME_CHARS_MAX, QUEUE_NAME_CHARS_MAX
+from bmqtwist.report import shown
 
 SCHEME = "bmq://"
 DEFAULT_APP_ID = "__default"
@@ -58,6 +59,8 @@ def parse_uri(text: str) -> QueueUri:
         raise InvalidUri("Empty tier")
     _check(_TIER, tier, "Tier")
     queue, question, query = path.partition("?")
+    if len(authority) > DOMAIN_NAME_CHARS_MAX:
+        raise InvalidUri(f"Domain name exceeds {DOMAIN_NAME_CHARS_MAX} characters")
     if not slash or not queue:
         raise InvalidUri("Missing queue")
     _check(_NAME, queue, "Path")
@@ -67,7 +70,7 @@ def parse_uri(text: str) -> QueueUri:
     if question:
         key, equals, app_id = query.partition("=")
         if key != "id":
-            raise InvalidUri(f'Query parsing failed: unsupported query "{key}"')
+            raise InvalidUri(f'Query parsing failed: unsupported query "{shown(key)}"')
         if not app_id:
             raise InvalidUri('Query parsing failed: missing value after "="')
         _check(_NAME, app_id, "Query")

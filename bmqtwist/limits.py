@@ -16,6 +16,7 @@ PUT_OPTIONS_BYTES_MAX = 1 << 10  # of one message: SDKs send a group id of 31 by
 PROPERTIES_MAX = 255  # properties of one message
 PROPERTY_NAME_BYTES_MAX = 4095  # 12-bit length field
 QUEUE_NAME_CHARS_MAX = 64
+DOMAIN_NAME_CHARS_MAX = 250  # with its tier; a file system takes 255 for the name of its file
 BER_DEPTH_MAX = 32  # nesting of a control message
 RESERVED_ID_MIN = 0xFFFFFFF6  # queue and sub-queue ids from here on are reserved (-10..-1)
 DELIVERY_ATTEMPTS_MAX = 63  # six bits on the wire between brokers

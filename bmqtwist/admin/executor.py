@@ -22,7 +22,7 @@ from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
 from bmqtwist.node.cluster import is_collectable
-from bmqtwist.report import INTERNAL_ERROR, stack
+from bmqtwist.report import INTERNAL_ERROR, shown, stack
 from bmqtwist.storage.partition import PartitionUnavailable
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bmqtwist.storage.partition import Partition
 
 WHOLE_QUEUE = "*"
+COMMAND_CHARS_MAX = 512  # of a command, where it is logged
 _REPLICATION = "non-negative integer count of the number of peers required to persist each message"
 _ELECTOR = "non-negative integer count of the number of votes required to become leader, 0 = more than half of the nodes"
 
@@ -57,8 +58,8 @@ class AdminExecutor:
     def execute(self, text: str, source: str) -> AdminAnswer:
         """Run one command; whatever the text is, there is an answer. `source`: who asks, for the log."""
         report = self._broker.report
-        report.info("Received command '%s' [source: %s]", text, source)
-        failed = True
+        told, failed = shown(text, COMMAND_CHARS_MAX), True
+        report.info("Received command '%s' [source: %s]", told, source)
         try:
             command, encoding = parse(text)
         except commands.CommandError as error:
@@ -70,7 +71,7 @@ class AdminExecutor:
                           else print_json(result, encoding is commands.AnswerEncoding.JSON_PRETTY))
                 failed = isinstance(result, results.Error)
             except Exception as error:
-                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", text, source, stack(error))
+                report.alarm(INTERNAL_ERROR, "Command '%s' [source: %s]: %s", told, source, stack(error))
                 answer = f"Internal error: {type(error).__name__}. See the broker's log.\n"
         report.info("Send response message to '%s': %d characters", source, len(answer))
         answer = answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair

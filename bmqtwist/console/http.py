@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from klein import Klein
 from twisted.python.failure import Failure
 from twisted.web.http import Request
 from twisted.web.resource import Resource
+from twisted.web.server import Request as SiteRequest
 from twisted.web.server import Site
 from werkzeug.exceptions import HTTPException
 
@@ -26,6 +27,10 @@ from bmqtwist.monitor.prometheus import Family
 from bmqtwist.monitor.snapshot import BrokerState
 
 IDLE_SECONDS_MAX = 30  # a connection without a request
+LIFE_SECONDS_MAX = 120  # a connection, whatever it does
+CONNECTIONS_MAX = 64
+BODY_BYTES_MAX = 4096  # of a request; nothing here takes one
+# The server of twisted.web itself takes 500 lines and 16 KiB of headers, each line at most 16 KiB.
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -106,11 +111,67 @@ class Console:
 
 def make_site(source: Source, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None) -> Site:
     """The factory of a listener; requests are not logged."""
-    site = Site(Console(source, labels, log).resource(), timeout=IDLE_SECONDS_MAX)
+    site = _Site(Console(source, labels, log).resource(), requestFactory=_Request, timeout=IDLE_SECONDS_MAX)
     site.displayTracebacks = False
     site.noisy = False
     site.log = _no_log  # type: ignore[method-assign]
     return site
+
+
+class _Request(SiteRequest):
+    """A request whose body is small."""
+
+    _refused = False
+
+    def gotLength(self, length: int | None) -> None:
+        """From the parser: the body has so many bytes, None = it is sent in chunks."""
+        super().gotLength(0)
+        if length is None or length > BODY_BYTES_MAX:
+            self._refused = True
+            self.channel.transport.write(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            self.channel.transport.loseConnection()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """From the parser: a part of the body."""
+        if not self._refused:
+            super().handleContentChunk(data)
+
+    def process(self) -> None:
+        """From the parser: the request is whole."""
+        if not self._refused:
+            super().process()
+
+
+class _Site(Site):
+    """A site that takes few connections, none of them for ever."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._open = 0
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """From the reactor: somebody connects; None refuses it."""
+        if self._open >= CONNECTIONS_MAX:
+            return None
+        protocol: Any = super().buildProtocol(addr)
+        if protocol is None:
+            return None
+        self._open += 1
+        made, lost, end = protocol.makeConnection, protocol.connectionLost, None
+
+        def makeConnection(transport: Any) -> None:
+            nonlocal end
+            end = self.reactor.callLater(LIFE_SECONDS_MAX, transport.abortConnection)
+            made(transport)
+
+        def connectionLost(reason: Failure) -> None:
+            self._open -= 1
+            if end is not None and end.active():
+                end.cancel()
+            lost(reason)
+
+        protocol.makeConnection, protocol.connectionLost = makeConnection, connectionLost
+        return protocol
 
 
 def _no_log(request: Request) -> None:

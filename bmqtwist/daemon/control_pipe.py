@@ -22,7 +22,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.logs.format import date_text
 from bmqtwist.monitor.tables import interval_text
-from bmqtwist.report import INTERNAL_ERROR, Report, stack
+from bmqtwist.report import INTERNAL_ERROR, Report, shown, stack
 
 LINE_BYTES_MAX = 65536  # a line beyond that is dropped
 Run = Callable[[str, str, Callable[[AdminAnswer], None]], None]
@@ -87,7 +87,7 @@ class ControlPipe:
             self._report.error("Error processing command [rc: -1]: a line of more than %d bytes", LINE_BYTES_MAX)
             self._buffer = b""
         for line in lines:
-            text = line.decode("utf-8", "replace").strip()
+            text = shown(line.decode("utf-8", "replace").strip(), LINE_BYTES_MAX)
             if text:
                 try:
                     self._take(text)

@@ -4,9 +4,9 @@ From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` ha
 From the broker (`node.performer.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish,
 read, dump.
 
-However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
-is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
-message.
+However many chunks arrive in one round of the reactor, one turn follows them; some wait for a later one (`put_aside.py`).
+`now` is the monotonic clock. The turn is run from a hook around the reactor's `doIteration`, since a delayed call for each
+round would cost more than many a message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.daemon.put_aside import TURN_INPUT_S, PutAside
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
@@ -39,12 +40,16 @@ if TYPE_CHECKING:
 
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
+FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
+ACCEPT_PAUSE_S = 1.0  # without them nobody is accepted for that time
 
 
 class ReactorPerformer:
     """One broker on one reactor. `broker` is set by whoever builds both."""
 
     broker: Broker
+    files_max = 0  # how many open files the process may have; 0 = any number
+    ports: Sequence[Any] = ()  # what listens
 
     def __init__(self, reactor: Any, report: Report, connections_max: int, auth_threads: tuple[int, int],
                  warn_after_s: float, alarm_after_s: float) -> None:
@@ -56,12 +61,14 @@ class ReactorPerformer:
         self._disk = ThreadPool(0, 4, "storage")
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
+        self._aside, self._waits = PutAside(), False  # and whether anything is in it
         self._round: Callable[[float | None], None] = lambda delay: None
         self._tick_call: Any = None
         self._tick_at = float("inf")
         self._lag_call: Any = None
         self._refused_at = float("-inf")
         self._running = False
+        self._accepting = True
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +105,23 @@ class ReactorPerformer:
         self._round(0 if self._turn_due else delay)
         if self._turn_due:
             self._turn_due = False
+            if self._waits:
+                self._take_aside()
             self._perform(self.broker.turn)
+
+    def _take_aside(self) -> None:
+        """As much of what was put aside as there is time for; at least one chunk, whatever the time."""
+        aside, begun = self._aside, time.monotonic()
+        now, turn = begun, self.watchdog.began or begun
+        self.watchdog.began = turn
+        session = aside.next(0.0, 0.0)
+        while session is not None:
+            self.broker.received(session, aside.take(session), now)
+            if not self.unread(session)[0]:
+                self.read(session, True)
+            now = time.monotonic()
+            session = aside.next(now - turn, now - begun)
+        self._waits = self._turn_due = bool(aside)
 
     def _tick(self) -> None:
         self._tick_call, self._tick_at = None, float("inf")
@@ -147,6 +170,9 @@ class ReactorPerformer:
         """A new connection; None refuses it."""
         now = time.monotonic()
         why = self._refusal(peer, now)
+        if self.files_max and connection.descriptor >= self.files_max - FILES_LEFT_MIN:  # the lowest that was free
+            why = f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; nobody is accepted for a while"
+            self._pause_accepting()
         if why:
             if now - self._refused_at >= 1.0:
                 self._refused_at = now
@@ -155,6 +181,20 @@ class ReactorPerformer:
         session = self.broker.connect(peer, now)
         session.transport = connection
         return session
+
+    def _pause_accepting(self) -> None:
+        """Leave new connections with the kernel for a while."""
+        if self._accepting:
+            self._accepting = False
+            for port in self.ports:
+                port.stopReading()
+            self.reactor.callLater(ACCEPT_PAUSE_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._accepting = True
+        for port in self.ports:
+            if port.connected:
+                port.startReading()
 
     def _refusal(self, peer: str, now: float) -> str:
         broker = self.broker
@@ -165,15 +205,23 @@ class ReactorPerformer:
 
     def received(self, session: Session, data: bytes) -> None:
         """Bytes for a session; a turn follows."""
-        now = time.monotonic()
+        now, watchdog = time.monotonic(), self.watchdog
         self._turn_due = True
-        if not self.watchdog.began:
-            self.watchdog.began = now
-        self.broker.received(session, data, now)
+        if not watchdog.began:
+            watchdog.began = now
+        if session.negotiated_at is None or now - watchdog.began > TURN_INPUT_S or self._waits and session in self._aside:
+            self._aside.put(session, data)
+            self._waits = True
+            self.read(session, False)
+        else:
+            self.broker.received(session, data, now)
 
     def lost(self, session: Session) -> None:
         """The channel of a session is gone."""
-        self.broker.lost(session, time.monotonic())
+        now, data = time.monotonic(), self._aside.take(session)
+        if data:
+            self.broker.received(session, data, now)
+        self.broker.lost(session, now)
         self.turn_due()
 
     def drained(self, session: Session) -> None:

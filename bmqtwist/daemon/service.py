@@ -75,6 +75,7 @@ class BrokerService(Service):
         self.performer = ReactorPerformer(reactor, report, connections_max(self._connections_max, self._files_max),
                                           (app.authentication.min_threads, app.authentication.max_threads),
                                           dispatcher.warning_timeout_ms / 1000, dispatcher.alarm_timeout_ms / 1000)
+        self.performer.files_max = 0 if self._files_max == resource.RLIM_INFINITY else self._files_max
         self.node = assemble(configuration, DomainReader(configuration.directory), RealDisk(), clock, self.performer,
                              self.identity, report)
         self.broker = self.performer.broker = self.node.broker
@@ -83,6 +84,7 @@ class BrokerService(Service):
         self._tls = ServerContext(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
         self._ports: list[Any] = []
+        self.performer.ports = self._ports
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
         self.started = False  # clients are served
@@ -221,7 +223,7 @@ class BrokerService(Service):
         self.started = False
         if self._pipe is not None:
             self._pipe.close()
-        ports, self._ports = self._ports, []
+        ports, self._ports, self.performer.ports = self._ports, [], ()
         for port in ports:
             yield maybeDeferred(port.stopListening)
         self.broker.stop(begun)

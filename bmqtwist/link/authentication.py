@@ -31,6 +31,7 @@ from enum import Enum
 from typing import Protocol
 
 from bmqtwist.errors import Category
+from bmqtwist.report import shown
 
 MECHANISM_CHARS_MAX = 64  # of an unknown mechanism, in the answer
 
@@ -227,8 +228,8 @@ class Authentication:
     def _first(self, now: float) -> list[Effect]:
         authenticator = self._authenticators.get(self._asked)
         if authenticator is None:
-            shown = self._asked[:MECHANISM_CHARS_MAX] if self._asked.isprintable() else "?"
-            return self._refuse(Denied(f"Authentication mechanism '{shown}' not supported.", -2))
+            name = shown(self._asked, MECHANISM_CHARS_MAX)
+            return self._refuse(Denied(f"Authentication mechanism '{name}' not supported.", -2))
         self.state = State.AUTHENTICATING
         return self._run(authenticator, self._data, now)
 

@@ -66,6 +66,12 @@ class Connection(Protocol):
         self._reading = True
         self._behind = False
 
+    @property
+    def descriptor(self) -> int:
+        """The number of its socket, the lowest that was free when it was accepted; -1 where it has none."""
+        channel = getattr(self.transport, "socket", None)
+        return channel.fileno() if channel is not None else -1
+
     def connectionMade(self) -> None:
         """From the reactor: the connection stands."""
         transport = self.transport

@@ -24,7 +24,7 @@ from bmqtwist.errors import LocalError
 SEVERITIES = {"OFF": 0, "FATAL": 32, "ERROR": 64, "WARN": 96, "INFO": 128, "DEBUG": 160, "TRACE": 192}
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 MESSAGE_CHARS_MAX = 1 << 16  # of one record: what is longer is cut
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ def _iso(wall: float, digits: int) -> str:
 
 
 def visible(text: str) -> str:
-    """`text` with control characters other than line ends and tabs made visible, so that no peer steers a terminal."""
+    """`text` with control characters other than line ends and tabs and marks of direction made visible, so that no peer steers a
+    terminal or hides what a line says."""
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 

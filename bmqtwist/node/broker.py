@@ -45,7 +45,7 @@ from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, configure
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.report import Report
+from bmqtwist.report import Report, shown
 from bmqtwist.security.authenticators import Security
 from bmqtwist.security.authorization import Action
 from bmqtwist.storage.message import Message
@@ -315,7 +315,7 @@ class Broker:
             if peers is not None:
                 return peers.admit(session, identity)
             self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
-                              f"'{identity.cluster_name}', which has no other members here")
+                              f"'{shown(identity.cluster_name)}', which has no other members here")
             return None
         self.negotiations += 1
         session.session_number = self.negotiations
@@ -328,7 +328,7 @@ class Broker:
             welcome.refuse(response, "Connection not authorized")
         elif most and sum(other.guard.principal == principal and other.negotiated_at is not None
                           for other in self.sessions) >= most:
-            welcome.refuse(response, f"Too many sessions of '{principal}' (limit: {most})")
+            welcome.refuse(response, f"Too many sessions of '{shown(principal)}' (limit: {most})")
         elif response.result.category:
             self.report.warn(f"#CLIENT_SDKVERSION_UNSUPPORTED {session.description}: {response.result.message}")
         elif response.is_deprecated_sdk:
@@ -361,7 +361,7 @@ class Broker:
         principal = session.guard.principal
         for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
             if request.flags & flag and not self.security.allows(principal, action, domain.name):
-                raise Refused(Category.E_REFUSED, f"'{principal}' is not authorized: {action.value} on '{domain.name}'")
+                raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on '{domain.name}'")
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
         return domain

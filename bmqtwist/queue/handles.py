@@ -95,6 +95,8 @@ def open_queue(queue: Queue, client: Client, handle: Handle | None, request: Ope
         handle = handle or Handle(client, queue, request.q_id)
         substream = handle.substreams.get(request.sub_id)
         if substream is None:
+            if name not in queue.apps and shown(name) != name:  # it goes into logs, metrics and pages
+                raise _invalid(f"Invalid appId '{shown(name)}'")
             app = queue.app_for_reader(name)
             substream = handle.substreams[request.sub_id] = Substream(handle, app, request.sub_id, name)
             app.substreams.append(substream)
@@ -168,7 +170,7 @@ def _matcher(queue: Queue, spec: ConsumerSpec) -> Matcher | None:
         queue.context.report.warn(f"#BMQ_SUBSCRIPTION_FAILURE for queue '{queue.uri}', error rebuilding routing [stream "
                                  f"parameters: expression: \"{shown(spec.expression)}\", rc: {error.code}, reason: "
                                  f"\"{error.message}\" ]")
-        raise _invalid(f"Invalid subscription expression \"{spec.expression}\": {error.message}", error.code) from None
+        raise _invalid(f"Invalid subscription expression \"{shown(spec.expression)}\": {error.message}", error.code) from None
 
 
 def _inherit_windows(substream: Substream, subscriptions: list[Subscription]) -> None:

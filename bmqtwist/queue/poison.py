@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.textformat import grouped, hexdump
+from bmqtwist.report import shown
 from bmqtwist.wire import application_data, properties
 from bmqtwist.wire.properties import Properties, PropertyType
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 DUMP_BYTES_MAX = 1 << 20  # of one payload; a hexdump is more than four times as long and is made between two turns
 BINARY_BYTES_MAX = 256  # of one binary property in readable form
+STRING_CHARS_MAX = 4096  # of one string property in readable form; its bytes follow
 
 
 def readable_properties(values: Properties) -> str:
@@ -45,7 +47,7 @@ def readable_properties(values: Properties) -> str:
     >>> readable_properties({"x": (PropertyType.INT32, 10), "k": (PropertyType.STRING, "v")})
     '[ k (STRING) = "v" x (INT32) = 10 ]'
     """
-    parts = [f"{name} ({kind.name}) = {_readable(kind, value)} " for name, (kind, value) in sorted(values.items())]
+    parts = [f"{shown(name)} ({kind.name}) = {_readable(kind, value)} " for name, (kind, value) in sorted(values.items())]
     return f"[ {''.join(parts)}]"
 
 
@@ -56,7 +58,7 @@ def _readable(kind: PropertyType, value: properties.Value) -> str:
         return f'"{hexdump(value[:BINARY_BYTES_MAX])}"'
     if isinstance(value, int):
         return f"{value & 0xFFFFFFFF:x}" if kind is PropertyType.CHAR else str(value)
-    return f'"{value}"'
+    return f'"{shown(str(value), STRING_CHARS_MAX)}"'
 
 
 def dump_text(values: Properties, area: bytes, payload: bytes) -> str:

@@ -19,7 +19,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from bmqtwist.report import Report
+from bmqtwist.report import Report, shown
 
 Setting = bool | int | float | str
 
@@ -57,7 +57,8 @@ class DefaultAuthorizer:
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
         """Yes."""
-        self._report.info("Authorize allow on %s [principal: '%s', subject: '%s']", action.value, principal, subject)
+        self._report.info("Authorize allow on %s [principal: '%s', subject: '%s']", action.value, shown(principal),
+                          shown(subject))
         return True
 
 
@@ -95,7 +96,8 @@ class RulesAuthorizer:
                 effect = rule.effect
                 break
         if effect != "allow":
-            self._report.warn("Authorize deny on %s [principal: '%s', subject: '%s']", action.value, principal, subject)
+            self._report.warn("Authorize deny on %s [principal: '%s', subject: '%s']", action.value, shown(principal),
+                              shown(subject))
         return effect == "allow"
 
 

@@ -6,6 +6,7 @@
     python -m tests.soak configs --count N    mutated configuration directories
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
     python -m tests.soak restarts --count N   restarts under our client library (more options: `restarts --help`)
+    python -m tests.soak hostile --count N    strangers and guests that send anything (more options: `hostile --help`)
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
 
 `--seed N` repeats a run; without it the seed is taken from the clock and printed.
@@ -27,7 +28,7 @@ from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
 
-from soak import kill9, restarts
+from soak import hostile, kill9, restarts
 
 FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
 
@@ -89,9 +90,11 @@ def main(arguments: list[str]) -> int:
         return kill9.main(arguments[1:])
     if arguments[:1] == ["restarts"]:
         return restarts.main(arguments[1:])
+    if arguments[:1] == ["hostile"]:
+        return hostile.main(arguments[1:])
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", default="all", choices=["all", *_RUNS, "kill9", "restarts", "coverage"])
+    parser.add_argument("run", nargs="?", default="all", choices=["all", *_RUNS, "kill9", "restarts", "hostile", "coverage"])
     parser.add_argument("--count", type=int, help="how many cases; kills, for `all`")
     parser.add_argument("--minutes", type=int, default=MINUTES)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -103,4 +106,5 @@ def main(arguments: list[str]) -> int:
     failed = sum(_fuzz(name, None, options.seed) for name in _RUNS)
     failed += kill9.main(["--count", str(options.count or KILLS), "--seed", str(options.seed)]) != 0
     failed += restarts.main(["--seed", str(options.seed)]) != 0
+    failed += hostile.main(["--seed", str(options.seed)]) != 0
     return failed + bool(coverage(options.minutes))

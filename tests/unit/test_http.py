@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from treq.testing import StubTreq
+from twisted.internet.address import IPv4Address
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.python.failure import Failure
 
-from bmqtwist.console.http import Console, Labels, make_site
+from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, Console, Labels, make_site
 from bmqtwist.console.prometheus import exposition
 from bmqtwist.monitor.prometheus import Family, families
 from bmqtwist.monitor.snapshot import (
@@ -150,3 +154,64 @@ def test_a_site_shows_no_tracebacks_and_lets_idle_connections_go() -> None:
     """What stands behind a port."""
     site = make_site(Stub(), Labels("p"))
     assert site.displayTracebacks is False and site.timeOut == 30
+
+
+class Visit:
+    """One connection to a site, in memory; the clock is the visitor's."""
+
+    def __init__(self, site: Any) -> None:
+        self.transport: Any = StringTransportWithDisconnection()
+        self.transport.abortConnection = self.transport.loseConnection
+        self.protocol = site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 5))
+        if self.protocol is not None:
+            self.transport.protocol = self.protocol
+            self.protocol.makeConnection(self.transport)
+
+    def send(self, data: bytes) -> bytes:
+        self.protocol.dataReceived(data)
+        return self.transport.value()
+
+
+@pytest.fixture
+def site_and_clock() -> tuple[Any, Clock]:
+    site, clock = make_site(Stub()), Clock()
+    site.reactor = clock
+    return site, clock
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 5000", b"Transfer-Encoding: chunked"])
+def test_a_body_is_not_waited_for(site_and_clock: tuple[Any, Clock], head: bytes) -> None:
+    visit = Visit(site_and_clock[0])
+    answer = visit.send(b"GET /livez HTTP/1.1\r\nHost: h\r\n" + head + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413 ") and not visit.transport.connected
+
+
+def test_a_small_body_does_no_harm(site_and_clock: tuple[Any, Clock]) -> None:
+    visit = Visit(site_and_clock[0])
+    answer = visit.send(b"GET /livez HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc")
+    assert answer.startswith(b"HTTP/1.1 200 ") and visit.transport.connected
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 3000, b"GET / HTTP/1.1\r\nA: " + b"b" * 20000 + b"\r\n",
+                                  b"GET /" + b"x" * 20000])
+def test_headers_have_an_end(site_and_clock: tuple[Any, Clock], data: bytes) -> None:
+    visit = Visit(site_and_clock[0])
+    for line in data.splitlines(keepends=True):
+        if visit.transport.connected:
+            visit.send(line)
+    assert not visit.transport.connected
+
+
+def test_few_connections_are_taken_and_none_stays_for_ever(site_and_clock: tuple[Any, Clock]) -> None:
+    site, clock = site_and_clock
+    visits = [Visit(site) for _ in range(CONNECTIONS_MAX)]
+    assert Visit(site).protocol is None
+    visits[0].transport.loseConnection()
+    assert Visit(site).protocol is not None and Visit(site).protocol is None
+    visits[1].send(b"GET / HTTP/1.1\r\n")
+    for _ in range(LIFE_SECONDS_MAX // 10 - 1):  # a line of a header now and then keeps it from being idle
+        clock.advance(10)
+        visits[1].send(b"A: b\r\n")
+    assert visits[1].transport.connected
+    clock.advance(11)
+    assert not visits[1].transport.connected and Visit(site).protocol is not None

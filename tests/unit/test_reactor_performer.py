@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ class Session:
     """As far as the performer looks."""
 
     description = "task:1"
+    negotiated_at = 0.0
     transport: Any = None
 
     def __init__(self) -> None:
@@ -241,3 +243,108 @@ def test_the_credential_of_a_client_that_is_gone_is_not_looked_at() -> None:
 def test_connections_leave_open_files_to_the_storage(wanted: int, files_max: int, taken: int) -> None:
     """-1 = as many files as one likes."""
     assert connections_max(wanted, files_max) == taken
+
+
+class Slow(Session):
+    """Takes a millisecond for each byte, and remembers what it was given."""
+
+    def __init__(self, reactor: Reactor, heard: list[bytes], negotiated: bool) -> None:
+        super().__init__()
+        self._reactor, self._heard = reactor, heard
+        self.negotiated_at = 0.0 if negotiated else None  # type: ignore[assignment]
+
+    def receive(self, data: bytes, now: float, wall: int) -> None:
+        self._heard.append(data)
+        self._reactor.rightNow += len(data) / 1000
+
+
+def rounds_until_still(reactor: Reactor, heard: list[bytes]) -> list[list[bytes]]:
+    """What was heard in each round until nothing waits."""
+    found = []
+    for _ in range(1000):
+        before = len(heard)
+        reactor.doIteration(5.0)
+        if reactor.delays[-1] == 5.0 and not heard[before:]:
+            return found
+        found.append(heard[before:])
+    raise AssertionError("it never ends")
+
+
+def test_strangers_get_a_few_milliseconds_of_each_turn_and_others_go_first(world: Any) -> None:
+    reactor, broker, performer = world
+    reactor.rightNow = 1000.0
+    heard: list[bytes] = []
+    strangers = [Slow(reactor, heard, False) for _ in range(10)]
+    good = Slow(reactor, heard, True)
+    reactor.work = [partial(performer.received, stranger, b"ss") for stranger in strangers]
+    reactor.work.append(partial(performer.received, good, b"g"))
+    assert rounds_until_still(reactor, heard) == [[b"g", b"ss", b"ss", b"ss"], [b"ss"] * 3, [b"ss"] * 3, [b"ss"]]
+    assert performer.watchdog.longest == 0.0 and broker.turns == 4
+
+
+def test_a_turn_that_has_taken_long_takes_no_more_and_the_order_of_each_session_stays(world: Any) -> None:
+    reactor, broker, performer = world
+    reactor.rightNow = 1000.0
+    heard: list[bytes] = []
+    greedy, good = Slow(reactor, heard, True), Slow(reactor, heard, True)
+    reactor.work = [partial(performer.received, greedy, b"G" * 60), partial(performer.received, good, b"1"),
+                    partial(performer.received, greedy, b"H" * 60), partial(performer.received, good, b"2"),
+                    lambda: reactor.work.append(partial(performer.received, good, b"3"))]
+    assert rounds_until_still(reactor, heard) == [[b"G" * 60, b"12"], [b"3", b"H" * 60]]
+    assert broker.turns == 2 and performer.watchdog.slow == 0
+
+
+def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_is_heard(world: Any) -> None:
+    reactor, _, performer = world
+    reactor.rightNow = 1000.0
+    heard: list[bytes] = []
+    stranger = Slow(reactor, heard, False)
+    performer.received(stranger, b"a")
+    stranger.negotiated_at = 1.0
+    performer.received(stranger, b"b")
+    reactor.doIteration(0)
+    assert heard == [b"ab"]
+    leaving = Slow(reactor, heard, False)
+    performer.received(leaving, b"last words")
+    performer.lost(leaving)
+    assert heard[-1] == b"last words" and leaving.closed == ["lost"]
+    reactor.doIteration(0)
+    assert len(heard) == 2
+
+
+class Port:
+    """What listens."""
+
+    connected, reading = True, True
+
+    def stopReading(self) -> None:
+        self.reading = False
+
+    def startReading(self) -> None:
+        self.reading = True
+
+
+class Accepted:
+    """A connection whose socket has that number."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+
+def test_without_files_for_the_storage_nobody_is_accepted_for_a_while(world: Any) -> None:
+    reactor, broker, performer = world
+    reactor.advance(10.0)
+    port = Port()
+    performer.files_max, performer.ports = 1024, [port]
+    assert performer.connected(Accepted(1024 - module.FILES_LEFT_MIN - 1), "peer", 1) is not None and port.reading
+    for _ in range(3):
+        assert performer.connected(Accepted(1024 - module.FILES_LEFT_MIN), "peer", 1) is None and not port.reading
+    lines = [text for _, text in performer.report.lines if "open files" in text]
+    assert len(lines) == 1 and "fewer than 128 of 1024" in lines[0]
+    reactor.advance(module.ACCEPT_PAUSE_S)
+    assert port.reading
+    performer.connected(Accepted(1000), "peer", 1)
+    assert not port.reading
+    port.connected = False  # the broker stops
+    reactor.advance(module.ACCEPT_PAUSE_S)
+    assert not port.reading

@@ -1,0 +1,351 @@
+"""Strangers and guests that send whatever they like to a real broker, and a good client beside them.
+
+    python -m tests.soak hostile [--count 1000000] [--connections 1000] [--seed N]
+
+Half of the inputs come from connections that never introduce themselves (`--connections` of them stand at any time, from
+several addresses), half from clients that were let in. What they send is listed in `STRANGERS` and `GUESTS`; whoever is cut
+off connects again. A process of its own posts a message every few milliseconds and measures how long its ACK takes, first
+alone, then among the others. Judged are the memory of the broker, the longest turn of its event loop and the 99th percentile of the good client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import zlib
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bench.rawclient import READ, WRITE, Closed, RawClient, Refusal, acks
+from bmqtwist.limits import NEGOTIATION_BYTES_MAX, SUBSCRIPTIONS_MAX
+from bmqtwist.wire import ber, schema
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encode_event
+from bmqtwist.wire.fast import ACK_REQUESTED, HEARTBEAT_REQ, MESSAGE_PROPERTIES, EventType, event_header, put_message
+from fuzz import corpus
+from kit.process import BrokerProcess, free_port
+
+RSS_BYTES_MAX = 200 << 20
+TURN_SECONDS_MAX = 0.1
+P99_SECONDS_MAX = 0.05
+ADDRESSES = tuple(f"127.0.0.{number}" for number in range(2, 34))  # where strangers come from
+GUESTS_AT_ONCE = 8
+QUIET_SECONDS = 5
+LEAVES = 0.005  # of those who are not cut off: a chance at each input
+POST_PERIOD_S = 0.005
+SAMPLE_PERIOD_S = 0.5
+RTL = "\u202e\u2067"
+
+GOOD = """
+import json, select, sys, time
+from soak.hostile import post_and_measure
+post_and_measure(int(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+def event(kind: int, body: bytes, specific: int = 0) -> bytes:
+    """One event, padded to a word."""
+    body += bytes(-len(body) % 4)
+    return event_header(kind, len(body), specific) + body
+
+
+def negotiation(**members: Any) -> bytes:
+    """An introduction."""
+    return encode_event(NegotiationMessage("clientIdentity", schema.ClientIdentity(
+        client_type=schema.ClientType.E_TCPCLIENT, **members)))
+
+
+def strangers() -> dict[str, bytes]:
+    """What is sent by those who are nobody."""
+    limit, fields = NEGOTIATION_BYTES_MAX, b"\x9e\0" * ((NEGOTIATION_BYTES_MAX - 200) // 2)
+    return {
+        "nothing": b"", "one byte": b"\0", "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20,
+        "half of an event": (limit - 4).to_bytes(4, "big") + bytes(limit - 200), "zeros": bytes(limit),
+        "a long event announced": (1 << 30).to_bytes(4, "big") + bytes(64), "fragment": b"\xff" * 64,
+        "empty fields": event(EventType.CONTROL, b"\x30\x80\xa0\x80\xa0\x80" + fields),
+        "deep fields": event(EventType.CONTROL, b"\x30\x80" * (limit // 2 - 50)),
+        "deep json": event(EventType.CONTROL, b'{"clientIdentity":' * 3000, 1 << 5),
+        "json of lists": event(EventType.CONTROL, b"[" * 60000, 1 << 5),
+        "json of numbers": event(EventType.CONTROL, b'{"a":' + b"9" * 60000 + b"}", 1 << 5),
+        "heartbeats": HEARTBEAT_REQ * 100, "puts": event(EventType.PUT, bytes(4000)),
+        "broken introduction": negotiation(process_name="x")[:-12] + bytes(12),
+        "broker": encode_event(NegotiationMessage("clientIdentity", schema.ClientIdentity(
+            client_type=schema.ClientType.E_TCPBROKER, cluster_name="n\n" * 5000))),
+        "credential": encode_event(AuthenticationMessage("authenticationRequest", schema.AuthenticationRequest(
+            f"NO\x1b[2J{RTL}" * 1000, b"x" * 20000))),
+        "long names": negotiation(process_name="n\n\x1b[1m\0" * 4000, host_name="h\r\n" * 4000, features="f:1;" * 5000),
+    }
+
+
+def guests(random: Random) -> dict[str, bytes]:
+    """What is sent by those who were let in; queue id 0 is open for both."""
+    big = 250 << 10
+    bomb = zlib.compress(bytes.fromhex("180000020000000c00000000") + bytes(4 << 20), 9)
+    hostile = "\n\x1b[2J\0" + RTL
+
+    def put(payload: bytes, flags: int = ACK_REQUESTED, compressed: bool = False, q_id: int = 0) -> bytes:
+        data = bytearray(put_message(q_id, random.randbytes(16), payload, crc32c(payload), flags))
+        if compressed:
+            data[7] |= 1 << 5
+        return bytes(data)
+
+    def open_queue(uri: str, app: str = "") -> bytes:
+        sub = schema.SubQueueIdInfo(1, app) if app else None
+        return encode_event(ControlMessage(7, "openQueue", schema.OpenQueue(
+            schema.QueueHandleParameters(uri, 99, sub, READ, 1, 0, 0))))
+
+    def configure(number: int, text: str) -> bytes:
+        expression = schema.Expression(schema.ExpressionVersion.E_VERSION_1, text)
+        subscriptions = [schema.Subscription(s_id, expression, [schema.ConsumerInfo(10, 10, 1, 1)]) for s_id in range(number)]
+        return encode_event(ControlMessage(8, "configureStream", schema.ConfigureStream(
+            0, schema.StreamParameters("__default", subscriptions))))
+
+    elements = ber.encode(ControlMessage(1, "configureStream", schema.ConfigureStream(
+        0, schema.StreamParameters("a", [schema.Subscription(77)]))))
+    one = ber.encode(schema.Subscription(77))
+    return {
+        "empty fields": event(EventType.CONTROL, b"\x30\x80" + b"\x9e\0" * (big // 2) + b"\0\0"),
+        "empty elements": event(EventType.CONTROL, elements.replace(one, b"\x30\0" * (big // 2))),
+        "json of elements": event(EventType.CONTROL, b'{"rId":1,"configureStream":{"streamParameters":{"subscriptions":['
+                                  + b"{}," * (big // 3) + b"{}]}}}", 1 << 5),
+        "too long a message": event(EventType.CONTROL, bytes(1 << 20)),
+        "deep fields": event(EventType.CONTROL, b"\x30\x80" * 60000),
+        "hostile uri": open_queue(f"bmq://d{hostile * 1000}/q"), "hostile queue": open_queue("bmq://d/" + hostile),
+        "hostile domain": open_queue(f"bmq://d.{'x' * 5000}/q"), "traversal": open_queue("bmq://../../etc/passwd/q"),
+        "hostile app": open_queue("bmq://d/q", hostile * 5000),
+        "subscriptions": configure(SUBSCRIPTIONS_MAX, "x == 1 && y < 7"),
+        "subscriptions too many": configure(SUBSCRIPTIONS_MAX + 1, ""),
+        "broken expressions": configure(500, hostile + "(" * 100),
+        "bombs": event(EventType.PUT, put(bomb, ACK_REQUESTED | MESSAGE_PROPERTIES, True) * 4),
+        "unknown queue": event(EventType.PUT, put(b"x", q_id=12345) * 500),
+        "wrong checksum": event(EventType.PUT, put(b"x" * 100)[:-8] + b"yyyyyyyy"),
+        "confirms": event(EventType.CONFIRM, bytes([0x16, 0, 0, 0]) + bytes(24) * 2000),
+        "half of an event": (40 << 20).to_bytes(4, "big") + bytes(1 << 20),
+        "acks": event(EventType.ACK, bytes(3000)), "unknown type": event(40, bytes(300)),
+        "credential": encode_event(AuthenticationMessage("authenticationRequest", schema.AuthenticationRequest("BASIC", b"x"))),
+        "introduction again": negotiation(process_name="x"),
+    }
+
+
+def mutated(random: Random) -> bytes:
+    """Something a client once sent, with a few bytes changed."""
+    data = bytearray(random.choice(corpus.events()))
+    for _ in range(random.randint(1, 6)):
+        data[random.randrange(4, len(data))] = random.randrange(256)
+    return bytes(data)
+
+
+class Crowd:
+    """Connections that are kept up; `connect` makes one."""
+
+    def __init__(self, size: int, port: int, random: Random, kinds: dict[str, bytes], let_in: bool) -> None:
+        self.size, self._port, self._random, self._let_in = size, port, random, let_in
+        self._kinds = list(kinds.items())
+        self._sockets: list[socket.socket] = []
+        self._rest: dict[socket.socket, bytes] = {}  # of an input that was not taken as a whole
+        self.inputs: Counter[str] = Counter()
+        self.connects = self.refused = 0
+
+    def _connect(self) -> socket.socket | None:
+        self.connects += 1
+        try:
+            if self._let_in:
+                client = RawClient(self._port, f"guest{self.connects}", 10.0)
+                with contextlib.suppress(Refusal, TimeoutError):
+                    client.open("bmq://d/hostile", 0, READ | WRITE)
+                channel = client.socket
+            else:
+                channel = socket.create_connection(("127.0.0.1", self._port), 10.0,
+                                                   (ADDRESSES[self.connects % len(ADDRESSES)], 0))
+        except (OSError, Closed, Refusal, TimeoutError):
+            self.refused += 1
+            return None
+        channel.setblocking(False)
+        return channel
+
+    def gather(self) -> None:
+        """As many as there should be."""
+        for _ in range(self.size - len(self._sockets)):
+            channel = self._connect()
+            if channel is not None:
+                self._sockets.append(channel)
+
+    def act(self) -> None:
+        """One of them sends something, or goes on with it."""
+        if not self._sockets:
+            self.gather()
+            return
+        index = self._random.randrange(len(self._sockets))
+        channel = self._sockets[index]
+        data = self._rest.pop(channel, b"")
+        if not data:
+            name, data = self._random.choice(self._kinds) if self._random.random() < 0.5 else ("mutated", mutated(self._random))
+            self.inputs[name] += 1
+        try:
+            sent = channel.send(data) if data else 0
+            if sent < len(data):
+                self._rest[channel] = data[sent:]
+            while channel.recv(1 << 16):
+                pass
+            raise ConnectionResetError
+        except BlockingIOError:
+            if self._random.random() < LEAVES:
+                self._replace(index)
+        except OSError:
+            self._replace(index)
+
+    def _replace(self, index: int) -> None:
+        self._leave(index)
+        replacement = self._connect()
+        if replacement is not None:
+            self._sockets.append(replacement)
+
+    def _leave(self, index: int) -> None:
+        channel = self._sockets[index]
+        self._sockets[index] = self._sockets[-1]
+        self._sockets.pop()
+        self._rest.pop(channel, None)
+        channel.close()
+
+    def close(self) -> None:
+        """Everybody goes."""
+        while self._sockets:
+            self._leave(0)
+
+
+def post_and_measure(port: int, seconds: int) -> None:
+    """The good client: posts, waits for the ACK, and prints its times in milliseconds."""
+    client = RawClient(port, "good", 60.0)
+    client.open("bmq://d/good", 0, WRITE)
+    took: list[float] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        data, (guid,) = client.put_event(0, [b"x" * 100])
+        begun = time.monotonic()
+        client.send(data)
+        while not any(guid == acked for buffer, (kind, _, start, stop) in client.events(60.0) if kind == EventType.ACK
+                      for _, acked in acks(buffer, start, stop)):
+            pass
+        took.append(time.monotonic() - begun)
+        time.sleep(POST_PERIOD_S)
+    took.sort()
+    print(json.dumps({"posts": len(took), **{f"p{share}": round(took[len(took) * share // 100] * 1000, 1)
+                                             for share in (50, 99)}, "max": round(took[-1] * 1000, 1)}))
+
+
+class Good:
+    """The good client as a process."""
+
+    def __init__(self, port: int, seconds: int) -> None:
+        tests = Path(__file__).resolve().parent.parent
+        self._process = subprocess.Popen([sys.executable, "-c", f"import sys; sys.path[:0] = [{str(tests)!r}, "
+                                          f"{str(tests.parent)!r}]\n{GOOD}", str(port), str(seconds)], stdout=subprocess.PIPE)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it still posts."""
+        return self._process.poll() is None
+
+    def result(self) -> dict[str, Any]:
+        """What it measured."""
+        out, _ = self._process.communicate(timeout=120)
+        return dict(json.loads(out))
+
+
+def metrics(port: int) -> dict[str, float]:
+    """The broker's own numbers, without labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    return {name: float(value) for name, value in re.findall(r"^(\w+)\{[^}]*\} (\S+)", text, re.MULTILINE)}
+
+
+def run(count: int, connections: int, seed: int) -> dict[str, Any]:
+    """`count` inputs; what was counted and measured."""
+    random, http = Random(seed), free_port()
+    with tempfile.TemporaryDirectory(prefix="bmq-hostile-") as name:
+        broker = BrokerProcess(Path(name), app={"bmqtwist": {"http": {"port": http}}})
+        crowds: list[Crowd] = []
+        try:
+            broker.domain("d")
+            broker.start()
+            quiet = Good(broker.port, QUIET_SECONDS).result()
+            begun, alone = time.monotonic(), broker.memory()
+            strange = Crowd(connections, broker.port, random, strangers(), False)
+            let_in = Crowd(GUESTS_AT_ONCE, broker.port, random, guests(random), True)
+            crowds = [strange, let_in]
+            phases: dict[str, dict[str, Any]] = {}
+            for what, active in (("before login", [strange]), ("after login", [strange, let_in])):
+                phases[what] = _phase(broker, http, active, active[-1], count // 2, random)
+            output = [record for record in broker.records if "INTERNAL_ERROR" in record or "Traceback" in record]
+            inputs = sum(sum(crowd.inputs.values()) for crowd in crowds)
+            return {"run": "hostile", "seed": seed, "seconds": round(time.monotonic() - begun), "inputs": inputs,
+                    "kinds": {"strangers": dict(strange.inputs), "guests": dict(let_in.inputs)},
+                    "connects": [crowd.connects for crowd in crowds], "refused": [crowd.refused for crowd in crowds],
+                    "rss_mib_alone": alone >> 20, "good_alone_ms": quiet, **phases, "mistakes": output[:5],
+                    "longest_line": max(map(len, broker.records))}
+        finally:
+            for crowd in crowds:
+                crowd.close()
+            broker.cleanup()
+
+
+def _phase(broker: BrokerProcess, http: int, crowds: list[Crowd], counted: Crowd, count: int, random: Random) -> dict[str, Any]:
+    """`count` inputs of one crowd, among all of them; the good client is measured again and again."""
+    before, peak, sampled, results = metrics(http), 0, 0.0, []
+    good = Good(broker.port, QUIET_SECONDS)
+    while sum(counted.inputs.values()) < count or not results:
+        for crowd in crowds:
+            if len(crowd._sockets) < crowd.size:
+                crowd.gather()
+        for _ in range(200):
+            random.choice(crowds).act()
+        now = time.monotonic()
+        if now - sampled >= SAMPLE_PERIOD_S:
+            sampled, peak = now, max(peak, broker.memory())
+        if not good.runs:
+            results.append(good.result())
+            good = Good(broker.port, QUIET_SECONDS)
+    results.append(good.result())
+    after = metrics(http)
+    slow = {name: after[f"brkr_system_turns_{name}"] - before[f"brkr_system_turns_{name}"] for name in ("slow", "stalled")}
+    return {"rss_mib_max": peak >> 20, "turns": slow, "longest_turn_ms": round(after["brkr_system_turn_seconds_max"] * 1000),
+            "good_posts": sum(each["posts"] for each in results), "good_p99_ms": max(each["p99"] for each in results),
+            "good_max_ms": max(each["max"] for each in results)}
+
+
+def wrong(result: dict[str, Any]) -> list[str]:
+    """What is not as it should be."""
+    found = [f"the broker's own mistakes: {result['mistakes']}"] if result["mistakes"] else []
+    strangers_alone = result["before login"]
+    if strangers_alone["rss_mib_max"] >= RSS_BYTES_MAX >> 20:
+        found.append(f"memory: {strangers_alone['rss_mib_max']} MiB")
+    for what in ("before login", "after login"):
+        if result[what]["longest_turn_ms"] > TURN_SECONDS_MAX * 1000:
+            found.append(f"{what}: a turn of {result[what]['longest_turn_ms']} ms")
+        if result[what]["good_p99_ms"] > P99_SECONDS_MAX * 1000:
+            found.append(f"{what}: p99 of the good client {result[what]['good_p99_ms']} ms")
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Command line; the exit code says whether anything was wrong."""
+    parser = argparse.ArgumentParser(prog="tests.soak hostile", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--connections", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args(arguments)
+    result = run(options.count, options.connections, options.seed)
+    found = wrong(result)
+    print(json.dumps({**result, "wrong": found}), flush=True)
+    return 1 if found else 0
