@@ -218,7 +218,7 @@ class BaseSession(ABC):
         return PostsFailed(sum(group.untold for group in groups), failed[:FAILED_KEPT_MAX]) if failed else None
 
     def take_all_failures(self) -> PostsFailed | None:
-        """The same of all queues, also of those that are open."""
+        """The posts of all queues, open ones included, that failed and that nobody was told of."""
         for queue in self.open_queues:
             queue.leave_failures()
         return self.take_failures()
