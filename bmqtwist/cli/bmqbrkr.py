@@ -191,8 +191,8 @@ def _print(console: Stream, text: str) -> None:
 def _write_pid(pid: int, report: Report) -> None:
     other = _running_broker()
     if other:
-        report.warn("'%s' is that of another broker, which runs (pid %d): it is left alone. Start this one in a directory of "
-                    "its own.", PID_FILE, other)
+        report.warn("'%s' is that of another broker, which runs (pid %d): it is left alone. Start this one in a directory "
+                    "of its own.", PID_FILE, other)
         return
     try:
         with open(PID_FILE, "w", encoding="ascii") as file:

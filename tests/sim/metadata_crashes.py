@@ -1,8 +1,9 @@
 """A crash at every write of every operation that changes metadata: what was acknowledged is there, no app is half there.
 
 One broker over a simulated disk has fanout queues with messages, of which some are confirmed for some apps. One operation
-runs with PUTs before, with and behind it, and dies instead of its n-th write, for every n until it comes through; the process
-is killed, or the power is lost with nothing or with a part of what was not synced surviving. Then the broker is started, twice.
+runs with PUTs before, with and behind it, and dies instead of its n-th write, for every n until it comes through; the
+process is killed, or the power is lost with nothing or with a part of what was not synced surviving. Then the broker is
+started, twice.
 """
 
 from __future__ import annotations

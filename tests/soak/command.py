@@ -97,7 +97,8 @@ def main(arguments: list[str]) -> int:
         return metadata.main(arguments[1:])
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", default="all", choices=["all", *_RUNS, "kill9", "restarts", "hostile", "metadata", "coverage"])
+    parser.add_argument("run", nargs="?", default="all",
+                        choices=["all", *_RUNS, "kill9", "restarts", "hostile", "metadata", "coverage"])
     parser.add_argument("--count", type=int, help="how many cases; kills, for `all`")
     parser.add_argument("--minutes", type=int, default=MINUTES)
     parser.add_argument("--seed", type=int, default=int(time.time()))
