@@ -196,12 +196,28 @@ def _print(console: Stream, text: str) -> None:
 
 def _write_pid(pid: int, report: Report) -> None:
     """Write the pid file aside and rename it: whoever finds it can read all of it."""
+    other = _running_broker()
+    if other:
+        report.warn("'%s' is that of another broker, which runs (pid %d): it is left alone. Start this one in a directory "
+                    "of its own.", PID_FILE, other)
+        return
     try:
         with open(f"{PID_FILE}.new", "w", encoding="ascii") as file:
             file.write(f"{pid}\n")
         os.replace(file.name, PID_FILE)
     except OSError as error:
         report.warn("'%s' cannot be written: %s", PID_FILE, error)
+
+
+def _running_broker() -> int:
+    """The process that the file names, if it is a broker that runs; 0 = there is none."""
+    try:
+        with open(PID_FILE, encoding="ascii") as file:
+            pid = int(file.read())
+        with open(f"/proc/{pid}/cmdline", "rb") as line:
+            return pid if b"bmqbrkr" in line.read() and pid != os.getpid() else 0
+    except (OSError, ValueError):
+        return 0
 
 
 def _remove_pid(pid: int) -> None:

@@ -125,43 +125,45 @@ class _Request(SiteRequest):
 
     def gotLength(self, length: int | None) -> None:
         """From the parser: the body has so many bytes, None = it is sent in chunks."""
-        super().gotLength(0)
+        super().gotLength(0)  # type: ignore[no-untyped-call]
         if length is None or length > BODY_BYTES_MAX:
             self._refused = True
-            self.channel.transport.write(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-            self.channel.transport.loseConnection()
+            transport: Any = self.channel.transport
+            transport.write(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            transport.loseConnection()
 
     def handleContentChunk(self, data: bytes) -> None:
         """From the parser: a part of the body."""
         if not self._refused:
-            super().handleContentChunk(data)
+            super().handleContentChunk(data)  # type: ignore[no-untyped-call]
 
     def process(self) -> None:
         """From the parser: the request is whole."""
         if not self._refused:
-            super().process()
+            super().process()  # type: ignore[no-untyped-call]
 
 
 class _Site(Site):
     """A site that takes few connections, none of them for ever."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
         self._open = 0
 
     def buildProtocol(self, addr: Any) -> Any:
         """From the reactor: somebody connects; None refuses it."""
         if self._open >= CONNECTIONS_MAX:
             return None
-        protocol: Any = super().buildProtocol(addr)
+        protocol: Any = super().buildProtocol(addr)  # type: ignore[no-untyped-call]
         if protocol is None:
             return None
         self._open += 1
+        clock: Any = self.reactor
         made, lost, end = protocol.makeConnection, protocol.connectionLost, None
 
         def makeConnection(transport: Any) -> None:
             nonlocal end
-            end = self.reactor.callLater(LIFE_SECONDS_MAX, transport.abortConnection)
+            end = clock.callLater(LIFE_SECONDS_MAX, transport.abortConnection)
             made(transport)
 
         def connectionLost(reason: Failure) -> None:

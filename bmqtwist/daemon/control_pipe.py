@@ -40,8 +40,12 @@ class ControlPipe:
         self._descriptor = -1
 
     def open(self) -> None:
-        """Make the pipe and listen; LocalError if something else is in its place."""
+        """Make the pipe and listen, unless a broker that runs here has it; LocalError if something else is in its place."""
         try:
+            if _has_reader(self._path):
+                self._report.warn("'%s' is the control pipe of another broker, which runs: this one has none. Start it in a "
+                                  "directory of its own.", self._path)
+                return
             if os.path.lexists(self._path):
                 if not stat.S_ISFIFO(os.lstat(self._path).st_mode):
                     raise LocalError(f"'{self._path}' is in the way of the control pipe: remove it.")
@@ -57,10 +61,12 @@ class ControlPipe:
         """Remove the pipe."""
         if self._descriptor >= 0:
             self._reactor.removeReader(self)
+            mine = os.fstat(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
             try:
-                os.unlink(self._path)
+                if os.path.samestat(mine, os.lstat(self._path)):
+                    os.unlink(self._path)
             except OSError:
                 pass  # somebody was quicker
 
@@ -115,3 +121,14 @@ class ControlPipe:
                 file.write(f"{date_text(time.time())} {text}\n")
         except OSError as error:
             self._report.warn("'%s' cannot be written: %s", self._history_path, error)
+
+
+def _has_reader(path: str) -> bool:
+    """Whether there is a pipe that somebody reads."""
+    try:
+        if not stat.S_ISFIFO(os.lstat(path).st_mode):
+            return False
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        return True
+    except OSError:  # there is no pipe, or ENXIO: nobody reads it
+        return False

@@ -15,10 +15,13 @@ from bmqtwist.config.provider import check_domain_text
 from bmqtwist.daemon.places import shared_places, unusable_places
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX
+from bmqtwist.logs.format import FileNames, Levels
 from bmqtwist.report import ListReport
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.security.tls import ServerContext
 from bmqtwist.storage.files import RealDisk
+
+_EVERYWHERE = {"0.0.0.0", "::", ""}  # addresses that take a port on all of them
 
 
 def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: Mapping[str, str] | None = None,
@@ -38,7 +41,8 @@ def check(directory: str, command_line: Overrides = NO_OVERRIDES, environment: M
         file, disk = f"{directory}/{CLUSTERS_FILE}", RealDisk()
         problems += with_lines(unusable_places(known.my_clusters, file, disk.complaint)
                                + shared_places(known.my_clusters, file, disk.identify)
-                               + _check_network(loaded.configuration), loaded.lines)
+                               + _check_network(loaded.configuration) + _check_ports(loaded.configuration)
+                               + _check_log(loaded.configuration, disk.complaint), loaded.lines)
         said = _check_security(loaded.configuration)
         problems += with_lines(said[0], loaded.lines)
         warnings += with_lines(said[1], loaded.lines)
@@ -100,6 +104,38 @@ def _check_network(configuration: Configuration) -> list[Finding]:
     if least < PUT_MESSAGE_BYTES_MAX:
         problems.append(Finding(file, 0, "appConfig.bmqtwist.eventBytesMax", f"found {least}, expected at least one message,"
                                 f" {PUT_MESSAGE_BYTES_MAX} B: larger ones would end the connection of their producer"))
+    return problems
+
+
+def _check_ports(configuration: Configuration) -> list[Finding]:
+    """Two that would listen at one port: the second finds it taken."""
+    file, app, problems = f"{configuration.directory}/{BROKER_FILE}", configuration.app, []
+    path = "appConfig.networkInterfaces.tcpInterface"
+    wanted = [(each.address, each.port, f"{path}.listeners[{i}].port") for i, each in enumerate(configuration.listeners)]
+    wanted.append((app.bmqtwist.http.address, app.bmqtwist.http.port, "appConfig.bmqtwist.http.port"))
+    seen: dict[int, list[tuple[str, str]]] = {}
+    for address, port, where in wanted:
+        for other, place in seen.get(port, []) if port else []:
+            if address == other or {address, other} & _EVERYWHERE:
+                problems.append(Finding(file, 0, where, f"found {port}, which is the port of {place}"))
+                break
+        seen.setdefault(port, []).append((address, where))
+    return problems
+
+
+def _check_log(configuration: Configuration, complaint: Callable[[str], str]) -> list[Finding]:
+    """A log that cannot be written, and severities that are none."""
+    file, settings = f"{configuration.directory}/{BROKER_FILE}", configuration.broker.task_config.log_controller
+    problems, where = [], "taskConfig.logController"
+    if settings.file_name:
+        folder = FileNames(settings.file_name).at(0.0, 0).rpartition("/")[0] or "."
+        wrong = complaint(folder)
+        if wrong:
+            problems.append(Finding(file, 0, f"{where}.fileName", f'found "{settings.file_name}", but {wrong}'))
+    try:
+        Levels(settings.logging_verbosity, settings.categories)
+    except LocalError as error:
+        problems.append(Finding(file, 0, f"{where}.categories", str(error)))
     return problems
 
 

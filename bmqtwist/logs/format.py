@@ -56,8 +56,8 @@ def _iso(wall: float, digits: int) -> str:
 
 
 def visible(text: str) -> str:
-    """`text` with control characters other than line ends and tabs and marks of direction made visible, so that no peer steers a
-    terminal or hides what a line says."""
+    """`text` with marks of direction and control characters other than line ends and tabs made visible, so that no peer
+    steers a terminal or hides what a line says."""
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 

@@ -361,7 +361,8 @@ class Broker:
         principal = session.guard.principal
         for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
             if request.flags & flag and not self.security.allows(principal, action, domain.name):
-                raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on '{domain.name}'")
+                raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on "
+                                                  f"'{domain.name}'")
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
         return domain

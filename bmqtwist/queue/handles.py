@@ -170,7 +170,8 @@ def _matcher(queue: Queue, spec: ConsumerSpec) -> Matcher | None:
         queue.context.report.warn(f"#BMQ_SUBSCRIPTION_FAILURE for queue '{queue.uri}', error rebuilding routing [stream "
                                  f"parameters: expression: \"{shown(spec.expression)}\", rc: {error.code}, reason: "
                                  f"\"{error.message}\" ]")
-        raise _invalid(f"Invalid subscription expression \"{shown(spec.expression)}\": {error.message}", error.code) from None
+        raise _invalid(f"Invalid subscription expression \"{shown(spec.expression)}\": {error.message}",
+                       error.code) from None
 
 
 def _inherit_windows(substream: Substream, subscriptions: list[Subscription]) -> None:

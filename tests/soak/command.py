@@ -7,6 +7,7 @@
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
     python -m tests.soak restarts --count N   restarts under our client library (more options: `restarts --help`)
     python -m tests.soak hostile --count N    strangers and guests that send anything (more options: `hostile --help`)
+    python -m tests.soak metadata             a crash at every write of every change of metadata
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
 
 `--seed N` repeats a run; without it the seed is taken from the clock and printed.
@@ -28,7 +29,7 @@ from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
 
-from soak import hostile, kill9, restarts
+from soak import hostile, kill9, metadata, restarts
 
 FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
 
@@ -92,9 +93,12 @@ def main(arguments: list[str]) -> int:
         return restarts.main(arguments[1:])
     if arguments[:1] == ["hostile"]:
         return hostile.main(arguments[1:])
+    if arguments[:1] == ["metadata"]:
+        return metadata.main(arguments[1:])
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", default="all", choices=["all", *_RUNS, "kill9", "restarts", "hostile", "coverage"])
+    parser.add_argument("run", nargs="?", default="all",
+                        choices=["all", *_RUNS, "kill9", "restarts", "hostile", "metadata", "coverage"])
     parser.add_argument("--count", type=int, help="how many cases; kills, for `all`")
     parser.add_argument("--minutes", type=int, default=MINUTES)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -107,4 +111,5 @@ def main(arguments: list[str]) -> int:
     failed += kill9.main(["--count", str(options.count or KILLS), "--seed", str(options.seed)]) != 0
     failed += restarts.main(["--seed", str(options.seed)]) != 0
     failed += hostile.main(["--seed", str(options.seed)]) != 0
+    failed += metadata.main([]) != 0
     return failed + bool(coverage(options.minutes))

@@ -5,7 +5,8 @@
 Half of the inputs come from connections that never introduce themselves (`--connections` of them stand at any time, from
 several addresses), half from clients that were let in. What they send is listed in `STRANGERS` and `GUESTS`; whoever is cut
 off connects again. A process of its own posts a message every few milliseconds and measures how long its ACK takes, first
-alone, then among the others. Judged are the memory of the broker, the longest turn of its event loop and the 99th percentile of the good client.
+alone, then among the others. Judged are the memory of the broker, the longest turn of its event loop and the 99th
+percentile of the good client.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fuzz import corpus
+from kit.process import BrokerProcess, free_port
+
 from bench.rawclient import READ, WRITE, Closed, RawClient, Refusal, acks
 from bmqtwist.limits import NEGOTIATION_BYTES_MAX, SUBSCRIPTIONS_MAX
 from bmqtwist.wire import ber, schema
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encode_event
 from bmqtwist.wire.fast import ACK_REQUESTED, HEARTBEAT_REQ, MESSAGE_PROPERTIES, EventType, event_header, put_message
-from fuzz import corpus
-from kit.process import BrokerProcess, free_port
 
 RSS_BYTES_MAX = 200 << 20
 TURN_SECONDS_MAX = 0.1
@@ -106,7 +108,8 @@ def guests(random: Random) -> dict[str, bytes]:
 
     def configure(number: int, text: str) -> bytes:
         expression = schema.Expression(schema.ExpressionVersion.E_VERSION_1, text)
-        subscriptions = [schema.Subscription(s_id, expression, [schema.ConsumerInfo(10, 10, 1, 1)]) for s_id in range(number)]
+        consumers = [schema.ConsumerInfo(10, 10, 1, 1)]
+        subscriptions = [schema.Subscription(s_id, expression, consumers) for s_id in range(number)]
         return encode_event(ControlMessage(8, "configureStream", schema.ConfigureStream(
             0, schema.StreamParameters("__default", subscriptions))))
 
@@ -132,7 +135,8 @@ def guests(random: Random) -> dict[str, bytes]:
         "confirms": event(EventType.CONFIRM, bytes([0x16, 0, 0, 0]) + bytes(24) * 2000),
         "half of an event": (40 << 20).to_bytes(4, "big") + bytes(1 << 20),
         "acks": event(EventType.ACK, bytes(3000)), "unknown type": event(40, bytes(300)),
-        "credential": encode_event(AuthenticationMessage("authenticationRequest", schema.AuthenticationRequest("BASIC", b"x"))),
+        "credential": encode_event(AuthenticationMessage("authenticationRequest",
+                                                         schema.AuthenticationRequest("BASIC", b"x"))),
         "introduction again": negotiation(process_name="x"),
     }
 
@@ -189,7 +193,9 @@ class Crowd:
         channel = self._sockets[index]
         data = self._rest.pop(channel, b"")
         if not data:
-            name, data = self._random.choice(self._kinds) if self._random.random() < 0.5 else ("mutated", mutated(self._random))
+            name, data = "mutated", mutated(self._random)
+            if self._random.random() < 0.5:
+                name, data = self._random.choice(self._kinds)
             self.inputs[name] += 1
         try:
             sent = channel.send(data) if data else 0
@@ -249,7 +255,8 @@ class Good:
     def __init__(self, port: int, seconds: int) -> None:
         tests = Path(__file__).resolve().parent.parent
         self._process = subprocess.Popen([sys.executable, "-c", f"import sys; sys.path[:0] = [{str(tests)!r}, "
-                                          f"{str(tests.parent)!r}]\n{GOOD}", str(port), str(seconds)], stdout=subprocess.PIPE)
+                                          f"{str(tests.parent)!r}]\n{GOOD}", str(port), str(seconds)],
+                                         stdout=subprocess.PIPE)
 
     @property
     def runs(self) -> bool:
@@ -299,7 +306,8 @@ def run(count: int, connections: int, seed: int) -> dict[str, Any]:
             broker.cleanup()
 
 
-def _phase(broker: BrokerProcess, http: int, crowds: list[Crowd], counted: Crowd, count: int, random: Random) -> dict[str, Any]:
+def _phase(broker: BrokerProcess, http: int, crowds: list[Crowd], counted: Crowd, count: int,
+           random: Random) -> dict[str, Any]:
     """`count` inputs of one crowd, among all of them; the good client is measured again and again."""
     before, peak, sampled, results = metrics(http), 0, 0.0, []
     good = Good(broker.port, QUIET_SECONDS)

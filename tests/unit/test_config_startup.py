@@ -301,6 +301,9 @@ def test_the_check_finds_what_a_start_would_stumble_on(tmp_path):
         tmp_path, networkInterfaces={"tcpInterface": {"listeners": [{"name": "l", "address": "10.0.0.999", "port": 1}]}},
         tlsConfig={"certificate": "/no/such/certificate", "key": "/no/such/key"},
         bmqtwist={"eventBytesMax": 1000, "http": {"address": "no address"}})
+    broker = json.loads((tmp_path / "bmqbrkrcfg.json").read_text())
+    broker["taskConfig"] = {"logController": {"fileName": "/no/such/place/log.%T", "categories": ["*:LOUD:"]}}
+    (tmp_path / "bmqbrkrcfg.json").write_text(json.dumps(broker, indent=1))
     clusters = json.loads((tmp_path / "clusters.json").read_text())
     clusters["myClusters"][0]["partitionConfig"] |= {"location": "/dev/null/place", "maxJournalFileSize": 10}
     (tmp_path / "clusters.json").write_text(json.dumps(clusters, indent=1))
@@ -308,10 +311,23 @@ def test_the_check_finds_what_a_start_would_stumble_on(tmp_path):
     tcp, storage = "appConfig.networkInterfaces.tcpInterface", "myClusters[0].partitionConfig"
     assert {problem.path for problem in problems} == {
         f"{tcp}.listeners[0].address", "appConfig.bmqtwist.http.address", "appConfig.tlsConfig",
-        "appConfig.bmqtwist.eventBytesMax", f"{storage}.location", f"{storage}.maxJournalFileSize"}
+        "appConfig.bmqtwist.eventBytesMax", f"{storage}.location", f"{storage}.maxJournalFileSize",
+        *(f"taskConfig.logController.{member}" for member in ("fileName", "categories"))}
     for problem in problems:
         line = Path(problem.file).read_text().splitlines()[problem.line - 1]
         assert f'"{problem.path.rpartition(".")[2]}"' in line, problem
+
+
+@pytest.mark.parametrize("first, second, http, found", [
+    ("127.0.0.1", "127.0.0.1", 0, ["listeners[1].port"]), ("127.0.0.1", "127.0.0.2", 0, []),
+    ("127.0.0.1", "0.0.0.0", 0, ["listeners[1].port"]), ("127.0.0.1", "127.0.0.2", 31000, ["http.port"])])
+def test_the_check_finds_two_that_want_one_port(tmp_path, first, second, http, found):
+    listeners = [{"name": name, "address": address, "port": 31000} for name, address in (("a", first), ("b", second))]
+    directory = directory_with(tmp_path, networkInterfaces={"tcpInterface": {"listeners": listeners}},
+                               bmqtwist={"http": {"port": http}})
+    problems = check(directory, environment={})[0]
+    assert [problem.path.rpartition("tcpInterface.")[2].rpartition("bmqtwist.")[2] for problem in problems] == found
+    assert all(problem.line for problem in problems)
 
 
 def test_an_expired_certificate_is_found_by_the_check(tmp_path):

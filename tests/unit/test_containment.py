@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from kit.client import Client, Queue, payloads, refusal
 from kit.memory import MemoryWorld
 
 from bmqtwist.admin.executor import AdminExecutor
+from bmqtwist.cli import bmqbrkr
 from bmqtwist.daemon.control_pipe import ControlPipe
 from bmqtwist.daemon.housekeeping import Watch
 from bmqtwist.link.admin import AdminAnswer
@@ -473,6 +476,55 @@ def test_a_command_of_the_control_pipe_that_raises_leaves_the_pipe_open(tmp_path
     os.close(writer)
     pipe.close()
     assert ran == ["BAD", "GOOD"] and any("ZeroDivisionError: planted" in text for text in report.texts("ALARM"))
+
+
+class NoReactor:
+    """Nothing reads by itself here."""
+
+    def addReader(self, reader: Any) -> None:
+        """Nothing to do."""
+
+    removeReader = addReader
+
+
+def test_the_control_pipe_of_a_broker_that_runs_is_not_taken_over(tmp_path: Path) -> None:
+    """One that a broker has left behind is; and what somebody else has put there meanwhile stays at the end."""
+    def pipe() -> ControlPipe:
+        return ControlPipe(NoReactor(), str(tmp_path / "ctl"), str(tmp_path / "hist"), lambda command, source: "", report)
+
+    report = ListReport()
+    os.mkfifo(tmp_path / "ctl")
+    first, second = pipe(), pipe()
+    first.open()
+    inode = os.stat(tmp_path / "ctl").st_ino
+    assert not report.lines
+    second.open()
+    assert second.fileno() == -1 and "another broker" in report.texts("WARN")[0]
+    second.close()
+    assert os.stat(tmp_path / "ctl").st_ino == inode
+    os.unlink(tmp_path / "ctl")
+    os.mkfifo(tmp_path / "ctl")
+    first.close()
+    assert (tmp_path / "ctl").exists()
+
+
+def test_the_pid_file_of_a_broker_that_runs_is_left_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    report, file = ListReport(), tmp_path / bmqbrkr.PID_FILE
+    other = subprocess.Popen([sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "bmqbrkr"],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None and other.stdout.readline()
+        file.write_text(f"{other.pid}\n")
+        bmqbrkr._write_pid(os.getpid(), report)
+        bmqbrkr._remove_pid(os.getpid())
+        assert file.read_text() == f"{other.pid}\n" and f"pid {other.pid}" in report.texts("WARN")[0]
+    finally:
+        other.communicate(b"")
+    bmqbrkr._write_pid(os.getpid(), report)
+    assert file.read_text() == f"{os.getpid()}\n"
+    bmqbrkr._remove_pid(os.getpid())
+    assert not file.exists()
 
 
 def test_alarms_that_cannot_be_put_together_cost_nothing_but_themselves(world: MemoryWorld, monkeypatch: Any) -> None:

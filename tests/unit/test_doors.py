@@ -25,7 +25,8 @@ from bmqtwist.report import shown
 
 FORGED = "21NOV2026_00:00:00.000 forged"
 HOSTILE = {
-    "newline": f"evil\n{FORGED}", "return": f"evil\r\n{FORGED}", "escape": "evil\x1b[2J\x1b]0;title\x07", "nul": "evil\0evil",
+    "newline": f"evil\n{FORGED}", "return": f"evil\r\n{FORGED}", "escape": "evil\x1b[2J\x1b]0;title\x07",
+    "nul": "evil\0evil",
     "right to left": "evil\u202egnp.exe\u2067\u200f", "lines of unicode": f"evil\u2028{FORGED}\u2029{FORGED}\x85",
     "quotes": 'evil"} 1\nforged_metric{a="b', "percent": "evil %s %d {} %(x)s", "path": "../../../evil",
     "long": "evil" * (1 << 18)}
@@ -73,7 +74,8 @@ def expression(world: MemoryWorld, text: str) -> None:
     consumer = world.client().open("bmq://d/q", read=1)
     with pytest.raises(RequestRefused):
         consumer.configure_stream({"appId": "__default", "subscriptions": [
-            {"sId": 1, "expression": {"version": "E_VERSION_1", "text": "( " + text[:200_000]}, "consumers": [consumer_info()]}]})
+            {"sId": 1, "expression": {"version": "E_VERSION_1", "text": "( " + text[:200_000]},
+             "consumers": [consumer_info()]}]})
 
 
 def command(form: str) -> Callable[[MemoryWorld, str], None]:
@@ -131,7 +133,8 @@ def looks(world: MemoryWorld) -> dict[str, str]:
     return {
         "log": "".join(layout.render(Record(0.0, severity, "c", text)) for severity, text in world.report.lines),
         "metrics": exposition(families(state, statistics)), "console": json.dumps(status(state, "")),
-        "statistics": stats_tables(state, statistics), "statistics in json": stats_json(stats_tree(state, statistics), False),
+        "statistics": stats_tables(state, statistics),
+        "statistics in json": stats_json(stats_tree(state, statistics), False),
         "internals": world.admin("DOMAINS DOMAIN d QUEUE q INTERNALS") + world.admin("DOMAINS DOMAIN f QUEUE q INTERNALS"),
         "cluster": world.admin("CLUSTERS CLUSTER c3 STATUS"), "dumps": "\n".join(world.dumps),
     }
@@ -158,7 +161,7 @@ def test_no_text_of_a_peer_comes_out_as_it_went_in(tmp_path: Path, door: str) ->
             assert not line.startswith((FORGED, "forged")), (place, line)
             assert len(line) <= LINE_CHARS_MAX or place in ("statistics in json", "dumps"), (place, len(line), line[:300])
         assert not any(unicodedata.bidirectional(each) in ("RLO", "RLI", "RLE") for each in text), place
-    for line in exposition(families(snapshots.broker_state(world.broker, world.now), world.assembled.observe())).splitlines():
+    for line in looks(world)["metrics"].splitlines():
         assert line.startswith("# TYPE ") or SAMPLE.fullmatch(line), line
     made = names_below(tmp_path) - files
     assert not any("evil" in name for name in made), made

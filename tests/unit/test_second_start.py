@@ -1,0 +1,53 @@
+"""Damage is told once: what a start has put right or put aside is no news to the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from kit.memory import MemoryWorld
+
+from bmqtwist.storage.memory import MemoryDisk
+
+
+def flip(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
+    disk.flip(path, random.randrange(end), 1 << random.randrange(8))
+
+
+def tail(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
+    disk.put(path, disk.content(path)[:end] + random.randbytes(40))
+
+
+def cut(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
+    disk.put(path, disk.content(path)[:random.randrange(end)])
+
+
+def gone(disk: MemoryDisk, path: str, end: int, random: Random) -> None:
+    disk.remove(path)
+
+
+@pytest.mark.parametrize("kind", ["bmq_journal", "bmq_data", "bmq_qlist", "bmq_csl"])
+@pytest.mark.parametrize("damage", [flip, tail, cut, gone])
+def test_alarms_are_not_repeated_at_the_second_start(tmp_path: Path, kind: str,
+                                                     damage: Callable[[MemoryDisk, str, int, Random], None]) -> None:
+    random = Random(f"{kind}/{damage.__name__}")
+    world = MemoryWorld(tmp_path)
+    world.domain("f", "fanout", apps=["foo", "bar"])
+    world.producer("bmq://f/q").post_all(*[b"%d" % number * 50 for number in range(20)])
+    consumer = world.consumer("bmq://f/q", "foo")
+    consumer.confirm(*world.pushes(consumer)[:10])
+    world.run()
+    world._forget_clients()
+    world.crash()
+    path = max((path for path in world.disk.paths() if path.endswith(kind)), key=lambda path: len(
+        world.disk.content(path).rstrip(b"\0")))
+    damage(world.disk, path, len(world.disk.content(path).rstrip(b"\0")), random)
+    for life in range(3):
+        told = len(world.report.lines)
+        world.start()
+        world.advance(2.0)
+        alarms = [text for severity, text in world.report.lines[told:] if severity in ("ALARM", "PANIC", "ERROR")]
+        assert not (life and alarms), (life, alarms)
+        (world.stop if life else world.crash)()
