@@ -169,7 +169,7 @@ def judge(life: Life, operation: Operation, step: int, power: bool) -> None:
         news = [line for line in world.log()[told:]
                 if line.startswith(("ALARM", "PANIC", "ERROR")) and UNFINISHED not in line]
         if start == 1:  # what was cut off, or completed, is said once
-            news = [line for line in news if not line.startswith("ALARM [RECOVERY]")]
+            news = [line for line in news if not line.startswith(("ALARM [RECOVERY]", "ALARM [CLUSTER]"))]
         assert not news, (step, start, news)
         for uri, record in world.broker.clusters["c3"].metadata.state.queues.items():
             queue = world.broker.clusters["c3"].queues[uri]

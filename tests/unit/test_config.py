@@ -109,6 +109,7 @@ def refusals(directory):
 def test_a_directory_of_the_original_with_unknown_members_in_every_file_is_accepted(directory, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "storage" / "archive").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "logs").mkdir(exist_ok=True)
     problems, warnings = check(str(directory), environment={})
     assert problems == []
     paths = {finding.path for finding in warnings}
