@@ -29,7 +29,7 @@ from bmqtwist.cluster.election_events import (
 )
 from bmqtwist.cluster.election_table import ACTIONS
 from bmqtwist.cluster.log_events import NO_LSN, Alarm, Lsn
-from bmqtwist.cluster.story import Story
+from bmqtwist.cluster.story import TransitionLog
 from bmqtwist.wire.cluster_schema import LeaderMessageSequence
 from bmqtwist.wire.control import ElectorMessage
 
@@ -64,7 +64,7 @@ class ElectionBase:
         self.leader: int | None = None
         self.tentative: int | None = None  # voted for, and no heartbeat yet
         self.supporters: set[int] = set()  # of a candidate or leader
-        self.story = Story()
+        self.story = TransitionLog()
         self.age = 0
         self._chance, self._newest = chance, newest
         self._refusals: set[int] = set()

@@ -18,7 +18,7 @@ class Transition:
     cause: str
 
 
-class Story:
+class TransitionLog:
     """The last transitions of one machine, the oldest first."""
 
     def __init__(self) -> None:

@@ -26,6 +26,7 @@ from bmqtwist.node.broker import Broker
 from bmqtwist.node.clock import Clock
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.identity import Identity
+from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.performer import Performer
 from bmqtwist.report import Report
@@ -56,6 +57,7 @@ class Node:
         self._statistics: Statistics | None = None
         self._locks: list[Lock] = []
         self._ledger_files: list[DiskLedgerFile] = []
+        self._links: list[ClusterLinks] = []  # of clusters with other members
         self._started = self._closed = False
         broker.admin = self._first_command
 
@@ -80,6 +82,8 @@ class Node:
         """Set the timers going."""
         now = self.clock.now()
         self.broker.start(now)
+        for links in self._links:
+            links.start(now)
         Watch(self.broker).start(now)
         self._started = True
         if self._statistics is not None:
@@ -101,6 +105,9 @@ class Node:
             _close_all(sets)
             raise
         broker.add_cluster(cluster)
+        if len(definition.nodes) > 1:
+            links = broker.peers[definition.name] = ClusterLinks(definition, node_id, broker)
+            self._links.append(links)
 
     def _open_ledger_file(self, definition: ClusterDefinition) -> DiskLedgerFile:
         location = definition.partition_config.location

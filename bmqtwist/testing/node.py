@@ -104,6 +104,15 @@ class ImmediatePerformer:
         """Nobody is cut off here for what a fault holds back."""
         return 0, 0
 
+    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+             failed: Callable[[str, float], None]) -> None:
+        """Nobody is there."""
+        self._node.later.append(lambda: failed("Connection refused", self._node.now))
+
+    def chance(self) -> float:
+        """Always the same."""
+        return 0.5
+
     def finish(self, session: Session) -> None:
         """Close after the turn."""
         transport: SessionTransport | None = session.transport  # type: ignore[assignment]

@@ -123,6 +123,23 @@ class SimulatedPerformer:
         end = session.transport
         return (end.waiting, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
 
+    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+             failed: Callable[[str, float], None]) -> None:
+        """In the simulated network, where a node is at the address of its endpoint."""
+        node, address = self._node, f"{host}:{port}"
+
+        def came(end: ConnectionEnd | None) -> None:
+            if end is None:
+                failed("Connection refused", node.local_now)
+            else:
+                node.attach(end, connected(address, node.local_now))
+            node.turn_due()
+        node.dial(address, came)
+
+    def chance(self) -> float:
+        """That of the simulation."""
+        return self._simulation.random.random()
+
     def finish(self, session: Session) -> None:
         """Close after what was written."""
         if isinstance(session.transport, ConnectionEnd):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -175,8 +176,7 @@ class Elections:
     def send(self, source: int, target: int, event: ElectionInput | Callable[[], None]) -> None:
         for _ in range(1 + (self.random.random() < self.repeats)):
             if (source, target) not in self.cut and self.random.random() >= self.loss:
-                node = self.nodes[target]
-                self.soon(event if callable(event) else lambda: self.step(node, event))
+                self.soon(event if callable(event) else partial(self.step, self.nodes[target], event))
 
     def tell_peers(self, one: int, two: int, up: bool) -> None:
         for here, there in ((one, two), (two, one)):

@@ -72,7 +72,8 @@ SITUATIONS = {D: dormant, F: following, C: standing, L: leading}
 INPUTS = {
     "Start": Start(9), "Stop": Stop(), "PeerUp": PeerUp(3), "PeerDown": PeerDown(3), "Written": Written(99),
     "WriteFailed": WriteFailed(99, ""), "Transfer": Transfer(3), "Resign": Resign(""),
-    "SetMode": SetMode(ElectionMode.NORMAL), "SetQuorum": SetQuorum(0), "scoutingRequest": scouting(3, 6), "scoutingResponse": scouted(3, 6, True),
+    "SetMode": SetMode(ElectionMode.NORMAL), "SetQuorum": SetQuorum(0), "scoutingRequest": scouting(3, 6),
+    "scoutingResponse": scouted(3, 6, True),
     "electionProposal": proposal(3, 9), "electionResponse": support(3, 6), "leaderHeartbeat": beat(3, 5),
     "heartbeatResponse": stale(3, 6), "leadershipCessionNotification": cession(3, 6)}
 
