@@ -301,7 +301,8 @@ class AdminExecutor:
 
     def _elector_of(self, name: str) -> Quorum:
         cluster = self._cluster(name)
-        return self._elector.setdefault(name, Quorum(cluster.definition.elector.quorum, _ELECTOR))
+        return self._elector.setdefault(name, Quorum(cluster.definition.elector.quorum, _ELECTOR,
+                                                      cluster.leadership.set_quorum))
 
     def _replication_set(self, command: commands.ReplicationSet) -> results.Result:
         return self._replication_of(command.cluster).set(command.parameter, command.value)

@@ -2,7 +2,7 @@
 
 From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
 From the broker (`node.performer.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish,
-dial, chance, read, dump.
+in_thread, dial, chance, read, dump.
 
 However many chunks arrive in one round of the reactor, one turn follows them. `now` is the monotonic clock. The turn
 is run from a hook around the reactor's `doIteration`, since a delayed call for each round would cost more than many a
@@ -225,6 +225,22 @@ class ReactorPerformer:
         error = self._disk_error(failure, "in a write of the metadata")
         if self._running:
             self._perform(partial(self.broker.metadata_failed, metadata, job, error))
+
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Run something small on a thread."""
+        def ended(action: Callable[[float], None]) -> None:
+            if self._running:
+                self._perform(action)
+                self.turn_due()
+
+        def fell(failure: Failure) -> None:
+            error = self._disk_error(failure, "on a thread")
+            ended(lambda now: failed(error, now))
+
+        waiting = deferToThreadPool(self.reactor, self._disk, work)
+        waiting.addCallbacks(lambda _: ended(done), fell)
+        waiting.addErrback(self._slipped, "after something on a thread")
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a thread; it cannot fail, only deny."""

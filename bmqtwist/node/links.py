@@ -39,8 +39,23 @@ class LinkHost(Protocol):
         """A connection to another broker was made; `identity` introduces us."""
 
 
+class LinkUser(Protocol):
+    """Who speaks with the other nodes."""
+
+    def peer_up(self, node_id: int, now: float) -> None:
+        """A node can be spoken with."""
+
+    def peer_down(self, node_id: int, now: float) -> None:
+        """A node cannot be spoken with any more."""
+
+    def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
+        """One event of a node."""
+
+
 class ClusterLinks:
-    """`link.context.PeerContext` of one cluster."""
+    """`link.context.PeerContext` of one cluster. `user` is set before `start`."""
+
+    user: LinkUser
 
     def __init__(self, definition: ClusterDefinition, node_id: int, host: LinkHost) -> None:
         self.definition, self.node_id, self._host = definition, node_id, host
@@ -105,6 +120,9 @@ class ClusterLinks:
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """An event."""
+        node_id = peer.session.identity.cluster_node_id
+        if self._sessions.get(node_id) is peer:
+            self.user.peer_said(node_id, kind, specific, body, peer.session.now)
 
     def disconnected(self, peer: PeerSession) -> None:
         """The session of a broker is over."""
@@ -142,9 +160,11 @@ class ClusterLinks:
                     host.timers.at(output.moment, self._tick)
             elif isinstance(output, PeerUp):
                 host.report.info(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is connected")
+                self.user.peer_up(output.node_id, now)
             else:
                 host.report.warn(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is not connected any "
                                  "more")
+                self.user.peer_down(output.node_id, now)
 
     def _tick(self, now: float) -> None:
         if not self._stopped:

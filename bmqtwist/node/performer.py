@@ -31,6 +31,10 @@ class Performer(Protocol):
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""
 
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`. A turn follows."""
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
 

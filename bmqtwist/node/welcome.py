@@ -17,7 +17,7 @@ from bmqtwist.wire.schema import (
 )
 
 MEMBER_EXTENSION = "BMQTWIST"  # group of the features that the original does not have
-MEMBER_FEATURES = ("DURABLE_VOTE",)  # what all members of one cluster have to know
+MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cluster have to know
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
 

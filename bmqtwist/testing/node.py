@@ -87,6 +87,18 @@ class ImmediatePerformer:
                 self._node.broker.metadata_written(metadata, job, self._node.now)
         self._node.syncs.append(complete)
 
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Done in the next round, unless the disk is stalled."""
+        def complete() -> None:
+            try:
+                work()
+            except OSError as error:
+                failed(error, self._node.now)
+            else:
+                done(self._node.now)
+        self._node.syncs.append(complete)
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """A judgement that comes in the next round."""
         def judged() -> None:

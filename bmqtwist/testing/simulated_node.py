@@ -85,6 +85,16 @@ class SimulatedPerformer:
         self._in_a_thread(job.run, lambda: broker.rolled(partition, job, node.local_now),
                           lambda error: broker.roll_failed(partition, job, error, node.local_now))
 
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Something small in a thread, likewise."""
+        node = self._node
+
+        def ended(action: Callable[[float], None]) -> None:
+            action(node.local_now)
+            node.turn_due()
+        self._in_a_thread(work, lambda: ended(done), lambda error: ended(lambda now: failed(error, now)))
+
     def clock(self) -> float:
         """Nothing takes any time."""
         return self._simulation.now

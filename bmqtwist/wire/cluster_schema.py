@@ -302,6 +302,53 @@ class ClusterStateFSMMessage:
     value: Any = None
 
 
+@dataclass(slots=True)
+class MetadataEntries:
+    """Ours: a leader's records behind the one at `previous`, as they are in CLUSTER_STATE events."""
+
+    term: int = u64(0)
+    previous: LeaderMessageSequence = record(1, LeaderMessageSequence)
+    records: bytes = blob(2)
+
+
+@dataclass(slots=True)
+class MetadataSnapshot:
+    """Ours: one record that stands for all of a leader's log up to its position."""
+
+    term: int = u64(0)
+    snapshot: bytes = blob(1)
+
+
+@dataclass(slots=True)
+class MetadataAcknowledgement:
+    """Ours: the leader's log is durable here up to `last`."""
+
+    term: int = u64(0)
+    last: LeaderMessageSequence = record(1, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class MetadataCatchUp:
+    """Ours: what is behind `last`, please."""
+
+    term: int = u64(0)
+    last: LeaderMessageSequence = record(1, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class MetadataLogMessage:
+    """Ours: replication of the metadata log."""
+
+    CHOICE: ClassVar[Choice] = Choice(0, (
+        (0, "entries", MetadataEntries),
+        (1, "snapshot", MetadataSnapshot),
+        (2, "acknowledgement", MetadataAcknowledgement),
+        (3, "catchUp", MetadataCatchUp),
+    ))
+    choice: str = ""
+    value: Any = None
+
+
 # -- partitions --------------------------------------------------------------------------------------------------
 
 
@@ -501,6 +548,7 @@ class ClusterMessage:
         (27, "queueUpdateAdvisory", QueueUpdateAdvisory),
         (28, "clusterStateFSMMessage", ClusterStateFSMMessage),
         (29, "partitionMessage", PartitionMessage),
+        (30, "metadataLogMessage", MetadataLogMessage),
     ))
     choice: str = ""
     value: Any = None

@@ -16,7 +16,7 @@ from bmqtwist.wire.fast import HEARTBEAT_REQ
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 from sim.cluster import SimulatedCluster, SimulatedLink
 
-FEATURES = "PROTOCOL_ENCODING:BER;BMQTWIST:DURABLE_VOTE"
+FEATURES = "PROTOCOL_ENCODING:BER;BMQTWIST:DURABLE_VOTE,METADATA_LOG"
 PATIENT = {"heartbeats": {"clusterPeer": 4}, "tcp": {"heartbeatIntervalMs": 3000}}
 
 
@@ -94,7 +94,7 @@ def introduce(nodes: SimulatedCluster, name: str, **changed: object) -> tuple[Br
     ({"cluster_node_id": 2}, "2 is the id of this node itself"),
     ({"cluster_node_id": 9}, "no node of the cluster has the id 9"),
     ({"cluster_node_id": 3}, "node 2 dials node 3"), ({"cluster_node_id": -1}, "proxies are not served"),
-    ({"features": "PROTOCOL_ENCODING:BER"}, "it does not know DURABLE_VOTE")], ids=lambda each: str(each)[:40])
+    ({"features": "PROTOCOL_ENCODING:BER"}, "it does not know DURABLE_VOTE, METADATA_LOG")], ids=lambda each: str(each)[:40])
 def test_who_does_not_fit_is_refused_and_told_why(changed: dict[str, object], reason: str) -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.node("n1").crash(power=False, down=None)
@@ -132,7 +132,7 @@ def test_a_node_that_is_accepted_hears_who_the_other_one_is() -> None:
     assert answer is not None and answer.result.category == 0
     identity = answer.broker_identity
     assert (identity.cluster_name, identity.cluster_node_id, identity.client_type) == (CLUSTER, 2, ClientType.E_TCPBROKER)
-    assert "BMQTWIST:DURABLE_VOTE" in identity.features.split(";")
+    assert "BMQTWIST:DURABLE_VOTE,METADATA_LOG" in identity.features.split(";")
     assert peers(nodes.node("n2")) == {1: False, 3: True}
 
 
