@@ -1,5 +1,5 @@
-"""What nodes say to each other about the metadata log, as events of the wire: control messages that are ours, with records as
-the original writes them. Only members that know METADATA_LOG are sent any.
+"""What nodes say to each other about the metadata log, as events of the wire: control messages that are ours, with records
+as the original writes them. Only members that know METADATA_LOG are sent any.
 """
 
 from __future__ import annotations

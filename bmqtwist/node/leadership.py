@@ -11,7 +11,7 @@ too, which leads at once and needs neither file nor links.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from bmqtwist.cluster.changes import Primaries
 from bmqtwist.cluster.election_events import (
     ElectionChanged,
     ElectionInput,
+    ElectionMode,
     ElectionOutput,
     ElectionState,
     PeerDown,
@@ -26,6 +27,7 @@ from bmqtwist.cluster.election_events import (
     Received,
     Resign,
     SaveVote,
+    SetMode,
     SetQuorum,
     Standing,
     Start,
@@ -33,6 +35,7 @@ from bmqtwist.cluster.election_events import (
     Tell,
     Tick,
     Timing,
+    Transfer,
     Voted,
     WakeAt,
 )
@@ -117,6 +120,26 @@ class Leadership:
         """Take part in no election any more; the others are told."""
         if self._links is not None:
             self._step(now, self._host.wall(now), Stop())
+
+    def is_up(self, node_id: int) -> bool:
+        """Whether a node can be spoken with."""
+        return self._links is not None and self._links.is_up(node_id)
+
+    def transfer(self, node_id: int) -> str:
+        """Let another node lead; why that cannot be, if it cannot."""
+        elector, now = self.elector, self._host.now
+        if elector.state is not ElectionState.LEADER:
+            return f"{self._shown(elector.leader)} leads the cluster: ask there"
+        if node_id not in elector.supporters - {elector.node_id}:
+            return f"node {node_id} does not follow this node"
+        self._step(now, self._host.wall(now), Transfer(node_id))
+        return ""
+
+    def set_mode(self, mode: ElectionMode) -> None:
+        """Whether this node wants to lead, from now on; the only node of a cluster always does."""
+        if self._links is not None:
+            now = self._host.now
+            self._step(now, self._host.wall(now), SetMode(mode))
 
     def set_quorum(self, quorum: int) -> None:
         """So many votes are needed from now on; 0 = more than half of the nodes, which is also the least."""
@@ -232,12 +255,8 @@ class Leadership:
 
     def _assignment(self) -> Primaries:
         """Who is connected keeps the partitions that it is primary of."""
-        kept = self._connected()
+        kept = [node_id for node_id in self.elector.others if self.is_up(node_id)]
         return Primaries(self._primaries.partitions, keep=kept, used_leases=self._primaries.used_leases)
-
-    def _connected(self) -> Collection[int]:
-        links = self._links
-        return [] if links is None else [node_id for node_id in self.elector.others if links.is_up(node_id)]
 
     def _led(self, outcome: Outcome, wall: int) -> None:
         """The first record of our term is committed, or is not."""

@@ -165,6 +165,22 @@ def test_a_node_that_missed_what_nobody_has_any_more_gets_the_whole_state(monkey
     nodes.judge_all()
 
 
+@pytest.mark.spec("cluster", 26)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_comes_back_knows_its_term_and_its_vote(seed: int) -> None:
+    nodes = ElectedCluster(seed, 3)
+    nodes.run(SETTLE_S)
+    ballots = {node.name: nodes.cluster(node.name).leadership.elector.ballot for node in nodes.machines}
+    before = {name: (ballot.term, ballot.vote) for name, ballot in ballots.items()}
+    assert len([vote for _, vote in before.values() if vote is not None]) >= 2
+    for node in nodes.machines:
+        node.crash(power=True, down=None)
+    for node in nodes.machines:
+        node.boot()
+        ballot = nodes.cluster(node.name).leadership.elector.ballot
+        assert (ballot.term, ballot.vote) == before[node.name]
+
+
 def test_a_vote_file_that_is_damaged_is_told_and_healed_by_a_leader() -> None:
     nodes = ElectedCluster(7, 3)
     nodes.run(SETTLE_S)
@@ -290,3 +306,69 @@ def test_a_cluster_of_one_has_no_vote_file_and_dials_nobody() -> None:
     nodes.run(1.0)
     assert nodes.leader is node and NAME not in node.disk.names("/memory/n1/storage")
     nodes.client("n1").open(QUEUE, write=1).post(b"taken")
+
+
+def elector(nodes: ElectedCluster, name: str, command: str) -> str:
+    """An admin command about the elector of a node."""
+    return nodes.node(name).broker.admin(f"CLUSTERS CLUSTER c3 {command}", "test")
+
+
+def test_status_tells_on_every_node_who_leads_and_who_is_connected() -> None:
+    nodes = ElectedCluster(10, 3)
+    nodes.run(SETTLE_S)
+    leader = nodes.cluster(nodes.leader.name).node_id
+    for node in nodes.machines:
+        text = elector(nodes, node.name, "STATUS")
+        assert f"Leader Node           : [n{leader}, {leader}]" in text and "Leader Status         : ACTIVE" in text
+        state = "LEADER" if node is nodes.leader else "FOLLOWER"
+        assert f"Self State            : {state}" in text and text.count("E_STARTING") == 3
+    nodes.node("n3").crash(power=False, down=None)
+    nodes.run(1.0)
+    assert elector(nodes, "n1", "STATUS").count("E_UNAVAILABLE") == 1
+
+
+@pytest.mark.spec("cluster", 29)
+def test_an_administrator_moves_the_lead_to_another_node_and_keeps_one_from_leading() -> None:
+    nodes = ElectedCluster(11, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    one, two = (node for node in nodes.machines if node is not former)
+    assert elector(nodes, one.name, f"STATE ELECTOR TRANSFER {two.name}").endswith("leads the cluster: ask there")
+    assert "has no node 'x'" in elector(nodes, former.name, "STATE ELECTOR TRANSFER x")
+    assert elector(nodes, former.name, f"STATE ELECTOR TRANSFER {one.name}") == "SUCCESS"
+    nodes.run(0.5)
+    assert nodes.leader is one
+    assert elector(nodes, two.name, "STATE ELECTOR MODE never") == "SUCCESS"
+    assert elector(nodes, one.name, "STATE ELECTOR MODE NEVER") == "SUCCESS"
+    nodes.run(5.0)
+    assert nodes.leader is former
+    assert elector(nodes, one.name, "STATE ELECTOR MODE maybe") == "MODE is one of NORMAL, FORCE, NEVER, not 'maybe'"
+    nodes.judge_all()
+
+
+def test_the_story_of_an_elector_says_what_happened_and_why() -> None:
+    nodes = ElectedCluster(12, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    other = next(node for node in nodes.machines if node is not former)
+    number = nodes.cluster(former.name).node_id
+    former.crash(power=False, down=None)
+    nodes.run(5.0)
+    lines = elector(nodes, other.name, "STATE ELECTOR STORY").splitlines()
+    assert lines[0].endswith("DORMANT -> FOLLOWER     start")
+    assert any(line.endswith(f"node {number} is gone") for line in lines)
+    assert '"cause":"start"' in nodes.node(other.name).broker.admin(
+        "ENCODING JSON_COMPACT CLUSTERS CLUSTER c3 STATE ELECTOR STORY", "test")
+
+
+@pytest.mark.spec("cluster", 25)
+def test_a_quorum_that_an_administrator_sets_too_high_keeps_a_node_from_leading() -> None:
+    nodes = ElectedCluster(13, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    for node in nodes.machines:
+        if node is not former:
+            assert "Quorum set to 100" in elector(nodes, node.name, "STATE ELECTOR SET QUORUM 100")
+    former.crash(power=False, down=None)
+    nodes.run(30.0)
+    assert not nodes.believed()

@@ -54,7 +54,7 @@ def test_a_write_that_a_loss_of_power_tears_leaves_the_one_before(seed: int) -> 
     for term in range(1, count + 1):
         file.write(term, term)
     disk.fail = lambda operation, path: errno.EIO if operation == "sync" else None
-    with pytest.raises(OSError, match=""):
+    with pytest.raises(OSError, match="."):
         file.write(count + 1, 9)
     disk.fail = lambda operation, path: None
     disk.crash(random)
@@ -77,7 +77,7 @@ def test_a_first_write_that_failed_is_no_vote_and_can_be_made_again() -> None:
     disk = MemoryDisk()
     file = votes(disk)
     disk.fail = lambda operation, path: errno.ENOSPC if operation == "write" else None
-    with pytest.raises(OSError, match=""):
+    with pytest.raises(OSError, match="."):
         file.write(1, 1)
     disk.fail = lambda operation, path: None
     assert votes(disk).read() == (0, None, False)
