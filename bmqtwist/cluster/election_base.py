@@ -68,6 +68,7 @@ class ElectionBase:
         self.age = 0
         self._chance, self._newest = chance, newest
         self._refusals: set[int] = set()
+        self._asked_at = 0.0  # a candidate: when it began to ask for votes
         self._scouting: Scouting | None = None
         self._highest = 0  # term that others have told of; no term of ours, but the next one is above it
         self._ceded_by: int | None = None

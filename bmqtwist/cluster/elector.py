@@ -108,6 +108,7 @@ class Elector(ElectionBase):
         self._clear()
         self._set_term(term, self.node_id)
         self._change(CANDIDATE, None, ElectionReason.NONE, cause)
+        self._asked_at = self._now
         self._arm(ElectionTimer.ELECTION, self.timing.election_result)
         self._broadcast("electionProposal", ElectionProposal(self._last(), ceded_by))
         if not self.others:  # the first record of the term, which nobody else can have, makes it durable
@@ -119,16 +120,19 @@ class Elector(ElectionBase):
             self._lead()
 
     def _lead(self) -> None:
-        supporters, asked = self.supporters, self._deadlines[ElectionTimer.ELECTION] - self.timing.election_result
+        supporters = self.supporters
         self._clear()
         self.supporters = supporters
-        self._heard = dict.fromkeys(supporters - {self.node_id}, asked)
+        self._heard = dict.fromkeys(supporters - {self.node_id}, self._asked_at)
         self._change(LEADER, self.node_id, ElectionReason.NONE, f"{len(supporters)} votes")
         self._watch_quorum()
         self._beat(ElectionTimer.BEAT)
 
     def _election_timeout(self, event: ElectionTimer) -> None:
-        self._not_elected(ElectionReason.QUORUM_NOT_ACHIEVED, f"only {len(self.supporters)} votes in time")
+        if len(self.supporters) >= self.quorum:  # fewer are asked for than when the last one came
+            self._lead()
+        else:
+            self._not_elected(ElectionReason.QUORUM_NOT_ACHIEVED, f"only {len(self.supporters)} votes in time")
 
     def _not_elected(self, reason: ElectionReason, cause: str) -> None:
         self._clear()

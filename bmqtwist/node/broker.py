@@ -318,7 +318,11 @@ class Broker:
                 return peers.admit(session, identity)
             self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
                               f"'{identity.cluster_name}', which has no other members here")
-            return None
+            if not self.peers:
+                return None
+            refusal = welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+            welcome.refuse(refusal, f"Cluster '{identity.cluster_name}' has no other members here")
+            return refusal
         self.negotiations += 1
         session.session_number = self.negotiations
         interface = self.configuration.app.network_interfaces.tcp_interface

@@ -213,6 +213,15 @@ def standing_of_five() -> Situation:
     return Situation(5).stand()
 
 
+def standing_with_enough() -> Situation:
+    """Three of five votes, when all five were asked for; now three do."""
+    situation = Situation(5, quorum=5).stand()
+    for sender in (2, 3):
+        situation.happen(support(sender, 6))
+    situation.happen(SetQuorum(3))
+    return situation
+
+
 def standing_refused_once() -> Situation:
     situation = standing()
     situation.happen(refusal(2, 5))
@@ -258,18 +267,28 @@ def transferring() -> Situation:
 
 @dataclass(frozen=True)
 class Rule:
-    """`says`: what comes out, in short; `timers`: those that run afterwards; `wait`: seconds that pass, instead of an
-    event; `term`, `leader`: afterwards; `why`: for the picture, where the state changes."""
+    """`event`: an input, seconds that pass, or a timer that fires without having been armed; `says`: what comes out, in
+    short; `timers`: those that run afterwards; `term`, `leader`: afterwards; `why`: for the picture, where the state
+    changes."""
 
     number: int
     situation: Callable[[], Situation]
-    event: ElectionInput | float
+    event: ElectionInput | float | ElectionTimer
     says: tuple[str, ...]
     state: ElectionState
     timers: tuple[ElectionTimer, ...]
     term: int = 5
     leader: int | None = None
     why: str = ""
+
+    def play(self, situation: Situation) -> list[object]:
+        """Let it happen; what comes out."""
+        if isinstance(self.event, float):
+            return situation.wait(self.event)
+        if isinstance(self.event, ElectionTimer):
+            situation.elector._deadlines[self.event] = situation.now
+            return situation.happen(Tick())
+        return situation.happen(self.event)
 
 
 RULES = (
@@ -284,6 +303,8 @@ RULES = (
     Rule(4, following, scouting(3, 6), ("3 SCOUT_RSP(5) no",), F, (CHECK,), 5, 2),
     Rule(4, standing, scouting(3, 7), ("3 SCOUT_RSP(6) yes",), C, (ELECTION,), 6),
     Rule(4, leading, scouting(3, 7), ("3 SCOUT_RSP(6) no",), L, (CHECK, BEAT), 6, 1),
+    Rule(5, following, INITIAL, (), F, (CHECK,), 5, 2),
+    Rule(5, voted, RANDOM, (), F, (CHECK,), 6),
     Rule(6, nobody_known, 8.0, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
     Rule(6, waiting_long, 1.875, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
     Rule(7, alone, 0.0, ("n NONE", "n NONE"), L, (BEAT,), 6, 1),
@@ -328,6 +349,7 @@ RULES = (
     Rule(32, standing, support(2, 5), (), C, (ELECTION,), 6),
     Rule(33, standing, support(2, 6), ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1, "a quorum has voted for it"),
     Rule(34, standing_of_five, support(2, 6), (), C, (ELECTION,), 6),
+    Rule(35, standing_with_enough, 4.0, ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1, "a quorum has voted for it"),
     Rule(36, standing, 4.0, ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6, why="too few votes in time"),
     Rule(37, standing, proposal(2, 6), ("2 REFUSE(6)",), C, (ELECTION,), 6),
     Rule(38, standing, proposal(2, 7), ("save 7/2", "n ELECTION_PREEMPTED", "voted 7", "2 SUPPORT(7)"), F, (CHECK,), 7,

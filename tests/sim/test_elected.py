@@ -9,6 +9,7 @@ from kit.client import RequestRefused
 
 from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.election_events import ElectionState
+from bmqtwist.node.leadership import Leadership
 from bmqtwist.storage.vote_file import NAME
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.elected import INACTIVITY_S, SETTLE_S, ElectedCluster
@@ -82,6 +83,7 @@ def test_a_machine_that_dies_silently_is_given_up_when_it_was_silent_for_long_en
     nodes.judge_all()
 
 
+@pytest.mark.spec("cluster", 38)
 @pytest.mark.parametrize("both", [True, False])
 def test_a_leader_that_is_cut_off_leads_no_longer_and_returns_as_a_follower(both: bool) -> None:
     """`both` = False: it hears the others, and they do not hear it."""
@@ -92,6 +94,7 @@ def test_a_leader_that_is_cut_off_leads_no_longer_and_returns_as_a_follower(both
     for node in others:
         nodes.network.cut(former.name, node.name, both)
     nodes.assign(former)
+    alone = nodes.cluster(former.name).metadata.log.log.last
     nodes.run(INACTIVITY_S + 0.1)
     assert former not in nodes.believed()
     nodes.run(5.0)
@@ -101,9 +104,10 @@ def test_a_leader_that_is_cut_off_leads_no_longer_and_returns_as_a_follower(both
         nodes.network.heal(former.name, node.name, both)
     nodes.run(SETTLE_S)
     nodes.judge_all()
+    logs = [nodes.cluster(node.name).metadata.log.log for node in nodes.machines]
+    assert len({log.last for log in logs}) == 1 and not any(log.holds(alone) for log in logs), "its own record is cut off"
 
 
-@pytest.mark.spec("cluster", 10)
 def test_a_leader_that_is_paused_for_longer_than_its_lease_comes_back_as_a_follower() -> None:
     nodes = ElectedCluster(4, 3)
     nodes.run(SETTLE_S)
@@ -149,8 +153,11 @@ def test_all_lose_their_power_and_nothing_that_was_committed(seed: int) -> None:
     assert len(terms) == 1 and terms.pop() >= 4
 
 
-def test_a_node_that_missed_what_nobody_has_any_more_gets_the_whole_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_log, "RETAINED_BYTES", 0)
+@pytest.mark.spec("cluster", 37)
+@pytest.mark.parametrize("retained, how", [(0, "Snapshot"), (1 << 20, "Entries")])
+def test_a_node_that_missed_something_gets_the_records_or_the_whole_state(
+        retained: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_log, "RETAINED_BYTES", retained)
     nodes = ElectedCluster(6, 3)
     nodes.run(SETTLE_S)
     leader = nodes.leader
@@ -159,9 +166,13 @@ def test_a_node_that_missed_what_nobody_has_any_more_gets_the_whole_state(monkey
     for _ in range(30):
         nodes.assign(leader)
     nodes.run(2.0)
+    sent = []
+    send = Leadership.send
+    monkeypatch.setattr(Leadership, "send", lambda self, node_id, message: (
+        sent.append(type(message).__name__), send(self, node_id, message)))
     away.boot()
     nodes.run(SETTLE_S)
-    assert len(nodes.assigned) == 30
+    assert len(nodes.assigned) == 30 and ("Snapshot" in sent) == (how == "Snapshot")
     nodes.judge_all()
 
 

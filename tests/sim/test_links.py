@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kit.client import Client
 
+from bmqtwist.link import peer
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.node.links import ClusterLinks
 from bmqtwist.testing.config import CLUSTER
@@ -12,7 +13,7 @@ from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire import control
 from bmqtwist.wire.control import Encoding, NegotiationMessage
-from bmqtwist.wire.fast import HEARTBEAT_REQ
+from bmqtwist.wire.fast import HEARTBEAT_REQ, HEARTBEAT_RSP
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 from sim.cluster import SimulatedCluster, SimulatedLink
 
@@ -105,12 +106,14 @@ def test_who_does_not_fit_is_refused_and_told_why(changed: dict[str, object], re
     assert client.link.closed and peers(nodes.node("n2")) == {3: True}
 
 
-def test_a_broker_of_an_unknown_cluster_is_closed_without_a_word() -> None:
+@pytest.mark.spec("cluster", 3)
+def test_a_broker_of_an_unknown_cluster_is_refused() -> None:
     nodes = SimulatedCluster(5, 3)
     nodes.run(2.0)
     answer, client = introduce(nodes, "n2", cluster_name="other")
+    assert answer is not None and "Cluster 'other' has no other members here" in answer.result.message
     nodes.run(1.0)
-    assert answer is None and client.link.closed
+    assert client.link.closed
 
 
 @pytest.mark.spec("cluster", 2)
@@ -178,6 +181,26 @@ def test_a_heartbeat_is_answered() -> None:
     _, client = introduce(nodes, "n2")
     client.link.send(HEARTBEAT_REQ)
     assert client.link.receive(1.0)[4] & 0x3F == HEARTBEAT_REQ[4] + 1 & 0x3F
+
+
+@pytest.mark.spec("cluster", 11)
+def test_a_node_that_does_not_read_is_cut_off_at_the_limit_and_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "PEER_OUTPUT_BYTES_MAX", 100_000)
+    nodes = SimulatedCluster(11, 2)
+    nodes.run(2.0)
+    one, two = nodes.node("n1"), nodes.node("n2")
+    two.pause()
+    links(one).send(2, HEARTBEAT_RSP * 20_000)
+    one.turn_due()
+    nodes.run(0.1)
+    assert peers(one) == {2: True}, "160 kB, of which the kernel has taken 64"
+    links(one).send(2, HEARTBEAT_RSP * 20_000)
+    one.turn_due()
+    nodes.run(0.1)
+    assert not peers(one) and any("the broker does not read" in line for line in one.log())
+    two.resume()
+    nodes.run(40.0)
+    assert seen(nodes) == whole(2)
 
 
 def test_a_node_that_stops_dials_nobody_any_more() -> None:
