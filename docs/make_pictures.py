@@ -5,6 +5,7 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     layers      tests/kit/layers.py, and the first lines of the packages
     way         tests/kit/message_way.py
     partition   tests/kit/partition_states.py
+    elector     tests/kit/election_rules.py
     circles     tests/kit/layers.py
 """
 
@@ -16,8 +17,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
+from kit.election_rules import RULES  # noqa: E402
 from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
 from kit.message_way import WAY  # noqa: E402
 from kit.partition_states import TABLE, State  # noqa: E402
@@ -84,13 +86,27 @@ def partition() -> str:
     return "\n".join([*lines, "    CLOSED --> [*]: stop", "```"])
 
 
+def elector() -> str:
+    """Where the rules of an election lead, if not to where they began."""
+    leads: dict[tuple[str, str], list[str]] = {}
+    for rule in RULES:
+        before = rule.situation().elector.state
+        if rule.why and before is not rule.state:
+            reasons = leads.setdefault((before.name, rule.state.name), [])
+            if rule.why not in reasons:
+                reasons.append(rule.why)
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> DORMANT"]
+    lines += [f"    {before} --> {after}: {', or '.join(reasons)}" for (before, after), reasons in leads.items()]
+    return "\n".join([*lines, "```"])
+
+
 def circles() -> str:
     """Imports that may close a circle."""
     rows = [f"| `{importer}` | `{imported}` | {reason} |" for (importer, imported), reason in CIRCLES.items()]
     return "\n".join(["| module | imports | because |", "|---|---|---|", *rows])
 
 
-PICTURES = {"layers": layers, "way": way, "partition": partition, "circles": circles}
+PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": elector, "circles": circles}
 
 
 def with_pictures(text: str) -> str:

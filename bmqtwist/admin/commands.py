@@ -249,6 +249,23 @@ class ElectorTunables(Command):
     cluster: str
 
 
+@dataclass(frozen=True, slots=True)
+class ElectorStory(Command):
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElectorTransfer(Command):
+    cluster: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElectorMode(Command):
+    cluster: str
+    mode: str
+
+
 Arguments = dict[str, Any]
 Json = Mapping[str, Any]
 
@@ -258,7 +275,8 @@ class Entry:
     """One command: how it is written, what HELP says, and how arguments become a Command.
 
     `json` holds (template, arguments that the template implies) pairs; `hidden` is an end of the syntax that HELP
-    does not show; `help` is the text of HELP when it is longer than the summary.
+    does not show; `help` is the text of HELP when it is longer than the summary. HELP is that of the original: commands
+    that are `ours` are not in it.
     """
 
     syntax: str
@@ -267,6 +285,7 @@ class Entry:
     json: tuple[tuple[Json, Arguments], ...]
     help: str = ""
     hidden: str = ""
+    ours: bool = False
 
     @property
     def grammar(self) -> list[str]:
@@ -288,6 +307,10 @@ def _cluster(command: Json) -> Json:
 
 def _storage(command: Json) -> Json:
     return _cluster({"storage": command})
+
+
+def _elector(command: Json) -> Json:
+    return _cluster({"state": {"elector": command}})
 
 
 def _partition(command: Json) -> Json:
@@ -412,7 +435,7 @@ TABLE: tuple[Entry, ...] = (
          ("Get the value of the replication 'parameter' of cluster 'name'. If GET_ALL is used then get the paramter"
          " value for all nodes in the cluster.")),
         ("Get the supported settable parameters for the replication of cluster 'name'", ""))),
-    *_tunables(lambda part: _cluster({"state": {"elector": part}}), "STATE", "ELECTOR", ElectorSet, ElectorGet,
+    *_tunables(_elector, "STATE", "ELECTOR", ElectorSet, ElectorGet,
                ElectorTunables, (
         ("Set the 'parameter' of the elector of cluster 'name' to 'value'",
          ("Set the 'parameter' of the elector of cluster 'name' to 'value'. If SET_ALL is used then set the paramter"
@@ -421,4 +444,12 @@ TABLE: tuple[Entry, ...] = (
          ("Get the 'parameter' of the elector of cluster 'name'. If GET_ALL is used then get the parameter value for"
          " all nodes in the cluster.")),
         ("Get the supported settable parameters for the elector of cluster 'name'", ""))),
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR STORY",
+          "Show what the elector of cluster 'name' went through lately, and why",
+          lambda args: ElectorStory(args["name"]), ((_elector({"story": {}}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TRANSFER <node>", "Let 'node' lead cluster 'name'; said to its leader",
+          lambda args: ElectorTransfer(args["name"], args["node"]), ((_elector({"transfer": "<node>"}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR MODE <mode>",
+          "Whether this node stands as leader of cluster 'name': NORMAL, FORCE (before others) or NEVER",
+          lambda args: ElectorMode(args["name"], args["mode"]), ((_elector({"mode": "<mode>"}), {}),), ours=True),
 )

@@ -13,6 +13,7 @@ from bmqtwist.admin.json import print_json
 from bmqtwist.admin.parse import parse
 from bmqtwist.admin.text import print_text
 from bmqtwist.admin.tunables import PublishIntervals, Quorum
+from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
@@ -309,7 +310,8 @@ class AdminExecutor:
 
     def _elector_of(self, name: str) -> Quorum:
         cluster = self._cluster(name)
-        return self._elector.setdefault(name, Quorum(cluster.definition.elector.quorum, _ELECTOR))
+        return self._elector.setdefault(name, Quorum(cluster.definition.elector.quorum, _ELECTOR,
+                                                      cluster.leadership.set_quorum))
 
     def _replication_set(self, command: commands.ReplicationSet) -> results.Result:
         return self._replication_of(command.cluster).set(command.parameter, command.value)
@@ -328,6 +330,26 @@ class AdminExecutor:
 
     def _elector_tunables(self, command: commands.ElectorTunables) -> results.Result:
         return self._elector_of(command.cluster).list()
+
+    def _elector_story(self, command: commands.ElectorStory) -> results.Result:
+        story, now = self._cluster(command.cluster).leadership.elector.story, self._broker.now
+        return results.ElectorTransitions(tuple((now - each.at, each.before, each.after, each.cause)
+                                                for each in story.transitions))
+
+    def _elector_transfer(self, command: commands.ElectorTransfer) -> results.Result:
+        cluster = self._cluster(command.cluster)
+        node = next((each for each in cluster.definition.nodes if command.node in (each.name, str(each.id))), None)
+        if node is None:
+            return results.Error(f"Cluster '{cluster.name}' has no node '{command.node}'")
+        refused = cluster.leadership.transfer(node.id)
+        return results.Error(refused) if refused else results.Success()
+
+    def _elector_mode(self, command: commands.ElectorMode) -> results.Result:
+        mode = ElectionMode.__members__.get(command.mode.upper())
+        if mode is None:
+            return results.Error(f"MODE is one of {', '.join(ElectionMode.__members__)}, not '{command.mode}'")
+        self._cluster(command.cluster).leadership.set_mode(mode)
+        return results.Success()
 
 
 def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
@@ -372,4 +394,7 @@ _HANDLERS: dict[type, Callable[[AdminExecutor, Any], results.Result]] = {
     commands.ElectorSet: AdminExecutor._elector_set,
     commands.ElectorGet: AdminExecutor._elector_get,
     commands.ElectorTunables: AdminExecutor._elector_tunables,
+    commands.ElectorStory: AdminExecutor._elector_story,
+    commands.ElectorTransfer: AdminExecutor._elector_transfer,
+    commands.ElectorMode: AdminExecutor._elector_mode,
 }

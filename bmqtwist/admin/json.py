@@ -66,7 +66,7 @@ def _value(value: Value) -> Tree:
 def _help(result: results.HelpText) -> Tree:
     return {"commands": [{"command": entry.syntax,
                           "description": entry.summary if result.plumbing else entry.help or entry.summary}
-                         for entry in TABLE], "isPlumbing": result.plumbing}
+                         for entry in TABLE if not entry.ours], "isPlumbing": result.plumbing}
 
 
 def _meter(meter: MeterSnapshot) -> Tree:
@@ -286,6 +286,9 @@ _BUILDERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     results.Tunables: ("tunables", lambda result: {"tunables": [_tunable(one) for one in result.tunables]}),
     results.TunableConfirmation: ("tunableConfirmation", lambda result: {
         "name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new)}),
+    results.ElectorTransitions: ("electorTransitions", lambda result: [
+        {"secondsAgo": ago, "before": before, "after": after, "cause": cause}
+        for ago, before, after, cause in result.transitions]),
     results.ClusterList: ("clusterList", _cluster_list),
     results.ClusterStatusResult: ("clusterStatus", lambda result: _cluster_status(result.cluster)),
     results.QueueHelper: ("clusterQueueHelper", _queue_helper),

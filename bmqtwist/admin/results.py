@@ -126,6 +126,13 @@ class TunableConfirmation(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class ElectorTransitions(Result):
+    """What an elector went through lately, oldest first: (seconds ago, state before, state after, cause)."""
+
+    transitions: tuple[tuple[float, str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterList(Result):
     """The clusters this broker belongs to or is a proxy of."""
 

@@ -124,8 +124,8 @@ def message_rows(messages: Iterable[results.ListedMessage], offset: int) -> Line
 
 def _help(result: results.HelpText) -> str:
     if result.plumbing:
-        return "".join(f"{entry.syntax} - {entry.summary}\n" for entry in TABLE)
-    body = "".join(f"\n    {entry.syntax}\n        {entry.help or entry.summary}" for entry in TABLE)
+        return "".join(f"{entry.syntax} - {entry.summary}\n" for entry in TABLE if not entry.ours)
+    body = "".join(f"\n    {entry.syntax}\n        {entry.help or entry.summary}" for entry in TABLE if not entry.ours)
     return f"This process responds to the following CMD subcommands:{body}\n"
 
 
@@ -407,6 +407,11 @@ def _tunables(result: results.Tunables) -> str:
                    for tunable in result.tunables)
 
 
+def _elector_transitions(result: results.ElectorTransitions) -> str:
+    return "".join(f"{ago:12.3f} s ago  {before if before == after else f'{before} -> {after}':<22}  {cause}\n"
+                   for ago, before, after, cause in result.transitions)
+
+
 def _responses(result: results.Responses) -> str:
     return "".join(f'Response from node "{node}":\n{print_text(answer)}\n\n' for node, answer in result.answers)
 
@@ -423,6 +428,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     results.Tunable: lambda result: f"{result.name} = {result.value}",
     results.Tunables: _tunables,
     results.TunableConfirmation: lambda result: f"{result.name} set to {result.new} from {result.old}",
+    results.ElectorTransitions: _elector_transitions,
     results.ClusterList: _cluster_list,
     results.ClusterStatusResult: _cluster_status,
     results.QueueHelper: _queue_helper,

@@ -131,6 +131,11 @@ class MetadataLog:
         """Of the newest record that survives a loss of power: what an election compares."""
         return self.log.lsn_at(self.log.durable)
 
+    @property
+    def committed(self) -> Lsn:
+        """The newest record known to be committed."""
+        return self._committed
+
     def is_pending(self, uri: str) -> bool:
         """Whether a change of the queue waits for its commit."""
         return self._last_change(uri) is not None

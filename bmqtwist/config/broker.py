@@ -15,7 +15,7 @@ from bmqtwist.config.clusters import (
     ClusterNode,
     ClusterProxyDefinition,
     Clusters,
-    Elector,
+    ElectorConfig,
     MessageThrottle,
     PartitionConfig,
     QueueOperations,
@@ -34,7 +34,7 @@ from bmqtwist.limits import EVENT_BYTES_MAX
 __all__ = ["AppConfig", "AuthenticationConfig", "AuthenticatorConfig", "Authorization", "AuthorizationRules",
            "BmqtwistConfig", "BoundListener", "BrokerConfig", "ClusterDefinition", "ClusterNode",
            "ClusterProxyDefinition", "Clusters", "Configuration", "CredentialConfig", "DomainConfig",
-           "DomainDefinition", "DomainVariant", "Elector", "ExpressionConfig", "LimitsConfig", "Listener",
+           "DomainDefinition", "DomainVariant", "ElectorConfig", "ExpressionConfig", "LimitsConfig", "Listener",
            "LogController", "MessageThrottle", "PartitionConfig", "QueueOperations", "RuleConfig", "Setting",
            "SubscriptionConfig", "TaskConfig", "TcpInterface", "TlsConfig"]
 
@@ -193,7 +193,8 @@ class Heartbeats:
                              unit="intervals")
     downstream_broker: Natural = member("the same for proxies connected to us", 0, unit="intervals")
     upstream_broker: Natural = member("the same for nodes we are a proxy of", 0, unit="intervals")
-    cluster_peer: Natural = member("the same for nodes of our cluster", 0, unit="intervals")
+    cluster_peer: Natural = member("the same for nodes of our cluster (the original: 0)", 4,
+                                   unit="intervals")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

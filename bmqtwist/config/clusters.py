@@ -82,7 +82,7 @@ class PartitionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elector:
+class ElectorConfig:
     """elector"""
 
     initial_wait_timeout_ms: Natural = member("wait at the start for a leader to be heard", 8000, unit="ms")
@@ -161,7 +161,7 @@ class ClusterDefinition:
     partition_config: PartitionConfig = member("storage")
     master_assignment: Literal["E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED"] = member(
         "how partitions get their primaries", "E_LEADER_IS_MASTER_ALL")
-    elector: Elector = member("election of the leader", Elector)
+    elector: ElectorConfig = member("election of the leader", ElectorConfig)
     queue_operations: QueueOperations = member("time limits of operations on queues", QueueOperations)
     cluster_attributes: ClusterAttributes = member("generation of the cluster", ClusterAttributes,
                                                    ignored="there is one generation, the newest")

@@ -198,11 +198,34 @@ def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notic
                 notices.append(Finding(file, 0, f"{path}.queueOperations.configureTimeoutMs",
                                        f"found {operations.configure_timeout_ms}, expected at most closeTimeoutMs "
                                        f"({operations.close_timeout_ms})"))
+    for i, cluster in enumerate(clusters.my_clusters):
+        if len(cluster.nodes) > 1:
+            _check_election(cluster, f"myClusters[{i}]", file, problems)
     for i, virtual in enumerate(clusters.my_virtual_clusters):
         cluster_found = mine.get(virtual.name)
         if cluster_found is None or virtual.self_node_id not in {node.id for node in cluster_found.nodes}:
             problems.append(Finding(file, 0, f"myVirtualClusters[{i}]", f"found cluster \"{virtual.name}\" and node "
                                     f"{virtual.self_node_id}, expected a cluster and a node of myClusters"))
+
+
+def _check_election(cluster: ClusterDefinition, path: str, file: str, problems: list[Finding]) -> None:
+    """What several nodes need to find a leader."""
+    for i, node in enumerate(cluster.nodes):
+        if node.id <= 0:
+            problems.append(Finding(file, 0, f"{path}.nodes[{i}].id", f"found {node.id}, expected more than 0"))
+    elector = cluster.elector
+    for name, value in (("heartbeatBroadcastPeriodMs", elector.heartbeat_broadcast_period_ms),
+                        ("heartbeatCheckPeriodMs", elector.heartbeat_check_period_ms),
+                        ("heartbeatMissCount", elector.heartbeat_miss_count),
+                        ("maxRandomWaitTimeoutMs", elector.max_random_wait_timeout_ms),
+                        ("scoutingResultTimeoutMs", elector.scouting_result_timeout_ms),
+                        ("electionResultTimeoutMs", elector.election_result_timeout_ms)):
+        if not value:
+            problems.append(Finding(file, 0, f"{path}.elector.{name}", "found 0, expected more"))
+    if elector.initial_wait_timeout_ms <= elector.max_random_wait_timeout_ms:
+        problems.append(Finding(file, 0, f"{path}.elector.initialWaitTimeoutMs",
+                                f"found {elector.initial_wait_timeout_ms}, expected more than maxRandomWaitTimeoutMs "
+                                f"({elector.max_random_wait_timeout_ms})"))
 
 
 def _check_nodes(nodes: tuple[ClusterNode, ...], path: str, file: str, problems: list[Finding]) -> None:

@@ -30,6 +30,8 @@ from bmqtwist.node.broker import Broker
 from bmqtwist.node.clock import Clock
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.identity import Identity
+from bmqtwist.node.leadership import Leadership
+from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.performer import Performer
 from bmqtwist.report import Report
@@ -37,6 +39,7 @@ from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import DiskLedgerFile
 from bmqtwist.storage.store import Disk, FileSizes, Lock
+from bmqtwist.storage.vote_file import VoteFile
 
 
 class StartFailure(LocalError):
@@ -60,6 +63,7 @@ class Node:
         self._statistics: Statistics | None = None
         self._locks: list[Lock] = []
         self._ledger_files: list[DiskLedgerFile] = []
+        self._vote_files: list[VoteFile] = []
         self._started = self._closed = False
         broker.admin = self._first_command
 
@@ -84,6 +88,8 @@ class Node:
         """Set the timers going."""
         now = self.clock.now()
         self.broker.start(now)
+        for cluster in self.broker.clusters.values():
+            cluster.leadership.start(now)
         Watch(self.broker).start(now)
         self._started = True
         if self._statistics is not None:
@@ -94,16 +100,30 @@ class Node:
         broker, config = self.broker, definition.partition_config
         configuration, report = broker.configuration, broker.report
         ledger_file = self._open_ledger_file(definition)
+        node_id, several = configuration.self_nodes[definition.name], len(definition.nodes) > 1
+        members = [node.id for node in definition.nodes] if several else [node_id]
+        cluster = Cluster(definition, node_id, broker, report, self.clock.timer_ns)
+        log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
+        metadata = ClusterMetadata(log, ledger_file, report)
+        if several:
+            self._join(cluster, metadata)
+            return
         sets = self._open_file_sets(definition, wall)
         try:
-            node_id = configuration.self_nodes[definition.name]
-            cluster = Cluster(definition, node_id, broker, report, self.clock.timer_ns)
-            log = MetadataLog(node_id, cluster.node_name, (node_id,), config.max_csl_file_size)
-            cluster.start(ClusterMetadata(log, ledger_file, report), list(sets), configuration.extension.durability,
+            cluster.start(Leadership(definition, node_id, metadata, broker), list(sets), configuration.extension.durability,
                           configuration.extension.payload_cache_bytes, self.clock.now(), wall)
         except (LocalError, OSError):
             _close_all(sets)
             raise
+        broker.add_cluster(cluster)
+
+    def _join(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
+        """Become one of several nodes."""
+        definition, node_id, broker = cluster.definition, cluster.node_id, self.broker
+        vote_file = VoteFile(self.disk, definition.partition_config.location)
+        self._vote_files.append(vote_file)
+        links = broker.peers[definition.name] = ClusterLinks(definition, node_id, broker)
+        cluster.join(Leadership(definition, node_id, metadata, broker, vote_file, links))
         broker.add_cluster(cluster)
 
     def _open_ledger_file(self, definition: ClusterDefinition) -> DiskLedgerFile:
@@ -179,6 +199,8 @@ class Node:
         self.broker.security.stop()
         for ledger_file in self._ledger_files:
             ledger_file.close()
+        for vote_file in self._vote_files:
+            vote_file.close()
         for lock in self._locks:
             lock.close()
 

@@ -2,7 +2,7 @@
 
 From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
 From the broker (`node.performer.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish,
-read, dump.
+in_thread, dial, chance, read, dump.
 
 However many chunks arrive in one round of the reactor, one turn follows them; some wait for a later one (`put_aside.py`).
 `now` is the monotonic clock. The turn is run from a hook around the reactor's `doIteration`, since a delayed call for each
@@ -12,6 +12,7 @@ round would cost more than many a message.
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
-from bmqtwist.link.tcp import Connection
+from bmqtwist.link.tcp import Connection, DialFactory
 from bmqtwist.report import INTERNAL_ERROR, Report
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.rollover import Job
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from bmqtwist.node.metadata import ClusterMetadata
 
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
+CONNECT_SECONDS_MAX = 10  # for another node to answer
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
 FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
 ACCEPT_PAUSE_S = 1.0  # without them nobody is accepted for that time
@@ -285,6 +287,22 @@ class ReactorPerformer:
         if self._running:
             self._perform(partial(self.broker.metadata_failed, metadata, job, error))
 
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Run something small on a thread."""
+        def ended(action: Callable[[float], None]) -> None:
+            if self._running:
+                self._perform(action)
+                self.turn_due()
+
+        def fell(failure: Failure) -> None:
+            error = self._disk_error(failure, "on a thread")
+            ended(lambda now: failed(error, now))
+
+        waiting = deferToThreadPool(self.reactor, self._disk, work)
+        waiting.addCallbacks(lambda _: ended(done), fell)
+        waiting.addErrback(self._slipped, "after something on a thread")
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a thread; it cannot fail, only deny."""
         waiting: Any = deferToThreadPool(self.reactor, self._judges, _judge, session, effect)
@@ -308,6 +326,22 @@ class ReactorPerformer:
         """The bytes the connection has not taken yet, and those it has ever taken that had to wait."""
         connection = session.transport
         return (connection.waiting_bytes, connection.taken_bytes) if isinstance(connection, Connection) else (0, 0)
+
+    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+             failed: Callable[[str, float], None]) -> None:
+        """Connect to another node."""
+        def opened(connection: Connection, peer: str, port: int) -> Session:
+            session = connected(peer, time.monotonic())
+            session.transport = connection
+            self.turn_due()
+            return session
+
+        factory = DialFactory(self, opened, lambda reason: self._perform(partial(failed, reason)))
+        self.reactor.connectTCP(host, port, factory, timeout=CONNECT_SECONDS_MAX)
+
+    def chance(self) -> float:
+        """From the machine's."""
+        return random.random()
 
     def finish(self, session: Session) -> None:
         """Close the connection once all is written."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
 from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PUT_OPTIONS_BYTES_MAX
@@ -61,10 +62,9 @@ class ClientSession(SessionKind):
 
     # -- the life of the session ------------------------------------------------------------------------------------
 
-    @property
-    def heartbeats(self) -> bool:
-        """Whether it has to show signs of life."""
-        return self.session.state is State.SERVING
+    def missed_heartbeats_max(self, limits: Heartbeats) -> int:
+        """A client that is served has to show signs of life; Java SDKs stall on what asks for them."""
+        return limits.client if self.session.state is State.SERVING and not self.session.is_java else 0
 
     @property
     def may_be_slowed(self) -> bool:

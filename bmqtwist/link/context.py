@@ -41,6 +41,9 @@ class PeerContext(Protocol):
     def not_connected(self, session: Session) -> None:
         """A connection that we have made is over before the negotiation was."""
 
+    def stop(self) -> None:
+        """The broker goes away: nobody is dialled any more, and nobody is taken."""
+
 
 class SessionContext(Protocol):
     """The broker as a session sees it."""

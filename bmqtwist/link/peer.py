@@ -6,6 +6,7 @@ its heartbeats, its end, and the bound of what may wait for it.
 
 from __future__ import annotations
 
+from bmqtwist.config.broker import Heartbeats
 from bmqtwist.limits import PEER_OUTPUT_BYTES_MAX
 from bmqtwist.link.context import PeerContext
 from bmqtwist.link.session import Session, SessionKind
@@ -29,6 +30,10 @@ class PeerSession(SessionKind):
     def __init__(self, session: Session, peers: PeerContext, dialled: bool) -> None:
         super().__init__(session, ANSWERS, "#PEER_UNEXPECTED_EVENT")
         self.dialled, self._peers = dialled, peers
+
+    def missed_heartbeats_max(self, limits: Heartbeats) -> int:
+        """As configured for nodes of a cluster."""
+        return limits.cluster_peer
 
     @property
     def output_bytes_max(self) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX, NEGOTIATION_BYTES_MAX, NEGOTIATION_VALUES_MAX
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome
@@ -260,10 +261,9 @@ class SessionKind:
 
     # -- what the session and the broker ask ------------------------------------------------------------------------
 
-    @property
-    def heartbeats(self) -> bool:
-        """Whether it has to show signs of life."""
-        return False
+    def missed_heartbeats_max(self, limits: Heartbeats) -> int:
+        """How many signs of life the other side may owe before the connection counts as dead; 0 = any number."""
+        return 0
 
     @property
     def output_bytes_max(self) -> int:

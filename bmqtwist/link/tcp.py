@@ -14,7 +14,7 @@ from typing import Any
 from typing import Protocol as Interface
 
 from twisted.internet.interfaces import IAddress, IPushProducer
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
@@ -46,7 +46,9 @@ class Driver(Interface):
 
 @implementer(IPushProducer)
 class Connection(Protocol):
-    """One accepted connection. `waiting_bytes` are written and not yet sent; `taken_bytes` were sent after such a wait.
+    """One connection. `opened` is told that it stands, instead of the driver: for one that was made from here.
+
+    `waiting_bytes` are written and not yet sent; `taken_bytes` were sent after such a wait.
 
     Over plain TCP the socket is tried at once, which saves a round through the reactor; only a remainder goes to the
     transport, with us as its pull producer until it is through. Over TLS we are a push producer all the time. What waits
@@ -55,8 +57,9 @@ class Connection(Protocol):
 
     transport: Any  # a TCP or TLS transport
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, opened: Callable[[Connection, str, int], Session | None] | None = None) -> None:
         self._driver = driver
+        self._opened = opened or driver.connected
         self.session: Session | None = None
         self.waiting_bytes = self.taken_bytes = 0
         self._queue: deque[memoryview] = deque()  # behind the piece that the transport has
@@ -82,7 +85,7 @@ class Connection(Protocol):
         self._send = None if isinstance(transport, TLSMemoryBIOProtocol) else getattr(transport, "writeSomeData", None)
         if self._send is None:
             transport.registerProducer(self, True)
-        self.session = self._driver.connected(self, f"{peer.host}:{peer.port}", transport.getHost().port)
+        self.session = self._opened(self, f"{peer.host}:{peer.port}", transport.getHost().port)
         if self.session is None:
             transport.abortConnection()
 
@@ -213,3 +216,23 @@ class ConnectionFactory(Factory):
         connection = Connection(self._driver)
         connection.factory = self
         return connection
+
+
+class DialFactory(ClientFactory):
+    """Makes the connection of one attempt to reach another node."""
+
+    noisy = False
+
+    def __init__(self, driver: Driver, opened: Callable[[Connection, str, int], Session | None],
+                 failed: Callable[[str], None]) -> None:
+        self._driver, self._connection_opened, self._failed = driver, opened, failed
+
+    def buildProtocol(self, addr: IAddress | None) -> Connection:
+        """From the reactor: the other node has answered."""
+        connection = Connection(self._driver, self._connection_opened)
+        connection.factory = self
+        return connection
+
+    def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
+        """From the reactor: nobody is there."""
+        self._failed(reason.getErrorMessage())

@@ -168,8 +168,12 @@ def session_state(session: Session, offset: float) -> state.SessionState:
 
 
 def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
-    """A cluster whose only member is this node: it leads, and is primary of every partition."""
-    name = f"[{cluster.node_name}, {cluster.node_id}]"
+    """A cluster as this node sees it; if it is the only member, it leads, and is primary of every partition."""
+    names = {node.id: f"[{node.name}, {node.id}]" for node in cluster.definition.nodes}
+    name = names.get(cluster.node_id, f"[{cluster.node_name}, {cluster.node_id}]")
+    leadership = cluster.leadership
+    primaries = {partition_id: names.get(primary.node_id, "") for partition_id, primary in
+                 cluster.metadata.state.partitions.items()}
     stored: dict[int, list[state.StorageState]] = {}
     for storage in _storages(cluster):
         stored.setdefault(storage.partition_id, []).append(storage)
@@ -178,21 +182,31 @@ def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
                        for each in cluster.partitions)
     nodes = []
     for node in cluster.definition.nodes:
-        ours = node.id == cluster.node_id
+        ours, up = node.id == cluster.node_id, leadership.is_up(node.id)
         nodes.append(state.NodeState(
-            f"[{node.name}, {node.id}]", node.name, node.id, node.data_center, "self" if ours else "false",
-            "E_AVAILABLE" if ours else "E_UNAVAILABLE",
-            tuple(each.partition_id for each in cluster.partitions) if ours else ()))
+            names[node.id], node.name, node.id, node.data_center, "self" if ours else str(up).lower(),
+            "E_AVAILABLE" if ours and cluster.partitions else "E_STARTING" if ours or up else "E_UNAVAILABLE",
+            tuple(sorted(number for number, primary in primaries.items() if primary == names[node.id]))))
     queues = tuple(
-        state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id, name,
+        state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id,
+                            primaries.get(record.partition_id, ""),
                             "PRIMARY" if record.uri in active else "UNASSIGNED",
                             parse_uri(record.uri).qualified_domain, record.uri in active)
         for record in cluster.metadata.state.queues.values())
     log = cluster.metadata.log
     return state.ClusterSnapshot(
         cluster.name, name, bool(partitions), tuple(nodes),
-        state.ElectorState("LEADER", name, *log.lsn, "ACTIVE"), partitions, queues,
+        elector_state(cluster, names), partitions, queues,
         cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes)
+
+
+def elector_state(cluster: Cluster, names: dict[int, str]) -> state.ElectorState:
+    """Who leads, as this node sees it."""
+    leadership = cluster.leadership
+    standing, (term, sequence) = leadership.standing, cluster.metadata.log.lsn
+    leader = "** NULL **" if standing.leader is None else names.get(standing.leader, "")
+    status = "UNDEFINED" if standing.leader is None else "ACTIVE" if leadership.active else "PASSIVE"
+    return state.ElectorState(standing.state.name, leader, term, sequence, status)
 
 
 def partition_state(partition: Partition, primary: str, stored: tuple[state.StorageState, ...],

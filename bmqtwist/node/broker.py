@@ -125,8 +125,8 @@ class Broker:
         self.timers.every(now, SPACE_CHECK_PERIOD_S, self._check_space)
         self.timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
         interface = self.configuration.app.network_interfaces.tcp_interface
-        missed_max = self.configuration.app.network_interfaces.heartbeats.client
-        if interface is not None and interface.heartbeat_interval_ms and missed_max:
+        limits = self.configuration.app.network_interfaces.heartbeats
+        if interface is not None and interface.heartbeat_interval_ms and (limits.client or self.peers):
             self.timers.every(now, interface.heartbeat_interval_ms / 1000, self._heartbeats)
 
     def wall(self, now: float) -> int:
@@ -147,6 +147,8 @@ class Broker:
         """Begin the graceful stop; `shutdown.done` tells when it is over."""
         if self.shutdown is None:
             self.serving = False
+            for peers in self.peers.values():
+                peers.stop()
             self.shutdown = Shutdown(self.clusters, self.contain, self.timers, self.report, now)
             self.turn(now)
 
@@ -316,7 +318,11 @@ class Broker:
                 return peers.admit(session, identity)
             self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
                               f"'{shown(identity.cluster_name)}', which has no other members here")
-            return None
+            if not self.peers:
+                return None
+            refusal = welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+            welcome.refuse(refusal, f"Cluster '{shown(identity.cluster_name)}' has no other members here")
+            return refusal
         self.negotiations += 1
         session.session_number = self.negotiations
         interface = self.configuration.app.network_interfaces.tcp_interface
@@ -536,8 +542,8 @@ class Broker:
     def _heartbeat(self, session: Session, now: float) -> None:
         interfaces = self.configuration.app.network_interfaces
         interval = interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
-        limit = interfaces.heartbeats.client
-        if not session.kind.heartbeats or now - session.last_received < interval or session.is_java:
+        limit = session.kind.missed_heartbeats_max(interfaces.heartbeats)
+        if not limit or now - session.last_received < interval:
             return
         if session.missed_heartbeats >= limit:
             name = interfaces.tcp_interface.name  # type: ignore[union-attr]

@@ -1,4 +1,7 @@
-"""One cluster of which this node is the only member: its metadata, its partitions, the queues on them.
+"""One cluster that this node is a member of: its metadata, its partitions, the queues on them.
+
+A cluster of one has partitions and queues; a node of several takes part in elections and keeps the metadata, and refuses
+queues.
 
 A queue is changed in the metadata first, and in its partition when that is committed. A process that dies between the two
 leaves a partition that is behind: the next start completes what the metadata say. At the start the partitions are
@@ -27,13 +30,15 @@ from bmqtwist.storage.store import PartitionFiles
 
 if TYPE_CHECKING:
     from bmqtwist.config.clusters import ClusterDefinition
+    from bmqtwist.node.leadership import Leadership
     from bmqtwist.report import Report
 
+_NO_PARTITION = -202
 _LIMIT_REACHED = -205
 
 
 class Cluster:
-    """A cluster of one."""
+    """One cluster; `start` if this node is its only member, else `join`."""
 
     def __init__(self, definition: ClusterDefinition, node_id: int, context: RootContext, report: Report,
                  timer_ns: Callable[[], int]) -> None:
@@ -42,6 +47,7 @@ class Cluster:
         self._context = context
         self._timer_ns = timer_ns  # feeds storage keys
         self.metadata: ClusterMetadata
+        self.leadership: Leadership
         self.partitions: list[Partition] = []
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
@@ -51,16 +57,21 @@ class Cluster:
 
     # -- start ------------------------------------------------------------------------------------------------------
 
-    def start(self, metadata: ClusterMetadata, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
+    def join(self, leadership: Leadership) -> None:
+        """Recover the metadata; who leads is found out once the node runs."""
+        self.leadership, self.metadata = leadership, leadership.metadata
+        self.metadata.open()
+        leadership.open()
+
+    def start(self, leadership: Leadership, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
               now: float, wall: int) -> None:
         """Recover everything and become leader and primary of all."""
-        self.metadata = metadata
-        log = f"Cluster ({self.name})"
-        metadata.open()
+        self.join(leadership)
+        metadata, log = self.metadata, f"Cluster ({self.name})"
         self._check_partitions(len(files))
         recovered = [self._recover(index, each, now, wall) for index, each in enumerate(files)]
         self.report.info(f"{log}: Transitioning to leader in the Cluster FSM.")
-        metadata.lead_alone(len(files), {index: each.lease for index, each in enumerate(recovered)}, wall)
+        leadership.lead_alone({index: each.lease for index, each in enumerate(recovered)}, now, wall)
         term, sequence = metadata.log.lsn
         self.report.info(f"#ELECTOR_INFO: leader: [{self.node_name}, {self.node_id}], LSN: [ electorTerm = {term} "
                          f"sequenceNumber = {sequence} ], transitioning status from PASSIVE to ACTIVE")
@@ -200,6 +211,9 @@ class Cluster:
 
         `done` is called then, whoever else asked for the same queue meanwhile.
         """
+        if not self.partitions:
+            done(Refused(Category.E_NOT_READY, f"Cluster '{self.name}' has no primaries", _NO_PARTITION))
+            return
         waiting = self._creating.get(uri)
         if waiting is not None:
             waiting.append(done)

@@ -3,12 +3,15 @@
     propose         in a turn, any number of times; `done` is called at the commit
     wants_write     at the end of a turn: what to do with the file, on another thread; one thing at a time
     written, failed when that is over: changes take effect, and whoever waited is told
+    lead, follow,   who leads the cluster; what other nodes say about it comes by `received`, and what they are told, and
+    step_down       what is committed, goes to `user`
     settle          at the start, when nobody else runs: all of it at once
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Protocol
 
 from bmqtwist.cluster.changes import Change, Primaries
 from bmqtwist.cluster.log_events import (
@@ -16,13 +19,19 @@ from bmqtwist.cluster.log_events import (
     Decided,
     FileJob,
     Flush,
+    Follow,
     Input,
     Lead,
-    NotDone,
+    LeadershipLost,
+    Message,
     Outcome,
     Output,
     Propose,
     ReplaceFile,
+    Resend,
+    Send,
+    StateChanged,
+    StepDown,
     WriteFailed,
     WriteFile,
     Written,
@@ -40,6 +49,19 @@ class MetadataUnavailable(LocalError):
     """This node cannot lead its cluster."""
 
 
+class LogUser(Protocol):
+    """Who speaks for the log with other nodes; a cluster of one has none."""
+
+    def send(self, node_id: int, message: Message) -> None:
+        """A message for another node."""
+
+    def changed(self, change: StateChanged) -> None:
+        """A record is committed and applied."""
+
+    def leadership_lost(self, reason: str) -> None:
+        """The log cannot lead any more."""
+
+
 class ClusterMetadata:
     """See above. `wall` is seconds since the epoch, in all methods."""
 
@@ -50,6 +72,7 @@ class ClusterMetadata:
         self._barriers: list[tuple[set[int], Callable[[], None]]] = []
         self.proposals = 0  # so far; the number of a proposal is its token
         self._job: FileJob | None = None  # not begun yet
+        self.user: LogUser | None = None
         self.stirred = False  # something happened since the last Flush: `wants_write` is to be asked
 
     @property
@@ -70,14 +93,25 @@ class ClusterMetadata:
         if good < len(data):
             self._file.truncate(good)
 
-    def lead_alone(self, partitions: int, used_leases: Mapping[int, int], wall: int) -> None:
-        """Begin the next term of a cluster of one; MetadataUnavailable if it cannot be written."""
-        outcomes: list[Outcome] = []
-        token = self._expect(lambda outcome, wall: outcomes.append(outcome))
-        self._step(Lead(token, self.log.term + 1, Primaries(partitions, used_leases=used_leases)), wall)
-        self.settle(wall)
-        if outcomes and isinstance(outcomes[0], NotDone):
-            raise MetadataUnavailable(outcomes[0].reason)
+    def lead(self, term: int, primaries: Primaries, told: Told, wall: int) -> None:
+        """This node leads; `told` when the first record of its term is committed, or is not."""
+        self._step(Lead(self._expect(told), term, primaries), wall)
+
+    def follow(self, term: int, leader: int | None, wall: int) -> None:
+        """Another node leads; None: this one has voted in the term, and nobody has won yet."""
+        self._step(Follow(term, leader), wall)
+
+    def step_down(self, wall: int) -> None:
+        """Nobody leads, as far as this node knows."""
+        self._step(StepDown(), wall)
+
+    def received(self, message: Message, wall: int) -> None:
+        """Another node says something about the log."""
+        self._step(message, wall)
+
+    def resend(self, wall: int) -> None:
+        """What was not acknowledged is sent again."""
+        self._step(Resend(), wall)
 
     def propose(self, change: Change, told: Told, wall: int) -> None:
         """Change the metadata."""
@@ -152,6 +186,16 @@ class ClusterMetadata:
                 self._decided(output, wall)
             elif isinstance(output, Alarm):
                 self._report.alarm("CLUSTER", "%s", output.text)
+            elif self.user is not None:
+                self._tell(self.user, output)
+
+    def _tell(self, user: LogUser, output: Send | StateChanged | LeadershipLost) -> None:
+        if isinstance(output, Send):
+            user.send(output.node_id, output.message)
+        elif isinstance(output, StateChanged):
+            user.changed(output)
+        else:
+            user.leadership_lost(output.reason)
 
     def _decided(self, decided: Decided, wall: int) -> None:
         try:

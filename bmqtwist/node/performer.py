@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from bmqtwist.cluster.log_events import FileJob
@@ -30,6 +31,10 @@ class Performer(Protocol):
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""
 
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`. A turn follows."""
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
 
@@ -38,6 +43,14 @@ class Performer(Protocol):
 
     def unread(self, session: Session) -> tuple[int, int]:
         """How many bytes the connection has not taken yet, and how many it has ever taken that had to wait."""
+
+    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+             failed: Callable[[str, float], None]) -> None:
+        """Connect to another node; then, once, either `connected(peer, now)`, which gives the session of the connection, or
+        `failed(reason, now)`. A turn follows."""
+
+    def chance(self) -> float:
+        """A number in [0, 1), drawn anew: for waits that have to differ from node to node."""
 
     def finish(self, session: Session) -> None:
         """Close the connection of a session once all is written."""

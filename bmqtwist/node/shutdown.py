@@ -58,3 +58,5 @@ class Shutdown:
             self._timers.at(now + POLL_S, self._poll)
         else:
             self.done = True
+            for cluster in self._clusters.values():
+                cluster.leadership.stop(now)

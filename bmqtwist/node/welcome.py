@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from bmqtwist.config.broker import AppConfig
 from bmqtwist.errors import Category
 from bmqtwist.node.identity import Identity
@@ -14,6 +16,8 @@ from bmqtwist.wire.schema import (
     Status,
 )
 
+MEMBER_EXTENSION = "BMQTWIST"  # group of the features that the original does not have
+MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cluster have to know
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
 
@@ -52,6 +56,20 @@ def answer(identity: Identity, app: AppConfig, session_number: int, client: Clie
     elif client.sdk_version < RECOMMENDED_SDK.get(client.sdk_language, 0):
         response.is_deprecated_sdk = True
     return response
+
+
+def member_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str, node_id: int) -> ClientIdentity:
+    """How a node of a cluster introduces itself to another one, whoever of them has connected."""
+    return ClientIdentity(
+        protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
+        process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
+        features=f"{features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)}", cluster_name=cluster,
+        cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
+
+
+def missing_member_features(told: Mapping[str, Sequence[str]]) -> list[str]:
+    """What a broker would have to know to be a member of a cluster with us."""
+    return [name for name in MEMBER_FEATURES if name not in told.get(MEMBER_EXTENSION, ())]
 
 
 def refuse(response: BrokerResponse, message: str) -> None:

@@ -92,11 +92,13 @@ def clusters_config(storage: PurePath, port: int, partitions: int = 2, **cluster
 
 
 def member_configuration(number: int, count: int, port: int, *, app: Mapping[str, Any] | None = None,
-                         cluster: Mapping[str, Any] | None = None) -> Configuration:
-    """What node `n<number>` of a cluster of `count` nodes n1, n2, ... reads, each of them at that port of its host."""
+                         cluster: Mapping[str, Any] | None = None, alone: bool = False) -> Configuration:
+    """What node `n<number>` of a cluster of `count` nodes n1, n2, ... reads, each of them at that port of its host;
+    `alone`: it is the only one, and knows of no others."""
     storage = PurePosixPath(f"/memory/n{number}/storage")
+    members = [number] if alone else range(1, count + 1)
     nodes = [{"id": each, "name": f"n{each}", "dataCenter": "dc1",
-              "transport": {"tcp": {"endpoint": f"tcp://n{each}:{port}"}}} for each in range(1, count + 1)]
+              "transport": {"tcp": {"endpoint": f"tcp://n{each}:{port}"}}} for each in members]
     clusters = clusters_config(storage, port, **{"nodes": nodes, **(cluster or {})})
     clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
     return configuration(broker_config(storage, port, **{"hostName": f"n{number}", **(app or {})}), clusters)

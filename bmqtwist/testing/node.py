@@ -87,6 +87,18 @@ class ImmediatePerformer:
                 self._node.broker.metadata_written(metadata, job, self._node.now)
         self._node.syncs.append(complete)
 
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Done in the next round, unless the disk is stalled."""
+        def complete() -> None:
+            try:
+                work()
+            except OSError as error:
+                failed(error, self._node.now)
+            else:
+                done(self._node.now)
+        self._node.syncs.append(complete)
+
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """A judgement that comes in the next round."""
         def judged() -> None:
@@ -103,6 +115,15 @@ class ImmediatePerformer:
     def unread(self, session: Session) -> tuple[int, int]:
         """Nobody is cut off here for what a fault holds back."""
         return 0, 0
+
+    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+             failed: Callable[[str, float], None]) -> None:
+        """Nobody is there."""
+        self._node.later.append(lambda: failed("Connection refused", self._node.now))
+
+    def chance(self) -> float:
+        """Always the same."""
+        return 0.5
 
     def finish(self, session: Session) -> None:
         """Close after the turn."""

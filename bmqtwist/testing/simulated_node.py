@@ -85,6 +85,16 @@ class SimulatedPerformer:
         self._in_a_thread(job.run, lambda: broker.rolled(partition, job, node.local_now),
                           lambda error: broker.roll_failed(partition, job, error, node.local_now))
 
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Something small in a thread, likewise."""
+        node = self._node
+
+        def ended(action: Callable[[float], None]) -> None:
+            action(node.local_now)
+            node.turn_due()
+        self._in_a_thread(work, lambda: ended(done), lambda error: ended(lambda now: failed(error, now)))
+
     def clock(self) -> float:
         """Nothing takes any time."""
         return self._simulation.now
@@ -122,6 +132,23 @@ class SimulatedPerformer:
         """What the connection has not taken yet, and what has arrived."""
         end = session.transport
         return (end.waiting, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
+
+    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+             failed: Callable[[str, float], None]) -> None:
+        """In the simulated network, where a node is at the address of its endpoint."""
+        node, address = self._node, f"{host}:{port}"
+
+        def came(end: ConnectionEnd | None) -> None:
+            if end is None:
+                failed("Connection refused", node.local_now)
+            else:
+                node.attach(end, connected(address, node.local_now))
+            node.turn_due()
+        node.dial(address, came)
+
+    def chance(self) -> float:
+        """That of the simulation."""
+        return self._simulation.random.random()
 
     def finish(self, session: Session) -> None:
         """Close after what was written."""

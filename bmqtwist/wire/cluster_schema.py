@@ -2,6 +2,8 @@
 """Schema types that only brokers say to each other: the metadata log, partitions, the elector.
 
 A type that holds a choice has the attributes `choice` (wire name of the selection, "" = unset) and `value`.
+
+The optional fields of the elector's messages are ours: they are absent in what the original writes, and it skips them.
 """
 
 from __future__ import annotations
@@ -300,6 +302,53 @@ class ClusterStateFSMMessage:
     value: Any = None
 
 
+@dataclass(slots=True)
+class MetadataEntries:
+    """Ours: a leader's records behind the one at `previous`, as they are in CLUSTER_STATE events."""
+
+    term: int = u64(0)
+    previous: LeaderMessageSequence = record(1, LeaderMessageSequence)
+    records: bytes = blob(2)
+
+
+@dataclass(slots=True)
+class MetadataSnapshot:
+    """Ours: one record that stands for all of a leader's log up to its position."""
+
+    term: int = u64(0)
+    snapshot: bytes = blob(1)
+
+
+@dataclass(slots=True)
+class MetadataAcknowledgement:
+    """Ours: the leader's log is durable here up to `last`."""
+
+    term: int = u64(0)
+    last: LeaderMessageSequence = record(1, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class MetadataCatchUp:
+    """Ours: what is behind `last`, please."""
+
+    term: int = u64(0)
+    last: LeaderMessageSequence = record(1, LeaderMessageSequence)
+
+
+@dataclass(slots=True)
+class MetadataLogMessage:
+    """Ours: replication of the metadata log."""
+
+    CHOICE: ClassVar[Choice] = Choice(0, (
+        (0, "entries", MetadataEntries),
+        (1, "snapshot", MetadataSnapshot),
+        (2, "acknowledgement", MetadataAcknowledgement),
+        (3, "catchUp", MetadataCatchUp),
+    ))
+    choice: str = ""
+    value: Any = None
+
+
 # -- partitions --------------------------------------------------------------------------------------------------
 
 
@@ -499,6 +548,7 @@ class ClusterMessage:
         (27, "queueUpdateAdvisory", QueueUpdateAdvisory),
         (28, "clusterStateFSMMessage", ClusterStateFSMMessage),
         (29, "partitionMessage", PartitionMessage),
+        (30, "metadataLogMessage", MetadataLogMessage),
     ))
     choice: str = ""
     value: Any = None
@@ -509,17 +559,24 @@ class ClusterMessage:
 
 @dataclass(slots=True)
 class ElectionProposal:
-    """Vote for me."""
+    """Vote for me. `last`: of the newest metadata record of the sender; `ceded_by`: the leader that told it to stand."""
+
+    last: LeaderMessageSequence | None = optional(0, LeaderMessageSequence)
+    ceded_by: int | None = i32(1, None)
 
 
 @dataclass(slots=True)
 class ElectionResponse:
-    """You have my vote."""
+    """You have my vote; or not, for the sake of the node `refused_for`, which leads (-1: nobody is known to)."""
+
+    refused_for: int | None = i32(0, None)
 
 
 @dataclass(slots=True)
 class LeaderHeartbeat:
-    """I lead."""
+    """I lead. `stamp`: milliseconds of the leader's own clock; nobody else can tell what it means."""
+
+    stamp: int | None = u64(0, None)
 
 
 @dataclass(slots=True)
@@ -531,21 +588,33 @@ class ElectorNodeStatus:
 
 @dataclass(slots=True)
 class HeartbeatResponse:
-    """I have heard a stale leader."""
+    """I have heard you, in this term: with a higher one than that of the heartbeat, you lead no longer.
+
+    `stamp`: that of the heartbeat; `last`: of the newest metadata record that the sender has.
+    """
+
+    stamp: int | None = u64(0, None)
+    last: LeaderMessageSequence | None = optional(1, LeaderMessageSequence)
 
 
 @dataclass(slots=True)
 class ScoutingRequest:
-    """Would you vote for me?"""
+    """Would you vote for me? The fields are those of a proposal."""
+
+    last: LeaderMessageSequence | None = optional(0, LeaderMessageSequence)
+    ceded_by: int | None = i32(1, None)
 
 
 @dataclass(slots=True)
 class ScoutingResponse:
-    """I would (not)."""
+    """I would, or would not; `leader`: the node that leads, -1 if none is known."""
 
     will_vote: bool = boolean(0)
+    leader: int | None = i32(1, None)
 
 
 @dataclass(slots=True)
 class LeadershipCessionNotification:
-    """I no longer lead."""
+    """I no longer lead. `successor`: the node that should stand at once."""
+
+    successor: int | None = i32(0, None)

@@ -58,10 +58,11 @@ class SimulatedLink(Receiver):
 
 
 class SimulatedCluster(Simulation):
-    """`count` nodes n1, n2, ... that run; `options` are those of `SimulatedNode`, by name of the node."""
+    """`count` nodes n1, n2, ... that run; `options` are those of `SimulatedNode`, by name of the node. `alone`: each is a
+    cluster of its own."""
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
-                 **configured: dict[str, Any]) -> None:
+                 alone: bool = False, **configured: dict[str, Any]) -> None:
         super().__init__(Random(f"{seed}/cluster"))
         self.network = Network(self)
         configured.setdefault("cluster", {"partition": PARTITION})
@@ -70,7 +71,7 @@ class SimulatedCluster(Simulation):
         for number in range(1, count + 1):
             name = f"n{number}"
             node = SimulatedNode(self.network, name, f"{name}:{PORT}",
-                                 partial(member_configuration, number, count, PORT, **configured),
+                                 partial(member_configuration, number, count, PORT, alone=alone, **configured),
                                  lambda configuration: domains, **(options or {}).get(name, {}))
             node.boot()
         self.clients = 0

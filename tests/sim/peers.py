@@ -86,6 +86,9 @@ class PeerDouble:
         """A connection came to nothing."""
         self._try_again()
 
+    def stop(self) -> None:
+        """The broker goes away; its node is told by other means."""
+
 
 def event(kind: EventType, body: bytes) -> bytes:
     """A whole event."""

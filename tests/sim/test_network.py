@@ -21,8 +21,8 @@ OFFICE = "office"  # where some clients are
 
 @pytest.fixture(params=SEEDS)
 def nodes(request: pytest.FixtureRequest) -> SimulatedCluster:
-    """Three nodes."""
-    return SimulatedCluster(request.param, 3)
+    """Three nodes, each of them a cluster of its own."""
+    return SimulatedCluster(request.param, 3, alone=True)
 
 
 def posting(nodes: SimulatedCluster, name: str, place: str = OFFICE) -> Queue:
@@ -164,7 +164,7 @@ def test_a_connection_takes_as_much_as_kernels_do_while_nobody_reads(nodes: Simu
 
 
 def test_clocks_of_nodes_differ_and_their_timers_run_all_the_same() -> None:
-    nodes = SimulatedCluster(1, 2, {"n1": {"clock_ahead": 12_345.678}, "n2": {"wall_ahead": -3600.0}})
+    nodes = SimulatedCluster(1, 2, {"n1": {"clock_ahead": 12_345.678}, "n2": {"wall_ahead": -3600.0}}, alone=True)
     walls = []
     for name in ("n1", "n2"):
         posting(nodes, name).post(b"x")
@@ -203,7 +203,7 @@ def test_a_node_that_dies_while_it_dials_is_told_nothing_in_its_next_life(nodes:
 
 def story(seed: int) -> str:
     """What three nodes, their clients and their faults come to."""
-    nodes = SimulatedCluster(seed, 3, {"n2": {"clock_ahead": 77.7}})
+    nodes = SimulatedCluster(seed, 3, {"n2": {"clock_ahead": 77.7}}, alone=True)
     for number in range(3):
         for name in ("n1", "n2", "n3"):
             posting(nodes, name).post(b"x" * 3000)

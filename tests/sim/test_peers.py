@@ -21,7 +21,7 @@ class Pair:
     """Node n1 dials node n2."""
 
     def __init__(self, seed: int) -> None:
-        self.nodes = SimulatedCluster(seed, 2, {"n2": {"clock_ahead": 500.5}})
+        self.nodes = SimulatedCluster(seed, 2, {"n2": {"clock_ahead": 500.5}}, alone=True)
         self.random = Random(f"{seed}/pair")
         self.two = PeerDouble(self.nodes.node("n2"))
         self.one = PeerDouble(self.nodes.node("n1"), self.nodes.node("n2").address)

@@ -21,6 +21,7 @@ from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.node.broker import Broker
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.identity import Identity
+from bmqtwist.node.leadership import Leadership
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import (
@@ -65,6 +66,9 @@ class Shell:
     broker: Broker
 
     def turn_due(self) -> None: ...
+
+    def chance(self) -> float:
+        return 0.5
 
     def sync(self, partition: Any, token: int) -> None: ...
 
@@ -119,7 +123,8 @@ class Bench:
             each.open(int(STARTED_WALL))
         self.cluster = Cluster(clusters.my_clusters[0], 1, self.broker, self.report, self._timer)
         metadata = ClusterMetadata(MetadataLog(1, "n1", (1,), 1 << 20), MemoryLedgerFile(), self.report)
-        self.cluster.start(metadata, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))
+        leadership = Leadership(clusters.my_clusters[0], 1, metadata, self.broker)
+        self.cluster.start(leadership, list(files), "none", 1 << 20, STARTED, int(STARTED_WALL))
         self.broker.add_cluster(self.cluster)
         self.broker.start(STARTED)
         self.statistics = Statistics(STARTED)

@@ -62,6 +62,9 @@ WORDS: list[tuple[str, Command]] = [
     ("CLUSTERS CLUSTER c STATE ELECTOR SET QUORUM x", cmd.ElectorSet("c", "QUORUM", Value("theString", "x"))),
     ("CLUSTERS CLUSTER c STATE ELECTOR GET QUORUM", cmd.ElectorGet("c", "QUORUM")),
     ("CLUSTERS CLUSTER c STATE ELECTOR LIST_TUNABLES", cmd.ElectorTunables("c")),
+    ("CLUSTERS CLUSTER c STATE ELECTOR STORY", cmd.ElectorStory("c")),
+    ("CLUSTERS CLUSTER c STATE ELECTOR TRANSFER n2", cmd.ElectorTransfer("c", "n2")),
+    ("CLUSTERS CLUSTER c STATE ELECTOR MODE NEVER", cmd.ElectorMode("c", "NEVER")),
 ]
 
 
@@ -117,6 +120,9 @@ JSON_FORMS: list[tuple[object, Command]] = [
     (cluster({"storage": {"replication": {"getTunable": {"name": "Q", "self": {}}}}}), cmd.ReplicationGet("c", "Q")),
     (cluster({"state": {"elector": {"getTunable": {"name": "Q", "all": {}}}}}), cmd.ElectorGet("c", "Q", True)),
     (cluster({"state": {"elector": {"listTunables": {}}}}), cmd.ElectorTunables("c")),
+    (cluster({"state": {"elector": {"story": {}}}}), cmd.ElectorStory("c")),
+    (cluster({"state": {"elector": {"transfer": "n2"}}}), cmd.ElectorTransfer("c", "n2")),
+    (cluster({"state": {"elector": {"mode": "NEVER"}}}), cmd.ElectorMode("c", "NEVER")),
 ]
 
 

@@ -170,7 +170,7 @@ def test_the_queue_helper_answer_is_that_of_the_original_apart_from_the_order_of
 def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
     samples = [result for _, _, result in TEXT_ANSWERS + JSON_ANSWERS] + [
         results.QueueHelper(THE_CLUSTER), results.StatsResult("table", {"a": 1}), results.BrokerConfigResult("{}"),
-        results.Responses((("n1", results.Success()),))]
+        results.Responses((("n1", results.Success()),)), results.ElectorTransitions(((1.5, "FOLLOWER", "CANDIDATE", "x"),))]
     assert {type(sample).__name__ for sample in samples} == {kind.__name__ for kind in results.Result.__subclasses__()}
     for sample in samples:
         assert isinstance(print_text(sample), str)

@@ -225,6 +225,29 @@ def test_clusters_must_be_sound():
     assert "myVirtualClusters[0]: found cluster \"d\"" in text
 
 
+PAIR = ("tcp://localhost:30114", "tcp://elsewhere:30114")
+
+
+@pytest.mark.parametrize("elector, words", [
+    ({"heartbeatBroadcastPeriodMs": 0}, "elector.heartbeatBroadcastPeriodMs: found 0, expected more"),
+    ({"heartbeatCheckPeriodMs": 0}, "elector.heartbeatCheckPeriodMs: found 0"),
+    ({"heartbeatMissCount": 0}, "elector.heartbeatMissCount: found 0"),
+    ({"maxRandomWaitTimeoutMs": 0}, "elector.maxRandomWaitTimeoutMs: found 0"),
+    ({"scoutingResultTimeoutMs": 0}, "elector.scoutingResultTimeoutMs: found 0"),
+    ({"electionResultTimeoutMs": 0}, "elector.electionResultTimeoutMs: found 0"),
+    ({"initialWaitTimeoutMs": 3000}, "elector.initialWaitTimeoutMs: found 3000, expected more than maxRandomWaitTimeoutMs")])
+def test_what_several_nodes_cannot_elect_a_leader_with_is_refused_and_is_of_no_concern_to_one(elector, words):
+    assert f"myClusters[0].{words}" in refused(app(), {**cluster(*PAIR), "elector": elector})
+    composed(app(), {**cluster(PAIR[0]), "elector": elector})
+
+
+def test_an_id_of_several_nodes_that_is_not_above_0_is_refused():
+    both = cluster(*PAIR)
+    both["nodes"][0]["id"] = 0
+    assert "myClusters[0].nodes[0].id: found 0, expected more than 0" in refused(app(), both)
+    composed(app(), {**both, "nodes": both["nodes"][:1]})
+
+
 def test_a_configure_timeout_beyond_the_close_timeout_is_warned_about():
     notices, slow = [], cluster("tcp://localhost:30114")
     slow["queueOperations"] = {"configureTimeoutMs": 2, "closeTimeoutMs": 1}

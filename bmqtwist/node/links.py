@@ -1,0 +1,185 @@
+"""The connections of one cluster's nodes with each other, at one of them.
+
+`cluster.membership` decides who dials and who may connect; here its decisions are done, whoever uses the connections is told
+which node can be spoken with, and gets what that one says. Only brokers that know our extensions are taken as members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from bmqtwist.cluster.election_events import PeerUp, Tick, WakeAt
+from bmqtwist.cluster.membership import Dial, Join, LinkDown, LinkFailed, LinkInput, LinkUp, Membership
+from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.session import Session
+from bmqtwist.node import welcome
+from bmqtwist.node.identity import Identity
+from bmqtwist.node.performer import Performer
+from bmqtwist.node.timers import Timers
+from bmqtwist.report import Report
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
+
+
+class LinkHost(Protocol):
+    """The broker, as far as connections with other nodes need it."""
+
+    configuration: Configuration
+    identity: Identity
+    report: Report
+    performer: Performer
+    timers: Timers
+    negotiations: int
+
+    def dialled(self, peer: str, identity: ClientIdentity, peers: ClusterLinks, now: float) -> Session:
+        """A connection to another broker was made; `identity` introduces us."""
+
+
+class LinkUser(Protocol):
+    """Who speaks with the other nodes."""
+
+    def peer_up(self, node_id: int, now: float) -> None:
+        """A node can be spoken with."""
+
+    def peer_down(self, node_id: int, now: float) -> None:
+        """A node cannot be spoken with any more."""
+
+    def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
+        """One event of a node."""
+
+
+class ClusterLinks:
+    """`link.context.PeerContext` of one cluster. `user` is set before `start`."""
+
+    user: LinkUser
+
+    def __init__(self, definition: ClusterDefinition, node_id: int, host: LinkHost) -> None:
+        self.definition, self.node_id, self._host = definition, node_id, host
+        self._nodes = {node.id: node for node in definition.nodes}
+        self.membership = Membership(node_id, self._nodes, host.performer.chance)
+        self._sessions: dict[int, PeerSession] = {}  # negotiated, by the id of the node
+        self._dialled: dict[Session, int] = {}  # on their way to the node with that id
+        self._stopped = False
+
+    def start(self, now: float) -> None:
+        """Connect with all other nodes, and stay so."""
+        self._step(now, Join())
+
+    def stop(self) -> None:
+        """The broker goes away: nobody is dialled any more, and nobody is taken."""
+        self._stopped = True
+
+    def name(self, node_id: int) -> str:
+        """A node as it is shown to people."""
+        node = self._nodes.get(node_id)
+        return f"[{node.name if node is not None else '?'}, {node_id}]"
+
+    def send(self, node_id: int, event: bytes) -> None:
+        """A whole event for a node; lost if that one is not connected."""
+        peer = self._sessions.get(node_id)
+        if peer is not None:
+            peer.send(event)
+
+    def is_up(self, node_id: int) -> bool:
+        """Whether a node can be spoken with."""
+        return node_id in self._sessions
+
+    # -- link.context.PeerContext -----------------------------------------------------------------------------------
+
+    def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Decide on a broker that introduces itself."""
+        host = self._host
+        host.negotiations += 1
+        session.session_number = host.negotiations
+        response = welcome.answer(host.identity, host.configuration.app, session.session_number, identity)
+        response.broker_identity = self._introduction(session.session_number)
+        response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.cluster_peer
+        reason = "it is stopping" if self._stopped else self._refusal(session, identity.cluster_node_id)
+        if reason:
+            welcome.refuse(response, f"Cluster ({self.definition.name}): node {self.name(self.node_id)} refuses: {reason}")
+        return response
+
+    def connected(self, peer: PeerSession) -> None:
+        """The negotiation with a broker has succeeded."""
+        session = peer.session
+        node_id = session.identity.cluster_node_id
+        if peer.dialled:
+            wanted = self._dialled.pop(session)
+            wrong = self.membership.mismatch(wanted, node_id) or self._unfit(session)
+            if wrong or self._stopped:
+                self._step(session.now, LinkFailed(wanted))
+                session.close("#SESSION_NEGOTIATION Cluster (%s): %s: %s", self.definition.name, session.description,
+                              wrong or "this node is stopping")
+                return
+        self._sessions[node_id] = peer
+        self._step(session.now, LinkUp(node_id))
+
+    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+        """An event."""
+        node_id = peer.session.identity.cluster_node_id
+        if self._sessions.get(node_id) is peer:
+            self.user.peer_said(node_id, kind, specific, body, peer.session.now)
+
+    def disconnected(self, peer: PeerSession) -> None:
+        """The session of a broker is over."""
+        node_id = peer.session.identity.cluster_node_id
+        if self._sessions.get(node_id) is peer:
+            del self._sessions[node_id]
+            self._step(peer.session.now, LinkDown(node_id))
+
+    def not_connected(self, session: Session) -> None:
+        """A connection that was made from here is over before the negotiation was."""
+        self._step(session.now, LinkFailed(self._dialled.pop(session)))
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _refusal(self, session: Session, node_id: int) -> str:
+        return self.membership.refusal(node_id) or self._unfit(session)
+
+    def _unfit(self, session: Session) -> str:
+        lacks = welcome.missing_member_features(session.features)
+        if session.identity.cluster_name != self.definition.name:
+            return f"it is of the cluster '{session.identity.cluster_name}'"
+        return f"it does not know {', '.join(lacks)}" if lacks else ""
+
+    def _introduction(self, session_number: int) -> ClientIdentity:
+        return welcome.member_identity(self._host.identity, self._host.configuration.app, session_number,
+                                       self.definition.name, self.node_id)
+
+    def _step(self, now: float, event: LinkInput) -> None:
+        host = self._host
+        for output in self.membership.step(now, event):
+            if isinstance(output, Dial):
+                self._dial(output.node_id)
+            elif isinstance(output, WakeAt):
+                if output.moment is not None:
+                    host.timers.at(output.moment, self._tick)
+            elif isinstance(output, PeerUp):
+                host.report.info(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is connected")
+                self.user.peer_up(output.node_id, now)
+            else:
+                host.report.warn(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is not connected any "
+                                 "more")
+                self.user.peer_down(output.node_id, now)
+
+    def _tick(self, now: float) -> None:
+        if not self._stopped:
+            self._step(now, Tick())
+
+    def _dial(self, node_id: int) -> None:
+        host, port = self._nodes[node_id].host_and_port or ("", 0)
+        failed: Callable[[str, float], None] = partial(self._unreachable, node_id)
+        self._host.performer.dial(host, port, partial(self._reached, node_id), failed)
+
+    def _reached(self, node_id: int, peer: str, now: float) -> Session:
+        session = self._host.dialled(peer, self._introduction(1), self, now)
+        self._dialled[session] = node_id
+        return session
+
+    def _unreachable(self, node_id: int, reason: str, now: float) -> None:
+        self._host.report.debug(f"Cluster ({self.definition.name}): node {self.name(node_id)} cannot be reached: {reason}")
+        self._step(now, LinkFailed(node_id))

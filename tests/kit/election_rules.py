@@ -1,0 +1,435 @@
+"""The rules of an election as a table: in which situation what is said at which event, and where it leads.
+
+tests/table/test_elector.py drives a real Elector through every rule, docs/make_pictures.py draws where they lead. Numbers
+below 57 are those of the original's rules; the rules behind them are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bmqtwist.cluster.election_events import (
+    ElectionInput,
+    ElectionMode,
+    ElectionState,
+    ElectionTimer,
+    PeerDown,
+    PeerUp,
+    Received,
+    Resign,
+    SetMode,
+    SetQuorum,
+    Start,
+    Stop,
+    Tick,
+    Timing,
+    Transfer,
+)
+from bmqtwist.cluster.elector import Elector
+from bmqtwist.cluster.log_events import Lsn, WriteFailed, Written
+from bmqtwist.wire import cluster_schema as schema
+from bmqtwist.wire.control import ElectorMessage
+
+BEGIN, INACTIVITY = 100.0, 20.0
+NEWEST: Lsn = (5, 3)  # of the log of this node
+OLDER: Lsn = (5, 2)
+D, F, C, L = ElectionState.DORMANT, ElectionState.FOLLOWER, ElectionState.CANDIDATE, ElectionState.LEADER
+INITIAL, RANDOM, SCOUT, ELECTION, CHECK, BEAT = ElectionTimer
+
+
+def message(sender: int, term: int, choice: str, value: object) -> Received:
+    """What another node says."""
+    return Received(sender, ElectorMessage(term, choice, value))
+
+
+def _last(last: Lsn) -> schema.LeaderMessageSequence:
+    return schema.LeaderMessageSequence(*last)
+
+
+def scouting(sender: int, term: int, last: Lsn = NEWEST, ceded_by: int | None = None) -> Received:
+    """SCOUT_REQ"""
+    return message(sender, term, "scoutingRequest", schema.ScoutingRequest(_last(last), ceded_by))
+
+
+def scouted(sender: int, term: int, will: bool) -> Received:
+    """SCOUT_RSP"""
+    return message(sender, term, "scoutingResponse", schema.ScoutingResponse(will, -1))
+
+
+def proposal(sender: int, term: int, last: Lsn = NEWEST, ceded_by: int | None = None) -> Received:
+    """PROPOSE"""
+    return message(sender, term, "electionProposal", schema.ElectionProposal(_last(last), ceded_by))
+
+
+def support(sender: int, term: int) -> Received:
+    """SUPPORT"""
+    return message(sender, term, "electionResponse", schema.ElectionResponse())
+
+
+def refusal(sender: int, term: int) -> Received:
+    """SUPPORT that is none."""
+    return message(sender, term, "electionResponse", schema.ElectionResponse(-1))
+
+
+def beat(sender: int, term: int) -> Received:
+    """BEAT"""
+    return message(sender, term, "leaderHeartbeat", schema.LeaderHeartbeat(7))
+
+
+def stale(sender: int, term: int) -> Received:
+    """STALE_BEAT"""
+    return message(sender, term, "heartbeatResponse", schema.HeartbeatResponse())
+
+
+def answer(sender: int, term: int, at: float, last: Lsn = NEWEST) -> Received:
+    """The answer to a heartbeat of the moment `at`."""
+    return message(sender, term, "heartbeatResponse", schema.HeartbeatResponse(int(at * 1000), _last(last)))
+
+
+def cession(sender: int, term: int, successor: int | None = None) -> Received:
+    """CESSION"""
+    return message(sender, term, "leadershipCessionNotification", schema.LeadershipCessionNotification(successor))
+
+
+def status(sender: int, available: bool) -> Received:
+    """NODE_STATUS"""
+    return message(sender, 0, "electorNodeStatus", schema.ElectorNodeStatus(available))
+
+
+class Situation:
+    """Node 1 of `size` nodes; `now` goes on by `wait`. Every write comes through at once."""
+
+    def __init__(self, size: int = 3, term: int = 5, damaged: bool = False, quorum: int = 0) -> None:
+        self.elector = Elector(1, "n1", range(1, size + 1), Timing(), lambda: 0.5, lambda: NEWEST, quorum)
+        self.now, self._term, self._damaged = BEGIN, term, damaged
+
+    def happen(self, event: ElectionInput) -> list[object]:
+        """One input and its writes; all that came out."""
+        outputs: list[object] = list(self.elector.step(self.now, event))
+        for output in outputs:
+            if type(output).__name__ == "SaveVote":
+                outputs += self.elector.step(self.now, Written(output.number))  # type: ignore[attr-defined]
+        return outputs
+
+    def wait(self, seconds: float) -> list[object]:
+        """Time passes, timer by timer."""
+        until, outputs = self.now + seconds, list[object]()
+        while (moment := min(self.elector._deadlines.values(), default=until + 1)) <= until:
+            self.now = max(self.now, moment)
+            outputs += self.happen(Tick())
+        self.now = until
+        return outputs
+
+    def start(self) -> Situation:
+        """Nobody is known."""
+        self.happen(Start(self._term, None, self._damaged))
+        return self
+
+    def scout(self) -> Situation:
+        """It has asked who would vote for it in term 6."""
+        self.start().wait(8.0)
+        return self
+
+    def stand(self) -> Situation:
+        """It has asked for votes in term 6, at BEGIN + 8."""
+        self.scout()
+        for sender in range(2, self.elector.quorum + 1):
+            self.happen(scouted(sender, 5, True))
+        return self
+
+    def lead(self) -> Situation:
+        """It leads term 6, with exactly as many votes as it takes."""
+        self.stand()
+        for sender in range(2, self.elector.quorum + 1):
+            self.happen(support(sender, 6))
+        return self
+
+    def follow(self) -> Situation:
+        """Node 2 leads term 5."""
+        self.start().happen(beat(2, 5))
+        return self
+
+    def give_vote(self) -> Situation:
+        """It has voted for node 2 in term 6."""
+        self.start().happen(proposal(2, 6))
+        return self
+
+
+def dormant() -> Situation:
+    return Situation()
+
+
+def nobody_known() -> Situation:
+    return Situation().start()
+
+
+def alone() -> Situation:
+    return Situation(1).start()
+
+
+def damaged() -> Situation:
+    return Situation(damaged=True).start()
+
+
+def following() -> Situation:
+    return Situation().follow()
+
+
+def silence() -> Situation:
+    """The leader was heard 19.5 s ago."""
+    situation = following()
+    situation.wait(INACTIVITY - 0.5)
+    return situation
+
+
+def voted() -> Situation:
+    return Situation().give_vote()
+
+
+def voted_in_vain() -> Situation:
+    """And heard nothing for 19.5 s."""
+    situation = voted()
+    situation.wait(INACTIVITY - 0.5)
+    return situation
+
+
+def asking() -> Situation:
+    return Situation().scout()
+
+
+def refused_once() -> Situation:
+    """One of two answers to the scouting was no."""
+    situation = asking()
+    situation.happen(scouted(2, 5, False))
+    return situation
+
+
+def standing() -> Situation:
+    return Situation().stand()
+
+
+def standing_of_five() -> Situation:
+    return Situation(5).stand()
+
+
+def standing_with_enough() -> Situation:
+    """Three of five votes, when all five were asked for; now three do."""
+    situation = Situation(5, quorum=5).stand()
+    for sender in (2, 3):
+        situation.happen(support(sender, 6))
+    situation.happen(SetQuorum(3))
+    return situation
+
+
+def standing_refused_once() -> Situation:
+    situation = standing()
+    situation.happen(refusal(2, 5))
+    return situation
+
+
+def never_standing() -> Situation:
+    situation = nobody_known()
+    situation.happen(SetMode(ElectionMode.NEVER))
+    return situation
+
+
+def waiting_long() -> Situation:
+    """For a random time, of which half is over."""
+    situation = refused_once()
+    situation.happen(scouted(3, 5, False))
+    return situation
+
+
+def leading() -> Situation:
+    return Situation().lead()
+
+
+def leading_with_one_to_spare() -> Situation:
+    situation = leading()
+    situation.happen(support(3, 6))
+    return situation
+
+
+def leading_unheard() -> Situation:
+    """Nobody has answered for 19.5 s."""
+    situation = leading()
+    situation.wait(INACTIVITY - 0.5)
+    return situation
+
+
+def transferring() -> Situation:
+    """Node 2 is to lead."""
+    situation = leading()
+    situation.happen(Transfer(2))
+    return situation
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`event`: an input, seconds that pass, or a timer that fires without having been armed; `says`: what comes out, in
+    short; `timers`: those that run afterwards; `term`, `leader`: afterwards; `why`: for the picture, where the state
+    changes."""
+
+    number: int
+    situation: Callable[[], Situation]
+    event: ElectionInput | float | ElectionTimer
+    says: tuple[str, ...]
+    state: ElectionState
+    timers: tuple[ElectionTimer, ...]
+    term: int = 5
+    leader: int | None = None
+    why: str = ""
+
+    def play(self, situation: Situation) -> list[object]:
+        """Let it happen; what comes out."""
+        if isinstance(self.event, float):
+            return situation.wait(self.event)
+        if isinstance(self.event, ElectionTimer):
+            situation.elector._deadlines[self.event] = situation.now
+            return situation.happen(Tick())
+        return situation.happen(self.event)
+
+
+RULES = (
+    Rule(1, dormant, Start(5), ("n STARTED",), F, (INITIAL,), why="start"),
+    Rule(2, dormant, beat(2, 5), (), D, (), 0),
+    Rule(3, following, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0, why="stop"),
+    Rule(3, leading, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0, why="stop"),
+    Rule(3, standing, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0, why="stop"),
+    Rule(4, nobody_known, scouting(2, 6), ("2 SCOUT_RSP(5) yes",), F, (INITIAL,)),
+    Rule(4, nobody_known, scouting(2, 5), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
+    Rule(4, voted, scouting(3, 7), ("3 SCOUT_RSP(6) yes",), F, (CHECK,), 6),
+    Rule(4, following, scouting(3, 6), ("3 SCOUT_RSP(5) no",), F, (CHECK,), 5, 2),
+    Rule(4, standing, scouting(3, 7), ("3 SCOUT_RSP(6) yes",), C, (ELECTION,), 6),
+    Rule(4, leading, scouting(3, 7), ("3 SCOUT_RSP(6) no",), L, (CHECK, BEAT), 6, 1),
+    Rule(5, following, INITIAL, (), F, (CHECK,), 5, 2),
+    Rule(5, voted, RANDOM, (), F, (CHECK,), 6),
+    Rule(6, nobody_known, 8.0, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
+    Rule(6, waiting_long, 1.875, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
+    Rule(7, alone, 0.0, ("n NONE", "n NONE"), L, (BEAT,), 6, 1),
+    Rule(8, following, scouted(3, 5, True), (), F, (CHECK,), 5, 2),
+    Rule(8, nobody_known, scouted(3, 5, True), (), F, (INITIAL,)),
+    Rule(9, asking, scouted(2, 5, True), ("save 6/1", "n NONE", "all PROPOSE(6)"), C, (ELECTION,), 6,
+         why="a quorum would vote for it"),
+    Rule(10, refused_once, scouted(3, 5, False), (), F, (RANDOM,)),
+    Rule(11, asking, scouted(2, 5, False), (), F, (SCOUT,)),
+    Rule(12, refused_once, 4.0, (), F, (RANDOM,)),
+    Rule(13, following, proposal(3, 6), ("3 REFUSE(5)",), F, (CHECK,), 5, 2),
+    Rule(13, nobody_known, proposal(3, 5), ("3 REFUSE(5)",), F, (INITIAL,)),
+    Rule(13, voted, proposal(3, 6), ("3 REFUSE(6)",), F, (CHECK,), 6),
+    Rule(14, nobody_known, proposal(2, 6), ("save 6/2", "voted 6", "2 SUPPORT(6)"), F, (CHECK,), 6),
+    Rule(14, voted, proposal(3, 7), ("save 7/3", "voted 7", "3 SUPPORT(7)"), F, (CHECK,), 7),
+    Rule(14, asking, proposal(3, 7), ("save 7/3", "voted 7", "3 SUPPORT(7)"), F, (CHECK,), 7),
+    Rule(15, following, support(3, 5), (), F, (CHECK,), 5, 2),
+    Rule(16, following, beat(3, 4), ("3 STALE_BEAT(5)",), F, (CHECK,), 5, 2),
+    Rule(17, following, beat(2, 5), ("2 HEARD(5)",), F, (CHECK,), 5, 2),
+    Rule(18, voted, beat(2, 6), ("n NONE", "2 HEARD(6)"), F, (CHECK,), 6, 2),
+    Rule(19, nobody_known, beat(2, 5), ("n NONE", "2 SUPPORT(5)", "2 HEARD(5)"), F, (CHECK,), 5, 2),
+    Rule(20, following, beat(3, 5), (), F, (CHECK,), 5, 2),
+    Rule(20, voted, beat(3, 6), (), F, (CHECK,), 6),
+    Rule(21, following, beat(3, 6), ("save 6/-", "n NONE", "3 SUPPORT(6)", "3 HEARD(6)"), F, (CHECK,), 6, 3),
+    Rule(21, voted, beat(3, 7), ("save 7/-", "n NONE", "3 SUPPORT(7)", "3 HEARD(7)"), F, (CHECK,), 7, 3),
+    Rule(22, silence, 0.4, (), F, (CHECK,), 5, 2),
+    Rule(23, silence, 0.5, ("n LEADER_NO_HEARTBEAT",), F, (RANDOM,)),
+    Rule(24, voted_in_vain, 0.5, (), F, (RANDOM,), 6),
+    Rule(25, following, PeerDown(2), ("n LEADER_UNAVAILABLE",), F, (RANDOM,)),
+    Rule(25, following, status(2, False), ("n LEADER_UNAVAILABLE",), F, (RANDOM,)),
+    Rule(26, voted, PeerDown(2), (), F, (RANDOM,), 6),
+    Rule(27, following, PeerDown(3), (), F, (CHECK,), 5, 2),
+    Rule(27, refused_once, PeerDown(2), (), F, (SCOUT,)),
+    Rule(28, following, cession(2, 4), (), F, (CHECK,), 5, 2),
+    Rule(28, following, cession(3, 5), (), F, (CHECK,), 5, 2),
+    Rule(29, following, cession(2, 5), ("n LEADER_NO_HEARTBEAT",), F, (RANDOM,)),
+    Rule(30, voted, cession(2, 6), (), F, (RANDOM,), 6),
+    Rule(31, following, stale(2, 9), (), F, (CHECK,), 5, 2),
+    Rule(31, following, PeerUp(3), (), F, (CHECK,), 5, 2),
+    Rule(31, standing, status(3, True), (), C, (ELECTION,), 6),
+    Rule(31, standing, stale(2, 9), (), C, (ELECTION,), 6),
+    Rule(32, standing, support(2, 5), (), C, (ELECTION,), 6),
+    Rule(33, standing, support(2, 6), ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1, "a quorum has voted for it"),
+    Rule(34, standing_of_five, support(2, 6), (), C, (ELECTION,), 6),
+    Rule(35, standing_with_enough, 4.0, ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1, "a quorum has voted for it"),
+    Rule(36, standing, 4.0, ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6, why="too few votes in time"),
+    Rule(37, standing, proposal(2, 6), ("2 REFUSE(6)",), C, (ELECTION,), 6),
+    Rule(38, standing, proposal(2, 7), ("save 7/2", "n ELECTION_PREEMPTED", "voted 7", "2 SUPPORT(7)"), F, (CHECK,), 7,
+         why="a candidate of a newer term"),
+    Rule(39, standing, beat(2, 5), ("2 STALE_BEAT(6)",), C, (ELECTION,), 6),
+    Rule(40, standing, beat(2, 6), ("n NONE", "2 SUPPORT(6)", "2 HEARD(6)"), F, (CHECK,), 6, 2, "another one leads"),
+    Rule(40, standing, beat(2, 7), ("save 7/-", "n NONE", "2 SUPPORT(7)", "2 HEARD(7)"), F, (CHECK,), 7, 2,
+         "another one leads"),
+    Rule(41, standing_of_five, PeerDown(2), (), C, (ELECTION,), 6),
+    Rule(42, standing, cession(2, 6), (), C, (ELECTION,), 6),
+    Rule(42, standing, scouted(2, 5, True), (), C, (ELECTION,), 6),
+    Rule(43, leading, 2.0, ("all BEAT(6)",), L, (CHECK, BEAT), 6, 1),
+    Rule(44, leading, proposal(3, 9), ("3 REFUSE(6)",), L, (CHECK, BEAT), 6, 1),
+    Rule(45, leading, support(3, 6), (), L, (CHECK, BEAT), 6, 1),
+    Rule(46, leading, support(3, 5), (), L, (CHECK, BEAT), 6, 1),
+    Rule(47, leading, support(3, 7), ("save 7/-", "n LEADER_PREEMPTED", "all CESSION(7)"), F, (RANDOM,), 7,
+         why="a newer term"),
+    Rule(47, leading, stale(3, 7), ("save 7/-", "n LEADER_PREEMPTED", "all CESSION(7)"), F, (RANDOM,), 7,
+         why="a newer term"),
+    Rule(48, leading, stale(3, 5), (), L, (CHECK, BEAT), 6, 1),
+    Rule(49, leading, beat(3, 5), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
+    Rule(49, leading, beat(3, 6), ("alarm", "3 BEAT(6)"), L, (CHECK, BEAT), 6, 1),
+    Rule(50, leading, beat(3, 7), ("save 7/-", "n NONE", "all CESSION(7)", "3 HEARD(7)"), F, (CHECK,), 7, 3,
+         "another one leads"),
+    Rule(51, leading, PeerUp(3), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
+    Rule(51, leading, status(3, True), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
+    Rule(52, leading_with_one_to_spare, PeerDown(2), (), L, (CHECK, BEAT), 6, 1),
+    Rule(53, leading, PeerDown(2), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6,
+         why="too few supporters, or none that answer"),
+    Rule(54, leading, cession(3, 6), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
+    Rule(55, leading, cession(3, 7), ("alarm",), L, (CHECK, BEAT), 6, 1),
+    Rule(56, leading, scouted(3, 6, True), (), L, (CHECK, BEAT), 6, 1),
+    # ours: who would lose what others have is not voted for
+    Rule(57, nobody_known, scouting(2, 6, OLDER), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
+    Rule(57, nobody_known, proposal(2, 6, OLDER), ("2 REFUSE(5)",), F, (INITIAL,)),
+    Rule(57, standing, proposal(2, 7, OLDER), ("2 REFUSE(6)",), C, (ELECTION,), 6),
+    # refusals are counted, and higher terms in them noticed
+    Rule(58, standing, refusal(2, 5), (), C, (ELECTION,), 6),
+    Rule(58, standing_refused_once, refusal(3, 5), ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6, why="too many refusals"),
+    Rule(58, standing, refusal(2, 9), ("save 9/-", "n ELECTION_PREEMPTED"), F, (RANDOM,), 9,
+         why="a candidate of a newer term"),
+    Rule(58, leading, refusal(3, 9), ("save 9/-", "n LEADER_PREEMPTED", "all CESSION(9)"), F, (RANDOM,), 9,
+         why="a newer term"),
+    # a vote that is asked for twice
+    Rule(59, voted, proposal(2, 6), ("2 SUPPORT(6)",), F, (CHECK,), 6),
+    # heartbeats are answered
+    Rule(60, leading, answer(3, 6, BEGIN + 8.0), (), L, (CHECK, BEAT), 6, 1),
+    Rule(60, leading_unheard, 0.5, ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6,
+         why="too few supporters, or none that answer"),
+    # a leader hands over
+    Rule(61, leading, Transfer(2), ("2 BEAT(6)",), L, (ELECTION, CHECK, BEAT), 6, 1),
+    Rule(61, leading, Transfer(3), ("alarm",), L, (CHECK, BEAT), 6, 1),
+    Rule(61, transferring, answer(2, 6, BEGIN + 8.0, OLDER), (), L, (ELECTION, CHECK, BEAT), 6, 1),
+    Rule(61, transferring, answer(2, 6, BEGIN + 8.0), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6) for 2"), F, (RANDOM,), 6,
+         why="its successor has everything"),
+    Rule(61, transferring, 4.0, ("all BEAT(6)", "all BEAT(6)", "alarm"), L, (CHECK, BEAT), 6, 1),
+    Rule(62, following, cession(2, 5, 1), ("n LEADER_NO_HEARTBEAT",), F, (RANDOM,)),
+    Rule(62, following, scouting(3, 6, ceded_by=2), ("3 SCOUT_RSP(5) yes",), F, (CHECK,), 5, 2),
+    Rule(62, following, proposal(3, 6, ceded_by=2), ("save 6/3", "n LEADER_PREEMPTED", "voted 6", "3 SUPPORT(6)"), F,
+         (CHECK,), 6),
+    Rule(62, following, proposal(2, 6, ceded_by=3), ("2 REFUSE(5)",), F, (CHECK,), 5, 2),
+    # administrators and the metadata log
+    Rule(63, leading, Resign("the disk is full"), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6,
+         why="it cannot lead, or is not to"),
+    Rule(64, never_standing, 8.0, (), F, (RANDOM,)),
+    Rule(64, leading, SetMode(ElectionMode.NEVER), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6,
+         why="it cannot lead, or is not to"),
+    Rule(64, leading, SetMode(ElectionMode.FORCE), (), L, (CHECK, BEAT), 6, 1),
+    Rule(64, dormant, SetMode(ElectionMode.FORCE), (), D, (), 0),
+    Rule(64, standing, SetMode(ElectionMode.NEVER), (), C, (ELECTION,), 6),
+    Rule(65, leading, SetQuorum(3), (), L, (CHECK, BEAT), 6, 1),
+    Rule(65, standing, SetQuorum(3), (), C, (ELECTION,), 6),
+    Rule(65, following, SetQuorum(3), (), F, (CHECK,), 5, 2),
+    Rule(65, dormant, SetQuorum(3), (), D, (), 0),
+    # votes that are not known, or cannot be written
+    Rule(66, damaged, scouting(2, 6), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
+    Rule(66, damaged, proposal(2, 6), ("2 REFUSE(5)",), F, (INITIAL,)),
+    Rule(66, damaged, 8.0, (), F, (RANDOM,)),
+    Rule(67, standing, WriteFailed(9, "late"), (), C, (ELECTION,), 6),
+    Rule(67, following, WriteFailed(9, "late"), (), F, (CHECK,), 5, 2),
+    Rule(67, leading, WriteFailed(9, "late"), (), L, (CHECK, BEAT), 6, 1),
+    Rule(67, leading, Written(9), (), L, (CHECK, BEAT), 6, 1),
+)

@@ -1,0 +1,263 @@
+"""Electors of 1, 3 or 5 nodes over a network, disks and clocks that do what they like; judges look on from outside.
+
+Beside its elector every node has a log as simple as can be: a leader appends an entry now and then, sends all of its log,
+and counts who has it. What a majority has, together with an entry of the leader's own term, is committed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from random import Random
+
+from bmqtwist.cluster.election_events import (
+    ElectionChanged,
+    ElectionInput,
+    ElectionState,
+    PeerDown,
+    PeerUp,
+    Received,
+    SaveVote,
+    Start,
+    Tell,
+    Tick,
+    Timing,
+    WakeAt,
+)
+from bmqtwist.cluster.elector import Elector
+from bmqtwist.cluster.log_events import Alarm, Lsn, WriteFailed, Written
+
+TIMING = Timing(2.0, 1.0, 1.0, 1.0, 0.5, 0.25, 6)
+SETTLE_S = TIMING.inactivity + 4 * (TIMING.random_wait_max + TIMING.scouting_result)
+
+
+@dataclass
+class ElectionNode:
+    """One node: a process that comes and goes, and a disk that stays."""
+
+    node_id: int
+    clock_ahead: float
+    elector: Elector | None = None
+    life: int = 0
+    paused: bool = False
+    kept: list[Callable[[], None]] = field(default_factory=list)  # what came while it was paused
+    durable: tuple[int, int | None] = (0, None)
+    votes: dict[int, int] = field(default_factory=dict)  # term -> the vote that was durable in it
+    log: list[Lsn] = field(default_factory=list)
+    holders: set[int] = field(default_factory=set)  # of all of this leader's log
+
+
+class Elections:
+    """All of them. `now`: seconds; `random` decides everything."""
+
+    def __init__(self, seed: int, size: int, timing: Timing = TIMING) -> None:
+        self.random, self.timing = Random(seed), timing
+        self.now = 0.0
+        self.nodes = {number: ElectionNode(number, self.random.random() * 1000) for number in range(1, size + 1)}
+        self.majority = size // 2 + 1
+        self.loss = self.repeats = self.write_failures = self.write_deaths = 0.0  # shares
+        self.latency = 0.01
+        self.cut: set[tuple[int, int]] = set()  # (from, to)
+        self.leaders: dict[int, int] = {}  # term -> who led it
+        self.said: dict[tuple[int, int], int] = {}  # (node, term) -> for whom it told others that it votes
+        self.committed: list[Lsn] = []
+        self.changes: list[tuple[float, int, ElectionChanged]] = []
+        self.alarms: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._ticket = count()
+
+    # -- time
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._ticket), action))
+
+    def run(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._events and self._events[0][0] <= until:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+        self.now = until
+
+    # -- nodes
+
+    def boot(self, *numbers: int) -> None:
+        for number in numbers or self.nodes:
+            node = self.nodes[number]
+            if node.elector is None:
+                node.elector = Elector(number, f"n{number}", self.nodes, self.timing, self.random.random,
+                                       lambda node=node: node.log[-1] if node.log else (0, 0))  # type: ignore[misc]
+                term, vote = node.durable
+                newest = node.log[-1][0] if node.log else 0
+                self.step(node, Start(newest, None) if newest > term else Start(term, vote))
+                for other in self.nodes.values():
+                    if other is not node and other.elector is not None:
+                        self.tell_peers(node.node_id, other.node_id, True)
+
+    def crash(self, number: int, noticed: bool = True) -> None:
+        node = self.nodes[number]
+        if node.elector is not None:
+            node.elector, node.paused, node.kept = None, False, []
+            node.life += 1
+            for other in self.nodes.values():
+                if other is not node and noticed:
+                    self.soon(lambda other=other: self.step(other, PeerDown(number)))  # type: ignore[misc]
+
+    def pause(self, number: int) -> None:
+        self.nodes[number].paused = True
+
+    def resume(self, number: int) -> None:
+        node = self.nodes[number]
+        node.paused = False
+        kept, node.kept = node.kept, []
+        self.random.shuffle(kept)
+        for action in kept:
+            action()
+
+    def step(self, node: ElectionNode, event: ElectionInput) -> None:
+        if node.paused:
+            life = node.life
+            node.kept.append(lambda: self.step(node, event) if node.life == life else None)
+            return
+        if node.elector is None:
+            return
+        before = node.elector.state
+        for output in node.elector.step(self.now + node.clock_ahead, event):
+            if isinstance(output, Tell):
+                self.judge(node, output)
+                self.send(node.node_id, output.node_id, Received(node.node_id, output.message))
+            elif isinstance(output, SaveVote):
+                self.save(node, output)
+            elif isinstance(output, WakeAt) and output.moment is not None:
+                self.at(output.moment - node.clock_ahead, lambda life=node.life: self.wake(node, life))  # type: ignore[misc]
+            elif isinstance(output, ElectionChanged):
+                self.changes.append((self.now, node.node_id, output))
+            elif isinstance(output, Alarm):
+                self.alarms.append(output.text)
+        if node.elector.state is ElectionState.LEADER and before is not ElectionState.LEADER:
+            self.elected(node, node.elector.term)
+
+    def wake(self, node: ElectionNode, life: int) -> None:
+        if node.elector is not None and node.life == life:
+            moment = node.elector._wake
+            if moment is not None and moment - node.clock_ahead <= self.now + 1e-6:
+                late = max(self.now, moment - node.clock_ahead + 1e-9)
+                self.now = late
+                self.step(node, Tick())
+
+    def save(self, node: ElectionNode, job: SaveVote) -> None:
+        life, fails = node.life, self.random.random() < self.write_failures
+
+        def take_effect() -> None:
+            if node.life != life:
+                return
+            assert job.term >= node.durable[0], "the durable term never decreases"
+            node.durable = job.term, job.vote
+            if job.vote is not None:
+                assert node.votes.setdefault(job.term, job.vote) == job.vote, "one vote in one term, over all lives"
+        begun = self.now + self.random.random() * 0.02
+        if self.random.random() < self.write_deaths:
+            dies = begun + (self.random.random() - 0.5) * 0.02
+            self.at(dies, lambda: self.crash(node.node_id) if node.life == life else None)
+            self.at(begun + 0.1, lambda: self.boot(node.node_id))
+        if not fails or self.random.random() < 0.5:
+            self.at(begun, take_effect)
+        answer: ElectionInput = WriteFailed(job.number, "failed") if fails else Written(job.number)
+        self.at(begun + self.random.random() * 0.02, lambda: self.step(node, answer) if node.life == life else None)
+
+    # -- network
+
+    def soon(self, action: Callable[[], None]) -> None:
+        slow = self.random.random() < self.loss / 2
+        self.at(self.now + self.random.random() * (2.0 if slow else self.latency), action)
+
+    def send(self, source: int, target: int, event: ElectionInput | Callable[[], None]) -> None:
+        for _ in range(1 + (self.random.random() < self.repeats)):
+            if (source, target) not in self.cut and self.random.random() >= self.loss:
+                self.soon(event if callable(event) else partial(self.step, self.nodes[target], event))
+
+    def tell_peers(self, one: int, two: int, up: bool) -> None:
+        for here, there in ((one, two), (two, one)):
+            event = PeerUp(there) if up else PeerDown(there)
+            self.soon(lambda here=here, event=event: self.step(self.nodes[here], event))  # type: ignore[misc]
+
+    def break_link(self, one: int, two: int, both: bool = True, noticed: bool = True) -> None:
+        self.cut |= {(one, two), (two, one)} if both else {(one, two)}
+        if noticed:
+            self.tell_peers(one, two, False)
+
+    def isolate(self, number: int, noticed: bool = True) -> None:
+        for other in self.nodes:
+            if other != number:
+                self.break_link(number, other, True, noticed)
+
+    def heal(self) -> None:
+        for one, two in {(min(link), max(link)) for link in self.cut}:
+            self.tell_peers(one, two, True)
+        self.cut.clear()
+
+    # -- the log, and the judges
+
+    def judge(self, node: ElectionNode, told: Tell) -> None:
+        """A node tells others of one vote in one term, over all its lives. Whoever leads is supported without a vote."""
+        term, choice, value = told.message.term, told.message.choice, told.message.value
+        if choice == "electionResponse" and value.refused_for is None and self.leaders.get(term) != told.node_id:
+            candidate = told.node_id
+        elif choice == "electionProposal":
+            candidate = node.node_id
+        else:
+            return
+        assert self.said.setdefault((node.node_id, term), candidate) == candidate, "two votes in one term"
+
+    def elected(self, node: ElectionNode, term: int) -> None:
+        assert self.leaders.setdefault(term, node.node_id) == node.node_id, f"two leaders of term {term}"
+        assert node.log[:len(self.committed)] == self.committed, "a leader lacks what is committed"
+        self.append(node)
+
+    def append(self, node: ElectionNode) -> None:
+        """A leader appends an entry and sends its log."""
+        if node.elector is None or node.paused or node.elector.state is not ElectionState.LEADER:
+            return
+        term = node.elector.term
+        node.log = [*node.log, (term, sum(lsn[0] == term for lsn in node.log) + 1)]
+        node.holders = {node.node_id}
+        if len(node.holders) >= self.majority:
+            self.committed = node.log
+        for other in self.nodes.values():
+            if other is not node:
+                self.send(node.node_id, other.node_id,
+                          lambda other=other, log=node.log: self.take(other, node, term, log))  # type: ignore[misc]
+
+    def take(self, node: ElectionNode, leader: ElectionNode, term: int, log: list[Lsn]) -> None:
+        """A follower takes the log of the leader that it knows, and says so."""
+        elector = node.elector
+        if elector is None or node.paused or (elector.term, elector.leader) != (term, leader.node_id):
+            return
+        if log[-1] >= (node.log[-1] if node.log else (0, 0)):
+            assert log[:len(self.committed)] == self.committed[:len(log)], "what is committed is overwritten"
+            node.log = log
+            self.send(node.node_id, leader.node_id, lambda: self.taken(leader, node.node_id, term, log))
+
+    def taken(self, leader: ElectionNode, number: int, term: int, log: list[Lsn]) -> None:
+        elector = leader.elector
+        if elector is None or leader.log is not log or (elector.state, elector.term) != (ElectionState.LEADER, term):
+            return
+        leader.holders.add(number)
+        if len(leader.holders) >= self.majority and len(log) > len(self.committed):
+            assert log[:len(self.committed)] == self.committed
+            self.committed = log
+
+    @property
+    def leader(self) -> ElectionNode | None:
+        """The one that all follow."""
+        leaders = [node for node in self.nodes.values()
+                   if node.elector is not None and node.elector.state is ElectionState.LEADER]
+        if len(leaders) != 1:
+            return None
+        found = leaders[0]
+        assert found.elector is not None
+        wanted = (found.node_id, found.elector.term)
+        views = {(node.elector.leader, node.elector.term) for node in self.nodes.values() if node.elector is not None}
+        return found if views == {wanted} else None

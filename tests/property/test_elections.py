@@ -1,0 +1,208 @@
+"""Elections of 1, 3 and 5 nodes, whatever the network, the disks and the clocks do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kit.elections import SETTLE_S, TIMING, Elections
+
+from bmqtwist.cluster.election_events import ElectionMode, ElectionReason, ElectionState, SetMode, Stop, Transfer
+
+FAULTS = ["depose"] * 3 + ["crash"] * 3 + ["boot"] * 4 + ["heal"] * 2 + ["resume"] * 2 + ["append"] * 4 + ["weather"] * 3 + [
+    "cut", "one way", "isolate", "pause", "transfer", "mode"]
+STEPS = st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 1 << 20)), min_size=30, max_size=80)
+
+
+def disturb(world: Elections, kind: str, value: int) -> None:
+    """One fault, or a moment of normal life."""
+    number = value % len(world.nodes) + 1
+    other = value // 7 % len(world.nodes) + 1
+    noticed = bool(value // 64 % 3)
+    node = world.nodes[number]
+    if kind == "crash":
+        world.crash(number, noticed)
+    elif kind == "depose":  # who leads is gone for a moment
+        for each in world.nodes.values():
+            if each.elector is not None and each.elector.state is ElectionState.LEADER:
+                world.crash(each.node_id)
+        world.run(value // 128 % 20 / 10 * TIMING.random_wait_max)
+        world.boot()
+    elif kind == "boot":
+        world.boot(number)
+    elif kind == "cut" and other != number:
+        world.break_link(number, other, True, noticed)
+    elif kind == "one way" and other != number:
+        world.break_link(number, other, False, noticed)
+    elif kind == "isolate":
+        world.isolate(number, noticed)
+    elif kind == "heal":
+        world.heal()
+    elif kind == "pause":
+        world.pause(number)
+    elif kind == "resume":
+        world.resume(number)
+    elif kind == "append":
+        for each in world.nodes.values():
+            world.append(each)
+    elif kind == "transfer":
+        world.step(node, Transfer(other))
+    elif kind == "mode":
+        world.step(node, SetMode(list(ElectionMode)[value // 7 % 3]))
+    else:
+        world.loss, world.repeats = (value % 4) / 10, (value // 4 % 4) / 10
+        world.write_failures, world.write_deaths = (value // 16 % 3) / 10, (value // 16 % 4) / 5
+        world.latency = 0.001 + (value // 64 % 5) / 20
+    world.run((value // 128 % 100) / 100 * TIMING.inactivity / (1 + value // 12800 % 8))
+
+
+def calm(world: Elections) -> None:
+    """Nothing fails any more."""
+    world.loss = world.repeats = world.write_failures = world.write_deaths = 0.0
+    world.latency = 0.01
+    world.heal()
+    for number in world.nodes:
+        world.resume(number)
+    world.boot()
+    for node in world.nodes.values():
+        world.step(node, SetMode(ElectionMode.NORMAL))
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 32), STEPS)
+def test_one_leader_in_a_term_who_has_what_is_committed_and_one_at_all_when_the_faults_end(
+        size: int, seed: int, steps: list[tuple[str, int]]) -> None:
+    """And votes and terms are kept over all lives: `kit.elections` looks at every step."""
+    world = Elections(seed, size)
+    world.boot()
+    world.run(SETTLE_S)
+    for kind, value in steps:
+        disturb(world, kind, value)
+    calm(world)
+    world.run(SETTLE_S)
+    assert world.leader is not None, [(node.node_id, node.elector and node.elector.story.transitions[-5:])
+                                      for node in world.nodes.values()]
+    before = len(world.committed)
+    world.append(world.leader)
+    world.run(1.0)
+    assert len(world.committed) > before
+    assert not [text for text in world.alarms if "says that it leads" in text]
+
+
+@pytest.mark.spec("cluster", 15)
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("size", [3, 5])
+def test_nodes_that_start_together_elect_one_leader_of_the_next_term(seed: int, size: int) -> None:
+    world = Elections(seed, size)
+    world.nodes[2].durable = (7, 2)
+    for node in world.nodes.values():
+        node.votes.clear()
+    world.boot()
+    world.run(TIMING.initial_wait + TIMING.random_wait_max + 0.5)
+    assert world.leader is not None and world.leader.elector is not None
+    assert world.leader.elector.term == 8 and list(world.leaders) == [8]
+
+
+@pytest.mark.spec("cluster", 16)
+@pytest.mark.parametrize("seed", range(10))
+def test_a_node_that_starts_late_adopts_the_leader_and_counts_as_a_supporter(seed: int) -> None:
+    world = Elections(seed, 3)
+    world.boot(1, 2)
+    world.run(SETTLE_S)
+    leader = world.leader
+    assert leader is not None and leader.elector is not None and leader.elector.supporters == {1, 2}
+    world.boot(3)
+    world.run(1.0)
+    assert world.leader is leader and leader.elector.supporters == {1, 2, 3} and len(world.leaders) == 1
+
+
+@pytest.mark.spec("cluster", 17)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_leader_that_crashes_is_followed_within_one_random_wait_and_two_round_trips(seed: int) -> None:
+    world = Elections(seed, 3)
+    world.boot()
+    world.run(SETTLE_S)
+    assert world.leader is not None
+    world.crash(world.leader.node_id)
+    world.run(TIMING.random_wait_max + 4 * world.latency + 4 * 0.04)  # two of them with a write before the answer
+    assert world.leader is not None and len(world.leaders) == 2
+
+
+@pytest.mark.spec("cluster", 19)
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_follower_that_is_alone_for_an_hour_keeps_its_term_and_its_return_changes_nothing(noticed: bool) -> None:
+    world = Elections(1, 3)
+    world.boot()
+    world.run(SETTLE_S)
+    leader = world.leader
+    assert leader is not None and leader.elector is not None
+    term = leader.elector.term
+    away = next(node for node in world.nodes.values() if node is not leader)
+    world.isolate(away.node_id, noticed)
+    world.run(3600.0)
+    assert away.elector is not None and (away.elector.term, away.elector.leader) == (term, None)
+    world.heal()
+    world.run(2.0)
+    assert world.leader is leader and list(world.leaders) == [term]
+
+
+@pytest.mark.spec("cluster", 20)
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_leader_cut_from_one_follower_goes_on_leading_in_its_term(noticed: bool) -> None:
+    world = Elections(2, 3)
+    world.boot()
+    world.run(SETTLE_S)
+    leader = world.leader
+    assert leader is not None
+    other = next(node for node in world.nodes.values() if node is not leader)
+    world.break_link(leader.node_id, other.node_id, True, noticed)
+    world.run(600.0)
+    assert leader.elector is not None and leader.elector.state is ElectionState.LEADER and len(world.leaders) == 1
+
+
+@pytest.mark.spec("cluster", 21)
+@pytest.mark.parametrize("seed", range(5))
+def test_two_nodes_that_do_not_see_each_other_do_not_take_the_lead_from_each_other(seed: int) -> None:
+    world = Elections(seed, 4)
+    world.boot()
+    world.run(SETTLE_S)
+    assert world.leader is not None
+    one = world.leader.node_id
+    two = one % 4 + 1
+    world.break_link(one, two)
+    world.run(600.0)
+    assert len(world.leaders) <= 2
+
+
+@pytest.mark.spec("cluster", 29)
+@pytest.mark.parametrize("seed", range(10))
+def test_a_transfer_takes_no_random_wait(seed: int) -> None:
+    world = Elections(seed, 5)
+    world.boot()
+    world.run(SETTLE_S)
+    former = world.leader
+    assert former is not None
+    successor = former.node_id % 5 + 1
+    world.append(former)
+    world.run(TIMING.beat_period)
+    asked = world.now
+    world.step(former, Transfer(successor))
+    world.run(TIMING.random_wait_max / 4)
+    assert world.leader is world.nodes[successor]
+    gone, new = [moment for moment, _, change in world.changes if moment > asked
+                 and ElectionState.LEADER in (change.before.state, change.after.state)]
+    assert new - gone < TIMING.random_wait_max / 4
+
+
+def test_a_leader_that_stops_is_replaced_after_its_goodbye() -> None:
+    world = Elections(3, 3)
+    world.boot()
+    world.run(SETTLE_S)
+    leader = world.leader
+    assert leader is not None
+    world.step(leader, Stop())
+    world.nodes[leader.node_id].elector = None
+    world.run(2 * TIMING.random_wait_max)
+    reasons = [change.reason for _, number, change in world.changes if number != leader.node_id]
+    assert world.leader is not None and ElectionReason.LEADER_UNAVAILABLE in reasons

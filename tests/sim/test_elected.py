@@ -1,0 +1,385 @@
+"""Clusters of several nodes in one simulated network: they elect a leader, replicate the metadata, and take over."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from kit.client import RequestRefused
+
+from bmqtwist.cluster import metadata_log
+from bmqtwist.cluster.election_events import ElectionState
+from bmqtwist.node.leadership import Leadership
+from bmqtwist.storage.vote_file import NAME
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.elected import INACTIVITY_S, SETTLE_S, ElectedCluster
+
+QUEUE = "bmq://bmq.test.persistent.priority/q"
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_elect_a_leader_and_all_have_its_first_record(size: int, seed: int) -> None:
+    nodes = ElectedCluster(seed, size, {"n2": {"clock_ahead": 500.5}})
+    nodes.run(SETTLE_S)
+    leader = nodes.leader
+    standing = nodes.cluster(leader.name).leadership.standing
+    assert standing.term <= 2 and len(nodes.believed()) == 1
+    for node in nodes.machines:
+        primaries = nodes.cluster(node.name).metadata.state.partitions
+        assert {primary.node_id for primary in primaries.values()} == {standing.leader} and len(primaries) == 2
+        assert NAME in node.disk.names(f"/memory/{node.name}/storage")
+    nodes.judge_all()
+
+
+def test_what_the_leader_commits_is_everywhere_and_nobody_else_takes_proposals() -> None:
+    nodes = ElectedCluster(1, 3)
+    nodes.run(SETTLE_S)
+    leader = nodes.leader
+    other = next(node for node in nodes.machines if node is not leader)
+    uris = [nodes.assign(leader) for _ in range(20)]
+    nodes.assign(other)
+    nodes.run(2.0)
+    assert sorted(nodes.assigned) == sorted(uris)
+    nodes.judge_all()
+
+
+@pytest.mark.parametrize("how", ["kill", "power", "stop"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_that_is_gone_is_replaced_and_nothing_that_was_committed_is_lost(how: str, seed: int) -> None:
+    nodes = ElectedCluster(seed, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    for _ in range(5):
+        nodes.assign(former)
+    nodes.run(1.0)
+    nodes.assign(former)  # nobody knows what becomes of this one
+    if how == "stop":
+        former.stop(down=None)
+    else:
+        former.crash(power=how == "power", down=None)
+    nodes.run(3.0)
+    assert nodes.leader is not former and len(nodes.assigned) >= 5
+    assert nodes.cluster(nodes.leader.name).metadata.state.queues.keys() >= nodes.assigned.keys()
+    for _ in range(5):
+        nodes.assign(nodes.leader)
+    nodes.run(1.0)
+    assert len(nodes.assigned) >= 10
+    former.boot()
+    nodes.run(SETTLE_S)
+    assert nodes.leader is not former
+    nodes.judge_all()
+
+
+def test_a_machine_that_dies_silently_is_given_up_when_it_was_silent_for_long_enough() -> None:
+    nodes = ElectedCluster(2, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    former.crash(power=True, down=None, silently=True)
+    nodes.run(INACTIVITY_S + 4.0)
+    assert nodes.leader is not former
+    former.boot()
+    nodes.run(SETTLE_S)
+    nodes.judge_all()
+
+
+@pytest.mark.spec("cluster", 38)
+@pytest.mark.parametrize("both", [True, False])
+def test_a_leader_that_is_cut_off_leads_no_longer_and_returns_as_a_follower(both: bool) -> None:
+    """`both` = False: it hears the others, and they do not hear it."""
+    nodes = ElectedCluster(3, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    others = [node for node in nodes.machines if node is not former]
+    for node in others:
+        nodes.network.cut(former.name, node.name, both)
+    nodes.assign(former)
+    alone = nodes.cluster(former.name).metadata.log.log.last
+    nodes.run(INACTIVITY_S + 0.1)
+    assert former not in nodes.believed()
+    nodes.run(5.0)
+    assert [node for node in nodes.believed() if node is not former]
+    assert not nodes.assigned, "nothing is committed without a majority"
+    for node in others:
+        nodes.network.heal(former.name, node.name, both)
+    nodes.run(SETTLE_S)
+    nodes.judge_all()
+    logs = [nodes.cluster(node.name).metadata.log.log for node in nodes.machines]
+    assert len({log.last for log in logs}) == 1 and not any(log.holds(alone) for log in logs), "its own record is cut off"
+
+
+def test_a_leader_that_is_paused_for_longer_than_its_lease_comes_back_as_a_follower() -> None:
+    nodes = ElectedCluster(4, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    former.pause()
+    nodes.run(INACTIVITY_S + 4.0)
+    leaders = [node for node in nodes.believed() if node is not former]
+    assert len(leaders) == 1
+    nodes.assign(leaders[0])
+    former.resume()
+    nodes.run(SETTLE_S)
+    assert nodes.leader is leaders[0] and len(nodes.assigned) == 1
+    nodes.judge_all()
+
+
+def test_one_of_three_alone_leads_nobody_and_its_term_does_not_grow() -> None:
+    nodes = ElectedCluster(5, 3)
+    nodes.run(SETTLE_S)
+    term = nodes.cluster("n1").leadership.standing.term
+    for name in ("n2", "n3"):
+        nodes.node(name).crash(power=True, down=None)
+    nodes.run(600.0)
+    standing = nodes.cluster("n1").leadership.standing
+    assert (standing.state, standing.leader, standing.term) == (ElectionState.FOLLOWER, None, term)
+    nodes.node("n2").boot()
+    nodes.run(SETTLE_S)
+    assert nodes.leader is not None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_lose_their_power_and_nothing_that_was_committed(seed: int) -> None:
+    nodes = ElectedCluster(seed, 3)
+    nodes.run(SETTLE_S)
+    for round_ in range(3):
+        for _ in range(3):
+            nodes.assign(nodes.leader)
+        nodes.run(0.03 * round_)
+        for node in nodes.machines:
+            node.crash(power=True, down=0.5)
+        nodes.run(SETTLE_S)
+        nodes.judge_all()
+    terms = {nodes.cluster(node.name).leadership.standing.term for node in nodes.machines}
+    assert len(terms) == 1 and terms.pop() >= 4
+
+
+@pytest.mark.spec("cluster", 37)
+@pytest.mark.parametrize("retained, how", [(0, "Snapshot"), (1 << 20, "Entries")])
+def test_a_node_that_missed_something_gets_the_records_or_the_whole_state(
+        retained: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_log, "RETAINED_BYTES", retained)
+    nodes = ElectedCluster(6, 3)
+    nodes.run(SETTLE_S)
+    leader = nodes.leader
+    away = next(node for node in nodes.machines if node is not leader)
+    away.crash(power=False, down=None)
+    for _ in range(30):
+        nodes.assign(leader)
+    nodes.run(2.0)
+    sent = []
+    send = Leadership.send
+    monkeypatch.setattr(Leadership, "send", lambda self, node_id, message: (
+        sent.append(type(message).__name__), send(self, node_id, message)))
+    away.boot()
+    nodes.run(SETTLE_S)
+    assert len(nodes.assigned) == 30 and ("Snapshot" in sent) == (how == "Snapshot")
+    nodes.judge_all()
+
+
+@pytest.mark.spec("cluster", 26)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_comes_back_knows_its_term_and_its_vote(seed: int) -> None:
+    nodes = ElectedCluster(seed, 3)
+    nodes.run(SETTLE_S)
+    ballots = {node.name: nodes.cluster(node.name).leadership.elector.ballot for node in nodes.machines}
+    before = {name: (ballot.term, ballot.vote) for name, ballot in ballots.items()}
+    assert len([vote for _, vote in before.values() if vote is not None]) >= 2
+    for node in nodes.machines:
+        node.crash(power=True, down=None)
+    for node in nodes.machines:
+        node.boot()
+        ballot = nodes.cluster(node.name).leadership.elector.ballot
+        assert (ballot.term, ballot.vote) == before[node.name]
+
+
+def test_a_vote_file_that_is_damaged_is_told_and_healed_by_a_leader() -> None:
+    nodes = ElectedCluster(7, 3)
+    nodes.run(SETTLE_S)
+    node = next(each for each in nodes.machines if each is not nodes.leader)
+    node.crash(power=False, down=None)
+    path = f"/memory/{node.name}/storage/{NAME}"
+    size = node.disk.open(path).size()
+    node.disk.open(path).write(0, [b"\xff" * size])
+    node.boot()
+    nodes.run(SETTLE_S)
+    assert any("it is not known how this node has voted" in line for line in node.log())
+    nodes.judge_all()
+    node.crash(power=False, down=1.0)
+    nodes.run(SETTLE_S)
+    assert sum("it is not known how this node has voted" in line for line in node.log()) == 1
+
+
+def test_a_node_whose_disk_fails_does_not_lead() -> None:
+    nodes = ElectedCluster(8, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    former.fail_syncs()
+    nodes.assign(former)
+    nodes.run(5.0)
+    assert former not in nodes.believed()
+    former.mend()
+    nodes.run(SETTLE_S)
+    assert nodes.leader is not None
+
+
+def test_queues_are_refused_as_long_as_there_are_no_primaries() -> None:
+    nodes = ElectedCluster(9, 3)
+    nodes.run(SETTLE_S)
+    for node in nodes.machines:
+        with pytest.raises(RequestRefused):
+            nodes.client(node.name).open(QUEUE, write=1)
+
+
+FAULTS = ("kill", "kill", "power", "stop", "reset", "cut", "one way", "heal", "heal", "pause", "resume", "resume", "syncs",
+          "mend", "assign", "assign", "assign", "assign", "blackout")
+
+
+def disturb(nodes: ElectedCluster, random: Random, kind: str) -> None:
+    node, other = random.sample(nodes.machines, 2)
+    if kind in ("kill", "power") and node.up:
+        node.crash(power=kind == "power", down=random.random() * 8, silently=random.random() < 0.2)
+    elif kind == "stop":
+        node.stop(down=random.random() * 3)
+    elif kind == "reset" and node.up and node.broker.sessions:
+        session = random.choice(list(node.broker.sessions))
+        session.transport.reset()  # type: ignore[attr-defined]
+    elif kind in ("cut", "one way"):
+        nodes.network.cut(node.name, other.name, kind == "cut")
+    elif kind == "heal":
+        heal(nodes)
+    elif kind == "pause" and node.up:
+        node.pause()
+    elif kind == "resume":
+        resume(nodes)
+    elif kind == "syncs":
+        node.fail_syncs()
+    elif kind == "mend":
+        node.mend()
+    elif kind == "assign":
+        for each in nodes.believed():
+            if not each.paused:
+                nodes.assign(each)
+    elif kind == "blackout":
+        for each in nodes.machines:
+            if each.up:
+                each.crash(power=True, down=random.random())
+
+
+def heal(nodes: ElectedCluster) -> None:
+    for one in nodes.machines:
+        for two in nodes.machines:
+            if one is not two:
+                nodes.network.heal(one.name, two.name)
+
+
+def resume(nodes: ElectedCluster) -> None:
+    for node in nodes.machines:
+        if node.up and node.paused:
+            node.resume()
+
+
+def campaign(seed: int, size: int, steps: int) -> ElectedCluster:
+    """Faults at random, then none; everything must be well in the end."""
+    random = Random(f"{seed}/campaign")
+    options = {f"n{number}": {"clock_ahead": random.random() * 1000} for number in range(1, size + 1)}
+    nodes = ElectedCluster(seed, size, options, maxCSLFileSize=random.choice((2000, 1 << 18)))
+    nodes.run(random.random() * 8)
+    for _ in range(steps):
+        disturb(nodes, random, random.choice(FAULTS))
+        nodes.run(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random())
+    heal(nodes)
+    resume(nodes)
+    for node in nodes.machines:
+        node.mend()
+    nodes.run(SETTLE_S)
+    nodes.run(SETTLE_S)
+    before = len(nodes.assigned)
+    nodes.assign(nodes.leader)
+    nodes.run(2.0)
+    assert len(nodes.assigned) == before + 1
+    nodes.judge_all()
+    return nodes
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_there_is_one_leader_in_a_term_and_what_is_committed_stays(size: int, seed: int) -> None:
+    campaign(seed, size, 40)
+
+
+def test_the_same_seed_is_the_same_life() -> None:
+    assert campaign(3, 3, 15).digest == campaign(3, 3, 15).digest != campaign(4, 3, 15).digest
+
+
+def test_a_cluster_of_one_has_no_vote_file_and_dials_nobody() -> None:
+    nodes = ElectedCluster(1, 1)
+    node: SimulatedNode = nodes.machines[0]
+    nodes.run(1.0)
+    assert nodes.leader is node and NAME not in node.disk.names("/memory/n1/storage")
+    nodes.client("n1").open(QUEUE, write=1).post(b"taken")
+
+
+def elector(nodes: ElectedCluster, name: str, command: str) -> str:
+    """An admin command about the elector of a node."""
+    return nodes.node(name).broker.admin(f"CLUSTERS CLUSTER c3 {command}", "test")
+
+
+def test_status_tells_on_every_node_who_leads_and_who_is_connected() -> None:
+    nodes = ElectedCluster(10, 3)
+    nodes.run(SETTLE_S)
+    leader = nodes.cluster(nodes.leader.name).node_id
+    for node in nodes.machines:
+        text = elector(nodes, node.name, "STATUS")
+        assert f"Leader Node           : [n{leader}, {leader}]" in text and "Leader Status         : ACTIVE" in text
+        state = "LEADER" if node is nodes.leader else "FOLLOWER"
+        assert f"Self State            : {state}" in text and text.count("E_STARTING") == 3
+    nodes.node("n3").crash(power=False, down=None)
+    nodes.run(1.0)
+    assert elector(nodes, "n1", "STATUS").count("E_UNAVAILABLE") == 1
+
+
+@pytest.mark.spec("cluster", 29)
+def test_an_administrator_moves_the_lead_to_another_node_and_keeps_one_from_leading() -> None:
+    nodes = ElectedCluster(11, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    one, two = (node for node in nodes.machines if node is not former)
+    assert elector(nodes, one.name, f"STATE ELECTOR TRANSFER {two.name}").endswith("leads the cluster: ask there")
+    assert "has no node 'x'" in elector(nodes, former.name, "STATE ELECTOR TRANSFER x")
+    assert elector(nodes, former.name, f"STATE ELECTOR TRANSFER {one.name}") == "SUCCESS"
+    nodes.run(0.5)
+    assert nodes.leader is one
+    assert elector(nodes, two.name, "STATE ELECTOR MODE never") == "SUCCESS"
+    assert elector(nodes, one.name, "STATE ELECTOR MODE NEVER") == "SUCCESS"
+    nodes.run(5.0)
+    assert nodes.leader is former
+    assert elector(nodes, one.name, "STATE ELECTOR MODE maybe") == "MODE is one of NORMAL, FORCE, NEVER, not 'maybe'"
+    nodes.judge_all()
+
+
+def test_the_story_of_an_elector_says_what_happened_and_why() -> None:
+    nodes = ElectedCluster(12, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    other = next(node for node in nodes.machines if node is not former)
+    number = nodes.cluster(former.name).node_id
+    former.crash(power=False, down=None)
+    nodes.run(5.0)
+    lines = elector(nodes, other.name, "STATE ELECTOR STORY").splitlines()
+    assert lines[0].endswith("DORMANT -> FOLLOWER     start")
+    assert any(line.endswith(f"node {number} is gone") for line in lines)
+    assert '"cause":"start"' in nodes.node(other.name).broker.admin(
+        "ENCODING JSON_COMPACT CLUSTERS CLUSTER c3 STATE ELECTOR STORY", "test")
+
+
+@pytest.mark.spec("cluster", 25)
+def test_a_quorum_that_an_administrator_sets_too_high_keeps_a_node_from_leading() -> None:
+    nodes = ElectedCluster(13, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    for node in nodes.machines:
+        if node is not former:
+            assert "Quorum set to 100" in elector(nodes, node.name, "STATE ELECTOR SET QUORUM 100")
+    former.crash(power=False, down=None)
+    nodes.run(30.0)
+    assert not nodes.believed()

@@ -1,0 +1,223 @@
+"""Connections between the nodes of one cluster, by the production code: who dials, who is refused, what is tried again."""
+
+from __future__ import annotations
+
+import pytest
+from kit.client import Client
+
+from bmqtwist.link import peer
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.node.links import ClusterLinks
+from bmqtwist.testing.config import CLUSTER
+from bmqtwist.testing.network import ConnectionEnd
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire import control
+from bmqtwist.wire.control import Encoding, NegotiationMessage
+from bmqtwist.wire.fast import HEARTBEAT_REQ, HEARTBEAT_RSP
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
+from sim.cluster import SimulatedCluster, SimulatedLink
+
+FEATURES = "PROTOCOL_ENCODING:BER;BMQTWIST:DURABLE_VOTE,METADATA_LOG"
+PATIENT = {"heartbeats": {"clusterPeer": 4}, "tcp": {"heartbeatIntervalMs": 3000}}
+
+
+def links(node: SimulatedNode) -> ClusterLinks:
+    found = node.broker.peers[CLUSTER]
+    assert isinstance(found, ClusterLinks)
+    return found
+
+
+def peers(node: SimulatedNode) -> dict[int, bool]:
+    """Id of every node that it is connected with -> whether it has dialled it."""
+    sessions = [each.kind for each in node.broker.sessions if isinstance(each.kind, PeerSession)]
+    found = {each.session.identity.cluster_node_id: each.dialled for each in sessions}
+    assert len(found) == len(sessions), "two connections with one node"
+    assert {number for number in found if links(node).is_up(number)} == set(found)
+    return found
+
+
+def whole(size: int) -> dict[str, dict[int, bool]]:
+    """Every pair is connected, dialled by the smaller id."""
+    numbers = range(1, size + 1)
+    return {f"n{one}": {two: one < two for two in numbers if two != one} for one in numbers}
+
+
+def seen(nodes: SimulatedCluster) -> dict[str, dict[int, bool]]:
+    return {node.name: peers(node) for node in nodes.nodes if isinstance(node, SimulatedNode)}
+
+
+@pytest.mark.spec("cluster", 1)
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_find_each_other_in_any_order_with_one_connection_for_each_pair(size: int, seed: int) -> None:
+    nodes = SimulatedCluster(seed, size)
+    late = nodes.random.sample(range(1, size + 1), size // 2)
+    for number in late:
+        nodes.node(f"n{number}").crash(power=False, down=nodes.random.random() * 5)
+    nodes.run(12.0)
+    assert seen(nodes) == whole(size)
+
+
+@pytest.mark.parametrize("how", ["kill", "power", "stop", "reset"])
+@pytest.mark.parametrize("name", ["n1", "n2", "n3"])
+def test_what_is_lost_is_connected_again(how: str, name: str) -> None:
+    nodes = SimulatedCluster(4, 3)
+    nodes.run(2.0)
+    node = nodes.node(name)
+    if how == "stop":
+        node.stop(down=1.0)
+    elif how == "reset":
+        for session in list(node.broker.sessions):
+            assert isinstance(session.transport, ConnectionEnd)
+            session.transport.reset()
+    else:
+        node.crash(power=how == "power", down=1.0)
+    nodes.run(12.0)
+    assert seen(nodes) == whole(3)
+
+
+def introduce(nodes: SimulatedCluster, name: str, **changed: object) -> tuple[BrokerResponse | None, Client]:
+    """What a node answers to a broker."""
+    end = nodes.network.connect(nodes.node(name).address, "elsewhere")
+    assert end is not None
+    client = Client(SimulatedLink(nodes, end), "broker")
+    identity = ClientIdentity(protocol_version=1, client_type=ClientType.E_TCPBROKER, features=FEATURES,
+                              cluster_name=CLUSTER, cluster_node_id=1)
+    for attribute, value in changed.items():
+        setattr(identity, attribute, value)
+    end.send(control.encode_event(NegotiationMessage("clientIdentity", identity)))
+    data = client.link.receive(5.0)
+    return (control.decode_negotiation(data[8:], Encoding.BER).value if data else None), client
+
+
+@pytest.mark.spec("cluster", 3)
+@pytest.mark.parametrize("changed, reason", [
+    ({"cluster_node_id": 2}, "2 is the id of this node itself"),
+    ({"cluster_node_id": 9}, "no node of the cluster has the id 9"),
+    ({"cluster_node_id": 3}, "node 2 dials node 3"), ({"cluster_node_id": -1}, "proxies are not served"),
+    ({"features": "PROTOCOL_ENCODING:BER"}, "it does not know DURABLE_VOTE, METADATA_LOG")], ids=lambda each: str(each)[:40])
+def test_who_does_not_fit_is_refused_and_told_why(changed: dict[str, object], reason: str) -> None:
+    nodes = SimulatedCluster(5, 3)
+    nodes.node("n1").crash(power=False, down=None)
+    nodes.run(2.0)
+    answer, client = introduce(nodes, "n2", **changed)
+    assert answer is not None and answer.result.category < 0 and reason in answer.result.message
+    nodes.run(1.0)
+    assert client.link.closed and peers(nodes.node("n2")) == {3: True}
+
+
+@pytest.mark.spec("cluster", 3)
+def test_a_broker_of_an_unknown_cluster_is_refused() -> None:
+    nodes = SimulatedCluster(5, 3)
+    nodes.run(2.0)
+    answer, client = introduce(nodes, "n2", cluster_name="other")
+    assert answer is not None and "Cluster 'other' has no other members here" in answer.result.message
+    nodes.run(1.0)
+    assert client.link.closed
+
+
+@pytest.mark.spec("cluster", 2)
+def test_a_second_connection_of_a_node_is_refused_and_the_first_one_stays() -> None:
+    nodes = SimulatedCluster(5, 3)
+    nodes.run(2.0)
+    before = set(nodes.node("n2").broker.sessions)
+    answer, client = introduce(nodes, "n2")
+    assert answer is not None and "node 1 is connected already" in answer.result.message
+    nodes.run(1.0)
+    assert client.link.closed and set(nodes.node("n2").broker.sessions) == before
+
+
+def test_a_node_that_is_accepted_hears_who_the_other_one_is() -> None:
+    nodes = SimulatedCluster(5, 3)
+    nodes.node("n1").crash(power=False, down=None)
+    nodes.run(2.0)
+    answer, _ = introduce(nodes, "n2")
+    assert answer is not None and answer.result.category == 0
+    identity = answer.broker_identity
+    assert (identity.cluster_name, identity.cluster_node_id, identity.client_type) == (CLUSTER, 2, ClientType.E_TCPBROKER)
+    assert "BMQTWIST:DURABLE_VOTE,METADATA_LOG" in identity.features.split(";")
+    assert peers(nodes.node("n2")) == {1: False, 3: True}
+
+
+def test_whoever_is_at_the_address_of_another_node_is_left_alone() -> None:
+    nodes = SimulatedCluster(6, 3)
+    swapped = nodes.network._nodes
+    swapped["n2:30114"], swapped["n3:30114"] = swapped["n3:30114"], swapped["n2:30114"]
+    nodes.run(3.0)
+    assert not peers(nodes.node("n1"))
+    assert any("node 2 is at the address of node 3" in line for line in nodes.node("n1").log())
+
+
+@pytest.mark.spec("cluster", 6)
+@pytest.mark.parametrize("limit", [2, 4])
+def test_a_silent_connection_is_closed_after_so_many_unanswered_heartbeats(limit: int) -> None:
+    heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": limit}
+    nodes = SimulatedCluster(7, 3, app={"heartbeats": heartbeats})
+    nodes.run(60.0)
+    assert seen(nodes) == whole(3), "who answers stays"
+    nodes.network.cut("n3", "n1", both=False)
+    nodes.run(3.0 * limit - 0.5)
+    assert 3 in peers(nodes.node("n1"))
+    nodes.run(7.0)
+    assert 3 not in peers(nodes.node("n1")) and 2 in peers(nodes.node("n1"))
+    nodes.network.heal("n3", "n1", both=False)
+    nodes.run(40.0)
+    assert seen(nodes) == whole(3)
+
+
+@pytest.mark.spec("cluster", 6)
+def test_with_a_limit_of_0_a_silent_connection_stays() -> None:
+    nodes = SimulatedCluster(7, 2)
+    nodes.run(2.0)
+    nodes.network.cut("n2", "n1", both=False)
+    nodes.run(300.0)
+    assert seen(nodes) == whole(2)
+
+
+def test_a_heartbeat_is_answered() -> None:
+    nodes = SimulatedCluster(5, 3)
+    nodes.node("n1").crash(power=False, down=None)
+    nodes.run(2.0)
+    _, client = introduce(nodes, "n2")
+    client.link.send(HEARTBEAT_REQ)
+    assert client.link.receive(1.0)[4] & 0x3F == HEARTBEAT_REQ[4] + 1 & 0x3F
+
+
+@pytest.mark.spec("cluster", 11)
+def test_a_node_that_does_not_read_is_cut_off_at_the_limit_and_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "PEER_OUTPUT_BYTES_MAX", 100_000)
+    nodes = SimulatedCluster(11, 2)
+    nodes.run(2.0)
+    one, two = nodes.node("n1"), nodes.node("n2")
+    two.pause()
+    links(one).send(2, HEARTBEAT_RSP * 20_000)
+    one.turn_due()
+    nodes.run(0.1)
+    assert peers(one) == {2: True}, "160 kB, of which the kernel has taken 64"
+    links(one).send(2, HEARTBEAT_RSP * 20_000)
+    one.turn_due()
+    nodes.run(0.1)
+    assert not peers(one) and any("the broker does not read" in line for line in one.log())
+    two.resume()
+    nodes.run(40.0)
+    assert seen(nodes) == whole(2)
+
+
+def test_a_node_that_stops_dials_nobody_any_more() -> None:
+    nodes = SimulatedCluster(8, 2)
+    nodes.node("n2").crash(power=False, down=None)
+    nodes.run(1.0)
+    nodes.node("n1").broker.stop(nodes.node("n1").local_now)
+    nodes.node("n2").boot()
+    nodes.run(40.0)
+    assert not peers(nodes.node("n2"))
+
+
+def test_the_same_seed_is_the_same_life() -> None:
+    digests = []
+    for seed in (9, 9, 10):
+        nodes = SimulatedCluster(seed, 3)
+        nodes.node("n2").crash(power=True, down=3.0)
+        nodes.run(20.0)
+        digests.append(nodes.digest)
+    assert digests[0] == digests[1] != digests[2]

@@ -1,0 +1,449 @@
+"""cluster/elector.py: every rule of an election, and what is left of the table."""
+
+from __future__ import annotations
+
+import pytest
+from kit.election_rules import (
+    BEGIN,
+    INACTIVITY,
+    NEWEST,
+    OLDER,
+    RULES,
+    C,
+    D,
+    F,
+    L,
+    Rule,
+    Situation,
+    alone,
+    answer,
+    asking,
+    beat,
+    cession,
+    damaged,
+    dormant,
+    following,
+    leading,
+    message,
+    nobody_known,
+    proposal,
+    refusal,
+    scouted,
+    scouting,
+    stale,
+    standing,
+    status,
+    support,
+    voted,
+    waiting_long,
+)
+
+from bmqtwist.cluster.election_events import (
+    ElectionChanged,
+    ElectionEvent,
+    ElectionMode,
+    ElectionReason,
+    ElectionState,
+    ElectionTimer,
+    PeerDown,
+    PeerUp,
+    Resign,
+    SaveVote,
+    SetMode,
+    SetQuorum,
+    Start,
+    Stop,
+    Tell,
+    Tick,
+    Transfer,
+    Voted,
+    WakeAt,
+)
+from bmqtwist.cluster.election_table import ACTIONS
+from bmqtwist.cluster.elector import Elector
+from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
+from bmqtwist.cluster.story import TRANSITIONS_MAX
+from bmqtwist.wire.control import ElectorMessage
+
+NAMES = {"scoutingRequest": "SCOUT_REQ", "scoutingResponse": "SCOUT_RSP", "electionProposal": "PROPOSE",
+         "electionResponse": "SUPPORT", "leaderHeartbeat": "BEAT", "heartbeatResponse": "STALE_BEAT",
+         "leadershipCessionNotification": "CESSION", "electorNodeStatus": "NODE_STATUS"}
+SITUATIONS = {D: dormant, F: following, C: standing, L: leading}
+INPUTS = {
+    "Start": Start(9), "Stop": Stop(), "PeerUp": PeerUp(3), "PeerDown": PeerDown(3), "Written": Written(99),
+    "WriteFailed": WriteFailed(99, ""), "Transfer": Transfer(3), "Resign": Resign(""),
+    "SetMode": SetMode(ElectionMode.NORMAL), "SetQuorum": SetQuorum(0), "scoutingRequest": scouting(3, 6),
+    "scoutingResponse": scouted(3, 6, True),
+    "electionProposal": proposal(3, 9), "electionResponse": support(3, 6), "leaderHeartbeat": beat(3, 5),
+    "heartbeatResponse": stale(3, 6), "leadershipCessionNotification": cession(3, 6)}
+
+
+def said(told: Tell) -> str:
+    """A message in short."""
+    value, name = told.message.value, NAMES[told.message.choice]
+    if name == "SUPPORT" and value.refused_for is not None:
+        name = "REFUSE"
+    elif name == "STALE_BEAT" and value.stamp is not None:
+        name = "HEARD"
+    tail = {"SCOUT_RSP": " yes" if name == "SCOUT_RSP" and value.will_vote else " no",
+            "CESSION": f" for {value.successor}" if name == "CESSION" and value.successor is not None else ""}.get(name, "")
+    return f"{name}({told.message.term}){tail}"
+
+
+def short(outputs: list[object], others: list[int]) -> tuple[str, ...]:
+    """Outputs in short; what all others are told is one."""
+    found, at = list[str](), 0
+    while at < len(outputs):
+        output = outputs[at]
+        group = outputs[at:at + len(others)]
+        if (len(others) > 1 and all(isinstance(each, Tell) for each in group) and [each.node_id for each in group] == others
+                and len({said(each) for each in group}) == 1):
+            found.append(f"all {said(group[0])}")
+            at += len(others)
+            continue
+        if isinstance(output, Tell):
+            found.append(f"{output.node_id} {said(output)}")
+        elif isinstance(output, SaveVote):
+            found.append(f"save {output.term}/{'-' if output.vote is None else output.vote}")
+        elif isinstance(output, Voted):
+            found.append(f"voted {output.term}")
+        elif isinstance(output, ElectionChanged):
+            found.append(f"n {output.reason.name}")
+        elif isinstance(output, Alarm):
+            found.append("alarm")
+        at += 1
+    return tuple(found)
+
+
+def standing_of(elector: Elector) -> tuple[ElectionState, int, int | None]:
+    return elector.state, elector.term, elector.leader
+
+
+@pytest.mark.spec("cluster", 13)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.number}-{rule.situation.__name__}-{rule.event}"[:90])
+def test_each_rule(rule: Rule) -> None:
+    situation = rule.situation()
+    elector = situation.elector
+    outputs = rule.play(situation)
+    assert short(outputs, elector.others) == rule.says
+    assert standing_of(elector) == (rule.state, rule.term, rule.leader)
+    assert set(elector._deadlines) == set(rule.timers)
+    wake = [each.moment for each in outputs if isinstance(each, WakeAt)]
+    assert elector._wake == min(elector._deadlines.values(), default=None) and wake[-1:] in ([], [elector._wake])
+
+
+def test_every_rule_of_the_original_is_there() -> None:
+    assert {rule.number for rule in RULES} >= set(range(1, 57))
+
+
+def test_every_state_has_a_cell_for_every_event() -> None:
+    assert set(ACTIONS) == set(ElectionState)
+    for state in ElectionState:
+        assert set(ACTIONS[state]) == set(ElectionEvent)
+        assert all(callable(getattr(Elector, name)) for name in ACTIONS[state].values())
+
+
+IGNORED = [(state, event) for state in ElectionState for event in ElectionEvent if ACTIONS[state][event] == "_ignore"]
+
+
+@pytest.mark.parametrize("state, event", IGNORED, ids=lambda each: each.name)
+def test_a_cell_that_is_ignored_does_nothing(state: ElectionState, event: ElectionEvent) -> None:
+    situation = SITUATIONS[state]()
+    elector = situation.elector
+    assert elector.state is state
+    before = standing_of(elector)
+    if event.name in ElectionTimer.__members__:
+        elector._out = []
+        elector._act(event, ElectionTimer[event.name])
+        outputs: list[object] = list(elector._out)
+    else:
+        outputs = situation.happen(INPUTS[event.value])
+    assert outputs == [] and standing_of(elector) == before
+
+
+def test_every_other_cell_has_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked = set()
+    act = Elector._act
+
+    def note(elector: Elector, kind: ElectionEvent, event: object) -> None:
+        walked.add((elector.state, kind))
+        act(elector, kind, event)
+    monkeypatch.setattr(Elector, "_act", note)
+    for rule in RULES:
+        rule.play(rule.situation())
+    cells = {(state, event) for state in ElectionState for event in ElectionEvent}
+    assert cells - walked - set(IGNORED) == set()
+
+
+@pytest.mark.parametrize("situation", [following, voted, standing, leading, asking], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("event", [
+    beat(1, 9), beat(9, 9), beat(-1, 9), beat(2, 0), proposal(2, 0), support(2, 0), cession(2, 0), scouting(2, 0),
+    message(2, 9, "", None)], ids=repr)
+def test_what_comes_from_nobody_or_in_no_term_is_left_unread(situation, event) -> None:  # type: ignore[no-untyped-def]
+    made = situation()
+    before = standing_of(made.elector)
+    assert made.happen(event) == [] and standing_of(made.elector) == before
+
+
+def test_a_term_that_nobody_can_have_reached_is_left_unread_with_an_alarm() -> None:
+    situation = following()
+    assert [type(each) for each in situation.happen(beat(3, (1 << 63) + 1))] == [Alarm]
+    assert situation.elector.term == 5
+
+
+@pytest.mark.spec("cluster", 14)
+def test_a_node_that_is_alone_leads_without_a_message_and_without_a_file() -> None:
+    situation = alone()
+    outputs = situation.wait(0.0)
+    assert situation.elector.state is L and not [each for each in outputs if isinstance(each, Tell | SaveVote)]
+    assert not [each for each in situation.wait(1000.0) if isinstance(each, Tell | ElectionChanged)]
+
+
+@pytest.mark.spec("cluster", 25)
+def test_with_a_quorum_larger_than_the_cluster_there_is_no_leader_and_no_term() -> None:
+    situation = Situation(3, quorum=4).start()
+    for _ in range(20):
+        situation.wait(4.0)
+        for sender in (2, 3):
+            situation.happen(scouted(sender, 5, True))
+    assert standing_of(situation.elector) == (F, 5, None)
+
+
+def test_a_quorum_below_a_majority_is_a_majority() -> None:
+    assert Situation(5, quorum=1).elector.quorum == 3
+    situation = Situation(5)
+    situation.happen(SetQuorum(1))
+    assert situation.elector.quorum == 3
+
+
+@pytest.mark.spec("cluster", 22)
+def test_a_newer_term_does_not_unseat_a_leader_that_is_heard() -> None:
+    situation = following()
+    for term in range(6, 40):
+        situation.happen(proposal(3, term))
+        situation.happen(scouting(3, term))
+    assert standing_of(situation.elector) == (F, 5, 2)
+
+
+@pytest.mark.spec("cluster", 28)
+def test_a_candidate_with_an_older_log_gets_neither_a_promise_nor_a_vote() -> None:
+    situation = nobody_known()
+    assert short(situation.happen(scouting(2, 6, OLDER)), [2, 3]) == ("2 SCOUT_RSP(5) no",)
+    assert short(situation.happen(proposal(2, 6, OLDER)), [2, 3]) == ("2 REFUSE(5)",)
+    assert short(situation.happen(proposal(3, 6, NEWEST)), [2, 3]) == ("save 6/3", "voted 6", "3 SUPPORT(6)")
+
+
+def test_a_message_of_the_original_says_nothing_of_a_log_and_gets_no_vote() -> None:
+    situation = nobody_known()
+    request = message(2, 6, "electionProposal", type(proposal(2, 6).message.value)())
+    assert short(situation.happen(request), [2, 3]) == ("2 REFUSE(5)",)
+
+
+@pytest.mark.spec("cluster", 18)
+def test_a_silent_leader_is_given_up_at_the_first_check_after_the_misses_and_not_before() -> None:
+    situation = following()
+    assert not short(situation.wait(INACTIVITY - 0.001), [2, 3])
+    assert situation.elector.leader == 2
+    changed = [each for each in situation.wait(1.001) if isinstance(each, ElectionChanged)]
+    assert [each.reason for each in changed] == [ElectionReason.LEADER_NO_HEARTBEAT]
+
+
+@pytest.mark.spec("cluster", 31)
+def test_a_leader_whose_heartbeats_nobody_answers_gives_up_within_the_inactivity_interval() -> None:
+    situation = leading()
+    begun = situation.now
+    for step in range(1, 16):
+        situation.wait(1.0)
+        situation.happen(answer(2, 6, begun + step - 0.5))
+    last_heard = situation.now - 0.5
+    situation.wait(last_heard + INACTIVITY - situation.now - 0.001)
+    assert situation.elector.state is L
+    situation.wait(0.001)
+    assert situation.elector.state is F
+
+
+def test_after_a_pause_longer_than_that_it_says_nothing_as_a_leader_any_more() -> None:
+    situation = leading()
+    situation.now += 60.0
+    assert short(situation.happen(Tick()), [2, 3]) == ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)")
+    situation = leading()
+    situation.now += 60.0
+    outputs = short(situation.happen(scouting(3, 7)), [2, 3])
+    assert outputs == ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)", "3 SCOUT_RSP(6) yes")
+
+
+def test_an_answer_to_an_old_heartbeat_counts_for_the_moment_of_that() -> None:
+    situation = leading()
+    situation.wait(15.0)
+    situation.happen(answer(2, 6, BEGIN + 9.0))
+    situation.wait(BEGIN + 9.0 + INACTIVITY - situation.now)
+    assert situation.elector.state is F
+
+
+@pytest.mark.spec("cluster", 26)
+def test_nothing_that_follows_from_a_vote_is_said_before_it_is_durable() -> None:
+    elector = nobody_known().elector
+    save, vote = elector.step(BEGIN, proposal(2, 6))[:2]
+    assert save == SaveVote(1, 6, 2) and vote == Voted(6)
+    assert not [each for each in elector.step(BEGIN, scouting(3, 7)) if isinstance(each, Tell)]
+    first, second = elector.step(BEGIN, Written(1))
+    assert isinstance(first, Tell) and said(first) == "SUPPORT(6)" and isinstance(second, Tell) and second.node_id == 3
+    assert short(elector.step(BEGIN, proposal(3, 6)), [2, 3]) == ("3 REFUSE(6)",), "one vote in one term"
+
+
+def test_nothing_that_follows_from_standing_is_said_before_it_is_durable_and_its_own_vote_does_not_count() -> None:
+    situation = asking()
+    elector = situation.elector
+    outputs = elector.step(situation.now, scouted(2, 5, True))
+    assert [each for each in outputs if isinstance(each, SaveVote)] == [SaveVote(1, 6, 1)]
+    assert not [each for each in outputs if isinstance(each, Tell)] and elector.supporters == set()
+    assert short(elector.step(situation.now, Written(1)), [2, 3]) == ("all PROPOSE(6)",)
+    assert elector.supporters == {1}
+
+
+def test_a_node_that_voted_while_its_first_vote_was_written_says_both_when_the_second_is_durable() -> None:
+    elector = nobody_known().elector
+    elector.step(BEGIN, proposal(2, 6))
+    elector.step(BEGIN, proposal(3, 7))
+    assert elector.step(BEGIN, Written(1)) == [SaveVote(2, 7, 3)]
+    assert short(elector.step(BEGIN, Written(2)), [2, 3]) == ("2 SUPPORT(6)", "3 SUPPORT(7)")
+
+
+def test_a_candidate_that_is_preempted_before_its_vote_is_durable_asks_nobody() -> None:
+    situation = asking()
+    elector = situation.elector
+    elector.step(situation.now, scouted(2, 5, True))
+    elector.step(situation.now, proposal(3, 7))
+    assert elector.step(situation.now, Written(1)) == [SaveVote(2, 7, 3)]
+    assert short(elector.step(situation.now, Written(2)), [2, 3]) == ("3 SUPPORT(7)",)
+
+
+def test_a_vote_that_cannot_be_written_is_never_said_and_the_candidate_gives_up() -> None:
+    elector = nobody_known().elector
+    elector.step(BEGIN, proposal(2, 6))
+    outputs = elector.step(BEGIN, WriteFailed(1, "no space left"))
+    assert short(outputs, [2, 3]) == ("alarm",) and set(elector._deadlines) == {ElectionTimer.RANDOM}
+    assert elector.step(BEGIN, proposal(2, 6)) == [SaveVote(2, 6, 2)], "it is asked again, and tries again"
+    assert short(elector.step(BEGIN, Written(2)), [2, 3]) == ("2 SUPPORT(6)",)
+    situation = asking()
+    situation.elector.step(situation.now, scouted(2, 5, True))
+    outputs = situation.elector.step(situation.now, WriteFailed(1, "no space left"))
+    assert short(outputs, [2, 3]) == ("alarm", "n QUORUM_NOT_ACHIEVED")
+
+
+@pytest.mark.spec("cluster", 27)
+def test_a_node_that_does_not_know_its_votes_votes_again_when_it_has_heard_a_leader() -> None:
+    situation = damaged()
+    assert short(situation.happen(proposal(2, 6)), [2, 3]) == ("2 REFUSE(5)",)
+    assert "alarm" in short(Situation(damaged=True).happen(Start(5, None, True)), [2, 3])
+    situation.happen(beat(2, 7))
+    situation.happen(PeerDown(2))
+    assert "3 SUPPORT(8)" in short(situation.happen(proposal(3, 8)), [2, 3])
+
+
+def test_a_file_that_was_damaged_is_written_anew_with_the_term_of_the_leader() -> None:
+    situation = damaged()
+    situation.happen(beat(2, 5))
+    assert "save 5/-" in short(situation.happen(beat(2, 5)), [2, 3])
+    assert short(situation.happen(proposal(3, 5)), [2, 3]) == ("3 REFUSE(5)",)
+
+
+def test_scouting_asks_for_a_term_above_all_that_others_told_of() -> None:
+    """A node with the newest log and an old term would never be elected else."""
+    situation = asking()
+    situation.happen(scouted(2, 40, False))
+    situation.happen(scouted(3, 12, False))
+    assert "all SCOUT_REQ(41)" in short(situation.wait(3.0), [2, 3]) and situation.elector.term == 5
+
+
+@pytest.mark.spec("cluster", 29)
+def test_a_leader_hands_over_to_a_node_that_has_everything_and_nobody_waits() -> None:
+    former = leading()
+    former.happen(Transfer(2))
+    assert short(former.happen(answer(2, 6, former.now, OLDER)), [2, 3]) == (), "it lacks a record"
+    assert "all CESSION(6) for 2" in short(former.happen(answer(2, 6, former.now)), [2, 3])
+    successor, third = following(), following()
+    successor.happen(cession(2, 5, 1))
+    assert short(successor.wait(0.0), [2, 3]) == ("all SCOUT_REQ(6)",)
+    successor.happen(scouted(3, 5, True))
+    assert successor.elector.state is C
+    assert short(third.happen(scouting(3, 6, ceded_by=2)), [2, 3]) == ("3 SCOUT_RSP(5) yes",), "it has not heard yet"
+    assert "3 SUPPORT(6)" in short(third.happen(proposal(3, 6, ceded_by=2)), [2, 3])
+
+
+def test_whoever_is_never_to_lead_does_not_even_succeed() -> None:
+    situation = following()
+    situation.happen(SetMode(ElectionMode.NEVER))
+    situation.happen(cession(2, 5, 1))
+    assert not [each for each in situation.wait(60.0) if isinstance(each, Tell)]
+    assert "2 SUPPORT(6)" in short(situation.happen(proposal(2, 6)), [2, 3])
+
+
+def test_whoever_is_to_lead_waits_shortest() -> None:
+    situation = waiting_long()
+    situation.happen(SetMode(ElectionMode.FORCE))
+    assert not situation.wait(0.749)
+    assert short(situation.wait(0.001), [2, 3]) == ("all SCOUT_REQ(6)",)
+
+
+@pytest.mark.spec("cluster", 23)
+def test_a_leader_that_is_told_of_a_newer_term_cedes_and_whoever_followed_looks_for_another_one() -> None:
+    situation = leading()
+    assert "all CESSION(7)" in short(situation.happen(stale(3, 7)), [2, 3])
+    follower = following()
+    follower.happen(cession(2, 7))
+    assert "all SCOUT_REQ(6)" in short(follower.wait(3.0), [2, 3])
+
+
+@pytest.mark.spec("cluster", 24)
+def test_a_leader_that_loses_its_supporters_is_elected_again_when_they_are_back() -> None:
+    situation = leading()
+    situation.happen(PeerDown(2))
+    assert situation.elector.state is F
+    situation.happen(PeerUp(2))
+    situation.wait(1.875)
+    situation.happen(scouted(2, 6, True))
+    situation.happen(support(2, 7))
+    assert standing_of(situation.elector) == (L, 7, 1)
+
+
+def test_changes_are_told_in_the_order_of_their_age_with_what_was_before() -> None:
+    situation = Situation()
+    outputs = situation.happen(Start(5)) + situation.wait(8.0) + situation.happen(scouted(2, 5, True))
+    outputs += situation.happen(support(2, 6)) + situation.happen(refusal(3, 9)) + situation.happen(Stop())
+    changes = [each for each in outputs if isinstance(each, ElectionChanged)]
+    assert [each.age for each in changes] == [1, 2, 3, 4, 5]
+    assert [each.after.state for each in changes] == [F, C, L, F, D]
+    assert all(later.before == earlier.after for earlier, later in zip(changes, changes[1:], strict=False))
+
+
+@pytest.mark.spec("cluster", 32)
+def test_a_node_that_stops_says_so_and_takes_part_in_nothing_more() -> None:
+    situation = leading()
+    assert "all NODE_STATUS(0)" in short(situation.happen(Stop()), [2, 3])
+    for event in (beat(2, 9), scouting(2, 9), proposal(2, 9), scouted(2, 9, True), status(2, True), Tick(), PeerUp(2)):
+        assert situation.happen(event) == []
+
+
+def test_the_story_tells_what_happened_last_and_why() -> None:
+    situation = leading()
+    causes = [each.cause for each in situation.elector.story.transitions]
+    assert causes == ["start", "asks who would vote for it in term 6", "2 nodes would vote for it", "2 votes"]
+    assert situation.elector.story.transitions[-1].after == "LEADER"
+    for _ in range(TRANSITIONS_MAX):
+        situation.happen(Resign("again"))
+        situation.wait(3.0)
+        situation.happen(scouted(2, 5, True))
+        situation.happen(support(2, situation.elector.term))
+    assert len(situation.elector.story.transitions) == TRANSITIONS_MAX
+
+
+def test_what_waits_for_a_write_is_bounded() -> None:
+    elector = nobody_known().elector
+    elector.step(BEGIN, proposal(2, 6))
+    for _ in range(1000):
+        elector.step(BEGIN, scouting(3, 7))
+        elector.step(BEGIN, beat(3, 4))
+    told = [each for each in elector.step(BEGIN, Written(1)) if isinstance(each, Tell)]
+    assert len(told) == 3
+    assert isinstance(told[0].message, ElectorMessage)

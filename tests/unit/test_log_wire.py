@@ -1,0 +1,63 @@
+"""Messages of the metadata log on the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmqtwist.cluster.log_events import Acknowledged, CatchUp, Entries, Message, Snapshot
+from bmqtwist.cluster.log_wire import encode_log_message, log_message_of
+from bmqtwist.errors import PeerError
+from bmqtwist.wire import control
+from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
+from bmqtwist.wire.cluster_schema import (
+    ClusterMessage,
+    LeaderAdvisory,
+    LeaderAdvisoryCommit,
+    LeaderMessageSequence,
+    MetadataEntries,
+    MetadataLogMessage,
+    MetadataSnapshot,
+    NodeStatusAdvisory,
+)
+from bmqtwist.wire.control import Encoding
+from bmqtwist.wire.fast import EventType
+
+SNAPSHOT = ClusterStateRecord(LedgerRecordType.SNAPSHOT, 3, 1, 1000, ClusterMessage(
+    "leaderAdvisory", LeaderAdvisory(LeaderMessageSequence(3, 1))))
+COMMIT = ClusterStateRecord(LedgerRecordType.COMMIT, 3, 2, 1000, ClusterMessage(
+    "leaderAdvisoryCommit", LeaderAdvisoryCommit(LeaderMessageSequence(3, 2), LeaderMessageSequence(3, 1))))
+MESSAGES: list[Message] = [Entries(2, 3, (2, 9), (SNAPSHOT, COMMIT)), Snapshot(2, 3, SNAPSHOT), Acknowledged(2, 3, (3, 2)),
+                           CatchUp(2, 3, (0, 0))]
+
+
+def read(event: bytes) -> Message | None:
+    assert event[4] & 0x3F == EventType.CONTROL and int.from_bytes(event[:4], "big") == len(event)
+    return log_message_of(2, control.decode_control(event[8:], Encoding.BER).value)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
+def test_a_message_comes_through(message: Message) -> None:
+    assert read(encode_log_message(message)) == message
+
+
+def test_what_is_about_something_else_is_none() -> None:
+    assert log_message_of(2, ClusterMessage("nodeStatusAdvisory", NodeStatusAdvisory())) is None
+    assert log_message_of(2, ClusterMessage("", None)) is None
+    assert log_message_of(2, ClusterMessage("metadataLogMessage", MetadataLogMessage())) is None
+
+
+@pytest.mark.parametrize("body", [
+    MetadataLogMessage("entries", MetadataEntries(3, LeaderMessageSequence(), b"")),
+    MetadataLogMessage("entries", MetadataEntries(3, LeaderMessageSequence(), b"nonsense")),
+    MetadataLogMessage("snapshot", MetadataSnapshot(3, b"nonsense" * 9)),
+    MetadataLogMessage("snapshot", MetadataSnapshot(3, b""))], ids=repr)
+def test_records_that_cannot_be_read_are_an_error_of_the_peer(body: MetadataLogMessage) -> None:
+    with pytest.raises(PeerError):
+        log_message_of(2, ClusterMessage("metadataLogMessage", body))
+
+
+def test_bytes_behind_a_snapshot_are_an_error() -> None:
+    event = encode_log_message(Entries(2, 3, (0, 0), (SNAPSHOT, COMMIT)))
+    records = control.decode_control(event[8:], Encoding.BER).value.value.value.records
+    with pytest.raises(PeerError):
+        log_message_of(2, ClusterMessage("metadataLogMessage", MetadataLogMessage("snapshot", MetadataSnapshot(3, records))))
