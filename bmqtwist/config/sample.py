@@ -27,7 +27,7 @@ _DOMAINS: dict[str, tuple[dict[str, Any], str, str, tuple[int, int, int, int]]] 
     "bmq.test.mem.priority": (_PRIORITY, "inMemory", "eventual", _SMALL),
     "bmq.test.persistent.fanout": (_FANOUT, "fileBacked", "eventual", _SMALL),
     "bmq.test.persistent.fanout.sc": (_FANOUT, "fileBacked", "strong", _SMALL),
-    "bmq.test.persistent.large": (_PRIORITY, "fileBacked", "eventual", _LARGE),
+    "bmq.test.persistent.priority.large": (_PRIORITY, "fileBacked", "eventual", _LARGE),
     "bmq.test.persistent.priority": (_PRIORITY, "fileBacked", "eventual", _SMALL),
     "bmq.test.persistent.priority.sc": (_PRIORITY, "fileBacked", "strong", _SMALL),
 }

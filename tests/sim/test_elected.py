@@ -321,7 +321,7 @@ def test_a_cluster_of_one_has_no_vote_file_and_dials_nobody() -> None:
 
 def elector(nodes: ElectedCluster, name: str, command: str) -> str:
     """An admin command about the elector of a node."""
-    return nodes.node(name).broker.admin(f"CLUSTERS CLUSTER c3 {command}", "test")
+    return nodes.node(name).broker.admin(f"CLUSTERS CLUSTER c3 {command}", "test").text
 
 
 def test_status_tells_on_every_node_who_leads_and_who_is_connected() -> None:
@@ -369,7 +369,7 @@ def test_the_story_of_an_elector_says_what_happened_and_why() -> None:
     assert lines[0].endswith("DORMANT -> FOLLOWER     start")
     assert any(line.endswith(f"node {number} is gone") for line in lines)
     assert '"cause":"start"' in nodes.node(other.name).broker.admin(
-        "ENCODING JSON_COMPACT CLUSTERS CLUSTER c3 STATE ELECTOR STORY", "test")
+        "ENCODING JSON_COMPACT CLUSTERS CLUSTER c3 STATE ELECTOR STORY", "test").text
 
 
 @pytest.mark.spec("cluster", 25)

@@ -294,7 +294,8 @@ def test_our_sample_is_one_node_on_loopback_with_the_conventional_domains(monkey
     assert configuration.self_nodes == {"local": cluster.nodes[0].id}
     assert sorted(path.stem for path in (ROOT / "etc/domains").glob("*.json")) == [
         "bmq.test.mem.broadcast", "bmq.test.mem.fanout", "bmq.test.mem.priority", "bmq.test.persistent.fanout",
-        "bmq.test.persistent.fanout.sc", "bmq.test.persistent.priority", "bmq.test.persistent.priority.sc"]
+        "bmq.test.persistent.fanout.sc", "bmq.test.persistent.priority", "bmq.test.persistent.priority.large",
+        "bmq.test.persistent.priority.sc"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "etc/domains").glob("*.json")), ids=lambda path: path.stem)
@@ -304,8 +305,10 @@ def test_a_sample_domain_is_what_its_name_says(path):
     assert parameters.in_memory == (".mem." in path.stem)
     assert parameters.strong == path.stem.endswith(".sc")
     assert parameters.message_ttl == 300
-    assert (parameters.storage.domain_limits.messages, parameters.storage.domain_limits.bytes) == (2000, 2097152)
-    assert (parameters.storage.queue_limits.messages, parameters.storage.queue_limits.bytes) == (1000, 1048576)
+    large = path.stem.endswith(".large")
+    limits = parameters.storage.domain_limits, parameters.storage.queue_limits
+    assert [each.messages for each in limits] == ([1_000_000, 1_000_000] if large else [2000, 1000])
+    assert [each.bytes for each in limits] == ([128 << 20, 128 << 20] if large else [2 << 20, 1 << 20])
     assert parameters.app_ids == (("foo", "bar", "baz") if parameters.mode.kind == "fanout" else ())
 
 
