@@ -44,8 +44,7 @@ from bmqtwist.wire.cluster_schema import (
     ScoutingResponse,
 )
 
-FOLLOWER, CANDIDATE, LEADER, DORMANT = (ElectionState.FOLLOWER, ElectionState.CANDIDATE, ElectionState.LEADER,
-                                        ElectionState.DORMANT)
+DORMANT, FOLLOWER, CANDIDATE, LEADER = ElectionState
 
 
 class Elector(ElectionBase):
@@ -202,8 +201,7 @@ class Elector(ElectionBase):
             self._tell(sender, "heartbeatResponse", HeartbeatResponse())
             return
         if term == self.term and self.state is FOLLOWER:
-            known = self.leader if self.leader is not None else self.tentative
-            if known not in (None, sender):
+            if (self.tentative if self.leader is None else self.leader) not in (None, sender):
                 return
         if (term, self.leader) == (self.term, sender):
             self._last_beat = self._now

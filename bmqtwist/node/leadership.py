@@ -109,7 +109,7 @@ class Leadership:
         wall, newest = self._host.wall(now), self.metadata.log.term
         term, vote, damaged = self._found
         self.metadata.user = self._links.user = self
-        if damaged or newest > term:
+        if newest > term:
             term, vote = newest, None
         self._step(now, wall, Start(term, vote, damaged))
         period = self.elector.timing.beat_period

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -23,8 +25,9 @@ class Node:
     def __init__(self, root: Path, number: int, ports: list[int]) -> None:
         nodes = [{"id": each, "name": f"n{each}", "dataCenter": "dc1",
                   "transport": {"tcp": {"endpoint": f"tcp://127.0.0.1:{port}"}}} for each, port in enumerate(ports, 1)]
-        self.number = number
-        self.process = BrokerProcess(root / f"n{number}", ports[number - 1], app={"hostName": f"n{number}"},
+        self.number, self.http = number, free_port()
+        app = {"hostName": f"n{number}", "bmqtwist": {"http": {"port": self.http}}}
+        self.process = BrokerProcess(root / f"n{number}", ports[number - 1], app=app,
                                      cluster={"nodes": nodes, "elector": ELECTOR}, samples=False)
         self.process.config.clusters["myVirtualClusters"] = [{"name": "c3", "selfNodeId": number}]
         self.process.config.write()
@@ -34,6 +37,14 @@ class Node:
         found = _ACTIVE.search(self.process.expect("leader status: ACTIVE", since=since, deadline=30.0))
         assert found is not None
         return int(found[1])
+
+    def ready(self) -> str:
+        """What it says when it is asked whether it serves clients."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=20) as answer:
+                return str(answer.read().decode())
+        except HTTPError as error:
+            return error.read().decode()
 
     @property
     def said(self) -> int:
@@ -55,7 +66,7 @@ def nodes(tmp_path: Path) -> Iterator[list[Node]]:
 
 def test_they_elect_a_leader_and_another_one_when_it_is_killed(nodes: list[Node], tmp_path: Path) -> None:
     leaders = {node.leader(0) for node in nodes}
-    assert len(leaders) == 1
+    assert len(leaders) == 1 and nodes[0].ready() == "partitions not available: c3 (no primaries)\n"
     former = nodes[leaders.pop() - 1]
     others = [node for node in nodes if node is not former]
     said = {node.number: node.said for node in others}

@@ -203,14 +203,16 @@ def test_a_node_that_does_not_read_is_cut_off_at_the_limit_and_connected_again(m
     assert seen(nodes) == whole(2)
 
 
-def test_a_node_that_stops_dials_nobody_any_more() -> None:
+def test_a_node_that_stops_dials_nobody_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = SimulatedCluster(8, 2)
     nodes.node("n2").crash(power=False, down=None)
     nodes.run(1.0)
+    dialled: list[str] = []
+    monkeypatch.setattr(nodes.node("n1"), "dial", lambda address, done: dialled.append(address))
     nodes.node("n1").broker.stop(nodes.node("n1").local_now)
     nodes.node("n2").boot()
     nodes.run(40.0)
-    assert not peers(nodes.node("n2"))
+    assert not peers(nodes.node("n2")) and not dialled
 
 
 def test_the_same_seed_is_the_same_life() -> None:
