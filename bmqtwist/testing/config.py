@@ -14,6 +14,7 @@ from bmqtwist.config.compose import NO_OVERRIDES, compose
 from bmqtwist.config.declare import Finding, declarations, decode_text
 from bmqtwist.config.domain import DomainConfig
 from bmqtwist.config.provider import DomainFile
+from bmqtwist.config.sample import sample_files
 from bmqtwist.errors import LocalError
 
 CLUSTER = "c3"
@@ -191,13 +192,11 @@ def plain_domain(name: str, mode: str = "priority", *, app_ids: tuple[str, ...] 
 def sample_domains() -> tuple[tuple[str, str], ...]:
     """(name, text) of the domains that the sample configuration has."""
     found = []
-    for place, mode, strong in (("mem", "priority", False), ("mem", "fanout", False), ("mem", "broadcast", False),
-                                ("persistent", "priority", False), ("persistent", "priority", True),
-                                ("persistent", "fanout", False), ("persistent", "fanout", True)):
-        name = f"bmq.test.{place}.{mode}{'.sc' if strong else ''}"
-        found.append((name, json.dumps(domain_config(
-            name, mode, apps=APPS, in_memory=place == "mem", strong=strong, messageTtl=300, queue_messages=1000,
-            queue_bytes=1 << 20, domain_messages=2000, domain_bytes=2 << 20), indent=2)))
+    for path, text in sample_files().items():
+        if path.startswith("domains/"):
+            document = json.loads(text)
+            document["definition"]["location"] = CLUSTER
+            found.append((path.removeprefix("domains/").removesuffix(".json"), json.dumps(document, indent=2)))
     return tuple(found)
 
 

@@ -325,7 +325,7 @@ def test_the_check_finds_what_a_start_would_stumble_on(tmp_path):
         tlsConfig={"certificate": "/no/such/certificate", "key": "/no/such/key"},
         bmqtwist={"eventBytesMax": 1000, "http": {"address": "no address"}})
     broker = json.loads((tmp_path / "bmqbrkrcfg.json").read_text())
-    broker["taskConfig"] = {"logController": {"fileName": "/no/such/place/log.%T", "categories": ["*:LOUD:"]}}
+    broker["taskConfig"] = {"logController": {"fileName": "/dev/null/place/log.%T", "categories": ["*:LOUD:"]}}
     (tmp_path / "bmqbrkrcfg.json").write_text(json.dumps(broker, indent=1))
     clusters = json.loads((tmp_path / "clusters.json").read_text())
     clusters["myClusters"][0]["partitionConfig"] |= {"location": "/dev/null/place", "maxJournalFileSize": 10}
