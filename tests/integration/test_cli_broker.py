@@ -76,7 +76,7 @@ def test_in_an_empty_directory_a_broker_starts_that_keeps_what_it_took(tmp_path:
         with urlopen(f"http://127.0.0.1:{console}/readyz", timeout=20) as answer:
             assert answer.read() == b"ok\n"
         bmq(port, "produce", "bmq://bmq.test.persistent.priority/q", "hello")
-        bmq(port, "produce", "bmq://bmq.test.persistent.priority.large/q", "--count", "3000", "x")  # more than the others take
+        bmq(port, "produce", "bmq://bmq.test.persistent.priority.large/q", "--count", "3000", "x")  # too many elsewhere
         assert "BMQbrkr stopped" in broker.stop()
         assert {path.name for path in tmp_path.iterdir()} == {"here"}
         broker = Running(tmp_path, *options)
