@@ -238,7 +238,7 @@ class _Decoder:
         if kind is bool:
             fits = isinstance(value, bool)
         elif kind is str:
-            fits = isinstance(value, str)
+            fits = isinstance(value, str) and "\0" not in value  # which no path can hold
         elif kind is float:
             fits = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
         elif words_of(kind):
@@ -256,6 +256,8 @@ class _Decoder:
 
 def hint(kind: Any, value: object) -> str:
     """`; did you mean "x"?` for a misspelt enumerator, else nothing."""
+    if kind is str and isinstance(value, str):
+        return " without NUL characters"
     if not isinstance(value, str):
         return ""
     close = [word for word in words_of(kind) if word.lower() == value.lower()]

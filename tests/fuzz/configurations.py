@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -72,13 +73,13 @@ class Configurations:
                 del holder[key]
             elif way == 1:
                 other, other_key = self.random.choice(places)
-                holder[key] = json.loads(json.dumps(other[other_key]))
+                holder[key] = deepcopy(other[other_key])
             elif way == 2 and isinstance(holder, dict):
                 holder[str(key) + "x"] = holder.pop(key)
             elif way == 2 and isinstance(holder, list):
-                holder.append(holder[key])
+                holder.append(deepcopy(holder[key]))
             else:
-                holder[key] = self.random.choice(_ODD)
+                holder[key] = deepcopy(self.random.choice(_ODD))
             if not list(_places(tree)):
                 break
         return json.dumps(tree).encode("utf-8", "surrogateescape")

@@ -160,6 +160,8 @@ def test_strict_refuses_what_is_otherwise_warned_about(directory):
     (lambda d: d["myClusters"][0].update(masterAssignment="E_LEAST_ASIGNED"), "myClusters[0].masterAssignment",
      'did you mean "E_LEAST_ASSIGNED"?'),
     (lambda d: d["myClusters"][0].update(name=3), "myClusters[0].name", "found number 3, expected a string"),
+    (lambda d: d["myClusters"][0]["partitionConfig"].update(location="a\0b"), "myClusters[0].partitionConfig.location",
+     "expected a string without NUL characters"),
 ])
 def test_an_ill_typed_member_is_refused_with_file_line_path_found_and_expected(directory, change, path, words):
     data = clusters_of_the_original()
