@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
+from bmqtwist.node.proxy import ProxyCluster
 from bmqtwist.node.timers import Timers
 from bmqtwist.report import Report
 
@@ -16,13 +17,14 @@ POLL_S = 1.0
 class Shutdown:
     """One stop in progress; `done` once sessions may be closed."""
 
-    def __init__(self, clusters: Mapping[str, Cluster], contain: Containment, timers: Timers, report: Report,
-                 now: float) -> None:
+    def __init__(self, clusters: Mapping[str, Cluster], proxies: Mapping[str, ProxyCluster], contain: Containment,
+                 timers: Timers, report: Report, now: float) -> None:
         self._clusters, self._contain, self._timers, self._report = clusters, contain, timers, report
+        self._all: tuple[Cluster | ProxyCluster, ...] = (*clusters.values(), *proxies.values())
         self.done = False
-        self._deadlines = {name: now + cluster.definition.queue_operations.shutdown_timeout_ms / 1000
-                           for name, cluster in clusters.items()}
-        for cluster in clusters.values():
+        self._deadlines = {cluster.name: now + cluster.definition.queue_operations.shutdown_timeout_ms / 1000
+                           for cluster in self._all}
+        for cluster in self._all:
             for queue in cluster.queues.values():
                 for handle in queue.handles:
                     for substream in handle.substreams.values():
@@ -37,7 +39,7 @@ class Shutdown:
     def _poll(self, now: float) -> None:
         report = self._report
         waiting = False
-        for cluster in self._clusters.values():
+        for cluster in self._all:
             try:
                 left = sum(len(substream.unconfirmed) for queue in cluster.queues.values() for handle in queue.handles
                            for substream in handle.substreams.values())
@@ -51,7 +53,7 @@ class Shutdown:
             else:
                 report.info(f"Cluster ({cluster.name}): waiting for {left} unconfirmed message(s)")
                 waiting = True
-            if cluster.metadata.busy and now < self._deadlines[cluster.name]:
+            if isinstance(cluster, Cluster) and cluster.metadata.busy and now < self._deadlines[cluster.name]:
                 report.info(f"Cluster ({cluster.name}): waiting for changes of the metadata")
                 waiting = True
         if waiting:
