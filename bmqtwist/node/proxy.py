@@ -267,6 +267,8 @@ class ProxyCluster:
                 self._stream_is_open(opened, stream)
             else:
                 self._put_off(opened, stream, output)
+        if not stream.counts.read and opened.relay is not None:
+            opened.relay.app_closed(stream.app_id)
 
     def _ask(self, opened: UpstreamQueue, stream: Stream, choice: str, value: object, patience_ms: int) -> None:
         active = self._active

@@ -305,10 +305,14 @@ class RelayQueue(Queue):
         return app
 
     def forget_app(self, app: App) -> None:
-        """Its last consumer is gone: what is here for it, those above take back."""
-        if app.substreams or self.apps.get(app.app_id) is not app:
+        """Its last consumer is gone. What is here for it waits: for the next one, or until those above have taken it back."""
+
+    def app_closed(self, app_id: str) -> None:
+        """Those above know of no consumer of the app any more, and have taken back what was here for it."""
+        app = self.apps.get(app_id)
+        if app is None or app.substreams:
             return
-        del self.apps[app.app_id]
+        del self.apps[app_id]
         self.active.remove(app)
         for message in [message for message in self.messages.values() if message.pending & app.bit]:
             self._drop(app, message)
