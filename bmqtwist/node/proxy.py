@@ -77,6 +77,9 @@ if TYPE_CHECKING:
     from bmqtwist.config.clusters import ClusterProxyDefinition
 
 
+LATE_S = 5.0  # that an answer may be late: a node above gives up itself, and says so
+
+
 class ProxyHost(LinkHost, QueueContext, Protocol):
     """The broker, as far as a proxied cluster needs it."""
 
@@ -117,10 +120,11 @@ class ProxyCluster:
         if opened is None:
             opened = self.opened[uri.canonical] = self._by_id[self._next_id] = UpstreamQueue(uri, self._next_id)
             self._next_id += 1
+        until = self._host.now + self.definition.queue_operations.open_timeout_ms / 1000
         app_id = request.app_id if request.app_id is not None and request.read_count else DEFAULT_APP_ID
         self._step(opened, self._stream(opened, app_id), Open(
             Counts(request.read_count, request.write_count), partial(self._open_answered, opened, answer),
-            lambda: session.state is not State.CLOSED))
+            lambda: session.state is not State.CLOSED and self._host.now < until))
 
     def _stream(self, opened: UpstreamQueue, app_id: str) -> Stream:
         """The stream of an app; a new one joins in what there is of an upstream."""
@@ -275,7 +279,7 @@ class ProxyCluster:
         if active is None:
             return  # the loss of the connection is told in this moment
         number = self._requests.add(f"{choice}Response", partial(self._answered, opened, stream),
-                                    self._host.now + patience_ms / 1000)
+                                    self._host.now + patience_ms / 1000 + LATE_S)
         active.send(encode_event(ControlMessage(number, choice, value), Encoding.BER))
 
     def _answered(self, opened: UpstreamQueue, stream: Stream, value: object) -> None:
