@@ -60,7 +60,7 @@ Subscriptions = tuple[ConsumerSpec, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Open:
+class OpenAsked:
     """A client wants to be counted. `answer(value or refusal)` is called once; `alive` says whether it still wants to be."""
 
     counts: Counts
@@ -69,7 +69,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Configure:
+class ConfigureAsked:
     """The merged subscriptions have changed. `answer(None or refusal)` is called once."""
 
     subscriptions: Subscriptions
@@ -77,7 +77,7 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Close:
+class CloseAsked:
     """So many readers and writers are gone. `answer()` is called once."""
 
     counts: Counts
@@ -130,7 +130,7 @@ class SendClose:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tell:
+class CallBack:
     """Somebody's request is over: call this."""
 
     answer: Callable[[], None]
@@ -157,9 +157,9 @@ class RetryIn:
     attempts: int
 
 
-StreamInput = Open | Configure | Close | Up | Down | Answered | Retry
-StreamOutput = SendOpen | SendConfigure | SendClose | Tell | Reopened | Opened | RetryIn
-Operation = Open | Configure | Close
+StreamInput = OpenAsked | ConfigureAsked | CloseAsked | Up | Down | Answered | Retry
+StreamOutput = SendOpen | SendConfigure | SendClose | CallBack | Reopened | Opened | RetryIn
+Operation = OpenAsked | ConfigureAsked | CloseAsked
 
 
 def may_be_asked_again(refused: Refused) -> bool:
@@ -169,7 +169,7 @@ def may_be_asked_again(refused: Refused) -> bool:
     return refused.category is Category.E_REFUSED and refused.code in (UNREGISTERED_QUEUE, NOT_PRIMARY, NODE_IS_STOPPING)
 
 
-class Stream:
+class AppStream:
     """One app of one queue. `counts`: what the upstream has been told and has taken; `told`: the same of subscriptions."""
 
     def __init__(self, app_id: str, sub_id: int) -> None:
@@ -196,14 +196,14 @@ class Stream:
         """What the upstream has taken and is not asked to give up: those of clients that are still there, or gone just now."""
         counts = self.counts
         for each in (self.under_way, *self.line):
-            if isinstance(each, Close):
+            if isinstance(each, CloseAsked):
                 counts -= each.counts
         return counts
 
     def forget_gone(self) -> None:
         """Opens of clients that are gone wait no longer."""
         if self.line:
-            self.line = deque(each for each in self.line if not isinstance(each, Open) or each.alive())
+            self.line = deque(each for each in self.line if not isinstance(each, OpenAsked) or each.alive())
 
     def step(self, event: StreamInput) -> list[StreamOutput]:
         """One input; what follows from it."""
@@ -215,22 +215,22 @@ class Stream:
 
     def _wait(self, event: Operation) -> None:
         """Stand in line; while the upstream is open, also begin."""
-        if isinstance(event, Configure):
+        if isinstance(event, ConfigureAsked):
             self.wanted = event.subscriptions
         self.line.append(event)
         if self.state is StreamState.OPEN:
             self._go_on()
 
-    def _configured(self, event: Configure) -> None:
+    def _configured(self, event: ConfigureAsked) -> None:
         """The upstream is told when it is told everything."""
         self.wanted = event.subscriptions
         self._tell_configured(event, None)
 
-    def _closed(self, event: Close) -> None:
+    def _closed(self, event: CloseAsked) -> None:
         self.counts -= event.counts
         if not self.counts.read:
             self.told = ()  # it went with the last reader
-        self._out.append(Tell(event.answer))
+        self._out.append(CallBack(event.answer))
 
     # -- the upstream ---------------------------------------------------------------------------------------------------
 
@@ -260,11 +260,11 @@ class Stream:
         self.under_way = None
         self.line.clear()
         for each in waiting:
-            if isinstance(each, Open):
+            if isinstance(each, OpenAsked):
                 self.line.append(each)
-            elif isinstance(each, Close):
+            elif isinstance(each, CloseAsked):
                 self._closed(each)
-            elif isinstance(each, Configure):
+            elif isinstance(each, ConfigureAsked):
                 self._tell_configured(each, None)
 
     def _reopen_answered(self, event: Answered) -> None:
@@ -284,33 +284,33 @@ class Stream:
             if refused is None:
                 self.told = request.subscriptions
             else:  # it has the counts: only the rest is asked for again
-                self.line.appendleft(Configure(self.wanted, _nobody_waits))
+                self.line.appendleft(ConfigureAsked(self.wanted, _nobody_waits))
                 self._put_off(refused)
         self._all_is_open()
 
     def _all_is_open(self) -> None:
         self.state = StreamState.OPEN
         self._out.append(Opened(self.generation))
-        if self.told != self.wanted and not any(isinstance(each, Configure) for each in self.line):
-            self.line.append(Configure(self.wanted, _nobody_waits))  # it has changed meanwhile
+        if self.told != self.wanted and not any(isinstance(each, ConfigureAsked) for each in self.line):
+            self.line.append(ConfigureAsked(self.wanted, _nobody_waits))  # it has changed meanwhile
         self._go_on()
 
     def _answered(self, event: Answered) -> None:
         request, self.under_way = self.under_way, None
         refused = event.value if isinstance(event.value, Refused) else None
-        if refused is not None and isinstance(request, Open) and may_be_asked_again(refused):
+        if refused is not None and isinstance(request, OpenAsked) and may_be_asked_again(refused):
             self.line.appendleft(request)
             self._put_off(refused)
             return
         if refused is None:
             self.refusals = 0
-        if isinstance(request, Open):
+        if isinstance(request, OpenAsked):
             if refused is None:
                 self.counts += request.counts
-            self._out.append(Tell(lambda: request.answer(event.value)))
-        elif isinstance(request, Close):
+            self._out.append(CallBack(lambda: request.answer(event.value)))
+        elif isinstance(request, CloseAsked):
             self._closed(request)
-        elif isinstance(request, Configure):
+        elif isinstance(request, ConfigureAsked):
             if refused is None:
                 self.told = self.sent
             self._tell_configured(request, refused)
@@ -330,13 +330,13 @@ class Stream:
         """Begin with what stands in line, unless something is under way."""
         while self.line and self.under_way is None and not self.put_off:
             each = self.line.popleft()
-            if isinstance(each, Configure):
+            if isinstance(each, ConfigureAsked):
                 if self.wanted == self.told or not self.counts.read:
                     self._tell_configured(each, None)
                     continue
                 self.sent = self.wanted
                 self._out.append(SendConfigure(self.wanted))
-            elif isinstance(each, Close):
+            elif isinstance(each, CloseAsked):
                 if not self.counts:  # an upstream that was lost took them with it
                     self._closed(each)
                     continue
@@ -347,8 +347,8 @@ class Stream:
                 continue
             self.under_way = each
 
-    def _tell_configured(self, event: Configure, refused: Refused | None) -> None:
-        self._out.append(Tell(lambda: event.answer(refused)))
+    def _tell_configured(self, event: ConfigureAsked, refused: Refused | None) -> None:
+        self._out.append(CallBack(lambda: event.answer(refused)))
 
     def _ignore(self, event: StreamInput) -> None:
         """Too late, or known."""
@@ -359,12 +359,12 @@ def _nobody_waits(refused: Refused | None) -> None:
 
 
 ACTIONS: dict[StreamState, dict[type, str]] = {
-    StreamState.CLOSED: {Open: "_wait", Configure: "_configured", Close: "_closed", Up: "_up", Down: "_ignore",
+    StreamState.CLOSED: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_closed", Up: "_up", Down: "_ignore",
                          Answered: "_ignore", Retry: "_ignore"},
-    StreamState.REOPENING: {Open: "_wait", Configure: "_configured", Close: "_wait", Up: "_ignore", Down: "_down",
+    StreamState.REOPENING: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_wait", Up: "_ignore", Down: "_down",
                             Answered: "_reopen_answered", Retry: "_ignore"},
-    StreamState.OPEN: {Open: "_wait", Configure: "_wait", Close: "_wait", Up: "_ignore", Down: "_down",
+    StreamState.OPEN: {OpenAsked: "_wait", ConfigureAsked: "_wait", CloseAsked: "_wait", Up: "_ignore", Down: "_down",
                        Answered: "_answered", Retry: "_again"},
-    StreamState.PUT_OFF: {Open: "_wait", Configure: "_configured", Close: "_closed", Up: "_ignore", Down: "_down",
+    StreamState.PUT_OFF: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_closed", Up: "_ignore", Down: "_down",
                           Answered: "_ignore", Retry: "_reopen"},
 }

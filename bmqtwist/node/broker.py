@@ -169,10 +169,12 @@ class Broker:
         """Begin the graceful stop; `shutdown.done` tells when it is over."""
         if self.shutdown is None:
             self.serving = False
-            for peers in (*self.peers.values(), *self.downstreams.values(),
-                          *(proxy.links for proxy in self.proxies.values())):
+            for peers in (*self.peers.values(), *self.downstreams.values()):
                 peers.stop()
-            self.shutdown = Shutdown(self.clusters, self.proxies, self.contain, self.timers, self.report, now)
+            for proxy in self.proxies.values():
+                proxy.stop()
+            self.shutdown = Shutdown(self.clusters, self.proxies, self.downstreams, self.contain, self.timers, self.report,
+                                     now)
             self.turn(now)
 
     def close(self, now: float) -> None:
@@ -340,9 +342,11 @@ class Broker:
             if peers is not None:
                 return peers.admit(session, identity)
             self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
-                              f"'{shown(identity.cluster_name)}', which is not known here")
+                              f"'{shown(identity.cluster_name)}', which has no other members here")
+            if not self.peers:
+                return None
             refusal = welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
-            welcome.refuse(refusal, f"Cluster '{shown(identity.cluster_name)}' is not known here")
+            welcome.refuse(refusal, f"Cluster '{shown(identity.cluster_name)}' has no other members here")
             return refusal
         self.negotiations += 1
         session.session_number = self.negotiations

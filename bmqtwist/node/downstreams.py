@@ -16,12 +16,35 @@ from bmqtwist.link.session import Session
 from bmqtwist.node import welcome
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report, shown
-from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory
-from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest
+from bmqtwist.wire.control import ControlMessage, decode_control, encode_event, encoding_of
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
 ANNOUNCES = ("HA", "BROADCAST_TO_PROXIES")  # group and member of the features of a proxy that listens, and of who tells
+
+
+STOPS = ("HA", "GRACEFUL_SHUTDOWN_V2")  # the same of who understands a stop request
+STOP_VERSION = 2
+STOP_ANSWER_S = 5.0  # that are waited for the answers to stop requests
+
+
+def can_be_asked_to_stop(peer: PeerSession) -> bool:
+    """Whether another broker understands a stop request as we mean it."""
+    group, member = STOPS
+    return member in peer.session.features.get(group, ())
+
+
+def stop_request(number: int) -> bytes:
+    """We go away: nothing more is to be sent here but CONFIRMs."""
+    return encode_event(ControlMessage(number, "clusterMessage", ClusterMessage("stopRequest", StopRequest(
+        "", STOP_VERSION))))
+
+
+def is_stop_response(specific: int, body: bytes) -> bool:
+    """Whether a control message that could be decoded is the answer."""
+    message = decode_control(body, encoding_of(specific))
+    return message.choice == "clusterMessage" and message.value.choice == "stopResponse"
 
 
 class DownstreamHost(Protocol):
@@ -41,6 +64,7 @@ class Downstreams:
         self.name, self.status = name, status
         self._introduce, self._host = introduce, host
         self.peers: dict[PeerSession, None] = {}
+        self.stop_awaited: set[PeerSession] = set()  # asked to stop, and have not answered
         self._stopped = False
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
@@ -69,11 +93,14 @@ class Downstreams:
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """Whatever a client would not say: nothing that is known."""
         session = peer.session
-        if session.lines.admits(session.now):
+        if kind is EventType.CONTROL and peer in self.stop_awaited and is_stop_response(specific, body):
+            self.stop_awaited.discard(peer)
+        elif session.lines.admits(session.now):
             self._host.report.error(f"#PEER_UNEXPECTED_EVENT {session.description}: {kind.name} event of a proxy dropped")
 
     def disconnected(self, peer: PeerSession) -> None:
         """A proxy is gone."""
+        self.stop_awaited.discard(peer)
         if peer in self.peers:
             del self.peers[peer]
             self._host.report.info(f"Cluster ({self.name}): proxy '{shown(peer.session.description)}' is not connected any "
@@ -83,8 +110,16 @@ class Downstreams:
         """Nobody is dialled."""
 
     def stop(self) -> None:
-        """The broker goes away."""
+        """The broker goes away: every proxy is asked to send no more PUTs here."""
         self._stopped = True
+        for number, peer in enumerate(self.peers, 1):
+            if can_be_asked_to_stop(peer):
+                self.stop_awaited.add(peer)
+                peer.send(stop_request(number))
+
+    def gone(self) -> None:
+        """The broker is about to close its connections."""
+        self.announce(NodeStatus.E_UNAVAILABLE)
 
     def announce(self, status: NodeStatus) -> None:
         """We are different from now on."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 from bmqtwist.cluster.election_events import Tick
 from bmqtwist.cluster.streams import (
     Answered,
-    Close,
-    Configure,
+    CloseAsked,
+    ConfigureAsked,
     Counts,
     Down,
-    Open,
+    OpenAsked,
     Opened,
     Reopened,
     Retry,
@@ -29,11 +29,11 @@ from bmqtwist.cluster.streams import (
     SendClose,
     SendConfigure,
     SendOpen,
-    Stream,
+    AppStream,
     StreamInput,
     StreamOutput,
     StreamState,
-    Tell,
+    CallBack,
     Up,
 )
 from bmqtwist.cluster.upstream import (
@@ -53,7 +53,7 @@ from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.node.domain_settings import relayed_settings, throttle
-from bmqtwist.node.downstreams import ANNOUNCES
+from bmqtwist.node.downstreams import ANNOUNCES, can_be_asked_to_stop, stop_request
 from bmqtwist.node.links import LinkHost, ProxyLinks
 from bmqtwist.node.upstream_queue import UpstreamQueue
 from bmqtwist.node.upstream_requests import UpstreamRequests
@@ -106,8 +106,10 @@ class ProxyCluster:
         self._throttle = throttle(definition.message_throttle_config)
         self._bytes_max, self._bytes = bytes_max, 0
         self._paused: dict[Session, None] = {}  # not read from, until less waits for an answer
+        self._resuming = False  # they are about to be
         self._stopping = False  # the node in use has said that it will go
         self._started = False
+        self.stop_awaited: set[int] = set()  # nodes that we have told that we go, and that have not answered
 
     # -- what clients ask for -------------------------------------------------------------------------------------------
 
@@ -122,11 +124,11 @@ class ProxyCluster:
             self._next_id += 1
         until = self._host.now + self.definition.queue_operations.open_timeout_ms / 1000
         app_id = request.app_id if request.app_id is not None and request.read_count else DEFAULT_APP_ID
-        self._step(opened, self._stream(opened, app_id), Open(
+        self._step(opened, self._stream(opened, app_id), OpenAsked(
             Counts(request.read_count, request.write_count), partial(self._open_answered, opened, answer),
             lambda: session.state is not State.CLOSED and self._host.now < until))
 
-    def _stream(self, opened: UpstreamQueue, app_id: str) -> Stream:
+    def _stream(self, opened: UpstreamQueue, app_id: str) -> AppStream:
         """The stream of an app; a new one joins in what there is of an upstream."""
         stream = opened.stream(app_id)
         if stream is None:
@@ -184,10 +186,10 @@ class ProxyCluster:
         self._configure(opened, substream.app_id, answered)
 
     def _configure(self, opened: UpstreamQueue, app_id: str, answer: Callable[[Refused | None], None] | None = None) -> None:
-        """Tell the upstream what all consumers of an app have asked for, if that is something else than before."""
+        """CallBack the upstream what all consumers of an app have asked for, if that is something else than before."""
         stream, merged = self._stream(opened, app_id), opened.merged(app_id)
         if answer is not None or merged != stream.wanted:
-            self._step(opened, stream, Configure(merged, answer or _nobody_asks))
+            self._step(opened, stream, ConfigureAsked(merged, answer or _nobody_asks))
 
     def close(self, handle: Handle, request: OpenRequest, final: bool, wall: int,
               answer: Callable[[bool | Refused], None]) -> None:
@@ -231,7 +233,7 @@ class ProxyCluster:
             if surplus.read:
                 self._configure(opened, stream.app_id)
             if surplus:
-                self._step(opened, stream, Close(surplus, counted() if counted is not None else _nobody_waits))
+                self._step(opened, stream, CloseAsked(surplus, counted() if counted is not None else _nobody_waits))
         self._forget_if_idle(opened)
 
     def _forget_if_idle(self, opened: UpstreamQueue) -> None:
@@ -247,10 +249,10 @@ class ProxyCluster:
 
     # -- streams --------------------------------------------------------------------------------------------------------
 
-    def _step(self, opened: UpstreamQueue, stream: Stream, event: StreamInput) -> None:
+    def _step(self, opened: UpstreamQueue, stream: AppStream, event: StreamInput) -> None:
         self._perform(opened, stream, stream.step(event))
 
-    def _perform(self, opened: UpstreamQueue, stream: Stream, outputs: list[StreamOutput]) -> None:
+    def _perform(self, opened: UpstreamQueue, stream: AppStream, outputs: list[StreamOutput]) -> None:
         operations = self.definition.queue_operations
         for output in outputs:
             if isinstance(output, SendOpen):
@@ -262,7 +264,7 @@ class ProxyCluster:
             elif isinstance(output, SendClose):
                 self._ask(opened, stream, "closeQueue", opened.close_request(stream, output.counts),
                           operations.close_timeout_ms)
-            elif isinstance(output, Tell):
+            elif isinstance(output, CallBack):
                 output.answer()
             elif isinstance(output, Reopened):
                 if opened.relay is not None:
@@ -274,7 +276,7 @@ class ProxyCluster:
         if not stream.counts.read and opened.relay is not None:
             opened.relay.app_closed(stream.app_id)
 
-    def _ask(self, opened: UpstreamQueue, stream: Stream, choice: str, value: object, patience_ms: int) -> None:
+    def _ask(self, opened: UpstreamQueue, stream: AppStream, choice: str, value: object, patience_ms: int) -> None:
         active = self._active
         if active is None:
             return  # the loss of the connection is told in this moment
@@ -282,13 +284,13 @@ class ProxyCluster:
                                     self._host.now + patience_ms / 1000 + LATE_S)
         active.send(encode_event(ControlMessage(number, choice, value), Encoding.BER))
 
-    def _answered(self, opened: UpstreamQueue, stream: Stream, value: object) -> None:
+    def _answered(self, opened: UpstreamQueue, stream: AppStream, value: object) -> None:
         self._step(opened, stream, Answered(value))
         if stream.under_way is None:
             opened.ids.keep(stream.app_id, [each.expression for each in (*stream.told, *stream.wanted)])
         self._forget_if_idle(opened)
 
-    def _stream_is_open(self, opened: UpstreamQueue, stream: Stream) -> None:
+    def _stream_is_open(self, opened: UpstreamQueue, stream: AppStream) -> None:
         if opened.relay is None:
             return
         opened.relay.confirms_open(stream.app_id)
@@ -297,7 +299,7 @@ class ProxyCluster:
             self._host.report.info(f"{opened.uri.canonical}: now has an upstream for subQueueId: {stream.sub_id} with "
                                    f"generation count {self.selector.generation}.")
 
-    def _put_off(self, opened: UpstreamQueue, stream: Stream, output: RetryIn) -> None:
+    def _put_off(self, opened: UpstreamQueue, stream: AppStream, output: RetryIn) -> None:
         refused, most = output.refused, self.definition.queue_operations.reopen_max_attempts
         text = (f"ClusterProxy ({self.name}): queue '{opened.uri.canonical}', appId '{stream.app_id}' is not opened above "
                 f"(attempt {output.attempts}): {refused.category.name} {refused.code} {refused.message}; again in "
@@ -309,7 +311,7 @@ class ProxyCluster:
         generation = self.selector.generation
         self._host.timers.at(self._host.now + output.seconds, partial(self._retry, opened, stream, generation))
 
-    def _retry(self, opened: UpstreamQueue, stream: Stream, generation: int, now: float) -> None:
+    def _retry(self, opened: UpstreamQueue, stream: AppStream, generation: int, now: float) -> None:
         if generation == self.selector.generation and opened.streams.get(stream.app_id) is stream:
             self._step(opened, stream, Retry())
 
@@ -364,6 +366,7 @@ class ProxyCluster:
 
     def peer_down(self, node_id: int, now: float) -> None:
         """The connection of a node is gone."""
+        self.stop_awaited.discard(node_id)
         self._select(Disconnected(node_id), now)
 
     def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
@@ -405,6 +408,8 @@ class ProxyCluster:
             self._host.report.info(f"ClusterProxy ({self.name}): change in connection state with node "
                                    f"'{self.links.name(node_id)}', status: {before.name} -> {told.value.status.name}")
             self._select(Announced(node_id, NodeStatus(told.value.status)), now)
+        elif told.choice == "stopResponse":
+            self.stop_awaited.discard(node_id)
         elif told.choice == "stopRequest":
             if node_id == self.selector.active:
                 self._stop_posting()
@@ -483,11 +488,18 @@ class ProxyCluster:
     def let_go(self, put: Put) -> None:
         """Below half of the limit everybody is read from again."""
         self._bytes -= put.message.size + len(put.message.options)
-        if self._paused and self._bytes <= self._bytes_max // 2:
-            paused, self._paused = self._paused, {}
-            for session in paused:
-                if session.state is not State.CLOSED:
-                    self._host.performer.read(session, True)
+        if self._paused and self._bytes <= self._bytes_max // 2 and not self._resuming:
+            self._resuming = True
+            self._host.timers.at(self._host.now, self._resume)  # not in the middle of what is done now
+
+    def _resume(self, now: float) -> None:
+        self._resuming = False
+        if self._bytes > self._bytes_max // 2:
+            return
+        paused, self._paused = self._paused, {}
+        for session in paused:
+            if session.state is not State.CLOSED:
+                self._host.performer.read(session, True)
 
     def post_again_at(self, queue: RelayQueue, when: float) -> None:
         """After a while."""
@@ -499,6 +511,20 @@ class ProxyCluster:
             stream = self._stream(opened, DEFAULT_APP_ID)
             ready = stream.state is StreamState.OPEN and self._active is not None and not self._stopping
             queue.post_again(self.selector.generation if ready else 0)
+
+    def stop(self) -> None:
+        """The broker goes away: the nodes above are asked to deliver nothing more, and are not dialled any more."""
+        self.links.stop()
+        for number, node in enumerate(self.definition.nodes, 1):
+            peer = self.links.session(node.id)
+            if peer is not None and can_be_asked_to_stop(peer):
+                self.stop_awaited.add(node.id)
+                peer.send(stop_request(number))
+
+    @property
+    def unanswered(self) -> int:
+        """How many PUTs wait for an answer."""
+        return sum(len(queue.pending) for queue in self.queues.values())
 
     # -- time, end ------------------------------------------------------------------------------------------------------
 

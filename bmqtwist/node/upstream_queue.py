@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bmqtwist.cluster.streams import Counts, Stream, Subscriptions
+from bmqtwist.cluster.streams import Counts, AppStream, Subscriptions
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Substream
 from bmqtwist.queue.handles import ConsumerSpec
@@ -28,22 +28,22 @@ class UpstreamQueue:
     def __init__(self, uri: QueueUri, q_id: int) -> None:
         self.uri, self.q_id = uri, q_id
         self.relay: RelayQueue | None = None
-        self.streams: dict[str, Stream] = {}  # by app
-        self.by_sub_id: dict[int, Stream] = {}
+        self.streams: dict[str, AppStream] = {}  # by app
+        self.by_sub_id: dict[int, AppStream] = {}
         self.ids = SubscriptionIds()
         self.asked: dict[Substream, list[ConsumerSpec]] = {}  # what each consumer has asked for last
         self._next_sub_id = 1
 
-    def stream(self, app_id: str) -> Stream | None:
+    def stream(self, app_id: str) -> AppStream | None:
         """The stream of an app that there is."""
         return self.streams.get(app_id)
 
-    def make_stream(self, app_id: str) -> Stream:
+    def make_stream(self, app_id: str) -> AppStream:
         """The default app has 0; other ids are given once."""
         sub_id = 0
         if app_id != DEFAULT_APP_ID:
             sub_id, self._next_sub_id = self._next_sub_id, self._next_sub_id + 1
-        stream = self.streams[app_id] = self.by_sub_id[sub_id] = Stream(app_id, sub_id)
+        stream = self.streams[app_id] = self.by_sub_id[sub_id] = AppStream(app_id, sub_id)
         return stream
 
     @property
@@ -71,28 +71,28 @@ class UpstreamQueue:
         for substream in [each for each in self.asked if each not in each.app.substreams]:
             del self.asked[substream]
 
-    def surplus(self, stream: Stream) -> Counts:
+    def surplus(self, stream: AppStream) -> Counts:
         """What the upstream has beyond what clients here have."""
         return stream.held - self.counts(stream.app_id)
 
     # -- what is said to the upstream -----------------------------------------------------------------------------------
 
-    def _parameters(self, stream: Stream, counts: Counts) -> QueueHandleParameters:
+    def _parameters(self, stream: AppStream, counts: Counts) -> QueueHandleParameters:
         named = stream.app_id != DEFAULT_APP_ID
         uri = f"{self.uri.canonical}?id={stream.app_id}" if named else self.uri.canonical
         return QueueHandleParameters(
             uri, self.q_id, SubQueueIdInfo(stream.sub_id, stream.app_id) if named else None,
             (FLAG_READ if counts.read else 0) | (FLAG_WRITE if counts.write else 0), counts.read, counts.write, 0)
 
-    def open_request(self, stream: Stream, counts: Counts) -> OpenQueue:
+    def open_request(self, stream: AppStream, counts: Counts) -> OpenQueue:
         """Count so many more of an app."""
         return OpenQueue(self._parameters(stream, counts))
 
-    def close_request(self, stream: Stream, close: Counts) -> CloseQueue:
+    def close_request(self, stream: AppStream, close: Counts) -> CloseQueue:
         """Count so many less. It is never final: the other streams of the queue stay."""
         return CloseQueue(self._parameters(stream, close), False)
 
-    def configure_request(self, stream: Stream, subscriptions: Subscriptions) -> ConfigureStream:
+    def configure_request(self, stream: AppStream, subscriptions: Subscriptions) -> ConfigureStream:
         """Consume an app so."""
         return ConfigureStream(self.q_id, StreamParameters(stream.app_id, [
             Subscription(each.s_id, Expression(ExpressionVersion(each.expression_version), each.expression), [

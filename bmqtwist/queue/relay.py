@@ -158,9 +158,10 @@ class RelayQueue(Queue):
             self._answer(put, AckStatus.UNKNOWN)
 
     def forget_released(self) -> None:
-        """Nobody is to be answered any more for handles that are gone."""
+        """For handles that are gone nobody is to be answered any more: their sessions say nothing, and forget the PUTs."""
         for put in self.pending.values():
             if put.handle is not None and put.handle.closing:
+                self._answer(put, AckStatus.UNKNOWN)
                 put.handle = None
 
     def forget_all(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from kit.client import Client, RequestRefused, payloads, refusal
 
 from bmqtwist.testing.config import domain_config
+from sim.chain_scenario import ChainScenario
 from sim.cluster import SimulatedCluster
 
 PRIORITY = "bmq://bmq.test.persistent.priority/q"
@@ -440,3 +441,32 @@ def test_a_proxy_that_goes_gives_back_what_its_clients_had(how: str) -> None:
     world.run(1.0)
     assert not other.pushes()
     assert handles(world, "n1", PRIORITY) == [(0, 1), (1, 0)]
+
+
+@pytest.mark.spec("cluster", 105)
+@pytest.mark.parametrize("who", ["n1", "p1"])
+def test_a_broker_that_stops_under_load_loses_and_doubles_nothing(who: str) -> None:
+    world = chain()
+    writer, reader = world.client("p2").open(PRIORITY, write=1), world.client("p2").consume(PRIORITY)
+    sent, got = [], []
+    for number in range(60):
+        if number == 20:
+            world.node(who).stop(down=2.0)
+        sent.append(writer.put(b"%d" % number))
+        world.run(0.05)
+        for push in [event.push for event in list(reader.client.inbox) if event.kind == "push"]:
+            reader.client.inbox.clear()
+            got.append(push.payload)
+            reader.confirm(push)
+    assert [writer.next_ack(guid).status for guid in sent] == [0] * 60
+    world.run(10.0)
+    while len(got) < 60:
+        push = reader.next_push()
+        got.append(push.payload)
+        reader.confirm(push)
+    assert got == [b"%d" % number for number in range(60)] and not reader.pushes()
+
+
+def test_whatever_happens_to_brokers_nothing_that_was_acknowledged_is_lost(fresh_seed: int) -> None:
+    counts = ChainScenario(fresh_seed).run()
+    assert counts["acked"] > 100 and counts["delivered"] > 100 and counts["confirmed"] > 100

@@ -12,7 +12,7 @@ from kit.client import Client, RequestRefused
 
 from bmqtwist.errors import AckStatus, Category
 from bmqtwist.wire import control, events, options
-from bmqtwist.wire.cluster_schema import NodeStatus, StopRequest
+from bmqtwist.wire.cluster_schema import NodeStatus, StopRequest, StopResponse
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.events import PushMessage
 from bmqtwist.wire.fast import ACK_REQUESTED, OUT_OF_ORDER, EventType, event_header
@@ -403,3 +403,38 @@ def test_our_proxy_says_to_a_member_what_the_original_said() -> None:
             if isinstance(put, events.PutMessage):
                 put.schema_id = bool(put.schema_id)  # numbers are the sender's own
         assert puts == theirs and len(puts) >= 6
+
+
+@pytest.mark.spec("cluster", 105)
+def test_a_proxy_that_stops_tells_every_node_and_waits_for_what_it_has_sent() -> None:
+    above = Above(acks=None)
+    writer, reader = above.client().open(URI, write=1), above.client().consume(URI)
+    node = above.active
+    above.push(node, 0, b"p" * 16, b"x")
+    [push] = reader.take(1)
+    guid = writer.put(b"x")
+    above.world.run(0.2)
+    above.proxy.stop(down=None)
+    above.world.run(0.5)
+    asked = [[message.value.value for message in each.requests if message.choice == "clusterMessage"] for each in above.nodes]
+    assert asked == [[StopRequest("", 2)], [StopRequest("", 2)]]
+    for each in above.nodes:
+        each.cluster_message("stopResponse", StopResponse(""), 1)
+    above.world.run(1.5)
+    assert above.proxy.up, "something is not answered, and something not confirmed"
+    node.send(events.encode_ack([events.AckMessage(0, 0, guid, 0)]))
+    reader.confirm(push)
+    assert writer.next_ack(guid).status == 0
+    above.world.run(2.0)
+    assert [each.guid for each in node.confirms] == [b"p" * 16] and not above.proxy.up
+
+
+@pytest.mark.spec("cluster", 108)
+def test_a_node_that_never_answers_delays_the_stop_by_five_seconds() -> None:
+    above = Above()
+    above.client().open(URI, write=1)
+    above.proxy.stop(down=None)
+    above.world.run(4.5)
+    assert above.proxy.up
+    above.world.run(2.0)
+    assert not above.proxy.up
