@@ -273,8 +273,11 @@ class ProxyCluster:
                 self._stream_is_open(opened, stream)
             else:
                 self._put_off(opened, stream, output)
-        if not stream.counts.read and opened.relay is not None:
-            opened.relay.app_closed(stream.app_id)
+        if opened.relay is not None:
+            if not stream.counts.read:
+                opened.relay.app_closed(stream.app_id)
+            if not stream.counts.write and stream.app_id == DEFAULT_APP_ID:
+                opened.relay.posts_closed()
 
     def _ask(self, opened: UpstreamQueue, stream: AppStream, choice: str, value: object, patience_ms: int) -> None:
         active = self._active

@@ -58,6 +58,7 @@ class RelayQueue(Queue):
         super().__init__(uri, name, domain, context)
         self.uplink = uplink
         self.pending: dict[bytes, Put] = {}  # without an answer, by GUID, in the order of arrival
+        self.repeated: dict[bytes, list[Put]] = {}  # of these, PUTs that were posted again
         self.generation = 0  # of the upstream that takes PUTs; 0 = none does
         self.open_apps: set[str] = set()  # whose CONFIRMs the upstream takes
         self.held_confirms: dict[str, deque[bytes]] = {}  # by app: GUIDs that wait until it does
@@ -74,10 +75,8 @@ class RelayQueue(Queue):
         if self.disabled:
             return AckStatus.NOT_READY
         message = put.message
-        known = self.pending.get(message.guid)
-        if known is not None:  # its client has connected anew: it is the one to be answered
-            known.handle, known.correlation_id = put.handle, put.correlation_id
-            known.wants_ack = known.wants_ack or put.wants_ack
+        if message.guid in self.pending:  # its client has connected anew, and is to be answered there
+            self.repeated.setdefault(message.guid, []).append(put)
             return 0
         self.stats.put_msgs += 1
         self.stats.put_bytes += message.size
@@ -102,11 +101,9 @@ class RelayQueue(Queue):
         if status == AckStatus.NOT_READY:
             self._not_ready(guid, now)
             return
-        put = self._take_pending(guid)
-        if put is not None:
-            if not status:
-                self.stats.acked(now - put.message.arrived)
-            self._answer(put, status)
+        if guid in self.pending and not status:
+            self.stats.acked(now - self.pending[guid].message.arrived)
+        self._answer_pending(guid, status)
 
     def _not_ready(self, guid: bytes, now: float) -> None:
         """The primary takes nothing now: what follows must not overtake it, so everything waits for a while."""
@@ -138,8 +135,8 @@ class RelayQueue(Queue):
         self.generation = generation
         for put in list(self.pending.values()):
             if self.broadcast:
-                self._take_pending(put.message.guid)
-                self._broadcast(put, put.message.arrived)
+                self.uplink.put(self, put)
+                self._answer_pending(put.message.guid, 0)
             else:
                 self.uplink.put(self, put)
 
@@ -154,15 +151,20 @@ class RelayQueue(Queue):
             guid, put = next(iter(self.pending.items()))
             if now - put.message.arrived < patience:
                 return
-            self._take_pending(guid)
-            self._answer(put, AckStatus.UNKNOWN)
+            self._answer_pending(guid, AckStatus.UNKNOWN)
 
     def forget_released(self) -> None:
         """For handles that are gone nobody is to be answered any more: their sessions say nothing, and forget the PUTs."""
-        for put in self.pending.values():
+        for put in (*self.pending.values(), *(put for puts in self.repeated.values() for put in puts)):
             if put.handle is not None and put.handle.closing:
                 self._answer(put, AckStatus.UNKNOWN)
                 put.handle = None
+
+    def posts_closed(self) -> None:
+        """Those above know of no producer any more, and answer nothing that was posted before."""
+        for guid, put in list(self.pending.items()):
+            if put.handle is None and not any(each.handle for each in self.repeated.get(guid, ())):
+                self._take_pending(guid)
 
     def forget_all(self) -> None:
         """Nobody has the queue open any more, here or above."""
@@ -173,8 +175,17 @@ class RelayQueue(Queue):
     def _take_pending(self, guid: bytes) -> Put | None:
         put = self.pending.pop(guid, None)
         if put is not None:
+            self.repeated.pop(guid, None)
             self.uplink.let_go(put)
         return put
+
+    def _answer_pending(self, guid: bytes, status: int) -> None:
+        """A PUT waits no longer: tell everybody who has posted it."""
+        repeated = self.repeated.get(guid, ())
+        put = self._take_pending(guid)
+        if put is not None:
+            for each in (put, *repeated):
+                self._answer(each, status)
 
     def _answer(self, put: Put, status: int) -> None:
         """Answer a PUT; a client that fails then costs nobody else anything."""

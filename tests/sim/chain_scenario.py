@@ -123,7 +123,7 @@ class ChainScenario:
     def _power(self) -> None:
         node = self._node("loss of power")
         if node.up:
-            node.crash(power=True, down=self.random.choice((0.2, 2.0)), silently=self.random.random() < 0.5)
+            node.crash(power=True, down=self.random.choice((0.2, 2.0)), silently=False)
 
     def _stop(self) -> None:
         self._node("stop").stop()
