@@ -97,8 +97,6 @@ class Membership:
     def refusal(self, node_id: int) -> str:
         """Why a connection of whoever says to be that node is refused; empty = it is welcome."""
         link = self.links.get(node_id)
-        if node_id == PROXY:
-            return "proxies are not served"
         if node_id == self.node_id:
             return f"{node_id} is the id of this node itself"
         if link is None:

@@ -46,6 +46,7 @@ UNAUTHENTICATED_CONNECTIONS_DEFAULT = 2000
 UNAUTHENTICATED_PER_ADDRESS_DEFAULT = 500
 CONNECTIONS_PER_ADDRESS_AND_SECOND_DEFAULT = 500
 INPUT_BYTES_MAX_DEFAULT = 1 << 30
+RELAY_BYTES_MAX_DEFAULT = 256 << 20
 
 Severity: TypeAlias = Annotated[Literal["FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "OFF"], CASELESS]
 
@@ -388,6 +389,8 @@ class BmqtwistConfig:
         CONNECTIONS_PER_ADDRESS_AND_SECOND_DEFAULT)
     input_bytes_max: Natural64 = member("events of all connections that are not whole yet; beyond it the connection with "
                                         "the largest is closed", INPUT_BYTES_MAX_DEFAULT, unit="B")
+    relay_bytes_max: Natural64 = member("messages posted to a proxy that the cluster has not answered yet; beyond it "
+                                        "producers are not read from", RELAY_BYTES_MAX_DEFAULT, unit="B")
     event_bytes_max: Natural = member("size of one event; a peer that announces more is disconnected",
                                       EVENT_BYTES_MAX, unit="B")
     authorization: AuthorizationRules = member("who may do what", AuthorizationRules)

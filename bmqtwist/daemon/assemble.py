@@ -80,6 +80,9 @@ class Node:
             self.broker.security.start()
             for definition in mine:
                 self._open_cluster(definition)
+            for proxied in configuration.clusters.proxy_clusters:
+                if proxied.name not in self.broker.clusters:
+                    self.broker.add_proxy(proxied)
         except (LocalError, OSError) as error:
             self.close()
             raise StartFailure(str(error)) from None

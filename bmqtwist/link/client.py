@@ -40,6 +40,7 @@ ANSWERS = {
 class ClientSession(SessionKind):
     """An application: its handles, its requests, its deliveries."""
 
+    is_broker = False
     __slots__ = ("description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
                  "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked")
 
@@ -138,6 +139,9 @@ class ClientSession(SessionKind):
 
     # -- what a queue calls -----------------------------------------------------------------------------------------
 
+    def stop_deliveries(self) -> None:
+        """The other side goes away and has asked for an answer: to be done by those that mean it."""
+
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         """Deliver a message to one subscription of a handle."""
         payload = message.payload
@@ -165,13 +169,19 @@ class ClientSession(SessionKind):
         stats = self.stats
         stats.push_msgs += 1
         stats.push_bytes += message.size
-        if handle.merges:
+        if self.is_broker:
+            self.push_to_broker(handle, sub_id, message, flags, schema_id, payload)
+        elif handle.merges:
             self.outbox.push_merged(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         else:
             self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         self.window.count(message.size)
         if not self.session.waiting:
             self.context.flush_later(self.session)
+
+    def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
+                       payload: bytes) -> None:
+        """The same for who has clients behind it."""
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         """Acknowledge a PUT of this session; after the final close of its handle nothing is said any more."""
@@ -310,18 +320,8 @@ class ClientSession(SessionKind):
 
     def on_confirms(self, buffer: bytes, specific: int, position: int, end: int) -> None:
         """Walk the messages of a CONFIRM event; unknown ones are ignored."""
-        sizes = buffer[position] if position < end else 0
-        position += sizes >> 4 << 2
-        step = (sizes & 15) << 2
-        if step < CONFIRM_MESSAGE.size or position > end:
-            self._corrupted("Confirm", -1)
-            return
-        if step != CONFIRM_MESSAGE.size:
-            buffer = b"".join(buffer[at:at + CONFIRM_MESSAGE.size] for at in range(position, end - step + 1, step))
-            position, end = 0, len(buffer)
-        whole = position + (end - position) // CONFIRM_MESSAGE.size * CONFIRM_MESSAGE.size
         handles, now, wall, stats = self.handles, self.session.now, self.session.wall, self.stats
-        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(buffer[position:whole]):
+        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.items("Confirm", buffer, position, end)):
             handle = handles.get(q_id)
             if handle is None:
                 if self.session.lines.admits(now):
@@ -338,5 +338,19 @@ class ClientSession(SessionKind):
                 continue
             stats.confirm_msgs += 1
             handle.queue.confirm(substream, guid, now, wall)
+
+    def items(self, what: str, buffer: bytes, position: int, end: int) -> bytes:
+        """The whole messages of a CONFIRM or REJECT event, one behind the other."""
+        sizes = buffer[position] if position < end else 0
+        position += sizes >> 4 << 2
+        step = (sizes & 15) << 2
+        if step < CONFIRM_MESSAGE.size or position > end:
+            self._corrupted(what, -1)
+            return b""
+        if step != CONFIRM_MESSAGE.size:
+            buffer = b"".join(buffer[at:at + CONFIRM_MESSAGE.size] for at in range(position, end - step + 1, step))
+            position, end = 0, len(buffer)
+        whole = position + (end - position) // CONFIRM_MESSAGE.size * CONFIRM_MESSAGE.size
         if whole != end:
-            self._corrupted("Confirm", -2)
+            self._corrupted(what, -2)
+        return buffer[position:whole]

@@ -55,7 +55,9 @@ class SessionContext(Protocol):
     held: Held  # incomplete events of all connections
     input_bytes_max: int  # of them
     serving: bool  # False: stopping, new opens are left for the broker that comes after
-    peers: dict[str, PeerContext]  # by the name of the cluster
+
+    def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
+        """Who speaks with a broker that introduces itself so; None = it is turned away."""
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""

@@ -128,9 +128,11 @@ class Negotiation(Negotiating):
         if session.identity.client_type == ClientType.E_TCPADMIN:
             session.become(AdminSession(session), State.SERVING)
         elif session.identity.client_type == ClientType.E_TCPBROKER:
-            peer = PeerSession(session, self.context.peers[session.identity.cluster_name], dialled=False)
-            session.become(peer, State.SERVING)
-            peer.start()
+            peers = self.context.peers_for(session.identity)
+            if peers is not None:
+                peer = PeerSession(session, peers, dialled=False)
+                session.become(peer, State.SERVING)
+                peer.start()
         else:
             session.become(ClientSession(session), State.SERVING)
 

@@ -13,14 +13,19 @@ from bmqtwist.wire.fast import (
     ACK_MESSAGE,
     ITEMS_HEADER,
     OPTION_ONE_ID_HEAD,
+    OPTION_ONE_INFO_HEAD,
+    OPTION_UNNAMED,
     PAD4,
     PUSH_HEADER,
     EventType,
     event_header,
     sub_queue_ids,
+    sub_queue_infos,
 )
 
 _PUSH_ONE = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
+_PUSH_INFO = Struct(PUSH_HEADER.format + "IIB3x")  # the same for another broker
+_PUSH_UNNAMED = Struct(PUSH_HEADER.format + "I")
 _WORDS = 8  # of a PUSH header
 _PUSH, _ACK = int(EventType.PUSH), int(EventType.ACK)
 _ACKS_MAX = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
@@ -29,7 +34,7 @@ _ACKS_MAX = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 class Outbox:
     """Bytes waiting for the end of the turn."""
 
-    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_reached")
+    __slots__ = ("_sealed", "_pushes", "_push_bytes", "_acks", "_merged", "_merged_infos", "_reached")
 
     def __init__(self) -> None:
         self._sealed: list[bytes] = []
@@ -37,6 +42,7 @@ class Outbox:
         self._push_bytes = 0
         self._acks: list[bytes] = []
         self._merged: dict[tuple[int, bytes, int], tuple[int, list[int]]] = {}  # place in _pushes, ids
+        self._merged_infos: dict[tuple[int, bytes, int], tuple[int, list[tuple[int, int]]]] = {}  # the same for brokers
         self._reached: dict[tuple[int, int], int] = {}  # (queue id, subscription id): place of its last message
 
     def push(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
@@ -49,6 +55,45 @@ class Outbox:
         self._push_bytes += words << 2
         if self._push_bytes > OUT_EVENT_BYTES_MAX:
             self._seal_pushes()
+
+    def push_info(self, q_id: int, guid: bytes, sub_id: int, attempts: int, flags: int, compression: int, schema_id: int,
+                  payload: bytes) -> None:
+        """One PUSH message for another broker: `attempts` as `wire.options.rda_byte` has them."""
+        size = len(payload)
+        words = 12 + (size >> 2)  # header 8, option 3, data with padding (size >> 2) + 1
+        self._pushes += (_PUSH_INFO.pack(flags << 28 | words, 0x308 | compression << 5, q_id, guid, schema_id, 0,
+                                         OPTION_ONE_INFO_HEAD, sub_id, attempts), payload, PAD4[size & 3])
+        self._push_bytes += words << 2
+        if self._push_bytes > OUT_EVENT_BYTES_MAX:
+            self._seal_pushes()
+
+    def push_unnamed(self, q_id: int, guid: bytes, flags: int, compression: int, schema_id: int, payload: bytes) -> None:
+        """One PUSH message for another broker, for everybody behind it."""
+        size = len(payload)
+        words = 10 + (size >> 2)  # header 8, option 1, data with padding (size >> 2) + 1
+        self._pushes += (_PUSH_UNNAMED.pack(flags << 28 | words, 0x108 | compression << 5, q_id, guid, schema_id, 0,
+                                            OPTION_UNNAMED), payload, PAD4[size & 3])
+        self._push_bytes += words << 2
+        if self._push_bytes > OUT_EVENT_BYTES_MAX:
+            self._seal_pushes()
+
+    def push_infos(self, q_id: int, guid: bytes, sub_id: int, attempts: int, flags: int, compression: int, schema_id: int,
+                   payload: bytes) -> None:
+        """The same, naming every substream of the handle that gets this message in this turn, as `push_merged`."""
+        key, place = (q_id, guid, flags), (q_id, sub_id)
+        index, infos = self._merged_infos.get(key, (-1, []))
+        if index <= self._reached.get(place, -1):
+            self._merged_infos[key] = index, _ = len(self._pushes), [(sub_id, attempts)]
+            self._reached[place] = index
+            self.push_info(q_id, guid, sub_id, attempts, flags, compression, schema_id, payload)
+            return
+        self._reached[place] = index
+        infos.append((sub_id, attempts))
+        option = sub_queue_infos(infos)
+        words = _WORDS + (len(option) >> 2) + (len(payload) >> 2) + 1
+        self._pushes[index] = PUSH_HEADER.pack(flags << 28 | words, len(option) << 6 | compression << 5 | _WORDS, q_id,
+                                               guid, schema_id, 0) + option
+        self._push_bytes += 8
 
     def push_merged(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
                     payload: bytes) -> None:
@@ -82,6 +127,11 @@ class Outbox:
         self._seal()
         self._sealed.append(data)
 
+    def event_parts(self, parts: list[bytes]) -> None:
+        """A whole event in parts, behind everything so far."""
+        self._seal()
+        self._sealed += parts
+
     def drop_acks(self, q_id: int) -> None:
         """Forget the ACKs of a queue id that is being closed for good."""
         tail = q_id.to_bytes(4, "big")
@@ -99,8 +149,8 @@ class Outbox:
         sealed += self._pushes
         self._pushes = []
         self._push_bytes = 0
-        if self._merged:
-            self._merged, self._reached = {}, {}
+        if self._reached:
+            self._merged, self._merged_infos, self._reached = {}, {}, {}
 
     def _seal(self) -> None:
         if self._pushes:

@@ -1,16 +1,23 @@
 """The session of another broker: whole events to and from whoever speaks for the cluster.
 
 Which broker may connect, what its events say and what it is sent is for `PeerContext` to decide; here is the connection:
-its heartbeats, its end, and the bound of what may wait for it.
+its heartbeats, its end, and the bound of what may wait for it. Two parts are given to it where they are needed: `downstream`,
+when the broker uses queues here for clients of its own (`link/downstream.py`), and `upbound`, when it is the other way round
+(`link/upbound.py`).
 """
 
 from __future__ import annotations
 
+from enum import Enum
+
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.limits import PEER_OUTPUT_BYTES_MAX
+from bmqtwist.link import requests
 from bmqtwist.link.context import PeerContext
+from bmqtwist.link.downstream import DownstreamClient
 from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import State, row
+from bmqtwist.link.upbound import Upbound
 from bmqtwist.wire.fast import EventType
 
 FRAMES = ("CONTROL", "PUT", "CONFIRM", "PUSH", "ACK", "CLUSTER_STATE", "ELECTOR", "STORAGE", "RECOVERY", "PARTITION_SYNC",
@@ -19,21 +26,34 @@ FRAMES = ("CONTROL", "PUT", "CONFIRM", "PUSH", "ACK", "CLUSTER_STATE", "ELECTOR"
 ANSWERS = {
     State.SERVING: row("on_unexpected", **dict.fromkeys(FRAMES, "on_frame"), HEARTBEAT_REQ="on_heartbeat",
                        HEARTBEAT_RSP="on_ignored", AUTHENTICATION="on_authentication"),
+    State.LEAVING: row("on_ignored"),
 }
 
 
-class PeerSession(SessionKind):
-    """Another broker; `dialled`: the connection was made from here."""
+class PeerRole(Enum):
+    """What another broker is to us; the value is its member of `heartbeats`."""
 
-    __slots__ = ("dialled", "_peers")
+    MEMBER = "cluster_peer"
+    DOWNSTREAM = "downstream_broker"
+    UPSTREAM = "upstream_broker"
+
+
+class PeerSession(SessionKind):
+    """Another broker; `dialled`: the connection was made from here. `node_id`: of its node, -1 of a proxy."""
+
+    __slots__ = ("dialled", "role", "node_id", "downstream", "upbound", "_peers")
 
     def __init__(self, session: Session, peers: PeerContext, dialled: bool) -> None:
         super().__init__(session, ANSWERS, "#PEER_UNEXPECTED_EVENT")
         self.dialled, self._peers = dialled, peers
+        self.role = PeerRole.MEMBER
+        self.node_id = session.identity.cluster_node_id
+        self.downstream: DownstreamClient | None = None
+        self.upbound: Upbound | None = None
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
-        """As configured for nodes of a cluster."""
-        return limits.cluster_peer
+        """As configured for nodes of a cluster, for proxies of ours, for nodes that we are a proxy of."""
+        return int(getattr(limits, self.role.value))
 
     @property
     def output_bytes_max(self) -> int:
@@ -54,15 +74,75 @@ class PeerSession(SessionKind):
         """The negotiation is over."""
         self._peers.connected(self)
 
+    def serve(self) -> DownstreamClient:
+        """It may use queues here."""
+        self.downstream = client = DownstreamClient(self.session)
+        self.handles = client.handles
+        return client
+
     def ended(self, crashed: bool) -> None:
         """The session is over."""
+        if self.downstream is not None:
+            self.downstream.ended(crashed)
+            self.handles = {}
         self._peers.disconnected(self)
 
+    def free(self) -> None:
+        """The connection is gone."""
+        if self.downstream is not None:
+            self.downstream.free()
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        if self.downstream is not None:
+            self.downstream.tick(now)
+
+    def turn_over(self) -> None:
+        """The output of a turn is taken."""
+        if self.upbound is not None:
+            self.upbound.seal()
+        if self.downstream is not None:
+            self.downstream.turn_over()
+
+    def written(self, behind: int) -> bool:
+        """The output of a turn is written."""
+        return self.downstream is not None and self.downstream.written(behind)
+
+    def resume(self) -> None:
+        """The next turn: more may be delivered."""
+        if self.downstream is not None:
+            self.downstream.resume()
+
+    def drained(self) -> None:
+        """It has taken all its output."""
+        if self.downstream is not None:
+            self.downstream.drained()
+
     def on_frame(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """An event for the cluster."""
+        """An event: of its clients, or for the cluster."""
+        client = self.downstream
+        if client is not None:
+            if kind == EventType.PUT:
+                client.on_puts(buffer, specific, start, end)
+                return
+            if kind == EventType.CONFIRM:
+                client.on_confirms(buffer, specific, start, end)
+                return
+            if kind == EventType.REJECT:
+                client.on_rejects(buffer, specific, start, end)
+                return
+            if kind == EventType.CONTROL:
+                message = self.decode_control(buffer, specific, start, end)
+                if message is None:
+                    return
+                if requests.is_of_a_client(message):
+                    requests.handle(client, message)
+                    return
         self._peers.received(self, EventType(kind), specific, buffer[start:end])
 
     def send(self, event: bytes) -> None:
         """Queue a whole event; what is sent in one turn leaves in one write. Nothing is sent once the session is over."""
         if self.session.state is State.SERVING:
+            if self.upbound is not None:
+                self.upbound.seal()
             self.session.send_event(event)

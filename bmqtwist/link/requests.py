@@ -58,11 +58,18 @@ def handle(client: ClientSession, message: ControlMessage) -> None:
         client.session.enter(State.LEAVING)
         client.session.answer(r_id, "disconnectResponse", DisconnectResponse())
     elif choice == "clusterMessage" and value.choice == "stopRequest":
-        client.session.answer(r_id, "clusterMessage", ClusterMessage("stopResponse", StopResponse("")))
+        client.stop_deliveries()
+        client.session.answer(r_id, "clusterMessage", ClusterMessage("stopResponse", StopResponse(value.value.cluster_name)))
     else:
         what = f"cluster message '{value.choice}'" if choice == "clusterMessage" else \
             f"unexpected control message '{choice}'"
         client.context.report.error(f"#CLIENT_IMPROPER_BEHAVIOR {client.description}: {what}")
+
+
+def is_of_a_client(message: ControlMessage) -> bool:
+    """Whether a control message of another broker is one of its clients' requests, or speaks of all of them."""
+    return message.choice in _QUEUE_REQUESTS or message.choice == "disconnect" or (
+        message.choice == "clusterMessage" and message.value.choice == "stopRequest")
 
 
 # -- what a session's pending requests call ----------------------------------------------------------------------------

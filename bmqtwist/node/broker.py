@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.cluster.membership import PROXY
 from bmqtwist.config.broker import Configuration
-from bmqtwist.config.clusters import QueueOperations
+from bmqtwist.config.clusters import ClusterProxyDefinition, QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
@@ -31,9 +32,11 @@ from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
 from bmqtwist.node.domain_settings import domain_settings, throttle
+from bmqtwist.node.downstreams import Downstreams
 from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.performer import Performer
+from bmqtwist.node.proxy import ProxyCluster
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
@@ -44,6 +47,7 @@ from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, configure
 from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import Report, shown
 from bmqtwist.security.authenticators import Security
@@ -51,6 +55,7 @@ from bmqtwist.security.authorization import Action
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.rollover import Job
+from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.fast import HEARTBEAT_REQ
 from bmqtwist.wire.frames import Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
@@ -75,7 +80,10 @@ class Broker:
         self.domains: dict[str, Domain] = {}  # by the name clients use
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
-        self.peers: dict[str, PeerContext] = {}  # by the name of the cluster; none = other brokers are turned away
+        self.peers: dict[str, PeerContext] = {}  # the other nodes of a cluster, by its name; none = it has no others
+        self.downstreams: dict[str, Downstreams] = {}  # its proxies, by the name of the cluster
+        self.proxies: dict[str, ProxyCluster] = {}  # clusters that this node is a proxy of
+        self._proxied: dict[str, ProxyCluster] = {}  # where the queues of a domain are, if not here
         self.contain = Containment(report, performer, lambda: self.now)
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
@@ -107,6 +115,10 @@ class Broker:
         """A recovered cluster; its domains with stored queues are loaded."""
         self.clusters[cluster.name] = cluster
         self._metadata.append(cluster.metadata)
+        self.downstreams[cluster.name] = Downstreams(
+            cluster.name, NodeStatus.E_AVAILABLE if cluster.partitions else NodeStatus.E_STARTING,
+            lambda number: welcome.member_identity(self.identity, self.configuration.app, number, cluster.name,
+                                                   cluster.node_id), self)
         self._turn.partitions += cluster.partitions
         for name in dict.fromkeys(parse_uri(uri).qualified_domain for uri in cluster.dormant):
             try:
@@ -117,6 +129,15 @@ class Broker:
         cluster.metadata.settle(int(self.identity.started_wall))
         cluster.report_alarms()
 
+    def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
+        """A cluster that this node is a proxy of."""
+        proxy = self.proxies[definition.name] = ProxyCluster(definition, self, self.now,
+                                                             self.configuration.extension.relay_bytes_max)
+        self.downstreams.setdefault(definition.name, Downstreams(
+            definition.name, NodeStatus.E_AVAILABLE, lambda number: welcome.proxy_identity(
+                self.identity, self.configuration.app, number, definition.name), self))
+        return proxy
+
     def start(self, now: float) -> None:
         """Set the timers going."""
         self.now = now
@@ -126,7 +147,8 @@ class Broker:
         self.timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
         interface = self.configuration.app.network_interfaces.tcp_interface
         limits = self.configuration.app.network_interfaces.heartbeats
-        if interface is not None and interface.heartbeat_interval_ms and (limits.client or self.peers):
+        if interface is not None and interface.heartbeat_interval_ms and (
+                limits.client or self.peers or self.proxies or limits.downstream_broker):
             self.timers.every(now, interface.heartbeat_interval_ms / 1000, self._heartbeats)
 
     def wall(self, now: float) -> int:
@@ -147,9 +169,12 @@ class Broker:
         """Begin the graceful stop; `shutdown.done` tells when it is over."""
         if self.shutdown is None:
             self.serving = False
-            for peers in self.peers.values():
+            for peers in (*self.peers.values(), *self.downstreams.values()):
                 peers.stop()
-            self.shutdown = Shutdown(self.clusters, self.contain, self.timers, self.report, now)
+            for proxy in self.proxies.values():
+                proxy.stop()
+            self.shutdown = Shutdown(self.clusters, self.proxies, self.downstreams, self.contain, self.timers, self.report,
+                                     now)
             self.turn(now)
 
     def close(self, now: float) -> None:
@@ -313,7 +338,7 @@ class Broker:
     def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Decide on a negotiation."""
         if identity.client_type == ClientType.E_TCPBROKER:
-            peers = self.peers.get(identity.cluster_name)
+            peers = self.peers_for(identity)
             if peers is not None:
                 return peers.admit(session, identity)
             self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
@@ -346,10 +371,20 @@ class Broker:
                              f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")
         return response
 
+    def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
+        """Whoever speaks with a broker that introduces itself so."""
+        name, members = identity.cluster_name, self.peers.get(identity.cluster_name)
+        return self.downstreams.get(name) if identity.cluster_node_id == PROXY or members is None else members
+
     def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:
         """The queue of an open; created at the first one."""
         try:
+            proxy = self._proxy_for(uri.qualified_domain)
+            if proxy is not None:
+                self._check_authorized(session, uri.qualified_domain, request)
+                proxy.open(session, uri, request, answer)
+                return
             domain = self._openable(session, uri, request)
         except Refused as refused:
             answer(refused)
@@ -361,14 +396,28 @@ class Broker:
         domain.opening += 1
         cluster.create_queue(domain, uri.canonical, self.now, self.wall(self.now), partial(self._created, domain, answer))
 
+    def _check_authorized(self, session: Session, domain: str, request: OpenRequest) -> None:
+        """Refused if the open is not allowed."""
+        principal = session.guard.principal
+        for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
+            if request.flags & flag and not self.security.allows(principal, action, domain):
+                raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on '{domain}'")
+
+    def _proxy_for(self, name: str) -> ProxyCluster | None:
+        """The cluster where the queues of a domain are, if this node is a proxy of it."""
+        proxy = self._proxied.get(name)
+        if proxy is None and name not in self.domains:
+            located = self.provider.resolve(name, self.now).cluster
+            if located not in self.clusters:
+                proxy = self.proxies.get(located) or self.add_proxy(self.provider.proxy_cluster(located))
+                self._proxied[name] = proxy
+                self.report.info(f"Domain '{name}' located at {located}")
+        return proxy
+
     def _openable(self, session: Session, uri: QueueUri, request: OpenRequest) -> Domain:
         """The domain of an open that is allowed."""
         domain = self.domain(uri.qualified_domain)
-        principal = session.guard.principal
-        for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
-            if request.flags & flag and not self.security.allows(principal, action, domain.name):
-                raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on "
-                                                  f"'{domain.name}'")
+        self._check_authorized(session, domain.name, request)
         if domain.removing:
             raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
         return domain
@@ -381,6 +430,9 @@ class Broker:
     def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
                         answer: Callable[[Refused | None], None]) -> None:
         """Replace the subscriptions of one substream."""
+        if isinstance(handle.queue, RelayQueue):
+            self.proxies[handle.queue.domain.cluster].configure(handle, app_id, consumers, answer)
+            return
         refused: Refused | None = None
         try:
             configure(handle, app_id, consumers)
@@ -391,6 +443,9 @@ class Broker:
     def close_queue(self, session: Session, handle: Handle, request: OpenRequest, final: bool,
                     answer: Callable[[bool | Refused], None]) -> None:
         """Subtract counts from a handle."""
+        if isinstance(handle.queue, RelayQueue):
+            self.proxies[handle.queue.domain.cluster].close(handle, request, final, session.wall, answer)
+            return
         try:
             gone: bool | Refused = close_queue(handle, request, final, session.wall)
         except Refused as reason:
@@ -399,8 +454,12 @@ class Broker:
 
     def request_timeout(self, choice: str, domain: str) -> float:
         """Seconds for a request about a queue: as the cluster of its domain has it."""
-        known = self.domains.get(domain)
-        operations = QueueOperations() if known is None else self.clusters[known.cluster].definition.queue_operations
+        known, proxy = self.domains.get(domain), self._proxied.get(domain)
+        operations = QueueOperations()
+        if proxy is not None:
+            operations = proxy.definition.queue_operations
+        elif known is not None:
+            operations = self.clusters[known.cluster].definition.queue_operations
         if choice == "openQueue":
             return operations.open_timeout_ms / 1000
         if choice == "closeQueue":
@@ -447,7 +506,9 @@ class Broker:
 
     def unused(self, queue: Queue) -> None:
         """A handle is gone, or did not come to be."""
-        if not queue.handles:
+        if isinstance(queue, RelayQueue):
+            self.proxies[queue.domain.cluster].unused(queue)
+        elif not queue.handles:
             queue.idle_since = self.now
 
     def make_guid(self) -> bytes:
@@ -501,6 +562,11 @@ class Broker:
 
     def _expire(self, now: float) -> None:
         wall = self.wall(now)
+        for proxy in list(self.proxies.values()):
+            try:
+                proxy.tick(now)
+            except Exception as error:
+                self.contain.told(f"ClusterProxy ({proxy.name}): what waited too long", error)
         for cluster in self.clusters.values():
             for queue in cluster.queues.values():
                 try:

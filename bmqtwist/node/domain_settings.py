@@ -5,6 +5,7 @@ from __future__ import annotations
 from bmqtwist.config.clusters import MessageThrottle
 from bmqtwist.config.domain import DomainConfig, LimitsConfig
 from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
+from bmqtwist.queue.mode import QueueMode
 
 
 def domain_settings(config: DomainConfig) -> DomainSettings:
@@ -26,6 +27,13 @@ def domain_settings(config: DomainConfig) -> DomainSettings:
         strong=config.strong,
         publish_app_metrics=mode.fanout.publish_app_id_metrics if mode.fanout is not None else True,
         conditions={each.app_id: each.expression.text for each in config.subscriptions})
+
+
+def relayed_settings(mode: QueueMode, deduplication_ms: int) -> DomainSettings:
+    """Those of a domain whose queues are elsewhere: what the node above tells of them. It is there that they are limited."""
+    unlimited = Limits(0, 0)
+    return DomainSettings(mode=mode, in_memory=True, domain_limits=unlimited, queue_limits=unlimited, ttl_s=0,
+                          deduplication_ms=deduplication_ms)
 
 
 def _limits(config: LimitsConfig) -> Limits:

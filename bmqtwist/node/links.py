@@ -2,6 +2,8 @@
 
 `cluster.membership` decides who dials and who may connect; here its decisions are done, whoever uses the connections is told
 which node can be spoken with, and gets what that one says. Only brokers that know our extensions are taken as members.
+
+`ProxyLinks` are those of a proxy: it dials all nodes of the cluster, whatever they are, and none of them dials it.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from functools import partial
 from typing import Protocol
 
 from bmqtwist.cluster.election_events import PeerUp, Tick, WakeAt
-from bmqtwist.cluster.membership import Dial, Join, LinkDown, LinkFailed, LinkInput, LinkUp, Membership
+from bmqtwist.cluster.membership import PROXY, Dial, Join, LinkDown, LinkFailed, LinkInput, LinkUp, Membership
 from bmqtwist.config.broker import Configuration
-from bmqtwist.config.clusters import ClusterDefinition
-from bmqtwist.link.peer import PeerSession
+from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
+from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session
+from bmqtwist.link.upbound import Upbound
 from bmqtwist.node import welcome
 from bmqtwist.node.identity import Identity
 from bmqtwist.node.performer import Performer
@@ -56,8 +59,9 @@ class ClusterLinks:
     """`link.context.PeerContext` of one cluster. `user` is set before `start`."""
 
     user: LinkUser
+    role = PeerRole.MEMBER  # of the other side
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, host: LinkHost) -> None:
+    def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int, host: LinkHost) -> None:
         self.definition, self.node_id, self._host = definition, node_id, host
         self._nodes = {node.id: node for node in definition.nodes}
         self.membership = Membership(node_id, self._nodes, host.performer.chance)
@@ -68,6 +72,10 @@ class ClusterLinks:
     def start(self, now: float) -> None:
         """Connect with all other nodes, and stay so."""
         self._step(now, Join())
+
+    def session(self, node_id: int) -> PeerSession | None:
+        """The connection with a node."""
+        return self._sessions.get(node_id)
 
     def stop(self) -> None:
         """The broker goes away: nobody is dialled any more, and nobody is taken."""
@@ -106,36 +114,38 @@ class ClusterLinks:
     def connected(self, peer: PeerSession) -> None:
         """The negotiation with a broker has succeeded."""
         session = peer.session
-        node_id = session.identity.cluster_node_id
+        peer.role = self.role
         if peer.dialled:
             wanted = self._dialled.pop(session)
-            wrong = self.membership.mismatch(wanted, node_id) or self._unfit(session)
+            wrong = self._wrong(wanted, peer)
             if wrong or self._stopped:
                 self._step(session.now, LinkFailed(wanted))
                 session.close("#SESSION_NEGOTIATION Cluster (%s): %s: %s", self.definition.name, session.description,
                               wrong or "this node is stopping")
                 return
-        self._sessions[node_id] = peer
-        self._step(session.now, LinkUp(node_id))
+        self._sessions[peer.node_id] = peer
+        self._step(session.now, LinkUp(peer.node_id))
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
         """An event."""
-        node_id = peer.session.identity.cluster_node_id
-        if self._sessions.get(node_id) is peer:
-            self.user.peer_said(node_id, kind, specific, body, peer.session.now)
+        if self._sessions.get(peer.node_id) is peer:
+            self.user.peer_said(peer.node_id, kind, specific, body, peer.session.now)
 
     def disconnected(self, peer: PeerSession) -> None:
         """The session of a broker is over."""
-        node_id = peer.session.identity.cluster_node_id
-        if self._sessions.get(node_id) is peer:
-            del self._sessions[node_id]
-            self._step(peer.session.now, LinkDown(node_id))
+        if self._sessions.get(peer.node_id) is peer:
+            del self._sessions[peer.node_id]
+            self._step(peer.session.now, LinkDown(peer.node_id))
 
     def not_connected(self, session: Session) -> None:
         """A connection that was made from here is over before the negotiation was."""
         self._step(session.now, LinkFailed(self._dialled.pop(session)))
 
     # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _wrong(self, wanted: int, peer: PeerSession) -> str:
+        """Why whoever answers at the address of a node is left alone; empty = it is the right one."""
+        return self.membership.mismatch(wanted, peer.node_id) or self._unfit(peer.session)
 
     def _refusal(self, session: Session, node_id: int) -> str:
         return self.membership.refusal(node_id) or self._unfit(session)
@@ -183,3 +193,26 @@ class ClusterLinks:
     def _unreachable(self, node_id: int, reason: str, now: float) -> None:
         self._host.report.debug(f"Cluster ({self.definition.name}): node {self.name(node_id)} cannot be reached: {reason}")
         self._step(now, LinkFailed(node_id))
+
+
+class ProxyLinks(ClusterLinks):
+    """Those of a proxy with the nodes of a cluster. A node may be a proxy itself, and knows no number of its own then."""
+
+    role = PeerRole.UPSTREAM
+
+    def __init__(self, definition: ClusterProxyDefinition, host: LinkHost) -> None:
+        super().__init__(definition, PROXY, host)
+
+    def connected(self, peer: PeerSession) -> None:
+        """The negotiation with a node has succeeded."""
+        peer.upbound = Upbound(peer.session.outbox)
+        super().connected(peer)
+
+    def _wrong(self, wanted: int, peer: PeerSession) -> str:
+        if peer.node_id == PROXY:
+            peer.node_id = wanted
+        return self.membership.mismatch(wanted, peer.node_id)
+
+    def _introduction(self, session_number: int) -> ClientIdentity:
+        return welcome.proxy_identity(self._host.identity, self._host.configuration.app, session_number,
+                                      self.definition.name)

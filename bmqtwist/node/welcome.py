@@ -67,6 +67,13 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
 
 
+def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str) -> ClientIdentity:
+    """How a broker introduces itself that is no node of the cluster: to the nodes above it, and to proxies of its own."""
+    introduction = member_identity(identity, app, session_number, cluster, -1)
+    introduction.features = features(app)
+    return introduction
+
+
 def missing_member_features(told: Mapping[str, Sequence[str]]) -> list[str]:
     """What a broker would have to know to be a member of a cluster with us."""
     return [name for name in MEMBER_FEATURES if name not in told.get(MEMBER_EXTENSION, ())]

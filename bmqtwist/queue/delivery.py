@@ -35,6 +35,25 @@ def deliver(queue: Queue, now: float) -> None:
                 _deliver_routed(queue, app, now)
 
 
+def broadcast(queue: Queue, app: App, message: Message) -> None:
+    """Hand a message to everybody who is there; nothing of it is kept."""
+    if app.condition is not None and not app.condition.matches(queue.values(message)):
+        return
+    for subscription in app.router.eligible(queue.values(message) if message.has_properties else {}):
+        handle = subscription.substream.handle
+        if handle.client.window.behind:  # at most once, and no credit bounds what would pile up
+            if queue.lines.admits(message.arrived):
+                queue.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message of "
+                                          f"queue '{queue.uri}' is not delivered to it")
+            continue
+        try:
+            handle.client.push(handle, subscription.s_id, message, False)
+        except Exception as error:
+            queue.context.client_failed(handle.client, error)
+            continue
+        queue.stats.pushed(message.size, 0.0)
+
+
 def _deliver_simple(queue: Queue, app: App, now: float) -> None:
     """The common case: one group that matches everything."""
     fresh, bit = app.fresh, app.bit

@@ -20,6 +20,7 @@ class Client(Protocol):
 
     description: str
     window: DeliveryWindow
+    is_broker: bool  # with clients of its own behind it
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None: ...
 

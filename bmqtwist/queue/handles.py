@@ -18,7 +18,6 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.routing import PRIORITY_INVALID, Matcher, Subscription
 from bmqtwist.report import shown
-from bmqtwist.storage.partition import Message
 
 COUNT_MAX = 2**31 - 1
 
@@ -133,11 +132,22 @@ def _alarm_unregistered(queue: Queue, app: App) -> None:
 
 def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) -> None:
     """Replace the subscriptions of one substream; no consumers = it consumes nothing."""
+    substream = find_substream(handle, app_id)
+    if substream is not None:
+        subscribe(substream, subscriptions_of(substream, consumers))
+
+
+def find_substream(handle: Handle, app_id: str) -> Substream | None:
+    """The substream of an app; None = the handle reads nothing."""
     substream = next((each for each in handle.substreams.values() if each.app_id == (app_id or DEFAULT_APP_ID)), None)
-    if substream is None:
-        if handle.read_count:
-            raise Refused(Category.E_UNKNOWN, "No queue with specified appId")
-        return
+    if substream is None and handle.read_count:
+        raise Refused(Category.E_UNKNOWN, "No queue with specified appId")
+    return substream
+
+
+def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) -> list[Subscription]:
+    """What a configure asks for; nothing is changed yet."""
+    handle = substream.handle
     subscriptions: list[Subscription] = []
     for spec in consumers:
         if len(subscriptions) >= SUBSCRIPTIONS_MAX:
@@ -148,11 +158,16 @@ def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) ->
             continue
         subscriptions.append(Subscription(substream, spec.s_id, _matcher(handle.queue, spec), spec.priority, spec.count,
                                           spec.max_messages, spec.max_bytes, handle.client.window))
+    return subscriptions
+
+
+def subscribe(substream: Substream, subscriptions: list[Subscription]) -> None:
+    """From now on the substream consumes so."""
     _inherit_windows(substream, subscriptions)
     substream.subscriptions = subscriptions
-    _set_merging(handle)
+    _set_merging(substream.handle)
     substream.app.reroute()
-    handle.queue.touch()
+    substream.handle.queue.touch()
 
 
 def _set_merging(handle: Handle) -> None:
@@ -244,26 +259,9 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
                     f"{len(app.substreams)} remaining readers starting from {returned[0].guid.hex().upper()}")
         if crashed:
             report.info(f"Queue '{queue.uri}' rejecting {len(returned)} messages because of a client crash.")
-            returned = [message for message in returned if _survives(queue, app, message, wall)]
+            returned = [message for message in returned if queue.attempt_failed(app, message, wall)]
         app.give_back(returned)
     if not app.substreams:
         app.alarmed = False
         queue.forget_app(app)
     queue.touch()
-
-
-def _survives(queue: Queue, app: App, message: Message, wall: int) -> bool:
-    """Take one attempt off; False = that was the last one and the message was rejected."""
-    limit = queue.domain.max_attempts
-    if not limit:
-        message.attempts = None
-        return True
-    left = queue.attempts_left(app, message)
-    attempts = message.attempts = message.attempts or {}
-    attempts[app.ordinal] = left = (left or limit) - 1
-    if left > 0:
-        return True
-    queue.context.report.info(f"rejecting PUSH [GUID: '{message.guid.hex().upper()}', appId: {app.app_id}, "
-                             f"subQueueId: 0] with the counter: [{left}]")
-    queue.reject(app, message, wall)
-    return False

@@ -29,3 +29,10 @@ ROUTING_FLAGS = {
     QueueMode.PRIORITY: int(_BY_PRIORITY),
     QueueMode.FANOUT: int(_BY_PRIORITY | RoutingFlag.HAS_MULTIPLE_SUB_STREAMS),
     QueueMode.BROADCAST: int(_BY_PRIORITY | RoutingFlag.AT_MOST_ONCE | RoutingFlag.DELIVER_ALL)}
+
+
+def mode_of(flags: int) -> QueueMode:
+    """The mode of a queue that is described so."""
+    if flags & RoutingFlag.DELIVER_ALL:
+        return QueueMode.BROADCAST
+    return QueueMode.FANOUT if flags & RoutingFlag.HAS_MULTIPLE_SUB_STREAMS else QueueMode.PRIORITY

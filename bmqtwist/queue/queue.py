@@ -3,8 +3,7 @@
     storage/state.py StoredQueue    what is stored and who still needs it; fed by records alone, on every replica
     queue/root.py    RootQueue      who gets what next: the engine of the primary
     Queue (here)                    handles, apps, windows: what both the primary and a node on the way to it need
-
-A node on the way to the primary has a `Queue` of its own kind, whose `post` and `finish` go upstream.
+    queue/relay.py RelayQueue       on the way to the primary: `post` and `finish` go upstream
 """
 
 from __future__ import annotations
@@ -86,6 +85,14 @@ class Queue(ABC):
         """No delivery attempt is left: the app loses the message, the operator is told."""
 
     @abstractmethod
+    def confirm_undelivered(self, substream: Substream, guid: bytes, wall: int) -> None:
+        """A node below us is done with a message that it was not given on this connection, but on an earlier one."""
+
+    @abstractmethod
+    def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
+        """A consumer was lost with a message: take one attempt off. False = it was the last one, the message is rejected."""
+
+    @abstractmethod
     def deliver(self, now: float) -> None:
         """Hand out whatever the consumers have room for."""
 
@@ -111,6 +118,8 @@ class Queue(ABC):
         """A consumer is done with a message; unknown, late and repeated confirms are ignored."""
         entry = substream.unconfirmed.pop(guid, None)
         if entry is None:
+            if substream.handle.client.is_broker:
+                self.confirm_undelivered(substream, guid, wall)
             return
         message, subscription, pushed_at = entry
         messages = subscription.messages = subscription.messages - 1
@@ -128,6 +137,16 @@ class Queue(ABC):
         if stats is not self.stats:
             self.stats.confirmed(now - pushed_at)
         self.finish(app, message, wall)
+
+    def rejected(self, substream: Substream, guid: bytes, wall: int) -> None:
+        """A node below us has lost a consumer with a message: it goes on trying while attempts are left."""
+        entry = substream.unconfirmed.get(guid)
+        if entry is None or self.attempt_failed(substream.app, entry[0], wall):
+            return
+        message, subscription, _ = substream.unconfirmed.pop(guid)
+        subscription.carry_over(subscription.messages - 1, subscription.bytes - message.size)
+        substream.app.recheck_waiting = True
+        self.touch()
 
     def values(self, message: Message) -> Mapping[str, object]:
         """The property values of a message, read once; what cannot be read counts as absent."""

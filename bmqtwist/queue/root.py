@@ -15,6 +15,7 @@ from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App
+from bmqtwist.queue.handle import Substream
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
@@ -111,7 +112,7 @@ class RootQueue(Queue):
         if self.broadcast:
             stats.put_msgs += 1
             stats.put_bytes += size
-            self._broadcast(message)
+            delivery.broadcast(self, self.apps[DEFAULT_APP_ID], message)
             if put.wants_ack:
                 stats.acked(0.0)
                 put.answer(0)
@@ -176,25 +177,6 @@ class RootQueue(Queue):
             if not app.condition.matches(self.values(message)):  # type: ignore[union-attr]
                 mask &= ~app.bit
         return mask
-
-    def _broadcast(self, message: Message) -> None:
-        app = self.apps[DEFAULT_APP_ID]
-        if app.condition is not None and not app.condition.matches(self.values(message)):
-            return
-        chosen = app.router.eligible(self.values(message) if message.has_properties else {})
-        for subscription in chosen:
-            handle = subscription.substream.handle
-            if handle.client.window.behind:  # at most once, and no credit bounds what would pile up
-                if self.lines.admits(message.arrived):
-                    self.context.report.warn(f"#CLIENT_SEND_FAILURE {handle.client.description}: does not read, a message "
-                                             f"of queue '{self.uri}' is not delivered to it")
-                continue
-            try:
-                handle.client.push(handle, subscription.s_id, message, False)
-            except Exception as error:
-                self.context.client_failed(handle.client, error)
-                continue
-            self.stats.pushed(message.size, 0.0)
 
     # -- released by the gate ---------------------------------------------------------------------------------------
 
@@ -303,6 +285,29 @@ class RootQueue(Queue):
         self.stats.reject_msgs += 1
         self.root_context.poisoned(self, app, message)
         self.finish(app, message, wall, ConfirmReason.REJECTED)
+
+    def confirm_undelivered(self, substream: Substream, guid: bytes, wall: int) -> None:
+        """A node below us has confirmed what it was given before we lost each other."""
+        app, message = substream.app, self.messages.get(guid)
+        if message is not None and message.pending & app.bit:
+            self.finish(app, message, wall)
+            app.forget(message)
+
+    def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
+        """A consumer was lost with a message: take one attempt off."""
+        limit = self.domain.max_attempts
+        if not limit:
+            message.attempts = None
+            return True
+        left = self.attempts_left(app, message)
+        attempts = message.attempts = message.attempts or {}
+        attempts[app.ordinal] = left = (left or limit) - 1
+        if left > 0:
+            return True
+        self.context.report.info(f"rejecting PUSH [GUID: '{message.guid.hex().upper()}', appId: {app.app_id}, "
+                                 f"subQueueId: 0] with the counter: [{left}]")
+        self.reject(app, message, wall)
+        return False
 
     def remove(self, message: Message, reason: int, wall: int) -> None:
         """Take a message out of the store; records say so."""

@@ -105,6 +105,18 @@ def member_configuration(number: int, count: int, port: int, *, app: Mapping[str
     return configuration(broker_config(storage, port, **{"hostName": f"n{number}", **(app or {})}), clusters)
 
 
+def proxy_configuration(name: str, port: int, upstream: Mapping[str, int], *, app: Mapping[str, Any] | None = None,
+                        cluster: Mapping[str, Any] | None = None, data_centres: Mapping[str, str] | None = None) -> Configuration:
+    """What a proxy of that name reads whose upstream has these nodes, each with its id, at that port of its host."""
+    nodes = [{"id": number, "name": each, "dataCenter": (data_centres or {}).get(each, "dc1"),
+              "transport": {"tcp": {"endpoint": f"tcp://{each}:{port}"}}} for each, number in upstream.items()]
+    made = clusters_config(PurePosixPath("/memory"), port)["myClusters"][0]
+    definition = {key: made[key] for key in ("name", "queueOperations", "clusterMonitorConfig", "messageThrottleConfig")}
+    clusters = {"myClusters": [], "proxyClusters": [{**definition, "nodes": nodes, **(cluster or {})}]}
+    return configuration(broker_config(PurePosixPath(f"/memory/{name}/storage"), port, **{"hostName": name, **(app or {})}),
+                         clusters)
+
+
 def domain_config(name: str, mode: str = "priority", *, apps: tuple[str, ...] | list[str] = APPS,
                   cluster: str = CLUSTER, in_memory: bool = False, subscriptions: list[dict[str, Any]] | None = None,
                   strong: bool = False, **parameters: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ headers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -76,7 +76,7 @@ OPTIONS_SHIFT: Final = layout.MESSAGE_START.shift("options_words")
 COMPRESSION_SHIFT: Final = layout.MESSAGE_START.shift("compression")
 COMPRESSION_MASK: Final = layout.MESSAGE_START.mask("compression")
 HEADER_WORDS_MASK: Final = layout.MESSAGE_START.mask("header_words")
-_OPTION_BYTES_SHIFT: Final = OPTIONS_SHIFT - 2  # from bytes to words, and to their place
+OPTION_BYTES_SHIFT: Final = OPTIONS_SHIFT - 2  # from bytes to words, and to their place
 
 ACK_REQUESTED: Final = 1  # flag of PUT
 IMPLICIT_PAYLOAD: Final = 1  # flag of PUSH
@@ -90,6 +90,11 @@ OPTION_SUB_QUEUE_ID = Struct(layout.OPTION_HEADER.struct.format + "I")  # a SUB_
 SUB_QUEUE_IDS_OLD: Final = 1  # type of that option
 _IDS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_IDS_OLD)  # its first word, but for the number of words
 OPTION_ONE_ID_HEAD: Final = _IDS_HEAD | 2
+SUB_QUEUE_INFOS: Final = 3  # type of the option with the attempts that are left, for other brokers
+_INFOS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, type_specific=layout.SUB_QUEUE_INFO.words)
+OPTION_UNNAMED: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, packed=1,  # id 0, any number of attempts
+                                                  words=layout.SUB_QUEUE_INFO.word(unlimited=1))
+OPTION_ONE_INFO_HEAD: Final = _INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words
 
 
 def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 0, compression: int = CAT_NONE,
@@ -99,7 +104,7 @@ def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 
     words = (PUT_HEADER_BYTES + len(options) + len(data) + len(pad)) >> 2
     return b"".join((
         PUT_HEADER.pack(flags << FLAGS_SHIFT | words,
-                        len(options) << _OPTION_BYTES_SHIFT | compression << COMPRESSION_SHIFT | PUT_HEADER_WORDS,
+                        len(options) << OPTION_BYTES_SHIFT | compression << COMPRESSION_SHIFT | PUT_HEADER_WORDS,
                         queue_id, guid, crc, schema_id, 0),
         options, data, pad))
 
@@ -110,6 +115,12 @@ def sub_queue_ids(ids: Iterable[int]) -> bytes:
     if len(ids) == 1:
         return OPTION_SUB_QUEUE_ID.pack(OPTION_ONE_ID_HEAD, ids[0])
     return Struct(f">I{len(ids)}I").pack(_IDS_HEAD | 1 + len(ids), *ids)
+
+
+def sub_queue_infos(infos: Sequence[tuple[int, int]]) -> bytes:
+    """The option that names the subscriptions of a PUSH, each with its byte of delivery attempts, as brokers understand it."""
+    head = layout.OPTION_HEADER.struct.pack(_INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words * len(infos))
+    return head + b"".join([layout.SUB_QUEUE_INFO.struct.pack(*info) for info in infos])
 
 
 # -- ACK, CONFIRM, REJECT ----------------------------------------------------------------------------------------

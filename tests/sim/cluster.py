@@ -11,7 +11,7 @@ from typing import Any
 
 from kit.client import Client
 
-from bmqtwist.testing.config import DomainTable, member_configuration, sample_domains
+from bmqtwist.testing.config import DomainTable, member_configuration, proxy_configuration, sample_domains
 from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, Network, Receiver
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.testing.simulation import Simulation
@@ -59,20 +59,29 @@ class SimulatedLink(Receiver):
 
 class SimulatedCluster(Simulation):
     """`count` nodes n1, n2, ... that run; `options` are those of `SimulatedNode`, by name of the node. `alone`: each is a
-    cluster of its own."""
+    cluster of its own. `proxies`: name of each proxy, and the nodes that it uses."""
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
-                 alone: bool = False, **configured: dict[str, Any]) -> None:
+                 alone: bool = False, proxies: dict[str, list[str]] | None = None,
+                 texts: dict[str, str] | None = None, **configured: dict[str, Any]) -> None:
         super().__init__(Random(f"{seed}/cluster"))
         self.network = Network(self)
         configured.setdefault("cluster", {"partition": PARTITION})
         domains = DomainTable()
         domains.texts.update(sample_domains())
+        domains.texts.update(texts or {})
         for number in range(1, count + 1):
             name = f"n{number}"
             node = SimulatedNode(self.network, name, f"{name}:{PORT}",
-                                 partial(member_configuration, number, count, PORT, alone=alone, **configured),
+                                 partial(member_configuration, number, count, PORT, alone=alone,
+                                         **{key: configured[key] for key in configured if not key.startswith("proxy_")}),
                                  lambda configuration: domains, **(options or {}).get(name, {}))
+            node.boot()
+        for name, upstream in (proxies or {}).items():
+            numbers = {each: number for number, each in enumerate(upstream, 1)}
+            node = SimulatedNode(self.network, name, f"{name}:{PORT}", partial(
+                proxy_configuration, name, PORT, numbers, app=configured.get("proxy_app"),
+                cluster=configured.get("proxy_cluster")), lambda configuration: domains, **(options or {}).get(name, {}))
             node.boot()
         self.clients = 0
 

@@ -94,7 +94,7 @@ def introduce(nodes: SimulatedCluster, name: str, **changed: object) -> tuple[Br
 @pytest.mark.parametrize("changed, reason", [
     ({"cluster_node_id": 2}, "2 is the id of this node itself"),
     ({"cluster_node_id": 9}, "no node of the cluster has the id 9"),
-    ({"cluster_node_id": 3}, "node 2 dials node 3"), ({"cluster_node_id": -1}, "proxies are not served"),
+    ({"cluster_node_id": 3}, "node 2 dials node 3"),
     ({"features": "PROTOCOL_ENCODING:BER"}, "it does not know DURABLE_VOTE, METADATA_LOG")], ids=lambda each: str(each)[:40])
 def test_who_does_not_fit_is_refused_and_told_why(changed: dict[str, object], reason: str) -> None:
     nodes = SimulatedCluster(5, 3)
@@ -104,6 +104,17 @@ def test_who_does_not_fit_is_refused_and_told_why(changed: dict[str, object], re
     assert answer is not None and answer.result.category < 0 and reason in answer.result.message
     nodes.run(1.0)
     assert client.link.closed and peers(nodes.node("n2")) == {3: True}
+
+
+def test_proxies_are_taken_in_any_number_and_whatever_they_are() -> None:
+    nodes = SimulatedCluster(5, 3)
+    nodes.run(2.0)
+    for _ in range(3):
+        answer, client = introduce(nodes, "n2", cluster_node_id=-1, features="PROTOCOL_ENCODING:BER")
+        assert answer is not None and answer.result.category == 0 and answer.broker_identity.cluster_node_id == 2
+        nodes.run(1.0)
+        assert not client.link.closed
+    assert links(nodes.node("n2")).is_up(1) and links(nodes.node("n2")).is_up(3)
 
 
 @pytest.mark.spec("cluster", 3)

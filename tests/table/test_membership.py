@@ -96,7 +96,7 @@ def test_who_may_connect() -> None:
     assert made.refusal(2) == "2 is the id of this node itself"
     assert made.refusal(3) == "node 2 dials node 3, not the other way round"
     assert made.refusal(4) == "no node of the cluster has the id 4"
-    assert made.refusal(PROXY) == "proxies are not served"
+    assert made.refusal(PROXY) == "no node of the cluster has the id -1", "a proxy does not come this way"
     made.step(BEGIN, LinkUp(1))
     assert made.refusal(1) == "node 1 is connected already"
     assert made.links[1].state is C

@@ -50,6 +50,7 @@ TABLE: dict[Cell, dict[int, str]] = {
     (AdminSession, State.CLOSED): NOTHING,
     (PeerSession, State.SERVING): {**dict.fromkeys(EVENTS, "#PEER_UNEXPECTED_EVENT"), **SERVED,
                                    **dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14), "handed")},
+    (PeerSession, State.LEAVING): NOTHING,
     (PeerSession, State.CLOSED): NOTHING,
 }
 
@@ -73,7 +74,9 @@ class SessionContext:
         self.judged: list[Authenticate] = []
         self.commands: list[str] = []
         self.others = Others()
-        self.peers = {"c": self.others}
+
+    def peers_for(self, identity: ClientIdentity) -> Others:
+        return self.others
 
     def flush_later(self, session: Session) -> None:
         session.waiting = True
@@ -132,6 +135,8 @@ def session(kind: type[SessionKind], state: State, host: SessionContext | None =
         if kind is not Negotiation:
             made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
     if state is State.LEAVING:
+        if isinstance(made.kind, PeerSession):
+            made.kind.serve()
         made.receive(codec.control_frame({"rId": 1, "disconnect": {}}), 0.0, 0)
     if state is State.CLOSED:
         made.close("over")
@@ -205,6 +210,19 @@ def test_every_event_in_every_state(kind: type[SessionKind], state: State, event
         assert_same_as_served(host, event)
     else:
         assert tags == [expected] and not written
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_of_a_broker_behind_us_what_clients_say_is_taken_as_theirs(event: int) -> None:
+    made, host = session(PeerSession, State.SERVING)
+    assert isinstance(made.kind, PeerSession)
+    made.kind.serve()
+    made.receive(frame(event), 1.0, 1)
+    tags = [text.split(" ", 1)[0] for _, text in host.report.lines]
+    theirs = event in (CONTROL, PUT, CONFIRM, EventType.REJECT)
+    handed = TABLE[PeerSession, State.SERVING][event] == "handed" and not theirs
+    assert host.others.told == ([(event, 0, b"junk")] if handed else []) and made.state is State.SERVING
+    assert ("#CORRUPTED_EVENT" in tags) is (theirs or event == AUTHENTICATION)
 
 
 def assert_same_as_served(host: SessionContext, event: int) -> None:

@@ -27,6 +27,8 @@ WALL = 1_795_237_326
 class Client:
     """The other end of a handle: what it was pushed and told."""
 
+    is_broker = False
+
     def __init__(self, description: str) -> None:
         self.window = DeliveryWindow()
         self.description = description

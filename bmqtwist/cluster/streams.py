@@ -1,0 +1,370 @@
+"""What one app of a queue has open at the upstream: the sum of what all clients behind us have. A machine without sockets.
+
+A node on the way to the primary of a queue opens it once for all its clients: the counts are sums, and the subscriptions are
+merged (`queue/merge.py`). There is one stream for each app, and at most one request of it is under way; what else is asked for
+waits in line.
+
+```
+   CLOSED      no upstream: opens wait, configures and closes are done at once
+   REOPENING   the sums are opened and configured anew: opens and closes wait, configures are done at once
+   OPEN        requests go up one after the other
+   PUT_OFF     the reopen was refused: it is tried again after a while; opens wait, configures and closes are done at once
+```
+
+An upstream that is lost takes with it what was under way: opens wait for the next one, configures and closes are done, because
+the next upstream is told the sums of then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from bmqtwist.errors import Category, Refused
+from bmqtwist.queue.handles import ConsumerSpec
+
+RETRY_S = 0.5  # before a refused reopen is tried again; doubles with every refusal
+RETRY_SECONDS_MAX = 30.0
+UNREGISTERED_QUEUE, NOT_PRIMARY, NODE_IS_STOPPING = -204, -201, -11  # of a refusal: another node may be asked, or later
+
+
+class StreamState(Enum):
+    """How a stream stands with the upstream."""
+
+    CLOSED = "there is no upstream"
+    REOPENING = "the sums are opened and configured anew"
+    OPEN = "open, or nothing to be opened"
+    PUT_OFF = "the reopen was refused and is tried again"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many readers and writers."""
+
+    read: int = 0
+    write: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.read + other.read, self.write + other.write)
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(max(0, self.read - other.read), max(0, self.write - other.write))
+
+    def __bool__(self) -> bool:
+        return self.read > 0 or self.write > 0
+
+
+Subscriptions = tuple[ConsumerSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenAsked:
+    """A client wants to be counted. `answer(value or refusal)` is called once; `alive` says whether it still wants to be."""
+
+    counts: Counts
+    answer: Callable[[object], None]
+    alive: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConfigureAsked:
+    """The merged subscriptions have changed. `answer(None or refusal)` is called once."""
+
+    subscriptions: Subscriptions
+    answer: Callable[[Refused | None], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CloseAsked:
+    """So many readers and writers are gone. `answer()` is called once."""
+
+    counts: Counts
+    answer: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """There is an upstream; `generation` is that of the choice."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """There is none any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The request under way is answered: with a value, or a refusal."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """What was put off is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendOpen:
+    """Ask the upstream for this."""
+
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class SendConfigure:
+    """Ask the upstream for this."""
+
+    subscriptions: Subscriptions
+
+
+@dataclass(frozen=True, slots=True)
+class SendClose:
+    """Ask the upstream for this."""
+
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallBack:
+    """Somebody's request is over: call this."""
+
+    answer: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """The upstream knows the stream again, but delivers nothing yet: CONFIRMs may go up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The upstream knows all of the stream again: PUTs may go up."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryIn:
+    """`Retry` is due after so many seconds; `refused` says why, `attempts` how often."""
+
+    seconds: float
+    refused: Refused
+    attempts: int
+
+
+StreamInput = OpenAsked | ConfigureAsked | CloseAsked | Up | Down | Answered | Retry
+StreamOutput = SendOpen | SendConfigure | SendClose | CallBack | Reopened | Opened | RetryIn
+Operation = OpenAsked | ConfigureAsked | CloseAsked
+
+
+def may_be_asked_again(refused: Refused) -> bool:
+    """Whether a refusal speaks of the upstream as it is now, not of what was asked for."""
+    if refused.category in (Category.E_CANCELED, Category.E_NOT_READY):
+        return True
+    return refused.category is Category.E_REFUSED and refused.code in (UNREGISTERED_QUEUE, NOT_PRIMARY, NODE_IS_STOPPING)
+
+
+class AppStream:
+    """One app of one queue. `counts`: what the upstream has been told and has taken; `told`: the same of subscriptions."""
+
+    def __init__(self, app_id: str, sub_id: int) -> None:
+        self.app_id, self.sub_id = app_id, sub_id
+        self.state = StreamState.CLOSED
+        self.generation = 0
+        self.counts = Counts()
+        self.told: Subscriptions = ()
+        self.wanted: Subscriptions = ()
+        self.line: deque[Operation] = deque()
+        self.under_way: Operation | SendOpen | SendConfigure | None = None  # a Send: of the reopening
+        self.sent: Subscriptions = ()  # in the configure that is under way
+        self.put_off = False  # nothing goes up before a Retry
+        self.refusals = 0  # in a row
+        self._out: list[StreamOutput] = []
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is open, nothing is asked for."""
+        return not self.counts and not self.line and self.under_way is None
+
+    @property
+    def held(self) -> Counts:
+        """What the upstream has taken and is not asked to give up: those of clients that are still there, or gone just now."""
+        counts = self.counts
+        for each in (self.under_way, *self.line):
+            if isinstance(each, CloseAsked):
+                counts -= each.counts
+        return counts
+
+    def forget_gone(self) -> None:
+        """Opens of clients that are gone wait no longer."""
+        if self.line:
+            self.line = deque(each for each in self.line if not isinstance(each, OpenAsked) or each.alive())
+
+    def step(self, event: StreamInput) -> list[StreamOutput]:
+        """One input; what follows from it."""
+        self._out = []
+        getattr(self, ACTIONS[self.state][type(event)])(event)
+        return self._out
+
+    # -- what clients ask for -----------------------------------------------------------------------------------------
+
+    def _wait(self, event: Operation) -> None:
+        """Stand in line; while the upstream is open, also begin."""
+        if isinstance(event, ConfigureAsked):
+            self.wanted = event.subscriptions
+        self.line.append(event)
+        if self.state is StreamState.OPEN:
+            self._go_on()
+
+    def _configured(self, event: ConfigureAsked) -> None:
+        """The upstream is told when it is told everything."""
+        self.wanted = event.subscriptions
+        self._tell_configured(event, None)
+
+    def _closed(self, event: CloseAsked) -> None:
+        self.counts -= event.counts
+        if not self.counts.read:
+            self.told = ()  # it went with the last reader
+        self._out.append(CallBack(event.answer))
+
+    # -- the upstream ---------------------------------------------------------------------------------------------------
+
+    def _up(self, event: Up) -> None:
+        self.generation = event.generation
+        self.told, self.refusals, self.put_off = (), 0, False
+        self._reopen()
+
+    def _reopen(self, event: object = None) -> None:
+        self.put_off = False
+        if self.counts:
+            self.state = StreamState.REOPENING
+            self._send(SendOpen(self.counts))
+        else:
+            self._all_is_open()
+
+    def _send(self, request: SendOpen | SendConfigure) -> None:
+        """A request of the reopening."""
+        self.under_way = request
+        self._out.append(request)
+
+    def _down(self, event: Down) -> None:
+        """What was under way or in line is over, but for opens: they wait."""
+        self.state = StreamState.CLOSED
+        self.put_off = False
+        waiting = [self.under_way, *self.line]
+        self.under_way = None
+        self.line.clear()
+        for each in waiting:
+            if isinstance(each, OpenAsked):
+                self.line.append(each)
+            elif isinstance(each, CloseAsked):
+                self._closed(each)
+            elif isinstance(each, ConfigureAsked):
+                self._tell_configured(each, None)
+
+    def _reopen_answered(self, event: Answered) -> None:
+        request, self.under_way = self.under_way, None
+        refused = event.value if isinstance(event.value, Refused) else None
+        if isinstance(request, SendOpen):
+            if refused is not None:
+                self.state = StreamState.PUT_OFF
+                self._put_off(refused)
+                return
+            self.refusals = 0
+            self._out.append(Reopened())
+            if self.wanted:
+                self._send(SendConfigure(self.wanted))
+                return
+        elif isinstance(request, SendConfigure):
+            if refused is None:
+                self.told = request.subscriptions
+            else:  # it has the counts: only the rest is asked for again
+                self.line.appendleft(ConfigureAsked(self.wanted, _nobody_waits))
+                self._put_off(refused)
+        self._all_is_open()
+
+    def _all_is_open(self) -> None:
+        self.state = StreamState.OPEN
+        self._out.append(Opened(self.generation))
+        if self.told != self.wanted and not any(isinstance(each, ConfigureAsked) for each in self.line):
+            self.line.append(ConfigureAsked(self.wanted, _nobody_waits))  # it has changed meanwhile
+        self._go_on()
+
+    def _answered(self, event: Answered) -> None:
+        request, self.under_way = self.under_way, None
+        refused = event.value if isinstance(event.value, Refused) else None
+        if refused is not None and isinstance(request, OpenAsked) and may_be_asked_again(refused):
+            self.line.appendleft(request)
+            self._put_off(refused)
+            return
+        if refused is None:
+            self.refusals = 0
+        if isinstance(request, OpenAsked):
+            if refused is None:
+                self.counts += request.counts
+            self._out.append(CallBack(lambda: request.answer(event.value)))
+        elif isinstance(request, CloseAsked):
+            self._closed(request)
+        elif isinstance(request, ConfigureAsked):
+            if refused is None:
+                self.told = self.sent
+            self._tell_configured(request, refused)
+        self._go_on()
+
+    def _again(self, event: Retry) -> None:
+        self.put_off = False
+        self._go_on()
+
+    def _put_off(self, refused: Refused) -> None:
+        self.put_off = True
+        seconds = min(RETRY_SECONDS_MAX, RETRY_S * 2.0 ** min(self.refusals, 10))
+        self.refusals += 1
+        self._out.append(RetryIn(seconds, refused, self.refusals))
+
+    def _go_on(self) -> None:
+        """Begin with what stands in line, unless something is under way."""
+        while self.line and self.under_way is None and not self.put_off:
+            each = self.line.popleft()
+            if isinstance(each, ConfigureAsked):
+                if self.wanted == self.told or not self.counts.read:
+                    self._tell_configured(each, None)
+                    continue
+                self.sent = self.wanted
+                self._out.append(SendConfigure(self.wanted))
+            elif isinstance(each, CloseAsked):
+                if not self.counts:  # an upstream that was lost took them with it
+                    self._closed(each)
+                    continue
+                self._out.append(SendClose(each.counts))
+            elif each.alive():
+                self._out.append(SendOpen(each.counts))
+            else:
+                continue
+            self.under_way = each
+
+    def _tell_configured(self, event: ConfigureAsked, refused: Refused | None) -> None:
+        self._out.append(CallBack(lambda: event.answer(refused)))
+
+    def _ignore(self, event: StreamInput) -> None:
+        """Too late, or known."""
+
+
+def _nobody_waits(refused: Refused | None) -> None:
+    """The configure was ours."""
+
+
+ACTIONS: dict[StreamState, dict[type, str]] = {
+    StreamState.CLOSED: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_closed", Up: "_up", Down: "_ignore",
+                         Answered: "_ignore", Retry: "_ignore"},
+    StreamState.REOPENING: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_wait", Up: "_ignore", Down: "_down",
+                            Answered: "_reopen_answered", Retry: "_ignore"},
+    StreamState.OPEN: {OpenAsked: "_wait", ConfigureAsked: "_wait", CloseAsked: "_wait", Up: "_ignore", Down: "_down",
+                       Answered: "_answered", Retry: "_again"},
+    StreamState.PUT_OFF: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_closed", Up: "_ignore", Down: "_down",
+                          Answered: "_ignore", Retry: "_reopen"},
+}

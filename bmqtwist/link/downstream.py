@@ -1,0 +1,72 @@
+"""A broker behind us as a client: it has queues open for clients of its own, and is served as they would be.
+
+It is the part of a `PeerSession` that queues speak with. One handle may stand for many clients: its counts are sums, and of each
+app it is one consumer. PUSH messages tell how many delivery attempts are left, and REJECT events how many were used up.
+"""
+
+from __future__ import annotations
+
+from bmqtwist.link.client import ClientSession
+from bmqtwist.link.session import Session
+from bmqtwist.queue.handle import Handle
+from bmqtwist.storage.message import Message
+from bmqtwist.wire.fast import CONFIRM_MESSAGE
+from bmqtwist.wire.options import SubQueueInfo, rda_byte
+
+_UNLIMITED = rda_byte(SubQueueInfo(0))
+
+
+class DownstreamClient(ClientSession):
+    """The clients of a broker behind us."""
+
+    is_broker = True
+    __slots__ = ()
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.makes_guids = True  # the first broker has made those that clients did not make
+
+    def ended(self, crashed: bool) -> None:
+        """The connection is over. That no consumer was lost with it costs no delivery attempt."""
+        super().ended(crashed=False)
+
+    def stop_deliveries(self) -> None:
+        """The broker goes away: it is given nothing more, and may still confirm what it has."""
+        for handle in self.handles.values():
+            for substream in handle.substreams.values():
+                substream.subscriptions = []
+                substream.app.reroute()
+
+    def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
+                       payload: bytes) -> None:
+        """Deliver a message to one subscription of a handle."""
+        outbox, guid, compression = self.outbox, message.guid, message.compression
+        if handle.queue.broadcast:
+            outbox.push_unnamed(handle.q_id, guid, flags, compression, schema_id, payload)
+            return
+        attempts = _UNLIMITED
+        if message.attempts is not None or handle.queue.domain.max_attempts:
+            attempts = _attempts(handle, sub_id, message)
+        if handle.merges:
+            outbox.push_infos(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload)
+        else:
+            outbox.push_info(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload)
+
+    def on_rejects(self, buffer: bytes, specific: int, position: int, end: int) -> None:
+        """Walk the messages of a REJECT event: a consumer was lost with each."""
+        wall = self.session.wall
+        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.items("Reject", buffer, position, end)):
+            handle = self.handles.get(q_id)
+            substream = handle.substreams.get(sub_id) if handle is not None else None
+            if substream is not None and not substream.handle.queue.broadcast:
+                substream.handle.queue.rejected(substream, guid, wall)
+
+
+def _attempts(handle: Handle, sub_id: int, message: Message) -> int:
+    """How many attempts the app of a subscription has left, as the wire has it."""
+    for substream in handle.substreams.values():
+        if any(subscription.s_id == sub_id for subscription in substream.subscriptions):
+            left = handle.queue.attempts_left(substream.app, message)
+            used = message.attempts is not None and substream.app.ordinal in message.attempts
+            return rda_byte(SubQueueInfo(0, left, used and left is not None))
+    return _UNLIMITED

@@ -1,0 +1,77 @@
+"""What goes to the broker above us in one turn: PUT, CONFIRM and REJECT messages, collected into events."""
+
+from __future__ import annotations
+
+from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from bmqtwist.link.outbox import Outbox
+from bmqtwist.storage.message import Message
+from bmqtwist.wire.fast import (
+    ACK_REQUESTED,
+    COMPRESSION_SHIFT,
+    CONFIRM_MESSAGE,
+    FLAGS_SHIFT,
+    ITEM_BYTES,
+    MESSAGE_PROPERTIES,
+    OPTION_BYTES_SHIFT,
+    PAD4,
+    PUT_HEADER,
+    PUT_HEADER_BYTES,
+    PUT_HEADER_WORDS,
+    EventType,
+    event_header,
+    items_event,
+)
+
+_ITEMS_MAX = OUT_EVENT_BYTES_MAX // ITEM_BYTES
+_NO_SCHEMA = 1  # properties of the newer style whose layout is to be read from themselves
+
+
+class Upbound:
+    """The batch of one connection; `seal` puts it into its outbox."""
+
+    __slots__ = ("_outbox", "_puts", "_put_bytes", "_confirms", "_rejects")
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._puts: list[bytes] = []
+        self._put_bytes = 0
+        self._confirms: list[bytes] = []
+        self._rejects: list[bytes] = []
+
+    def put(self, q_id: int, message: Message, wants_ack: bool) -> None:
+        """One PUT message. Ids of property layouts count for one connection: above us they would mean something else."""
+        payload, options = message.payload or b"", message.options
+        flags = (ACK_REQUESTED if wants_ack else 0) | (MESSAGE_PROPERTIES if message.has_properties else 0)
+        pad = PAD4[len(payload) & 3]
+        size = PUT_HEADER_BYTES + len(options) + len(payload) + len(pad)
+        self._puts += (PUT_HEADER.pack(
+            flags << FLAGS_SHIFT | size >> 2,
+            len(options) << OPTION_BYTES_SHIFT | message.compression << COMPRESSION_SHIFT | PUT_HEADER_WORDS, q_id,
+            message.guid, message.crc, _NO_SCHEMA if message.schema_id else 0, 0), options, payload, pad)
+        self._put_bytes += size
+        if self._put_bytes > OUT_EVENT_BYTES_MAX:
+            self.seal()
+
+    def confirm(self, q_id: int, guid: bytes, sub_id: int) -> None:
+        """One CONFIRM message."""
+        self._confirms.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
+        if len(self._confirms) >= _ITEMS_MAX:
+            self.seal()
+
+    def reject(self, q_id: int, guid: bytes, sub_id: int) -> None:
+        """One REJECT message."""
+        self._rejects.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
+        if len(self._rejects) >= _ITEMS_MAX:
+            self.seal()
+
+    def seal(self) -> None:
+        """What was collected is to be written behind everything so far."""
+        if self._rejects:
+            self._outbox.event(items_event(EventType.REJECT, self._rejects))
+            self._rejects = []
+        if self._confirms:
+            self._outbox.event(items_event(EventType.CONFIRM, self._confirms))
+            self._confirms = []
+        if self._puts:
+            self._outbox.event_parts([event_header(EventType.PUT, self._put_bytes), *self._puts])
+            self._puts, self._put_bytes = [], 0

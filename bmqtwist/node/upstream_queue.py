@@ -1,0 +1,99 @@
+"""One queue as a proxy has it open at its upstream: its ids there, its streams, and what its consumers here have asked for."""
+
+from __future__ import annotations
+
+from bmqtwist.cluster.streams import Counts, AppStream, Subscriptions
+from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
+from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Substream
+from bmqtwist.queue.handles import ConsumerSpec
+from bmqtwist.queue.merge import SubscriptionIds, merge
+from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.wire.schema import (
+    CloseQueue,
+    ConfigureStream,
+    ConsumerInfo,
+    Expression,
+    ExpressionVersion,
+    OpenQueue,
+    QueueHandleParameters,
+    StreamParameters,
+    SubQueueIdInfo,
+    Subscription,
+)
+
+
+class UpstreamQueue:
+    """`q_id`: of the queue at the upstream. `relay`: the queue itself, once an open was answered."""
+
+    def __init__(self, uri: QueueUri, q_id: int) -> None:
+        self.uri, self.q_id = uri, q_id
+        self.relay: RelayQueue | None = None
+        self.streams: dict[str, AppStream] = {}  # by app
+        self.by_sub_id: dict[int, AppStream] = {}
+        self.ids = SubscriptionIds()
+        self.asked: dict[Substream, list[ConsumerSpec]] = {}  # what each consumer has asked for last
+        self._next_sub_id = 1
+
+    def stream(self, app_id: str) -> AppStream | None:
+        """The stream of an app that there is."""
+        return self.streams.get(app_id)
+
+    def make_stream(self, app_id: str) -> AppStream:
+        """The default app has 0; other ids are given once."""
+        sub_id = 0
+        if app_id != DEFAULT_APP_ID:
+            sub_id, self._next_sub_id = self._next_sub_id, self._next_sub_id + 1
+        stream = self.streams[app_id] = self.by_sub_id[sub_id] = AppStream(app_id, sub_id)
+        return stream
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has it open, or is about to."""
+        return all(stream.idle for stream in self.streams.values()) and (self.relay is None or not self.relay.handles)
+
+    def counts(self, app_id: str) -> Counts:
+        """What clients here have open."""
+        relay = self.relay
+        if relay is None:
+            return Counts()
+        app = relay.apps.get(app_id)
+        return Counts(app.consumers() if app is not None else 0, relay.writers() if app_id == DEFAULT_APP_ID else 0)
+
+    def merged(self, app_id: str) -> Subscriptions:
+        """What all consumers of an app have asked for, as one."""
+        app = self.relay.apps.get(app_id) if self.relay is not None else None
+        if app is None:
+            return ()
+        return merge(app_id, [spec for substream in app.substreams for spec in self.asked.get(substream, ())], self.ids)
+
+    def forget_substreams(self) -> None:
+        """Consumers that are gone have asked for nothing."""
+        for substream in [each for each in self.asked if each not in each.app.substreams]:
+            del self.asked[substream]
+
+    def surplus(self, stream: AppStream) -> Counts:
+        """What the upstream has beyond what clients here have."""
+        return stream.held - self.counts(stream.app_id)
+
+    # -- what is said to the upstream -----------------------------------------------------------------------------------
+
+    def _parameters(self, stream: AppStream, counts: Counts) -> QueueHandleParameters:
+        named = stream.app_id != DEFAULT_APP_ID
+        uri = f"{self.uri.canonical}?id={stream.app_id}" if named else self.uri.canonical
+        return QueueHandleParameters(
+            uri, self.q_id, SubQueueIdInfo(stream.sub_id, stream.app_id) if named else None,
+            (FLAG_READ if counts.read else 0) | (FLAG_WRITE if counts.write else 0), counts.read, counts.write, 0)
+
+    def open_request(self, stream: AppStream, counts: Counts) -> OpenQueue:
+        """Count so many more of an app."""
+        return OpenQueue(self._parameters(stream, counts))
+
+    def close_request(self, stream: AppStream, close: Counts) -> CloseQueue:
+        """Count so many less. It is never final: the other streams of the queue stay."""
+        return CloseQueue(self._parameters(stream, close), False)
+
+    def configure_request(self, stream: AppStream, subscriptions: Subscriptions) -> ConfigureStream:
+        """Consume an app so."""
+        return ConfigureStream(self.q_id, StreamParameters(stream.app_id, [
+            Subscription(each.s_id, Expression(ExpressionVersion(each.expression_version), each.expression), [
+                ConsumerInfo(each.max_messages, each.max_bytes, each.priority, each.count)]) for each in subscriptions]))

@@ -1,0 +1,56 @@
+"""The subscriptions of many consumers of one app as those of one: what a node on the way asks of the node above it.
+
+Of each expression the consumers with the highest priority count, and they are one consumer with the sum of their counts and
+credits: so a consumer is given as much, however many nodes stand between it and the primary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bmqtwist.queue.handles import COUNT_MAX, ConsumerSpec
+from bmqtwist.queue.routing import PRIORITY_INVALID
+
+CREDIT_MAX = 2**62  # of a sum, messages or bytes
+
+
+class SubscriptionIds:
+    """The ids under which one queue's subscriptions are known to the node above: one for each app and expression."""
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._ids: dict[tuple[str, str], int] = {}
+        self.apps: dict[int, str] = {}  # whose subscription an id is
+
+    def of(self, app_id: str, text: str) -> int:
+        """The id of an app's subscription with this expression."""
+        key = app_id, text
+        if key not in self._ids:
+            self._ids[key], self.apps[self._next] = self._next, app_id
+            self._next += 1
+        return self._ids[key]
+
+    def keep(self, app_id: str, texts: Iterable[str]) -> None:
+        """The app has no subscriptions any more but those with these expressions."""
+        kept = frozenset(texts)
+        for key in [key for key in self._ids if key[0] == app_id and key[1] not in kept]:
+            del self.apps[self._ids.pop(key)]
+
+
+def merge(app_id: str, specs: Iterable[ConsumerSpec], ids: SubscriptionIds) -> tuple[ConsumerSpec, ...]:
+    """One subscription for each expression, in the order in which the expressions are met first."""
+    highest: dict[str, list[ConsumerSpec]] = {}
+    for spec in specs:
+        if spec.priority == PRIORITY_INVALID:
+            continue
+        text = spec.expression if spec.expression_version else ""
+        best = highest.get(text)
+        if best is None or spec.priority > best[0].priority:
+            highest[text] = [spec]
+        elif spec.priority == best[0].priority:
+            best.append(spec)
+    return tuple(ConsumerSpec(ids.of(app_id, text), each[0].expression_version if text else 0, text, each[0].priority,
+                              min(COUNT_MAX, sum(spec.count for spec in each)),
+                              min(CREDIT_MAX, sum(spec.max_messages for spec in each)),
+                              min(CREDIT_MAX, sum(spec.max_bytes for spec in each)))
+                 for text, each in highest.items())

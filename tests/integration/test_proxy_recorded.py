@@ -1,0 +1,93 @@
+"""What the original's proxy sent to its member, played to ours: the answers are those of the original."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from kit.memory import MemoryLink, MemoryWorld
+
+from bmqtwist.wire import control, events, options
+from bmqtwist.wire.control import ControlMessage, encoding_of
+from bmqtwist.wire.fast import EventType
+
+RECORDED = Path(__file__).resolve().parent.parent / "vectors" / "real-cluster" / "proxy.jsonl"
+MEMBER, PROXY_LINK, CLIENT_LINK = 30350, 7, 10  # the port of the proxy's active node; connections of proxy and client with it
+
+
+class Heard:
+    """What one side of a connection has said, sorted."""
+
+    def __init__(self) -> None:
+        self.buffer = b""
+        self.answers: dict[int, ControlMessage] = {}
+        self.acks: set[tuple[int, bytes, int]] = set()
+        self.pushes: list[tuple[int, bytes, bytes, list[options.Option], int]] = []
+        self.statuses: list[str] = []
+        self.introduced = False
+
+    def take(self, data: bytes) -> None:
+        """Whole events of what has come."""
+        self.buffer += data
+        while len(self.buffer) >= 8 and len(self.buffer) >= (size := int.from_bytes(self.buffer[:4], "big")):
+            event, self.buffer = self.buffer[:size], self.buffer[size:]
+            kind, body = EventType(event[4] & 63), event[8:]
+            if kind is EventType.ACK:
+                self.acks |= {(each.status, each.guid, each.queue_id) for each in events.decode_ack(body, 0, len(body))[0]}
+            elif kind is EventType.PUSH:
+                self.pushes += [(each.queue_id, each.guid, each.data, options.decode(each.options), each.flags)
+                                for each in events.decode_push(body, 0, len(body))[0]]
+            elif kind is EventType.CONTROL and not self.introduced:
+                self.introduced = True
+            elif kind is EventType.CONTROL:
+                message = control.decode_control(body, encoding_of(event[6]))
+                if message.r_id is not None:
+                    self.answers[message.r_id] = message
+                else:
+                    self.statuses.append(str(message.value.value))
+
+    def by_queue(self) -> list[tuple[int, bytes, bytes, list[options.Option], int]]:
+        """The messages in order, queue by queue."""
+        return sorted(self.pushes, key=lambda push: push[0])
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> tuple[dict[int, Heard], dict[int, Heard]]:
+    """What was recorded, and what our member says to the same: by number of the connection."""
+    world = MemoryWorld(tmp_path)
+    world.domain("d.sc", strong=True)
+    world.domain("d.fan", "fanout", apps=("foo", "bar"), strong=True)
+    world.domain("d.bc", "broadcast", in_memory=True)
+    links: dict[int, MemoryLink] = {}
+    recorded, ours = defaultdict(Heard), defaultdict(Heard)
+    for line in RECORDED.read_text(encoding="utf-8").splitlines():
+        segment = json.loads(line)
+        stream, data = segment["stream"], bytes.fromhex(segment["hex"])
+        if stream not in (PROXY_LINK, CLIENT_LINK):
+            continue
+        if segment["src"] == MEMBER:
+            recorded[stream].take(data)
+        else:
+            if stream not in links:
+                links[stream] = world.link()
+            links[stream].send(data)
+        for number, link in links.items():
+            ours[number].take(link.receive(0))
+    return recorded, ours
+
+
+def test_our_member_answers_a_proxy_of_the_original_as_the_original_does(
+        played: tuple[dict[int, Heard], dict[int, Heard]]) -> None:
+    recorded, ours = (each[PROXY_LINK] for each in played)
+    assert len(recorded.answers) == 19 and ours.answers == recorded.answers
+    assert len(recorded.acks) == 6 and ours.acks == recorded.acks
+    assert len(recorded.pushes) == 7 and ours.by_queue() == recorded.by_queue()
+    assert ours.statuses == recorded.statuses[:1] == ["NodeStatusAdvisory(status=<NodeStatus.E_AVAILABLE: 20>)"]
+
+
+def test_its_clients_share_queues_with_ours(played: tuple[dict[int, Heard], dict[int, Heard]]) -> None:
+    recorded, ours = (each[CLIENT_LINK] for each in played)
+    assert ours.answers == recorded.answers
+    assert [each[:4] for each in ours.pushes] == [each[:4] for each in recorded.pushes] and len(ours.pushes) == 2

@@ -1,0 +1,472 @@
+"""A member, a proxy of it, and a proxy of that proxy, with clients at each of them."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from kit.client import Client, RequestRefused, payloads, refusal
+
+from bmqtwist.testing.config import domain_config
+from sim.chain_scenario import ChainScenario
+from sim.cluster import SimulatedCluster
+
+PRIORITY = "bmq://bmq.test.persistent.priority/q"
+FANOUT = "bmq://bmq.test.persistent.fanout/f"
+BROADCAST = "bmq://bmq.test.mem.broadcast/b"
+PLACES = ["n1", "p1", "p2"]
+
+
+def chain(seed: int = 1, **options: object) -> SimulatedCluster:
+    return SimulatedCluster(seed, 1, proxies={"p1": ["n1"], "p2": ["p1"]}, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("producer", PLACES)
+@pytest.mark.parametrize("consumer", PLACES)
+def test_messages_go_from_anywhere_to_anywhere(producer: str, consumer: str) -> None:
+    world = chain()
+    source, sink = world.client(producer), world.client(consumer)
+    queue = source.open(PRIORITY, write=1)
+    reader = sink.consume(PRIORITY)
+    guids = [queue.post(b"message %d" % number) for number in range(10)]
+    got = reader.take(10)
+    assert [each.guid for each in got] == guids
+    assert payloads(got) == [b"message %d" % number for number in range(10)]
+    reader.confirm(*got)
+    world.run(1.0)
+    assert not world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages
+
+
+def settled(world: SimulatedCluster) -> None:
+    """What the member has of each queue is the sum of what clients have, at each level."""
+    world.run(2.0)
+    for node in world.nodes:
+        broker = node.broker  # type: ignore[attr-defined]
+        for proxy in broker.proxies.values():
+            for opened in proxy.opened.values():
+                assert opened.relay is not None
+                for stream in opened.streams.values():
+                    assert stream.counts == opened.counts(stream.app_id), (node, opened.uri, stream.app_id)  # type: ignore[attr-defined]
+                    assert stream.under_way is None and not stream.line
+            assert not proxy._requests._asked and proxy._bytes == sum(
+                put.message.size + len(put.message.options) for queue in proxy.queues.values() for put in queue.pending.values())
+
+
+def handles(world: SimulatedCluster, name: str, uri: str) -> list[tuple[int, int]]:
+    """Read and write counts of the handles of a queue at a node."""
+    broker = world.node(name).broker
+    queues = {**{uri: each for cluster in broker.clusters.values() for uri, each in cluster.queues.items()},
+              **{uri: each for proxy in broker.proxies.values() for uri, each in proxy.queues.items()}}
+    return [(handle.read_count, handle.write_count) for handle in queues[uri].handles] if uri in queues else []
+
+
+@pytest.mark.spec("cluster", 4)
+def test_a_proxy_dials_at_the_first_open_and_says_that_it_is_no_node() -> None:
+    world = chain()
+    world.run(5.0)
+    assert not world.node("n1").broker.sessions
+    world.client("p1").open(PRIORITY, write=1)
+    [session] = world.node("n1").broker.sessions
+    assert session.identity.cluster_node_id == -1 and session.identity.cluster_name == "c3"
+
+
+@pytest.mark.spec("cluster", 94)
+@pytest.mark.parametrize("place", PLACES)
+def test_the_apps_of_a_fanout_queue_get_everything_wherever_they_are(place: str) -> None:
+    world = chain()
+    readers = {app: world.client(name).consume(FANOUT, app) for app, name in zip(("foo", "bar", "baz"), PLACES, strict=True)}
+    queue = world.client(place).open(FANOUT, write=1)
+    guids = queue.post_all(b"1", b"2", b"3")
+    for reader in readers.values():
+        got = reader.take(3)
+        assert [each.guid for each in got] == guids and payloads(got) == [b"1", b"2", b"3"]
+        reader.confirm(*got)
+    world.run(1.0)
+    assert not world.node("n1").broker.clusters["c3"].queues[FANOUT].messages
+    settled(world)
+
+
+@pytest.mark.spec("cluster", 94)
+def test_several_apps_of_one_client_behind_proxies() -> None:
+    world = chain()
+    client = world.client("p2")
+    readers = [client.consume(FANOUT, app) for app in ("foo", "bar")]
+    queue = world.client("p1").open(FANOUT, write=1)
+    queue.post_all(b"1", b"2")
+    world.run(1.0)
+    for reader in readers:
+        got = reader.pushes()
+        assert payloads(got) == [b"1", b"2"]
+        reader.confirm(*got)
+    world.client("n1").consume(FANOUT, "baz").confirm(*world.client("n1").consume(FANOUT, "baz").pushes())
+    world.run(1.0)
+    queue_at_member = world.node("n1").broker.clusters["c3"].queues[FANOUT]
+    assert [each.pending.bit_count() for each in queue_at_member.messages.values()] == [1, 1], "baz has not confirmed"
+
+
+@pytest.mark.spec("cluster", 94)
+@pytest.mark.spec("cluster", 104)
+@pytest.mark.parametrize("place", PLACES)
+def test_broadcast_reaches_everybody_once(place: str) -> None:
+    world = chain()
+    readers = [world.client(name).consume(BROADCAST) for name in PLACES for _ in range(2)]
+    queue = world.client(place).open(BROADCAST, write=1)
+    queue.post_all(b"1", b"2")
+    world.run(1.0)
+    assert [payloads(reader.pushes()) for reader in readers] == [[b"1", b"2"]] * 6
+
+
+@pytest.mark.spec("cluster", 94)
+def test_only_the_highest_priority_of_the_whole_tree_is_given_messages() -> None:
+    world = chain()
+    low, high, higher = (world.client(name).consume(PRIORITY, priority=priority)
+                         for name, priority in (("n1", 1), ("p1", 2), ("p2", 3)))
+    queue = world.client("p1").open(PRIORITY, write=1)
+    queue.post(b"for the highest")
+    assert payloads(higher.take(1)) == [b"for the highest"]
+    higher.configure(priority=0)
+    queue.post(b"for the next")
+    assert payloads(high.take(1)) == [b"for the next"]
+    high.close()
+    queue.post(b"for the last")
+    assert payloads(low.take(1)) == [b"for the last"]
+    assert payloads(higher.take(1)) == [b"for the next"], "who has it next is for the broker to say where it was"
+    settled(world)
+
+
+@pytest.mark.spec("cluster", 94)
+def test_consumers_of_the_same_priority_share_wherever_they_are() -> None:
+    world = chain()
+    readers = [world.client(name).consume(PRIORITY, m=1000) for name in ("n1", "p1", "p2", "p2")]
+    queue = world.client("p2").open(PRIORITY, write=1)
+    for number in range(40):
+        queue.put(b"%d" % number)
+    world.run(1.0)
+    assert [len(reader.pushes()) for reader in readers] == [10, 10, 10, 10]
+
+
+@pytest.mark.spec("cluster", 94)
+def test_subscriptions_are_evaluated_at_each_level() -> None:
+    world = chain()
+    one = world.client("p2").consume(PRIORITY, x="n < 5")
+    two = world.client("p1").consume(PRIORITY, x="n >= 5")
+    queue = world.client("n1").open(PRIORITY, write=1)
+    for number in range(10):
+        queue.post(b"%d" % number, properties={"n": number})
+    assert payloads(one.take(5)) == [b"%d" % number for number in range(5)]
+    assert payloads(two.take(5)) == [b"%d" % number for number in range(5, 10)]
+
+
+def test_a_refusal_of_the_primary_is_that_of_the_client() -> None:
+    world = chain(texts={"few": json.dumps(domain_config("few", maxConsumers=1))})
+    first = world.client("p2").consume("bmq://few/q")
+    here, there = refusal(world.client("n1").open, "bmq://few/q", read=1), refusal(world.client("p2").open, "bmq://few/q",
+                                                                                   read=1)
+    assert here == there and "limit of 1 consumer" in there.message
+    first.close()
+    world.client("p1").consume("bmq://few/q")
+    settled(world)
+
+
+def test_a_domain_that_nobody_knows_is_refused_as_by_a_member() -> None:
+    world = chain()
+    assert refusal(world.client("p1").open, "bmq://nowhere/q", read=1) == refusal(
+        world.client("n1").open, "bmq://nowhere/q", read=1)
+
+
+@pytest.mark.spec("cluster", 86)
+@pytest.mark.parametrize("seed", range(6))
+def test_the_upstream_has_the_sum_of_what_clients_have_after_whatever_they_do(seed: int) -> None:
+    world = chain(seed)
+    random = Random(f"{seed}/clients")
+    clients: list[Client] = []
+    for _ in range(60):
+        what = random.random()
+        if what < 0.2 or not clients:
+            clients.append(world.client(random.choice(PLACES)))
+            continue
+        client = random.choice(clients)
+        opened = [queue for queues in client.queues.values() for queue in queues]
+        if what < 0.5:
+            uri, app = random.choice([(PRIORITY, None), (FANOUT, "foo"), (FANOUT, "bar"), (BROADCAST, None)])
+            if random.random() < 0.4:
+                client.open(uri, write=1)
+            elif not any(queue.uri == uri and queue.app_id == app and queue.parameters["readCount"] for queue in opened):
+                client.consume(uri, app, priority=random.randrange(3))
+        elif what < 0.6 and opened:
+            queue = random.choice(opened)
+            if queue.parameters["readCount"]:
+                queue.configure(priority=random.randrange(3))
+            else:
+                queue.post(b"x")
+        elif what < 0.8 and opened:
+            queue = random.choice(opened)
+            queue.close(final=len(client.queues[queue.q_id]) == 1)
+        elif what < 0.9:
+            clients.remove(client)
+            random.choice([client.kill, client.disconnect])()
+        elif what < 0.95:
+            node = world.node(random.choice(["n1", "p1"]))
+            lost = [each for each in clients if each.link.end.other.receiver is not None]  # type: ignore[attr-defined]
+            node.crash(power=False)
+            world.run(5.0)
+            clients = [each for each in lost if not each.link.closed]
+    world.run(10.0)
+    settled(world)
+    for client in clients:
+        client.kill()
+    world.run(10.0)
+    for name in ("p1", "p2"):
+        proxy = world.node(name).broker.proxies["c3"]
+        assert not proxy.opened and not proxy._by_id, name
+    assert not any(queue.handles for queue in world.node("n1").broker.clusters["c3"].queues.values())
+
+
+@pytest.mark.spec("cluster", 87)
+def test_a_configure_that_changes_nothing_above_stays_here() -> None:
+    world = chain()
+    first, second = (world.client("p1").consume(PRIORITY, priority=priority) for priority in (2, 1))
+
+    def asked() -> int:
+        return sum("configureStream" in text for _, text in world.node("n1").report.lines)
+    before = asked()
+    second.configure(priority=0)
+    assert asked() == before, "lower than the highest: nothing changes above"
+    first.configure(priority=2)
+    assert asked() == before
+    second.configure(priority=2)
+    assert asked() == before + 1
+
+
+@pytest.mark.spec("cluster", 95)
+def test_what_a_lost_consumer_held_goes_to_another_one_here_in_order_and_marked() -> None:
+    world = chain()
+    queue = world.client("n1").open(PRIORITY, write=1)
+    first = world.client("p1").consume(PRIORITY, priority=2)
+    second = world.client("p1").consume(PRIORITY, priority=1)
+    queue.post_all(b"1", b"2", b"3")
+    assert len(first.take(3)) == 3
+    first.client.kill()
+    got = second.take(3)
+    assert payloads(got) == [b"1", b"2", b"3"] and all(each.out_of_order for each in got)
+    second.confirm(*got)
+    world.run(1.0)
+    assert not world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages
+
+
+@pytest.mark.spec("cluster", 95)
+@pytest.mark.parametrize("end", ["kill", "close", "disconnect"])
+def test_what_the_last_consumer_here_held_goes_back_above(end: str) -> None:
+    world = chain()
+    queue = world.client("n1").open(PRIORITY, write=1)
+    far = world.client("p2").consume(PRIORITY)
+    queue.post_all(b"1", b"2", b"3")
+    far.take(3)
+    {"kill": far.client.kill, "close": far.close, "disconnect": far.client.disconnect}[end]()
+    near = world.client("p1").consume(PRIORITY)
+    got = near.take(3)
+    assert payloads(got) == [b"1", b"2", b"3"] and all(each.out_of_order for each in got)
+    settled(world)
+
+
+POISON = {"poison": json.dumps(domain_config("poison", maxDeliveryAttempts=3))}
+
+
+def purged(world: SimulatedCluster) -> None:
+    world.run(5.0)
+    member = world.node("n1").broker.clusters["c3"].queues["bmq://poison/q"]
+    assert not member.messages and member.stats.reject_msgs == 1
+    assert not world.client("p2").consume("bmq://poison/q").pushes()
+
+
+def test_attempts_are_counted_at_every_level_and_the_primary_purges() -> None:
+    world = chain(texts=POISON)
+    world.client("n1").open("bmq://poison/q", write=1).post(b"pill")
+    for place in ("p2", "p1", "p2"):
+        reader = world.client(place).consume("bmq://poison/q")
+        assert payloads(reader.take(1)) == [b"pill"]
+        reader.client.kill()
+        world.run(5.0)
+    purged(world)
+
+
+@pytest.mark.spec("cluster", 95)
+def test_a_consumer_beside_a_lost_one_is_given_the_message_with_one_attempt_less() -> None:
+    world = chain(texts=POISON)
+    first, second = (world.client("p2").consume("bmq://poison/q", priority=priority) for priority in (9, 0))
+    world.client("n1").open("bmq://poison/q", write=1).post(b"pill")
+    for reader in (first, second):
+        assert payloads(reader.take(1)) == [b"pill"]
+        reader.client.kill()
+        world.run(5.0)
+    last = world.client("p1").consume("bmq://poison/q")
+    assert payloads(last.take(1)) == [b"pill"]
+    last.client.kill()
+    purged(world)
+
+
+@pytest.mark.parametrize("how", ["kill", "power", "stop"])
+@pytest.mark.parametrize("place", ["p1", "p2"])
+@pytest.mark.spec("cluster", 90)
+def test_what_was_posted_while_the_member_was_away_is_stored_once(how: str, place: str) -> None:
+    world = chain()
+    queue = world.client(place).open(PRIORITY, write=1)
+    sent = [queue.put(b"%d" % number) for number in range(20)]
+    member = world.node("n1")
+    world.run(0.002)
+    if how == "stop":
+        member.stop(down=3.0)
+    else:
+        member.crash(power=how == "power", down=3.0)
+    world.run(1.0)
+    sent += [queue.put(b"%d" % number) for number in range(20, 40)]
+    acks = [queue.next_ack() for _ in sent]
+    assert {each.guid for each in acks} == set(sent) and {each.status for each in acks} == {0}
+    assert not queue.acks()
+    reader = world.client("n1").consume(PRIORITY)
+    assert payloads(reader.take(40)) == [b"%d" % number for number in range(40)]
+    assert not reader.pushes()
+    settled(world)
+
+
+@pytest.mark.spec("cluster", 96)
+@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("place", ["p1", "p2"])
+def test_confirms_that_waited_prevent_a_redelivery(how: str, place: str) -> None:
+    world = chain()
+    queue = world.client("p1").open(PRIORITY, write=1)
+    reader = world.client(place).consume(PRIORITY)
+    queue.post_all(b"1", b"2", b"3", b"4")
+    got = reader.take(4)
+    member = world.node("n1")
+    if how == "stop":
+        member.stop(down=2.0)
+        world.run(5.0)  # it waits for what is not confirmed
+    else:
+        member.crash(power=False, down=2.0)
+    world.run(0.5)
+    reader.confirm(*got[:3])
+    world.run(15.0)
+    assert not reader.pushes(), "what it still has does not come again"
+    other = world.client("n1").consume(PRIORITY)
+    reader.client.kill()
+    assert payloads(other.take(1)) == [b"4"]
+    assert not other.pushes()
+
+
+@pytest.mark.spec("cluster", 98)
+def test_without_a_member_clients_stay_and_all_goes_on_by_itself() -> None:
+    world = chain()
+    member = world.node("n1")
+    member.crash(power=False, down=None)
+    clients = [world.client(name) for name in ("p1", "p2")]
+    numbers = [client.send_request({"openQueue": {"handleParameters": client.handle_parameters(PRIORITY, 0, write=1)}})
+               for client in clients]
+    world.run(5.0)
+    assert not any(client.link.closed for client in clients)
+    for client in clients:
+        client.heartbeat()
+    member.boot()
+    for client, number in zip(clients, numbers, strict=True):
+        assert "openQueueResponse" in client.response(number)
+    settled(world)
+
+
+def test_an_open_that_waits_too_long_fails_and_nothing_of_it_is_left() -> None:
+    world = chain()
+    member = world.node("n1")
+    member.crash(power=False, down=None)
+    client = world.client("p2")
+    number = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(PRIORITY, 0, write=1)}})
+    world.run(11.0)
+    with pytest.raises(RequestRefused, match="E_TIMEOUT"):
+        client.response(number)
+    member.boot()
+    world.run(40.0)
+    settled(world)
+    assert not handles(world, "n1", PRIORITY) and not world.node("p2").broker.proxies["c3"].opened
+
+
+@pytest.mark.spec("cluster", 91)
+def test_a_put_that_nobody_answers_is_given_up_after_the_deduplication_time() -> None:
+    world = chain(texts={"short": json.dumps(domain_config("short", deduplicationTimeMs=4000))})
+    queue = world.client("p1").open("bmq://short/q", write=1)
+    queue.post(b"1")
+    world.node("n1").crash(power=False, down=None)
+    world.run(0.1)
+    guid = queue.put(b"2")
+    world.run(3.0)
+    assert not [event for event in queue.client.inbox if event.kind == "ack"]
+    ack = queue.next_ack()
+    assert (ack.guid, ack.status) == (guid, 5)
+    settled_bytes = world.node("p1").broker.proxies["c3"]._bytes
+    assert settled_bytes == 0
+
+
+@pytest.mark.spec("cluster", 92)
+def test_beyond_the_limit_producers_are_not_read_from_until_the_member_is_back() -> None:
+    world = chain(proxy_app={"bmqtwist": {"relayBytesMax": 20000}})
+    queue = world.client("p1").open(PRIORITY, write=1)
+    proxy = world.node("p1")
+    world.node("n1").crash(power=False, down=None)
+    world.run(0.5)
+    sent = []
+    for number in range(100):
+        sent.append(queue.put(b"%d" % number * 500))
+        world.run(0.01)
+    kept = proxy.broker.proxies["c3"]._bytes
+    assert proxy.slowed and kept < 60000
+    world.node("n1").boot()
+    assert {queue.next_ack().guid for _ in sent} == set(sent)
+    settled(world)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_proxy_that_goes_gives_back_what_its_clients_had(how: str) -> None:
+    world = chain()
+    queue = world.client("n1").open(PRIORITY, write=1)
+    reader = world.client("p1").consume(PRIORITY)
+    queue.post_all(b"1", b"2")
+    got = reader.take(2)
+    reader.confirm(got[0])
+    world.run(0.1)
+    if how == "stop":
+        world.node("p1").stop(down=None)
+        world.run(8.0)
+    else:
+        world.node("p1").crash(power=False, down=None)
+    other = world.client("n1").consume(PRIORITY)
+    assert payloads(other.take(1)) == [b"2"]
+    world.run(1.0)
+    assert not other.pushes()
+    assert handles(world, "n1", PRIORITY) == [(0, 1), (1, 0)]
+
+
+@pytest.mark.spec("cluster", 105)
+@pytest.mark.parametrize("who", ["n1", "p1"])
+def test_a_broker_that_stops_under_load_loses_and_doubles_nothing(who: str) -> None:
+    world = chain()
+    writer, reader = world.client("p2").open(PRIORITY, write=1), world.client("p2").consume(PRIORITY)
+    sent, got = [], []
+    for number in range(60):
+        if number == 20:
+            world.node(who).stop(down=2.0)
+        sent.append(writer.put(b"%d" % number))
+        world.run(0.05)
+        for push in [event.push for event in list(reader.client.inbox) if event.kind == "push"]:
+            reader.client.inbox.clear()
+            got.append(push.payload)
+            reader.confirm(push)
+    assert [writer.next_ack(guid).status for guid in sent] == [0] * 60
+    world.run(10.0)
+    while len(got) < 60:
+        push = reader.next_push()
+        got.append(push.payload)
+        reader.confirm(push)
+    assert got == [b"%d" % number for number in range(60)] and not reader.pushes()
+
+
+def test_whatever_happens_to_brokers_nothing_that_was_acknowledged_is_lost(fresh_seed: int) -> None:
+    counts = ChainScenario(fresh_seed).run()
+    assert counts["acked"] > 100 and counts["delivered"] > 100 and counts["confirmed"] > 100
