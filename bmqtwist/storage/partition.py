@@ -87,6 +87,7 @@ class PayloadDamaged(PartitionUnavailable):
 class Partition:
     """The primary's side of one partition. It takes records once it has a lease (`activate`)."""
 
+    leading = True  # as of `storage.rollover.RolledPartition`
     def __init__(self, partition_id: int, node_id: int, files: PartitionFiles,
                  recovered: RecoveredPartition | None = None, durability: Durability = "group",
                  cache_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
@@ -625,7 +626,8 @@ class Partition:
             self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}] stops with {len(self._owed)} confirm(s) and "
                                             f"deletion(s) and {len(self._journal)} record(s) that it could not write: their "
                                             "messages come back at the next start."))
-        self.files.close(truncate=written and not self._rewrite)  # a file that lacks its end looks like one after a crash
+        # a file that lacks its end, or ends with another record than a sync point, looks like one after a crash
+        self.files.close(truncate=written and not self._rewrite and self.leading)
         return released
 
     # ---- rollover ------------------------------------------------------------------------------------------------

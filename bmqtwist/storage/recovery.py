@@ -98,14 +98,14 @@ def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = No
     older GUIDs are not remembered. epoch: wall minus monotonic clock, seconds, for `Message.arrived`. wall_max: now,
     epoch seconds: what a clock that was ahead says arrived later counts as having arrived now.
     """
-    found = _Recovery(files, known, history_since, epoch, wall_max)
+    found = Recovery(files, known, history_since, epoch, wall_max)
     found.check_headers(partition_id)
     found.read_journal()
     found.read_data_files()
     return found.recovered
 
 
-class _Recovery(Replay):
+class Recovery(Replay):
     """A replay that makes the best of whatever the files hold."""
 
     def __init__(self, files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, since: int,
