@@ -157,7 +157,7 @@ class Keepalive:
     stamp: int
 
 
-PartitionLogMessage = Prepare | Promise | Stale | Pull | Records | ImagePart | Receipt | Keepalive
+PartitionTalk = Prepare | Promise | Stale | Pull | Records | ImagePart | Receipt | Keepalive
 
 
 # -- further inputs ------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class ImageLost:
 
 
 PartitionInput = (Assigned | PeerUp | PeerDown | Promised | LogMoved | LogReady | LogFailed | Fed | ImageLost | Tick | Stop
-                  | PartitionLogMessage)
+                  | PartitionTalk)
 
 
 class PartitionEvent(Enum):
@@ -256,7 +256,7 @@ class Say:
     """A message for another node."""
 
     node_id: int
-    message: PartitionLogMessage
+    message: PartitionTalk
 
 
 @dataclass(frozen=True, slots=True)

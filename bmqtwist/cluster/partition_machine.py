@@ -43,7 +43,7 @@ from bmqtwist.cluster.partition_events import (
     LogView,
     PartitionEvent,
     PartitionInput,
-    PartitionLogMessage,
+    PartitionTalk,
     PartitionOutput,
     PartitionRole,
     Prepare,
@@ -664,7 +664,7 @@ class PartitionMachine:
 
     # -- helpers --------------------------------------------------------------------------------------------------------
 
-    def _say(self, node_id: int, message: PartitionLogMessage) -> None:
+    def _say(self, node_id: int, message: PartitionTalk) -> None:
         self._out.append(Say(node_id, message))
 
     def _alarm(self, text: str) -> None:

@@ -66,7 +66,6 @@ Durability = Literal["none", "group", "always"]
 
 SOFT_ALARM_PERIOD = 15 * 60  # seconds between two soft alarms
 COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
-BIGGEST_QUEUES = 10  # listed in the soft alarm
 _NORMAL_RESERVE = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 
 _pack_message = MESSAGE.pack
@@ -691,10 +690,8 @@ class Partition:
         if wall < self._quiet_until or not passes_soft_limit(self.files.sizes, self.outstanding()):
             return
         self._quiet_until = wall + SOFT_ALARM_PERIOD
-        queues = ", ".join(f"{uri}: {count} messages, {size} B" for uri, count, size
-                           in self.state.biggest_queues(BIGGEST_QUEUES))
-        self._alarms.append(("PARTITION_AVAILABLESPACE_SOFTLIMIT", self._space_text(
-            f"has passed {SOFT_LIMIT_PERCENT}% of a file.") + f" Biggest queues: {queues or 'none'}."))
+        text = self._space_text(f"has passed {SOFT_LIMIT_PERCENT}% of a file.")
+        self._alarms.append(("PARTITION_AVAILABLESPACE_SOFTLIMIT", f"{text} {self.state.biggest_text()}"))
 
     def take_alarms(self) -> list[tuple[str, str]]:
         """(category, text) of what an operator must know, since the last call."""
