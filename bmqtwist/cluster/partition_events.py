@@ -322,11 +322,12 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """This node cannot be primary under the lease that it was given: let the leader give out a newer one; not to this
-    node, unless it is `able`."""
+    """This node cannot be primary under the lease that it was given: let the leader give out a newer one, which is above
+    `used`; not to this node, unless it is `able`."""
 
     lease: int
     able: bool
+    used: int
     cause: str
 
 

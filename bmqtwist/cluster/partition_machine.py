@@ -43,9 +43,9 @@ from bmqtwist.cluster.partition_events import (
     LogView,
     PartitionEvent,
     PartitionInput,
-    PartitionTalk,
     PartitionOutput,
     PartitionRole,
+    PartitionTalk,
     Prepare,
     Promise,
     Promised,
@@ -143,6 +143,10 @@ class PartitionMachine:
             self._out.append(WakeAt(self._wake))
         return self._out
 
+    def promise_unknown(self, lease: int) -> None:
+        """Before anything else: what was promised is lost, but it was no newer lease than this one."""
+        self._asked = self._used = max(lease, self._asked, self._used)
+
     @property
     def leads(self) -> bool:
         """Whether this node is primary, active or not."""
@@ -193,7 +197,7 @@ class PartitionMachine:
             return
         able = not self.log.broken
         why = "it may be one of an earlier run" if able else "its files cannot be written"
-        self._out.append(Decline(assigned.lease, able, f"lease {assigned.lease} cannot be used: {why}"))
+        self._out.append(Decline(assigned.lease, able, self._used, f"lease {assigned.lease} cannot be used: {why}"))
         self._beat_at = self._now + self.timing.retry
 
     def _leave(self, cause: str) -> None:
@@ -641,7 +645,7 @@ class PartitionMachine:
             self._again(f"node {self._source} sends nothing")
         elif stands >= PATIENCE * self.timing.retry and len(self.up) >= self.majority - 1:
             self._moved_at = self._now
-            self._out.append(Decline(self.lease, False, "it does not come forward"))
+            self._out.append(Decline(self.lease, False, self._used, "it does not come forward"))
 
     def _ask(self, node_id: int, target: Target) -> None:
         previous = None if target.image else target.sent

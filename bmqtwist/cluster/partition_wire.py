@@ -49,19 +49,22 @@ def encode_partition_message(partition_id: int, message: PartitionTalk | Decline
             partition_id, lease, _end(log.last), _end(log.base), [_end(each) for each in log.leases],
             _end(message.committed), message.doubtful))
     elif isinstance(message, Pull):
-        body = _body("pull", schema.PartitionPull(partition_id, lease, None if message.after is None else _end(message.after)))
+        after = None if message.after is None else _end(message.after)
+        body = _body("pull", schema.PartitionPull(partition_id, lease, after))
     elif isinstance(message, Decline):
-        body = _body("decline", schema.PartitionDecline(partition_id, lease, message.able))
+        body = _body("decline", schema.PartitionDecline(partition_id, lease, message.able, message.used))
     elif isinstance(message, Prepare):
         body = _body("prepare", schema.PartitionPrepare(partition_id, lease))
     else:
         body = _body("stale", schema.PartitionStale(partition_id, lease))
-    return encode_event(ControlMessage(None, "clusterMessage", schema.ClusterMessage("partitionLogMessage", body)))
+    return encode_event(ControlMessage(None, "clusterMessage", schema.ClusterMessage(
+        "metadataLogMessage", schema.MetadataLogMessage("partition", body))))
 
 
 def partition_message_of(sender: int, message: schema.ClusterMessage) -> tuple[int, PartitionTalk | Decline] | None:
     """(partition, message), read; None = it is about something else. PeerError if its records are not what was sent."""
-    value = message.value.value if message.choice == "partitionLogMessage" else None
+    body = message.value.value if message.choice == "metadataLogMessage" else None
+    value = body.value if isinstance(body, schema.PartitionLogMessage) else None
     if value is None:
         return None
     found: PartitionTalk | Decline
@@ -85,7 +88,7 @@ def partition_message_of(sender: int, message: schema.ClusterMessage) -> tuple[i
     elif isinstance(value, schema.PartitionPull):
         found = Pull(sender, value.lease, None if value.after is None else _psn(value.after))
     elif isinstance(value, schema.PartitionDecline):
-        found = Decline(value.lease, value.able, f"node {sender} declines")
+        found = Decline(value.lease, value.able, value.used, f"node {sender} declines")
     else:
         found = (Prepare if isinstance(value, schema.PartitionPrepare) else Stale)(sender, value.lease)
     return value.partition_id, found

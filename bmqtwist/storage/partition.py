@@ -108,6 +108,7 @@ class Partition:
         self._quiet_until = 0  # epoch seconds: no soft alarm before
         self._alarms: list[tuple[str, str]] = []
         self.listener: Callable[[str], None] = lambda text: None  # who is told what the partition does
+        self.watcher: Callable[[], None] | None = None  # who looks at it after it has written or synced in a turn
         self._rewrite = False
         if recovered is not None:
             self._adopt(recovered)

@@ -3,7 +3,7 @@
     primary    appends as any partition does; what it wrote is kept for a while as it is sent to the others (`read_run`)
     replica    `append_run`: checks records that came from another node, gives them the places of its own files, and applies
                them; it compacts its files when it has to, without a PSN of its own
-    cut        `cut`: what follows a record is taken away; the state is read again from what is left
+    cut        `cut_at`: what follows a record is taken away; the state is read again from what is left
     image      `ImageSource`: all that is live, as of one record, for a node that cannot be given records;
                `ImageFiles`: puts it beside the present files, which stay until it is complete
 
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.datacheck import check_messages
 from bmqtwist.storage.fileset import FileSets
-from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
+from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.journal import Entry, is_sync_point
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
@@ -49,7 +49,6 @@ from bmqtwist.storage.records import (
     data_record_bytes,
     pack_sync_point,
 )
-from bmqtwist.storage.recovery import KnownQueue
 from bmqtwist.storage.replay import Apps, RecordMismatch, Replay, qlist_entry
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES, PartitionFiles
@@ -148,10 +147,10 @@ class ReplicatedPartition(Partition):
 
     def follow(self) -> bool:
         """This node is primary no longer. False: what its queues have decided is not in its files, and has to be forgotten
-        (`cut`)."""
+        (cut)."""
         self.leading = self.replicated = self._full = False
         self.committed = self._recent_bytes = 0
-        self._gate.waiting = []
+        self.forget_waiting()
         self._recent.clear()
         self.take_batches()
         for queue in self.state.queues.values():
@@ -161,6 +160,20 @@ class ReplicatedPartition(Partition):
         self._owed.clear()
         self._set_journal_limit()
         return clean
+
+    def forget_waiting(self) -> None:
+        """Whoever waited for records has gone."""
+        self._gate.waiting = []
+
+    def append_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
+        """As `Partition.append_confirm`, of a primary only: who is none any more decides nothing."""
+        if self.leading:
+            super().append_confirm(queue_key, app_key, message, reason, wall)
+
+    def append_deletion(self, queue_key: bytes, message: Message, reason: int, wall: int) -> None:
+        """Likewise."""
+        if self.leading:
+            super().append_deletion(queue_key, message, reason, wall)
 
     def stop(self, wall: int, sync: bool = True) -> list[Any]:
         """As `Partition.stop`; a replica adds nothing."""
@@ -257,14 +270,11 @@ class ReplicatedPartition(Partition):
         if not fits() and (not self.roll.finish(wall) or not fits()):
             raise OSError(errno.ENOSPC, f"Partition [{self.partition_id}] is full")
 
-    def cut(self, psn: Psn | None, known: Mapping[bytes, KnownQueue], clock: RecoveryClock, wall: int) -> FoundLog:
-        """The log without what follows the record, which is the last one of it from then on; None: all that was written. For
-        a thread; nobody else uses this partition any more. OSError."""
-        limit = None
-        if psn is not None:
-            behind = self.summary.distance(psn) - len(self._journal)
-            limit = self.files.journal_position - RECORD_BYTES * max(0, behind)
-        return find_log(self.files, known, clock, self.partition_id, wall, limit)
+    def cut_at(self, psn: Psn | None) -> int | None:
+        """Where JOURNAL ends if the record is the last one of the log; None: where it ends now."""
+        if psn is None:
+            return None
+        return self.files.journal_position - RECORD_BYTES * max(0, self.summary.distance(psn) - len(self._journal))
 
     def abandon(self, wall: int) -> None:
         """Another partition takes its place: nothing is under way any more."""

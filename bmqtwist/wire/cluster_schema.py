@@ -335,20 +335,6 @@ class MetadataCatchUp:
     last: LeaderMessageSequence = record(1, LeaderMessageSequence)
 
 
-@dataclass(slots=True)
-class MetadataLogMessage:
-    """Ours: replication of the metadata log."""
-
-    CHOICE: ClassVar[Choice] = Choice(0, (
-        (0, "entries", MetadataEntries),
-        (1, "snapshot", MetadataSnapshot),
-        (2, "acknowledgement", MetadataAcknowledgement),
-        (3, "catchUp", MetadataCatchUp),
-    ))
-    choice: str = ""
-    value: Any = None
-
-
 # -- partitions --------------------------------------------------------------------------------------------------
 
 
@@ -618,11 +604,12 @@ class PartitionKeepalive:
 
 @dataclass(slots=True)
 class PartitionDecline:
-    """Ours, for the leader: the sender cannot use the lease that it was given; `able`: it could use a newer one."""
+    """Ours, for the leader: the sender cannot use the lease that it was given; `able`: it could use one above `used`."""
 
     partition_id: int = u32(0)
     lease: int = u32(1)
     able: bool = boolean(2)
+    used: int = u32(3)
 
 
 @dataclass(slots=True)
@@ -639,6 +626,21 @@ class PartitionLogMessage:
         (6, "receipt", PartitionReceipt),
         (7, "keepalive", PartitionKeepalive),
         (8, "decline", PartitionDecline),
+    ))
+    choice: str = ""
+    value: Any = None
+
+
+@dataclass(slots=True)
+class MetadataLogMessage:
+    """Ours: replication of the metadata log, and, since no tag behind this one is left, of the partitions."""
+
+    CHOICE: ClassVar[Choice] = Choice(0, (
+        (0, "entries", MetadataEntries),
+        (1, "snapshot", MetadataSnapshot),
+        (2, "acknowledgement", MetadataAcknowledgement),
+        (3, "catchUp", MetadataCatchUp),
+        (4, "partition", PartitionLogMessage),
     ))
     choice: str = ""
     value: Any = None
@@ -677,7 +679,6 @@ class ClusterMessage:
         (28, "clusterStateFSMMessage", ClusterStateFSMMessage),
         (29, "partitionMessage", PartitionMessage),
         (30, "metadataLogMessage", MetadataLogMessage),
-        (31, "partitionLogMessage", PartitionLogMessage),
     ))
     choice: str = ""
     value: Any = None

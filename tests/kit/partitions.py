@@ -281,7 +281,7 @@ class Partitions:
     def commit(self, node: PartitionNode, psn: Psn) -> None:
         log = node.log
         upto = log.records[:log.at(psn)]
-        assert self.committed == upto[:len(self.committed)] or len(upto) < len(self.committed), "another history is committed"
+        assert len(upto) < len(self.committed) or self.committed == upto[:len(self.committed)], "another history"
         holders = sum(each.log.records[:each.log.safe][:len(upto)] == upto for each in self.nodes.values())
         assert holders >= self.majority, f"{psn} is on {holders} disks"
         if len(upto) > len(self.committed):
@@ -382,7 +382,7 @@ class Partitions:
     def settle(self) -> PartitionNode:
         """Nothing fails any more: the primary, when everybody has everything."""
         self.lost = 0.0
-        for number, node in self.nodes.items():
+        for number in self.nodes:
             self.resume(number)
             self.boot(number)
             self.work(number)

@@ -1,4 +1,4 @@
-"""A partition at 1, 3 and 5 nodes, whatever links, disks and leaders do: what is committed stays, and all logs become one."""
+"""A partition at 1, 3 and 5 nodes, whatever links and disks do: what is committed stays, and all logs become one."""
 
 from __future__ import annotations
 

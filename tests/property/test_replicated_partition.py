@@ -58,8 +58,9 @@ class Machine:
 
     def cut(self, psn: Any) -> None:
         """What follows the record goes."""
+        where = self.partition.cut_at(psn)
         self.partition.abandon(WALL)
-        self.partition = self.made(self.partition.cut(psn, {}, RecoveryClock(), WALL))
+        self.partition = self.made(find_log(self.files, None, RecoveryClock(), 0, WALL, where))
 
     def end(self, power: Random | None) -> None:
         """Killed, or without power."""
