@@ -34,6 +34,7 @@ from bmqtwist.node.leadership import Leadership
 from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.performer import Performer
+from bmqtwist.node.proposals import Proposals
 from bmqtwist.node.replication import Replication
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
@@ -128,7 +129,9 @@ class Node:
         links = broker.peers[definition.name] = ClusterLinks(definition, node_id, broker)
         replication = Replication(definition.name, node_id, [node.id for node in definition.nodes], definition.elector,
                                   cluster, broker, links, promise_file)
-        cluster.join(Leadership(definition, node_id, metadata, broker, vote_file, links), replication)
+        leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
+        cluster.join(leadership, replication, Proposals(node_id, metadata, links, broker, leadership.whom_to_ask,
+                                                        self.clock.timer_ns))
         extension = broker.configuration.extension
         sets = self._open_file_sets(definition, wall)
         try:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, UnassignQueue, UpdateApps
+from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import NotDone, Outcome
-from bmqtwist.cluster.state import Changes, QueueRecord
+from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
-from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable
+from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable, Told
+from bmqtwist.node.proposals import Proposals
 from bmqtwist.node.replication import Replication
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.mode import QueueMode
@@ -66,6 +67,7 @@ class Cluster:
         self.metadata: ClusterMetadata
         self.leadership: Leadership
         self.replication: Replication | None = None  # of a cluster of several nodes
+        self.proposals: Proposals | None = None  # of the same
         self.partitions: list[Partition] = []
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
@@ -75,13 +77,15 @@ class Cluster:
 
     # -- start ------------------------------------------------------------------------------------------------------
 
-    def join(self, leadership: Leadership, replication: Replication | None = None) -> None:
+    def join(self, leadership: Leadership, replication: Replication | None = None,
+             proposals: Proposals | None = None) -> None:
         """Recover the metadata; who leads is found out once the node runs. `replication` is to be opened then."""
         self.leadership, self.metadata = leadership, leadership.metadata
         self.metadata.open()
         leadership.open()
         if replication is not None:
             self.replication = leadership.replication = replication
+            self.proposals = leadership.proposals = proposals
             replication.leadership = leadership
             leadership.state_changed = self._state_changed
 
@@ -228,7 +232,7 @@ class Cluster:
     def queue_count(self, domain_name: str) -> int:
         """Queues of a domain that are registered, or about to be."""
         prefix = f"bmq://{domain_name}/"
-        return sum(uri.startswith(prefix) for uri in self.metadata.log.head.queues)
+        return sum(uri.startswith(prefix) for uri in self._expected.queues)
 
     def is_changing(self, queue: RootQueue) -> bool:
         """Whether a change of the queue waits for its commit: an open of it goes through `create_queue`, too."""
@@ -248,7 +252,7 @@ class Cluster:
         if waiting is not None:
             waiting.append(done)
             return
-        if uri not in self.metadata.log.head.queues:
+        if uri not in self._expected.queues:
             try:
                 self._check_queue_limit(domain)
             except Refused as reason:
@@ -256,7 +260,7 @@ class Cluster:
                 return
         self._creating[uri] = [done]
         app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
-        self.metadata.propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
+        self._propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
                               partial(self._assigned, domain, uri, now), wall)
 
     def _not_here(self, uri: str) -> Refused | None:
@@ -264,27 +268,31 @@ class Cluster:
         if self.replication is None:
             return None
         record = self.metadata.state.queues.get(uri)
-        if record is None:
-            if self.leads:
-                return None
-            return Refused(Category.E_NOT_READY, f"Queue '{uri}' is not assigned yet: open it at the leader", _NO_PARTITION)
-        if self.replication.serves(record.partition_id):
+        if record is None or self.replication.serves(record.partition_id):
             return None
         return Refused(Category.E_NOT_READY, f"Partition [{record.partition_id}] of queue '{uri}' is led by another node, "
                                              "or by none yet", _NO_PARTITION)
 
     @property
-    def leads(self) -> bool:
-        """Whether this node may change the metadata."""
-        return self.leadership.active and self.leadership.standing.leader == self.node_id
+    def _expected(self) -> ClusterState:
+        """The metadata with all that waits for its commit, as far as this node knows."""
+        leads = self.proposals is None or self.leadership.leads
+        return self.metadata.log.head if leads else self.metadata.state
+
+    def _propose(self, change: Change, told: Told, wall: int) -> None:
+        """Change the metadata, or have the leader change them."""
+        (self.metadata if self.proposals is None else self.proposals).propose(change, told, wall)
 
     def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
         """The assignment of a queue is committed, or is not."""
         if isinstance(outcome, NotDone):
             self._created(uri, Refused(Category.E_UNKNOWN, outcome.reason, -208))
             return
-        record: QueueRecord = outcome.value
+        record: QueueRecord | None = outcome.value
         known = self.queues.get(uri)
+        if record is None:
+            self._created(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
+            return
         if known is not None and known.key == record.key:
             self._created(uri, known)
             return
@@ -297,7 +305,7 @@ class Cluster:
             store = partition.create_queue(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
             reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
-            self.metadata.propose(UnassignQueue(uri), partial(self._taken_back, uri, reason), wall)
+            self._propose(UnassignQueue(uri), partial(self._taken_back, uri, reason), wall)
             return
         queue = self._make(domain, uri, store, partition, now)
         queue.register_apps()
@@ -331,9 +339,9 @@ class Cluster:
 
     def delete_queue(self, queue: RootQueue, wall: int) -> None:
         """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
-        if queue not in self._deleting and self.leads:
+        if queue not in self._deleting:
             self._deleting.add(queue)
-            self.metadata.propose(UnassignQueue(queue.uri), partial(self._unassigned, queue), wall)
+            self._propose(UnassignQueue(queue.uri), partial(self._unassigned, queue), wall)
 
     def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """The end of a queue is committed, or is not."""
@@ -356,15 +364,15 @@ class Cluster:
 
     def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
         """Make the apps of a fanout queue those of its domain's settings, at the commit."""
-        record = self.metadata.log.head.queues.get(queue.uri)
-        if queue.mode != QueueMode.FANOUT or record is None or record.key != queue.key or not self.leads:
+        record = self._expected.queues.get(queue.uri)
+        if queue.mode != QueueMode.FANOUT or record is None or record.key != queue.key:
             return
         wanted = queue.domain.settings.app_ids
         added = [app_id for app_id in wanted if app_id not in record.apps]
         removed = [app_id for app_id in record.apps if app_id not in wanted]
         if added or removed:
             change = UpdateApps(queue.uri, added, removed, self._timer_ns())
-            self.metadata.propose(change, partial(self._updated, queue), wall)
+            self._propose(change, partial(self._updated, queue), wall)
 
     def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """A change of a queue's apps is committed, or is not."""
@@ -454,6 +462,8 @@ class Cluster:
             self.dormant[record.uri] = record
         if woken:
             context.wake_queues(self)
+        if self.proposals is not None:
+            self.proposals.state_changed(wall)
 
     @property
     def unavailable(self) -> str:

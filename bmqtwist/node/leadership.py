@@ -96,6 +96,16 @@ class PartitionUser(Protocol):
         """A node says something else about the cluster."""
 
 
+class ProposalUser(Protocol):
+    """Who asks the leader for changes, and hears its answers."""
+
+    def leader_changed(self) -> None:
+        """Another node is to be asked."""
+
+    def received(self, sender: int, message: ClusterMessage, wall: int) -> bool:
+        """A node says something; False: it is about something else."""
+
+
 class Leadership:
     """See above. `vote_file` and `links` are those of a cluster of several nodes."""
 
@@ -108,6 +118,7 @@ class Leadership:
         self.elector = Elector(node_id, self._name, members, timing(definition.elector), host.performer.chance,
                                lambda: metadata.log.lsn, quorum)
         self.replication: PartitionUser | None = None  # of the partitions of a cluster of several nodes
+        self.proposals: ProposalUser | None = None  # of the same
         self.active = False  # the leader's first record is committed, as far as this node knows
         self._primaries = Primaries(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
@@ -155,6 +166,15 @@ class Leadership:
             self.replication.stop(now)
         if self._links is not None:
             self._step(now, self._host.wall(now), Stop())
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node may change the metadata."""
+        return self.active and self.elector.state is ElectionState.LEADER
+
+    def whom_to_ask(self) -> int | None:
+        """The leader, once its first record is committed."""
+        return self.elector.leader if self.active else None
 
     def is_up(self, node_id: int) -> bool:
         """Whether a node can be spoken with."""
@@ -219,6 +239,8 @@ class Leadership:
         about_log = log_message_of(node_id, message)
         if about_log is not None:
             self.metadata.received(about_log, wall)
+        elif self.proposals is not None and self.proposals.received(node_id, message, wall):
+            self._host.performer.turn_due()
         elif self.replication is not None:
             about_partition = partition_message_of(node_id, message)
             if about_partition is not None:
@@ -359,6 +381,8 @@ class Leadership:
             return
         if self.replication is not None:
             self.replication.leader_known(self._host.now)
+        if self.proposals is not None:
+            self.proposals.leader_changed()
         leader = self._shown(self.elector.leader)
         term, sequence = self.metadata.log.lsn
         report = self._host.report

@@ -632,6 +632,28 @@ class PartitionLogMessage:
 
 
 @dataclass(slots=True)
+class MetadataRequest:
+    """Ours, for the leader: assign a queue with the apps `added_app_ids`; `update`: add and remove apps of it; `unassign`:
+    forget it."""
+
+    number: int = u64(0)
+    uri: str = text(1)
+    update: bool = boolean(2)
+    unassign: bool = boolean(3)
+    added_app_ids: list[AppIdInfo] = array(4, AppIdInfo)
+    removed_app_ids: list[AppIdInfo] = array(5, AppIdInfo)
+
+
+@dataclass(slots=True)
+class MetadataAnswer:
+    """Ours, from the leader: the request with this number is committed, or refused."""
+
+    number: int = u64(0)
+    refused: bool = boolean(1)
+    reason: str = text(2)
+
+
+@dataclass(slots=True)
 class MetadataLogMessage:
     """Ours: replication of the metadata log, and, since no tag behind this one is left, of the partitions."""
 
@@ -641,6 +663,8 @@ class MetadataLogMessage:
         (2, "acknowledgement", MetadataAcknowledgement),
         (3, "catchUp", MetadataCatchUp),
         (4, "partition", PartitionLogMessage),
+        (5, "request", MetadataRequest),
+        (6, "answer", MetadataAnswer),
     ))
     choice: str = ""
     value: Any = None

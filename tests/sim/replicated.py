@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kit.client import Client
+from kit.client import Client, RequestRefused
 
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.node.replication import Replication
@@ -21,8 +21,8 @@ class ReplicatingCluster(ElectedCluster):
     """What was acknowledged is remembered outside."""
 
     def __init__(self, seed: int, count: int = 3, options: dict[str, dict[str, Any]] | None = None,
-                 **partition: int) -> None:
-        super().__init__(seed, count, options, **partition)
+                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", **partition: int) -> None:
+        super().__init__(seed, count, options, masterAssignment, **partition)
         self.acknowledged: dict[str, list[bytes]] = {}  # uri -> payloads
         self.posted = 0
 
@@ -57,11 +57,15 @@ class ReplicatingCluster(ElectedCluster):
         self.run(SETTLE_S)
 
     def writer(self, uri: str = STRONG) -> tuple[Client, Any]:
-        """A client at the primary of the queue that has it open; the one of an unassigned queue is at the leader."""
+        """A client at the primary of the queue that has it open; any node assigns one that is not yet."""
         leader = self.leader
-        record = self.cluster(leader.name).metadata.state.queues.get(uri)
-        node = leader if record is None else self.primary(record.partition_id)
-        client = self.client(node.name)
+        records = self.cluster(leader.name).metadata.state.queues
+        if uri not in records:
+            try:
+                self.client(self.machines[0].name).open(uri, write=1)
+            except RequestRefused:
+                self.run(0.5)
+        client = self.client(self.primary(records[uri].partition_id).name)
         return client, client.open(uri, write=1)
 
     def post(self, count: int, uri: str = STRONG, wait: bool = True) -> None:
