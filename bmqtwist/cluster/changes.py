@@ -74,10 +74,12 @@ class UpdateApps:
 
 @dataclass(frozen=True, slots=True)
 class AssignPartitions:
-    """Replace the primaries that are not among `keep`; the result is the list of the partitions concerned."""
+    """Replace the primaries that are not among `keep`, and those of the partitions in `declined`, whoever they are:
+    partition -> a lease that the new one has to be above. The result is the list of the partitions concerned."""
 
     candidates: Collection[int]
     keep: Collection[int]
+    declined: Mapping[int, int] = field(default_factory=dict)
 
 
 Change = AssignQueue | AdoptQueue | UnassignQueue | UpdateApps | AssignPartitions
@@ -129,7 +131,7 @@ class Judge:
 
     def primaries(self, head: ClusterState, wanted: Primaries) -> dict[int, Primary]:
         """The primaries of a new leader's first record."""
-        found = self._choose(head, range(wanted.partitions), wanted.candidates, wanted.keep)
+        found = self._choose(head, range(wanted.partitions), wanted.candidates, wanted.keep, {})
         for number, used in wanted.used_leases.items():
             if found[number].lease <= used:
                 found[number] = Primary(found[number].node_id, used + 1)
@@ -183,7 +185,7 @@ class Judge:
                     QueueUpdateAdvisory(LeaderMessageSequence(), [update]))
 
     def _partitions(self, change: AssignPartitions, head: ClusterState) -> Plan:
-        primaries = self._choose(head, sorted(head.partitions), change.candidates, change.keep)
+        primaries = self._choose(head, sorted(head.partitions), change.candidates, change.keep, change.declined)
         changed = {number: primary for number, primary in primaries.items() if head.partitions[number] != primary}
         if not changed:
             return Plan([])
@@ -191,23 +193,24 @@ class Judge:
                     PartitionPrimaryAdvisory(LeaderMessageSequence(), partition_infos(changed)))
 
     def _choose(self, head: ClusterState, numbers: Iterable[int], candidates: Collection[int] | None,
-                keep: Collection[int]) -> dict[int, Primary]:
+                keep: Collection[int], declined: Mapping[int, int]) -> dict[int, Primary]:
         numbers = list(numbers)
         known = head.partitions
         loads = dict.fromkeys(candidates or (self._node_id,), 0)
         for number in numbers:
             primary = known.get(number)
-            if primary is not None and primary.node_id in keep and primary.node_id in loads:
+            if (primary is not None and primary.node_id in keep and primary.node_id in loads
+                    and number not in declined):
                 loads[primary.node_id] += 1
         primaries: dict[int, Primary] = {}
         for number in numbers:
             primary = known.get(number, Primary(-1, 0))
-            if primary.node_id not in keep:
+            if primary.node_id not in keep or number in declined:
                 node_id = self._node_id
-                if self._algorithm == LEAST_ASSIGNED:
+                if self._algorithm == LEAST_ASSIGNED or node_id not in loads:
                     node_id = min(loads, key=lambda each: (loads[each], each))
                     loads[node_id] += 1
-                primary = Primary(node_id, primary.lease + 1)
+                primary = Primary(node_id, max(primary.lease, declined.get(number, 0)) + 1)
             primaries[number] = primary
         return primaries
 

@@ -34,10 +34,13 @@ from bmqtwist.node.leadership import Leadership
 from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.performer import Performer
+from bmqtwist.node.proposals import Proposals
+from bmqtwist.node.replication import Replication
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.promise_file import PromiseFile
 from bmqtwist.storage.store import Disk, FileSizes, Lock
 from bmqtwist.storage.vote_file import VoteFile
 
@@ -63,7 +66,7 @@ class Node:
         self._statistics: Statistics | None = None
         self._locks: list[Lock] = []
         self._ledger_files: list[DiskLedgerFile] = []
-        self._vote_files: list[VoteFile] = []
+        self._vote_files: list[VoteFile | PromiseFile] = []
         self._started = self._closed = False
         broker.admin = self._first_command
 
@@ -109,7 +112,7 @@ class Node:
         log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
         metadata = ClusterMetadata(log, ledger_file, report)
         if several:
-            self._join(cluster, metadata)
+            self._join(cluster, metadata, wall)
             return
         sets = self._open_file_sets(definition, wall)
         try:
@@ -120,13 +123,25 @@ class Node:
             raise
         broker.add_cluster(cluster)
 
-    def _join(self, cluster: Cluster, metadata: ClusterMetadata) -> None:
+    def _join(self, cluster: Cluster, metadata: ClusterMetadata, wall: int) -> None:
         """Become one of several nodes."""
         definition, node_id, broker = cluster.definition, cluster.node_id, self.broker
         vote_file = VoteFile(self.disk, definition.partition_config.location)
-        self._vote_files.append(vote_file)
+        promise_file = PromiseFile(self.disk, definition.partition_config.location)
+        self._vote_files += [vote_file, promise_file]
         links = broker.peers[definition.name] = ClusterLinks(definition, node_id, broker)
-        cluster.join(Leadership(definition, node_id, metadata, broker, vote_file, links))
+        replication = Replication(definition.name, node_id, [node.id for node in definition.nodes], definition.elector,
+                                  cluster, broker, links, promise_file)
+        leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
+        cluster.join(leadership, replication, Proposals(node_id, metadata, links, broker, leadership.whom_to_ask,
+                                                        self.clock.timer_ns))
+        extension = broker.configuration.extension
+        sets = self._open_file_sets(definition, wall)
+        try:
+            replication.open(sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall)
+        except (LocalError, OSError):
+            _close_all(sets)
+            raise
         broker.add_cluster(cluster)
 
     def _open_ledger_file(self, definition: ClusterDefinition) -> DiskLedgerFile:

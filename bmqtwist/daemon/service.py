@@ -202,9 +202,7 @@ class BrokerService(Service):
             return "stopping"
         if not self.started:
             return "starting"
-        closed = [f"{cluster.name}/{partition.partition_id}" for cluster in self.broker.clusters.values()
-                  for partition in cluster.partitions if not partition.available]
-        closed += [f"{cluster.name} (no primaries)" for cluster in self.broker.clusters.values() if not cluster.partitions]
+        closed = [cluster.unavailable for cluster in self.broker.clusters.values() if cluster.unavailable]
         return f"partitions not available: {', '.join(closed)}" if closed else ""
 
     def log_failure(self, failure: Failure) -> None:

@@ -178,14 +178,15 @@ def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
     for storage in _storages(cluster):
         stored.setdefault(storage.partition_id, []).append(storage)
     active = {queue.uri for queue in cluster.queues.values() if is_active(queue)}
-    partitions = tuple(partition_state(each, name, tuple(stored.get(each.partition_id, ())), active)
+    partitions = tuple(partition_state(each, primaries.get(each.partition_id, ""),
+                                       tuple(stored.get(each.partition_id, ())), active)
                        for each in cluster.partitions)
     nodes = []
     for node in cluster.definition.nodes:
         ours, up = node.id == cluster.node_id, leadership.is_up(node.id)
         nodes.append(state.NodeState(
             names[node.id], node.name, node.id, node.data_center, "self" if ours else str(up).lower(),
-            "E_AVAILABLE" if ours and cluster.partitions else "E_STARTING" if ours or up else "E_UNAVAILABLE",
+            "E_AVAILABLE" if ours and not cluster.unavailable else "E_STARTING" if ours or up else "E_UNAVAILABLE",
             tuple(sorted(number for number, primary in primaries.items() if primary == names[node.id]))))
     queues = tuple(
         state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id,
@@ -195,7 +196,7 @@ def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
         for record in cluster.metadata.state.queues.values())
     log = cluster.metadata.log
     return state.ClusterSnapshot(
-        cluster.name, name, bool(partitions), tuple(nodes),
+        cluster.name, name, not cluster.unavailable, tuple(nodes),
         elector_state(cluster, names), partitions, queues,
         cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes)
 

@@ -11,7 +11,7 @@ Pure: files, clock, threads and sockets are given. A `Performer` (node/performer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from bmqtwist.cluster.log_events import FileJob
@@ -37,6 +37,7 @@ from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.proxy import ProxyCluster
+from bmqtwist.node.replication import Replication
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
@@ -77,6 +78,7 @@ class Broker:
         self.serving = True
         self.clusters: dict[str, Cluster] = {}
         self._metadata: list[ClusterMetadata] = []  # of the clusters
+        self._replications: list[Replication] = []  # of those of several nodes
         self.domains: dict[str, Domain] = {}  # by the name clients use
         self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
         self.sessions: dict[Session, None] = {}
@@ -116,18 +118,40 @@ class Broker:
         self.clusters[cluster.name] = cluster
         self._metadata.append(cluster.metadata)
         self.downstreams[cluster.name] = Downstreams(
-            cluster.name, NodeStatus.E_AVAILABLE if cluster.partitions else NodeStatus.E_STARTING,
+            cluster.name, NodeStatus.E_AVAILABLE if cluster.replication is None else NodeStatus.E_STARTING,
             lambda number: welcome.member_identity(self.identity, self.configuration.app, number, cluster.name,
                                                    cluster.node_id), self)
+        if cluster.replication is not None:
+            self._replications.append(cluster.replication)
         self._turn.partitions += cluster.partitions
+        self.wake_queues(cluster)
+        cluster.metadata.settle(int(self.identity.started_wall))
+        cluster.report_alarms()
+
+    def wake_queues(self, cluster: Cluster) -> None:
+        """The dormant queues of a cluster come to life, if their domains can be loaded."""
         for name in dict.fromkeys(parse_uri(uri).qualified_domain for uri in cluster.dormant):
             try:
-                self.domain(name)
+                known = self.domains.get(name)
+                if known is None:
+                    self.domain(name)
+                else:
+                    cluster.adopt_domain(known, self.now, self.wall(self.now))
             except Refused as refused:
                 self.report.alarm("DOMAIN", f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. Its "
                                             f"messages are kept.")
-        cluster.metadata.settle(int(self.identity.started_wall))
-        cluster.report_alarms()
+
+    def replace_partition(self, old: Partition, new: Partition) -> None:
+        """Another object stands for a partition now."""
+        self._turn.partitions = [new if each is old else each for each in self._turn.partitions]
+
+    def leave_queues(self, queues: Collection[Queue], reason: str, now: float) -> None:
+        """Close the sessions that have any of these queues open: their clients connect again."""
+        for session in list(self.sessions):
+            if any(handle.queue in queues for handle in session.handles.values()):
+                self.report.warn(f"{session.description}: closing: {reason}")
+                session.now, session.wall = now, self.wall(now)
+                session.leave()
 
     def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
         """A cluster that this node is a proxy of."""
@@ -193,6 +217,8 @@ class Broker:
     def turn(self, now: float) -> None:
         """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
         self.now = now
+        for replication in self._replications:
+            replication.check(now)
         for metadata in self._metadata:
             if metadata.stirred:
                 job = metadata.wants_write(self.wall(now))
@@ -500,7 +526,7 @@ class Broker:
 
     def set_replication_factor(self, cluster: Cluster, factor: int) -> None:
         """How many nodes must have a message of a strong queue before it is acknowledged and delivered."""
-        cluster.set_replication_factor(factor)
+        cluster.set_replication_factor(factor, self.now)
         for queue in cluster.queues.values():
             queue.committed(self.now)
 
@@ -556,7 +582,7 @@ class Broker:
                 partition.sync_point(wall)
             except Exception as error:
                 self.contain.partition_failed(partition, "its sync point", error)
-            self._turn.sync(partition)
+            self._turn.written(partition)
         for cluster in self.clusters.values():
             cluster.report_alarms()
 

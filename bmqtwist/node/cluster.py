@@ -1,7 +1,7 @@
 """One cluster that this node is a member of: its metadata, its partitions, the queues on them.
 
-A cluster of one has partitions and queues; a node of several takes part in elections and keeps the metadata, and refuses
-queues.
+A cluster of one is primary of all partitions from its start on. A node of several takes part in elections, and has the
+queues of those partitions whose active primary it is (`node.replication` says so); others are refused.
 
 A queue is changed in the metadata first, and in its partition when that is committed. A process that dies between the two
 leaves a partition that is behind: the next start completes what the metadata say. At the start the partitions are
@@ -10,18 +10,21 @@ recovered under new leases; queues whose domain cannot be loaded stay dormant, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, UnassignQueue, UpdateApps
+from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import NotDone, Outcome
-from bmqtwist.cluster.state import QueueRecord
+from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
-from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable
+from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable, Told
+from bmqtwist.node.proposals import Proposals
+from bmqtwist.node.replication import Replication
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.mode import QueueMode
+from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.root import RootContext, RootQueue
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
@@ -37,10 +40,25 @@ _NO_PARTITION = -202
 _LIMIT_REACHED = -205
 
 
+class ClusterContext(RootContext, Protocol):
+    """What a cluster asks of the broker, for itself and for its queues."""
+
+    now: float
+
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+
+    def wake_queues(self, cluster: Cluster) -> None:
+        """Load the domains of dormant queues."""
+
+    def leave_queues(self, queues: Collection[Queue], reason: str, now: float) -> None:
+        """Close the sessions that have any of these queues open."""
+
+
 class Cluster:
     """One cluster; `start` if this node is its only member, else `join`."""
 
-    def __init__(self, definition: ClusterDefinition, node_id: int, context: RootContext, report: Report,
+    def __init__(self, definition: ClusterDefinition, node_id: int, context: ClusterContext, report: Report,
                  timer_ns: Callable[[], int]) -> None:
         self.definition, self.node_id, self.report = definition, node_id, report
         self.name = definition.name
@@ -48,6 +66,8 @@ class Cluster:
         self._timer_ns = timer_ns  # feeds storage keys
         self.metadata: ClusterMetadata
         self.leadership: Leadership
+        self.replication: Replication | None = None  # of a cluster of several nodes
+        self.proposals: Proposals | None = None  # of the same
         self.partitions: list[Partition] = []
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
@@ -57,11 +77,17 @@ class Cluster:
 
     # -- start ------------------------------------------------------------------------------------------------------
 
-    def join(self, leadership: Leadership) -> None:
-        """Recover the metadata; who leads is found out once the node runs."""
+    def join(self, leadership: Leadership, replication: Replication | None = None,
+             proposals: Proposals | None = None) -> None:
+        """Recover the metadata; who leads is found out once the node runs. `replication` is to be opened then."""
         self.leadership, self.metadata = leadership, leadership.metadata
         self.metadata.open()
         leadership.open()
+        if replication is not None:
+            self.replication = leadership.replication = replication
+            self.proposals = leadership.proposals = proposals
+            replication.leadership = leadership
+            leadership.state_changed = self._state_changed
 
     def start(self, leadership: Leadership, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
               now: float, wall: int) -> None:
@@ -111,8 +137,12 @@ class Cluster:
         """Our name in the cluster."""
         return next((node.name for node in self.definition.nodes if node.id == self.node_id), str(self.node_id))
 
+    def queue_records(self, partition_id: int) -> dict[bytes, QueueRecord]:
+        """The queues that the metadata have in a partition, by key."""
+        return {record.key: record for record in self.metadata.state.queues.values() if record.partition_id == partition_id}
+
     def _recover(self, index: int, files: PartitionFiles, now: float, wall: int) -> RecoveredPartition:
-        known = {record.key: record for record in self.metadata.state.queues.values() if record.partition_id == index}
+        known = self.queue_records(index)
         return recover(files, known, wall - int(HISTORY_SECONDS), wall - now, index, wall)
 
     def _match(self, recovered: list[RecoveredPartition], wall: int) -> None:
@@ -185,9 +215,12 @@ class Cluster:
         """Whether this node alone is as many as the replication factor asks for."""
         return self.replication_factor <= 1
 
-    def set_replication_factor(self, factor: int) -> None:
+    def set_replication_factor(self, factor: int, now: float) -> None:
         """How many nodes must have a record before it counts as committed; without a quorum nothing more is."""
         had_quorum, self.replication_factor = self.has_quorum, factor
+        if self.replication is not None:
+            self.replication.set_factor(factor, now)
+            return
         for partition in self.partitions:
             if self.has_quorum:
                 partition.committed = COMMITTED_ALL
@@ -199,7 +232,7 @@ class Cluster:
     def queue_count(self, domain_name: str) -> int:
         """Queues of a domain that are registered, or about to be."""
         prefix = f"bmq://{domain_name}/"
-        return sum(uri.startswith(prefix) for uri in self.metadata.log.head.queues)
+        return sum(uri.startswith(prefix) for uri in self._expected.queues)
 
     def is_changing(self, queue: RootQueue) -> bool:
         """Whether a change of the queue waits for its commit: an open of it goes through `create_queue`, too."""
@@ -211,14 +244,15 @@ class Cluster:
 
         `done` is called then, whoever else asked for the same queue meanwhile.
         """
-        if not self.partitions:
-            done(Refused(Category.E_NOT_READY, f"Cluster '{self.name}' has no primaries", _NO_PARTITION))
+        refused = self._not_here(uri)
+        if refused is not None:
+            done(refused)
             return
         waiting = self._creating.get(uri)
         if waiting is not None:
             waiting.append(done)
             return
-        if uri not in self.metadata.log.head.queues:
+        if uri not in self._expected.queues:
             try:
                 self._check_queue_limit(domain)
             except Refused as reason:
@@ -226,25 +260,52 @@ class Cluster:
                 return
         self._creating[uri] = [done]
         app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
-        self.metadata.propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
+        self._propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
                               partial(self._assigned, domain, uri, now), wall)
+
+    def _not_here(self, uri: str) -> Refused | None:
+        """Why a queue cannot be used at this node: another one is primary of its partition, or nobody is."""
+        if self.replication is None:
+            return None
+        record = self.metadata.state.queues.get(uri)
+        if record is None or self.replication.serves(record.partition_id):
+            return None
+        return Refused(Category.E_NOT_READY, f"Partition [{record.partition_id}] of queue '{uri}' is led by another node, "
+                                             "or by none yet", _NO_PARTITION)
+
+    @property
+    def _expected(self) -> ClusterState:
+        """The metadata with all that waits for its commit, as far as this node knows."""
+        leads = self.proposals is None or self.leadership.leads
+        return self.metadata.log.head if leads else self.metadata.state
+
+    def _propose(self, change: Change, told: Told, wall: int) -> None:
+        """Change the metadata, or have the leader change them."""
+        (self.metadata if self.proposals is None else self.proposals).propose(change, told, wall)
 
     def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
         """The assignment of a queue is committed, or is not."""
         if isinstance(outcome, NotDone):
             self._created(uri, Refused(Category.E_UNKNOWN, outcome.reason, -208))
             return
-        record: QueueRecord = outcome.value
+        record: QueueRecord | None = outcome.value
         known = self.queues.get(uri)
+        if record is None:
+            self._created(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
+            return
         if known is not None and known.key == record.key:
             self._created(uri, known)
+            return
+        refused = self._not_here(uri)
+        if refused is not None:
+            self._created(uri, refused)
             return
         partition = self.partitions[record.partition_id]
         try:
             store = partition.create_queue(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
             reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
-            self.metadata.propose(UnassignQueue(uri), partial(self._taken_back, uri, reason), wall)
+            self._propose(UnassignQueue(uri), partial(self._taken_back, uri, reason), wall)
             return
         queue = self._make(domain, uri, store, partition, now)
         queue.register_apps()
@@ -280,13 +341,18 @@ class Cluster:
         """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
         if queue not in self._deleting:
             self._deleting.add(queue)
-            self.metadata.propose(UnassignQueue(queue.uri), partial(self._unassigned, queue), wall)
+            self._propose(UnassignQueue(queue.uri), partial(self._unassigned, queue), wall)
 
     def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """The end of a queue is committed, or is not."""
         self._deleting.discard(queue)
         self._note(outcome, wall)
-        if isinstance(outcome, NotDone):
+        if not isinstance(outcome, NotDone):
+            self._forget(queue, wall)
+
+    def _forget(self, queue: RootQueue, wall: int) -> None:
+        """A queue is no longer assigned."""
+        if self.queues.get(queue.uri) is not queue:
             return
         self._record(queue.partition.delete_queue, queue.key, None, wall)
         del self.queues[queue.uri]
@@ -298,7 +364,7 @@ class Cluster:
 
     def reconcile_apps(self, queue: RootQueue, wall: int) -> None:
         """Make the apps of a fanout queue those of its domain's settings, at the commit."""
-        record = self.metadata.log.head.queues.get(queue.uri)
+        record = self._expected.queues.get(queue.uri)
         if queue.mode != QueueMode.FANOUT or record is None or record.key != queue.key:
             return
         wanted = queue.domain.settings.app_ids
@@ -306,7 +372,7 @@ class Cluster:
         removed = [app_id for app_id in record.apps if app_id not in wanted]
         if added or removed:
             change = UpdateApps(queue.uri, added, removed, self._timer_ns())
-            self.metadata.propose(change, partial(self._updated, queue), wall)
+            self._propose(change, partial(self._updated, queue), wall)
 
     def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """A change of a queue's apps is committed, or is not."""
@@ -339,6 +405,73 @@ class Cluster:
         except PartitionUnavailable as error:
             self.report.error(f"Cluster ({self.name}): the apps of queue '{queue.uri}' are not changed in its partition: "
                               f"{error}")
+
+    # -- one of several nodes ---------------------------------------------------------------------------------------
+
+    def serve(self, partition_id: int, now: float, wall: int) -> None:
+        """This node is active primary of a partition: its queues come to life."""
+        partition, known = self.partitions[partition_id], self.queue_records(partition_id)
+        for record in known.values():
+            self.dormant[record.uri] = record
+        for key, store in list(partition.state.queues.items()):
+            if key in known:
+                continue
+            if store.messages:
+                self.report.alarm("CLUSTER", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
+                                             f"[{partition_id}] is unknown to the metadata; its messages are kept")
+            else:
+                self._record(partition.delete_queue, key, None, wall)
+        self._context.wake_queues(self)
+
+    def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
+        """It is no longer: its queues go away, and whoever has them open has to connect again."""
+        gone = [queue for queue in self.queues.values() if queue.partition_id == partition_id]
+        for queue in gone:
+            queue.disabled = True
+            del self.queues[queue.uri]
+            queue.domain.queues.pop(queue.name, None)
+            self._deleting.discard(queue)
+        self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
+        self._context.leave_queues(set(gone), f"this node is no longer primary of partition [{partition_id}]: {cause}", now)
+
+    def committed(self, partition: Partition, now: float) -> None:
+        """The cluster has more of a partition's records."""
+        for queue in self.queues.values():
+            if queue.uncommitted and queue.partition is partition:
+                queue.committed(now)
+
+    def _state_changed(self, changes: Changes) -> None:
+        """The metadata of several nodes say something else now: what is led here follows."""
+        replication, context = self.replication, self._context
+        if replication is None:
+            return
+        now, wall = context.now, context.wall(context.now)
+        replication.assigned(changes.partitions, now)
+        for record in changes.removed:
+            self.dormant.pop(record.uri, None)
+            queue = self.queues.get(record.uri)
+            if queue is not None and queue.key == record.key:
+                self._forget(queue, wall)
+        for record in changes.updated:
+            queue = self.queues.get(record.uri)
+            if queue is not None and queue.key == record.key:
+                self._follow(queue, record, wall)
+        woken = [record for record in changes.assigned if replication.serves(record.partition_id)
+                 and record.uri not in self.queues]
+        for record in woken:
+            self.dormant[record.uri] = record
+        if woken:
+            context.wake_queues(self)
+        if self.proposals is not None:
+            self.proposals.state_changed(wall)
+
+    @property
+    def unavailable(self) -> str:
+        """Why not all of the cluster can be used; empty = it can."""
+        closed = [f"{self.name}/{partition.partition_id}" for partition in self.partitions if not partition.available]
+        if not closed and (not self.partitions or self.replication is not None and not self.replication.is_available):
+            closed = [f"{self.name} (no primaries)"]
+        return ", ".join(closed)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 

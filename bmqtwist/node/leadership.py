@@ -11,7 +11,7 @@ too, which leads at once and needs neither file nor links.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -42,6 +42,9 @@ from bmqtwist.cluster.election_events import (
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Message, NotDone, Outcome, StateChanged, WriteFailed, Written
 from bmqtwist.cluster.log_wire import encode_log_message, log_message_of
+from bmqtwist.cluster.partition_events import Decline, PartitionTalk
+from bmqtwist.cluster.partition_wire import partition_message_of
+from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.node.links import ClusterLinks
@@ -51,6 +54,7 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.vote_file import VoteFile
 from bmqtwist.wire import control
+from bmqtwist.wire.cluster_schema import ClusterMessage
 from bmqtwist.wire.control import encoding_of
 from bmqtwist.wire.fast import EventType
 
@@ -67,6 +71,41 @@ class LeadershipHost(Protocol):
         """Seconds since the epoch at a moment of the monotonic clock."""
 
 
+class PartitionUser(Protocol):
+    """Who looks after the partitions of a cluster of several nodes."""
+
+    def start(self, now: float) -> None:
+        """The node takes part in elections from now on."""
+
+    def stop(self, now: float) -> None:
+        """It goes away."""
+
+    def peer_up(self, node_id: int, now: float) -> None:
+        """A node can be spoken with."""
+
+    def peer_down(self, node_id: int, now: float) -> None:
+        """A node cannot be spoken with any more."""
+
+    def leader_known(self, now: float) -> None:
+        """The first record of a leader is committed."""
+
+    def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline, now: float) -> None:
+        """A node says something about a partition."""
+
+    def advised(self, sender: int, message: ClusterMessage) -> None:
+        """A node says something else about the cluster."""
+
+
+class ProposalUser(Protocol):
+    """Who asks the leader for changes, and hears its answers."""
+
+    def leader_changed(self) -> None:
+        """Another node is to be asked."""
+
+    def received(self, sender: int, message: ClusterMessage, wall: int) -> bool:
+        """A node says something; False: it is about something else."""
+
+
 class Leadership:
     """See above. `vote_file` and `links` are those of a cluster of several nodes."""
 
@@ -78,11 +117,14 @@ class Leadership:
         quorum = definition.elector.quorum if links is not None else 0
         self.elector = Elector(node_id, self._name, members, timing(definition.elector), host.performer.chance,
                                lambda: metadata.log.lsn, quorum)
+        self.replication: PartitionUser | None = None  # of the partitions of a cluster of several nodes
+        self.proposals: ProposalUser | None = None  # of the same
         self.active = False  # the leader's first record is committed, as far as this node knows
         self._primaries = Primaries(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
         self._busy = False
         self._refused: NotDone | None = None  # why the log did not take the lead
+        self.state_changed: Callable[[Changes], None] = lambda changes: None  # who is told what the metadata say now
         self._lines = LineLimiter()
         self._found: tuple[int, int | None, bool] = (0, None, False)  # in the file: term, vote, whether they are lost
 
@@ -112,14 +154,27 @@ class Leadership:
         if newest > term:
             term, vote = newest, None
         self._step(now, wall, Start(term, vote, damaged))
+        if self.replication is not None:
+            self.replication.start(now)
         period = self.elector.timing.beat_period
         self._host.timers.every(now, period, self._resend)
         self._links.start(now)
 
     def stop(self, now: float) -> None:
         """Take part in no election any more; the others are told."""
+        if self.replication is not None:
+            self.replication.stop(now)
         if self._links is not None:
             self._step(now, self._host.wall(now), Stop())
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node may change the metadata."""
+        return self.active and self.elector.state is ElectionState.LEADER
+
+    def whom_to_ask(self) -> int | None:
+        """The leader, once its first record is committed."""
+        return self.elector.leader if self.active else None
 
     def is_up(self, node_id: int) -> bool:
         """Whether a node can be spoken with."""
@@ -157,10 +212,14 @@ class Leadership:
     def peer_up(self, node_id: int, now: float) -> None:
         """A node can be spoken with."""
         self._step(now, self._host.wall(now), PeerUp(node_id))
+        if self.replication is not None:
+            self.replication.peer_up(node_id, now)
 
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more."""
         self._step(now, self._host.wall(now), PeerDown(node_id))
+        if self.replication is not None:
+            self.replication.peer_down(node_id, now)
 
     def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
         """One event of a node."""
@@ -170,12 +229,24 @@ class Leadership:
                 self._step(now, wall, Received(node_id, control.decode_elector(body)))
             elif kind == EventType.CONTROL:
                 message = control.decode_control(body, encoding_of(specific))
-                about_log = log_message_of(node_id, message.value) if message.choice == "clusterMessage" else None
-                if about_log is not None:
-                    self.metadata.received(about_log, wall)
+                if message.choice == "clusterMessage":
+                    self._about_cluster(node_id, message.value, now, wall)
         except PeerError as error:
             if self._lines.admits(now):
                 self._host.report.error(f"#CORRUPTED_EVENT {self._name}: node {self._shown(node_id)}: {error}")
+
+    def _about_cluster(self, node_id: int, message: ClusterMessage, now: float, wall: int) -> None:
+        about_log = log_message_of(node_id, message)
+        if about_log is not None:
+            self.metadata.received(about_log, wall)
+        elif self.proposals is not None and self.proposals.received(node_id, message, wall):
+            self._host.performer.turn_due()
+        elif self.replication is not None:
+            about_partition = partition_message_of(node_id, message)
+            if about_partition is not None:
+                self.replication.received(node_id, *about_partition, now)
+            else:
+                self.replication.advised(node_id, message)
 
     # -- node.metadata.LogUser --------------------------------------------------------------------------------------
 
@@ -187,6 +258,7 @@ class Leadership:
     def changed(self, change: StateChanged) -> None:
         """A record is committed and applied."""
         self._look_for_commit()
+        self.state_changed(change.changes)
 
     def leadership_lost(self, reason: str) -> None:
         """The log cannot lead any more."""
@@ -256,7 +328,8 @@ class Leadership:
     def _assignment(self) -> Primaries:
         """Who is connected keeps the partitions that it is primary of."""
         kept = [node_id for node_id in self.elector.others if self.is_up(node_id)]
-        return Primaries(self._primaries.partitions, keep=kept, used_leases=self._primaries.used_leases)
+        candidates = [self.elector.node_id, *kept] if self._links is not None else None
+        return Primaries(self._primaries.partitions, candidates, kept, self._primaries.used_leases)
 
     def _led(self, outcome: Outcome, wall: int) -> None:
         """The first record of our term is committed, or is not."""
@@ -306,6 +379,10 @@ class Leadership:
         self.active = True
         if self._links is None:
             return
+        if self.replication is not None:
+            self.replication.leader_known(self._host.now)
+        if self.proposals is not None:
+            self.proposals.leader_changed()
         leader = self._shown(self.elector.leader)
         term, sequence = self.metadata.log.lsn
         report = self._host.report

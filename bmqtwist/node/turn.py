@@ -1,6 +1,7 @@
 """The turn: what was collected since the last one is written, released, delivered and sent, each of them once.
 
-    for each partition    flush; release their PUTs; ask for a sync if some PUT still waits for one
+    for each partition    flush; release their PUTs; send what was written to other nodes, if there are any; ask for a sync
+                          if somebody still waits for one
     queues in memory      release their PUTs
     touched queues        deliver, until no queue is touched any more
     sessions with output  write; close those that are to be closed; slow down or cut off those that do not read
@@ -67,6 +68,7 @@ class Turn:
                 continue
             if released:
                 self.release(released)
+            self._looked_at(partition)
             self.sync(partition)
         if self._in_memory:
             released, self._in_memory = self._in_memory, []
@@ -142,6 +144,21 @@ class Turn:
             self._contain.partition_failed(partition, "after a sync", error)
             return
         self.release(released)
+        self._looked_at(partition)
+        self.sync(partition)
+
+    def _looked_at(self, partition: Partition) -> None:
+        """Other nodes are sent what was written, before it is synced here, and told what is safe."""
+        if partition.watcher is None:
+            return
+        try:
+            partition.watcher()
+        except Exception as error:
+            self._contain.partition_failed(partition, "replication", error)
+
+    def written(self, partition: Partition) -> None:
+        """Something was written outside of a turn."""
+        self._looked_at(partition)
         self.sync(partition)
 
     def release(self, puts: list[Put]) -> None:

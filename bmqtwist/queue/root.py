@@ -123,6 +123,7 @@ class RootQueue(Queue):
                                          f"[{put.handle.client.description if put.handle else ''}], GUID "
                                          f"[{guid.hex().upper()}]")
             if put.wants_ack:
+                put.strong = self.domain.settings.strong  # the first one may not be in the cluster yet
                 self.hold(put)
             return 0
         self._remembered = guid
@@ -147,7 +148,7 @@ class RootQueue(Queue):
         if self.in_memory:
             self.store.hold(message)
             message.pending = mask
-            put.position = COMMITTED_ALL
+            put.position = 0 if self.partition.replicated else COMMITTED_ALL  # no other node gets it
         else:
             message.ref_count = mask.bit_count()
             try:

@@ -66,7 +66,6 @@ Durability = Literal["none", "group", "always"]
 
 SOFT_ALARM_PERIOD = 15 * 60  # seconds between two soft alarms
 COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
-BIGGEST_QUEUES = 10  # listed in the soft alarm
 _NORMAL_RESERVE = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 
 _pack_message = MESSAGE.pack
@@ -87,6 +86,7 @@ class PayloadDamaged(PartitionUnavailable):
 class Partition:
     """The primary's side of one partition. It takes records once it has a lease (`activate`)."""
 
+    leading = True  # as of `storage.rollover.RolledPartition`
     def __init__(self, partition_id: int, node_id: int, files: PartitionFiles,
                  recovered: RecoveredPartition | None = None, durability: Durability = "group",
                  cache_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
@@ -108,6 +108,7 @@ class Partition:
         self._quiet_until = 0  # epoch seconds: no soft alarm before
         self._alarms: list[tuple[str, str]] = []
         self.listener: Callable[[str], None] = lambda text: None  # who is told what the partition does
+        self.watcher: Callable[[], None] | None = None  # who looks at it after it has written or synced in a turn
         self._rewrite = False
         if recovered is not None:
             self._adopt(recovered)
@@ -625,7 +626,8 @@ class Partition:
             self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}] stops with {len(self._owed)} confirm(s) and "
                                             f"deletion(s) and {len(self._journal)} record(s) that it could not write: their "
                                             "messages come back at the next start."))
-        self.files.close(truncate=written and not self._rewrite)  # a file that lacks its end looks like one after a crash
+        # a file that lacks its end, or ends with another record than a sync point, looks like one after a crash
+        self.files.close(truncate=written and not self._rewrite and self.leading)
         return released
 
     # ---- rollover ------------------------------------------------------------------------------------------------
@@ -689,10 +691,8 @@ class Partition:
         if wall < self._quiet_until or not passes_soft_limit(self.files.sizes, self.outstanding()):
             return
         self._quiet_until = wall + SOFT_ALARM_PERIOD
-        queues = ", ".join(f"{uri}: {count} messages, {size} B" for uri, count, size
-                           in self.state.biggest_queues(BIGGEST_QUEUES))
-        self._alarms.append(("PARTITION_AVAILABLESPACE_SOFTLIMIT", self._space_text(
-            f"has passed {SOFT_LIMIT_PERCENT}% of a file.") + f" Biggest queues: {queues or 'none'}."))
+        text = self._space_text(f"has passed {SOFT_LIMIT_PERCENT}% of a file.")
+        self._alarms.append(("PARTITION_AVAILABLESPACE_SOFTLIMIT", f"{text} {self.state.biggest_text()}"))
 
     def take_alarms(self) -> list[tuple[str, str]]:
         """(category, text) of what an operator must know, since the last call."""

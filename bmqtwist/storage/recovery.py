@@ -60,7 +60,8 @@ class KnownQueue(Protocol):
 class RecoveredPartition:
     """What was found: the state, the PSN of the last record (0, 0: there is none), and where the files end, bytes.
 
-    unlisted: keys of queues that the ledger does not know.
+    unlisted: keys of queues that the ledger does not know. unreadable: PSNs of CREATIONs and ADDITIONs whose QLIST record is
+    not what was written.
     """
 
     state: PartitionState = field(default_factory=PartitionState)
@@ -73,6 +74,7 @@ class RecoveredPartition:
     damaged: bool = False
     quarantined: list[Message] = field(default_factory=list)
     unlisted: set[bytes] = field(default_factory=set)
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def queues(self) -> dict[bytes, StoredQueue]:
@@ -98,14 +100,14 @@ def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = No
     older GUIDs are not remembered. epoch: wall minus monotonic clock, seconds, for `Message.arrived`. wall_max: now,
     epoch seconds: what a clock that was ahead says arrived later counts as having arrived now.
     """
-    found = _Recovery(files, known, history_since, epoch, wall_max)
+    found = Recovery(files, known, history_since, epoch, wall_max)
     found.check_headers(partition_id)
     found.read_journal()
     found.read_data_files()
     return found.recovered
 
 
-class _Recovery(Replay):
+class Recovery(Replay):
     """A replay that makes the best of whatever the files hold."""
 
     def __init__(self, files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, since: int,
@@ -248,10 +250,13 @@ class _Recovery(Replay):
             uri, listed_key, apps, qlist = self.read_queue_record(qlist_offset)
             self.qlist_end = max(self.qlist_end, qlist_offset + len(qlist))
             if listed_key != key or qlist[-4:] != QLIST_MAGIC:
+                self.recovered.unreadable.append((entry[2], entry[1] & SEQUENCE_MASK))
                 self.damage(f"QLIST: the record at offset {qlist_offset} has a wrong queue key or end mark")
                 qlist = pack_queue_record(uri, key, apps)
         except ValueError as error:
             uri, apps, qlist = "", [], b""
+            if qlist_offset:
+                self.recovered.unreadable.append((entry[2], entry[1] & SEQUENCE_MASK))
             if qlist_offset or known is None:
                 self.damage(f"QLIST: the record at offset {qlist_offset} for queue key {key.hex().upper()} is"
                             f" unreadable ({error})")

@@ -85,6 +85,7 @@ class RolledPartition(Protocol):
     files: PartitionFiles
     state: PartitionState
     node_id: int
+    leading: bool  # this node writes the partition; a replica gives out no PSNs
     roll_due: bool  # a file is so full that a rollover may be worth it, or one is under way
 
     @property
@@ -179,6 +180,7 @@ class Rollover:
         self._synced_bytes = self._syncing_bytes = 0  # of the next set: at the last sync, and at the one under way
         self._joined = self._mark = self._data_shift = self._qlist_shift = 0
         self._began = (0, 0, 0)  # bytes in use of JOURNAL, DATA, QLIST when the copy began
+        self.ended_at = (0, 0)  # PSN of the last record that was copied: from there on the next set holds every record
         self._wall = 0  # of the last step, epoch seconds
         self._not_before = self._not_early_before = 0  # epoch seconds: when a rollover that failed may be tried again
 
@@ -454,11 +456,12 @@ class Rollover:
     def _end_both(self, wall: int, announced: bool) -> int:
         """A sync point behind the copied records, with the PSN of the last record of the old set; its offset."""
         partition, files, state = self._partition, self._partition.files, self._partition.state
-        if announced:
+        if announced and partition.leading:
             partition.append_sync_point(SyncPoint.ROLLOVER, wall)
             if not partition.write_batch(matters=False):
                 raise OSError(errno.EIO, "its ROLLOVER record waits to be written")
         mark, data, qlist = files.next_positions()
+        self.ended_at = state.lease, state.sequence
         if not state.lease:
             return 0
         files.append_next([pack_sync_point(state.sequence, state.lease, wall, SyncPoint.REGULAR, partition.node_id, data,

@@ -37,6 +37,7 @@ from bmqtwist.storage.store import DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, QLIS
 
 Live = Message | bytes | tuple[bytes, bytes]
 
+BIGGEST_QUEUES = 10  # listed in an alarm
 HISTORY_SECONDS = 3600.0  # GUIDs younger than that are remembered until the domain says how long its own are
 
 
@@ -280,3 +281,8 @@ class PartitionState:
         ranked = sorted(totals.items(), key=lambda entry: entry[1][1], reverse=True)[:limit]
         return [(self.queues[key].uri if key in self.queues else key.hex().upper(), count, size)
                 for key, (count, size) in ranked]
+
+    def biggest_text(self) -> str:
+        """The same of some of them, for a person."""
+        queues = ", ".join(f"{uri}: {count} messages, {size} B" for uri, count, size in self.biggest_queues(BIGGEST_QUEUES))
+        return f"Biggest queues: {queues or 'none'}."

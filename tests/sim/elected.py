@@ -24,10 +24,12 @@ _LED = re.compile(r"ElectorStateChangeCb new state: LEADER, .* new term: (\d+), 
 class ElectedCluster(SimulatedCluster):
     """`count` nodes with a quick elector; what was committed is remembered outside."""
 
-    def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None, **partition: int) -> None:
+    def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
+                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", **partition: int) -> None:
         heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
         super().__init__(seed, count, options, app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
-                         cluster={"elector": ELECTOR, "partition": {**PARTITION, **partition}})
+                         cluster={"elector": ELECTOR, "partition": {**PARTITION, **partition},
+                                  "masterAssignment": masterAssignment})
         self.assigned: dict[str, bytes] = {}  # uri of each queue whose assignment was told to be committed -> its key
         self._asked = 0
 

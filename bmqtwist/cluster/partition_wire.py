@@ -1,0 +1,115 @@
+"""What nodes say to each other about partitions, as events of the wire: control messages that are ours, with records as they
+lie in the files. Only members that know our extensions are sent any.
+"""
+
+from __future__ import annotations
+
+from bmqtwist.cluster.partition_events import (
+    Decline,
+    ImagePart,
+    Keepalive,
+    PartitionTalk,
+    Prepare,
+    Promise,
+    Pull,
+    Receipt,
+    Records,
+    Stale,
+)
+from bmqtwist.errors import PeerError
+from bmqtwist.storage.psn import Psn, RecordRun, Summary
+from bmqtwist.wire import cluster_schema as schema
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.control import ControlMessage, encode_event
+
+
+def encode_partition_message(partition_id: int, message: PartitionTalk | Decline) -> bytes:
+    """A whole event."""
+    lease = message.lease
+    if isinstance(message, Records):
+        run = message.run
+        body = _body("records", schema.PartitionRecords(
+            partition_id, lease, _end(run.previous), _end(run.last), _end(message.committed), run.journal, run.data,
+            run.qlist, _crc(run.journal, run.data, run.qlist)))
+    elif isinstance(message, Receipt):
+        body = _body("receipt", schema.PartitionReceipt(partition_id, lease, _end(message.matched), _end(message.durable),
+                                                        message.parts, message.stamp))
+    elif isinstance(message, Keepalive):
+        previous = None if message.previous is None else _end(message.previous)
+        body = _body("keepalive", schema.PartitionKeepalive(partition_id, lease, previous, message.parts,
+                                                            _end(message.committed), message.stamp))
+    elif isinstance(message, ImagePart):
+        run = message.run
+        body = _body("image", schema.PartitionImage(
+            partition_id, lease, message.number, _end(message.at), message.final, run.journal, run.data, run.qlist,
+            _crc(run.journal, run.data, run.qlist)))
+    elif isinstance(message, Promise):
+        log = message.log
+        body = _body("promise", schema.PartitionPromise(
+            partition_id, lease, _end(log.last), _end(log.base), [_end(each) for each in log.leases],
+            _end(message.committed), message.doubtful))
+    elif isinstance(message, Pull):
+        after = None if message.after is None else _end(message.after)
+        body = _body("pull", schema.PartitionPull(partition_id, lease, after))
+    elif isinstance(message, Decline):
+        body = _body("decline", schema.PartitionDecline(partition_id, lease, message.able, message.used))
+    elif isinstance(message, Prepare):
+        body = _body("prepare", schema.PartitionPrepare(partition_id, lease))
+    else:
+        body = _body("stale", schema.PartitionStale(partition_id, lease))
+    return encode_event(ControlMessage(None, "clusterMessage", schema.ClusterMessage(
+        "metadataLogMessage", schema.MetadataLogMessage("partition", body))))
+
+
+def partition_message_of(sender: int, message: schema.ClusterMessage) -> tuple[int, PartitionTalk | Decline] | None:
+    """(partition, message), read; None = it is about something else. PeerError if its records are not what was sent."""
+    body = message.value.value if message.choice == "metadataLogMessage" else None
+    value = body.value if isinstance(body, schema.PartitionLogMessage) else None
+    if value is None:
+        return None
+    found: PartitionTalk | Decline
+    if isinstance(value, schema.PartitionRecords):
+        _check(value)
+        run = RecordRun(_psn(value.previous), _psn(value.last), value.journal, value.data, value.qlist)
+        found = Records(sender, value.lease, _psn(value.committed), run)
+    elif isinstance(value, schema.PartitionReceipt):
+        found = Receipt(sender, value.lease, _psn(value.matched), _psn(value.durable), value.parts, value.stamp)
+    elif isinstance(value, schema.PartitionKeepalive):
+        previous = None if value.previous is None else _psn(value.previous)
+        found = Keepalive(sender, value.lease, previous, value.parts, _psn(value.committed), value.stamp)
+    elif isinstance(value, schema.PartitionImage):
+        _check(value)
+        at = _psn(value.at)
+        found = ImagePart(sender, value.lease, value.number, at, value.final,
+                          RecordRun(at, at, value.journal, value.data, value.qlist))
+    elif isinstance(value, schema.PartitionPromise):
+        log = Summary(_psn(value.last), _psn(value.base), tuple(_psn(each) for each in value.leases))
+        found = Promise(sender, value.lease, log, _psn(value.committed), value.doubtful)
+    elif isinstance(value, schema.PartitionPull):
+        found = Pull(sender, value.lease, None if value.after is None else _psn(value.after))
+    elif isinstance(value, schema.PartitionDecline):
+        found = Decline(value.lease, value.able, value.used, f"node {sender} declines")
+    else:
+        found = (Prepare if isinstance(value, schema.PartitionPrepare) else Stale)(sender, value.lease)
+    return value.partition_id, found
+
+
+def _body(choice: str, value: object) -> schema.PartitionLogMessage:
+    return schema.PartitionLogMessage(choice, value)
+
+
+def _end(psn: Psn) -> schema.LeaseEnd:
+    return schema.LeaseEnd(*psn)
+
+
+def _psn(end: schema.LeaseEnd) -> Psn:
+    return end.lease, end.sequence
+
+
+def _crc(*parts: bytes) -> int:
+    return crc32c(b"".join(parts))
+
+
+def _check(value: schema.PartitionRecords | schema.PartitionImage) -> None:
+    if _crc(value.journal, value.data, value.qlist) != value.crc:
+        raise PeerError("wrong checksum", "records", 0)

@@ -1,0 +1,604 @@
+"""The partitions of a cluster of several nodes, at one of them: their machines joined to files, links and the turn.
+
+    machine     cluster.partition_machine, one for each partition: says what is to be done
+    partition   storage.replica, one for each: its files. It is replaced by another one when it was cut, or is an image now
+    promises    one file for all partitions, written in a thread; what follows from a promise waits for it
+    turn        what a partition has written in a turn is sent at once, before it is synced; a replica that has written or
+                synced something says so
+
+What reads or writes much is done in a thread; meanwhile the partition is *busy*, and what comes for it is left out: it is
+sent again. Inputs are taken one after the other: what follows from one may be the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+from bmqtwist.cluster.changes import AssignPartitions
+from bmqtwist.cluster.election_events import ElectionState, PeerDown, PeerUp, Stop, Tick, WakeAt
+from bmqtwist.cluster.log_events import Outcome
+from bmqtwist.cluster.partition_events import (
+    Activate,
+    Append,
+    Assigned,
+    Committed,
+    Cut,
+    Decline,
+    Fed,
+    Feed,
+    FeedImage,
+    ImageLost,
+    ImagePart,
+    LogFailed,
+    LogMoved,
+    LogReady,
+    PartitionInput,
+    PartitionOutput,
+    PartitionRole,
+    PartitionTalk,
+    Promised,
+    Records,
+    ReplicationTiming,
+    RoleChanged,
+    SavePromise,
+    Say,
+    Serve,
+    TakeImage,
+)
+from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.cluster.partition_wire import encode_partition_message
+from bmqtwist.cluster.state import Primary, QueueRecord
+from bmqtwist.config.clusters import ElectorConfig
+from bmqtwist.errors import PeerError
+from bmqtwist.node.leadership import Leadership, timing
+from bmqtwist.node.links import ClusterLinks
+from bmqtwist.node.performer import Performer
+from bmqtwist.node.timers import Timers
+from bmqtwist.report import LineLimiter, Report
+from bmqtwist.storage.fileset import FileSets
+from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
+from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
+from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
+from bmqtwist.storage.psn import Psn, Summary
+from bmqtwist.storage.replay import RecordMismatch
+from bmqtwist.storage.replica import ImageFiles, ImageSource, ReplicatedPartition
+from bmqtwist.storage.state import HISTORY_SECONDS
+from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
+from bmqtwist.wire.control import ControlMessage, encode_event
+
+LEASE_SHARE = 0.75  # of the time after which a silent leader is given up
+RETRY_SHARE = 0.5  # of the same
+SAVE_AGAIN_S = 1.0  # after a promise could not be written
+
+
+class ReplicationHost(Protocol):
+    """The broker, as far as replication needs it."""
+
+    report: Report
+    performer: Performer
+    timers: Timers
+    now: float
+
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+
+    def replace_partition(self, old: Partition, new: Partition) -> None:
+        """Another object stands for a partition now."""
+
+
+class ReplicatedCluster(Protocol):
+    """The cluster whose partitions they are (`node.cluster.Cluster`)."""
+
+    partitions: list[Partition]
+
+    def queue_records(self, partition_id: int) -> Mapping[bytes, QueueRecord]:
+        """The queues that the metadata have in a partition, by key."""
+
+    def serve(self, partition_id: int, now: float, wall: int) -> None:
+        """This node is active primary of a partition: its queues come to life."""
+
+    def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
+        """It is no longer: they go away."""
+
+    def committed(self, partition: Partition, now: float) -> None:
+        """The cluster has more of a partition's records."""
+
+
+class Cell:
+    """One partition: `cluster.partition_events.LogView` of its machine, and what is under way with its files."""
+
+    def __init__(self, partition: ReplicatedPartition) -> None:
+        self.partition = partition
+        self.machine: PartitionMachine
+        self.inputs: deque[PartitionInput] = deque()
+        self.stepping = self.busy = False
+        self.image: ImageFiles | None = None  # that is being taken
+        self.images: dict[int, ImageSource] = {}  # that are being sent, by node
+
+    @property
+    def index(self) -> int:
+        """The number of the partition."""
+        return self.partition.partition_id
+
+    @property
+    def summary(self) -> Summary:
+        """As of `LogView`."""
+        return self.partition.summary
+
+    @property
+    def written(self) -> Psn:
+        """As of `LogView`."""
+        return self.partition.written
+
+    @property
+    def durable(self) -> Psn:
+        """As of `LogView`."""
+        return self.partition.durable
+
+    @property
+    def broken(self) -> bool:
+        """As of `LogView`."""
+        return self.partition.broken
+
+
+class Replication:
+    """See above."""
+
+    def __init__(self, name: str, node_id: int, members: list[int], elector: ElectorConfig, cluster: ReplicatedCluster,
+                 host: ReplicationHost, links: ClusterLinks, promise_file: PromiseFile) -> None:
+        self.name, self.node_id, self._members = name, node_id, members
+        self._cluster, self._host, self._links, self._file = cluster, host, links, promise_file
+        self.timing = replication_timing(elector)
+        self.leadership: Leadership
+        self.cells: list[Cell] = []
+        self.active: dict[int, Primary] = {}  # partition -> who says that he is active
+        self._told: dict[int, Primary] = {}  # partition -> who is primary, as the log was told
+        self._promises: list[StoredPromise] = []  # as they are durable
+        self._wanted: list[StoredPromise] = []
+        self._saving = self._lost = False
+        self._check_at = float("-inf")  # when the leases have to be looked at
+        self._lines = LineLimiter()
+        self._made: Callable[[int, FoundLog], ReplicatedPartition]
+        self._clock: Callable[[float], RecoveryClock]
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    def open(self, files: list[FileSets], durability: Durability, cache_bytes: int, now: float, wall: int) -> None:
+        """Read promises and partitions. OSError."""
+        epoch = wall - now
+
+        def made(index: int, found: FoundLog) -> ReplicatedPartition:
+            return ReplicatedPartition(index, self.node_id, files[index], found, durability, cache_bytes, epoch,
+                                       self._wall(self._host.now))
+        self._made = made
+        self._clock = lambda now: RecoveryClock(self._wall(now) - int(HISTORY_SECONDS), epoch, self._wall(now))
+        stored, self._lost = self._file.read()
+        self._promises = (stored + [StoredPromise()] * len(files))[:max(len(files), len(stored))]
+        if self._lost:
+            self._host.report.alarm("CLUSTER", "%s", f"Cluster ({self.name}): it is not known what this node has promised: "
+                                                     "it takes part in no partition until it follows a leader")
+        for index, each in enumerate(files):
+            found = find_log(each, self._cluster.queue_records(index), self._clock(now), index, wall)
+            if found.lost:
+                self._promises[index] = StoredPromise(self._promises[index].lease, True)
+                self._file.write(self._promises)
+                self._host.report.alarm("RECOVERY", "%s", f"Cluster ({self.name}) Partition [{index}]: its file set is "
+                                        "damaged, and was put aside: the other nodes are asked for all of it")
+            elif found.cut:
+                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: the last {found.cut} B of JOURNAL do "
+                                       "not count: they were being written when the node died")
+            self._add(index, made(index, found))
+        self._wanted = list(self._promises)
+
+    def _add(self, index: int, partition: ReplicatedPartition) -> None:
+        cell = Cell(partition)
+        promise = self._promises[index]
+        cell.machine = PartitionMachine(self.node_id, self._members, cell, self.timing, promise.lease,
+                                        f"Cluster ({self.name}) Partition [{index}]", promise.doubtful)
+        self.cells.append(cell)
+        self._cluster.partitions.append(partition)
+        self._watch(cell)
+
+    def _watch(self, cell: Cell) -> None:
+        cell.partition.watcher = partial(self._moved, cell)
+        cell.partition.listener = lambda text: self._host.report.info("Cluster (%s): %s", self.name, text)
+
+    def start(self, now: float) -> None:
+        """The node runs: what is committed is known."""
+        self.assigned(range(len(self.cells)), now)
+
+    def close(self) -> None:
+        """The end."""
+        self._file.close()
+
+    def stop(self, now: float) -> None:
+        """This node goes away."""
+        for cell in self.cells:
+            self._step(cell, now, Stop())
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def assigned(self, partitions: Iterable[int], now: float) -> None:
+        """The metadata say who is primary of these."""
+        known = self.leadership.metadata.state.partitions
+        for index in partitions:
+            primary = known.get(index)
+            if primary is not None and index < len(self.cells) and not self._lost:
+                if self._told.get(index) != primary:
+                    self._tell(index, primary)
+                self._step(self.cells[index], now, Assigned(*primary))
+
+    def peer_up(self, node_id: int, now: float) -> None:
+        """A node can be spoken with."""
+        for cell in self.cells:
+            if self._serves(cell):
+                self._advise([node_id], cell, PrimaryStatus.E_ACTIVE)
+            self._step(cell, now, PeerUp(node_id))
+
+    def peer_down(self, node_id: int, now: float) -> None:
+        """A node cannot be spoken with any more: whoever leads gives its partitions to others."""
+        self.active = {index: primary for index, primary in self.active.items() if primary.node_id != node_id}
+        for cell in self.cells:
+            cell.images.pop(node_id, None)
+            self._step(cell, now, PeerDown(node_id))
+        self.appoint(now)
+
+    def leader_known(self, now: float) -> None:
+        """A leader's first record is committed: what it says counts."""
+        if self._lost:
+            self._lost = False
+            known = self.leadership.metadata.state.partitions
+            for index, cell in enumerate(self.cells):
+                primary = known.get(index)
+                lease = max(cell.machine.promised, cell.summary.last[0], primary.lease if primary is not None else 0)
+                cell.machine.promise_unknown(lease)
+                self._promise(index, lease)
+            for cell in self.cells:
+                for node_id in self._members:
+                    if self._links.is_up(node_id):
+                        self._step(cell, now, PeerUp(node_id))
+        self.assigned(range(len(self.cells)), now)
+        for cell in self.cells:
+            if cell.machine.role is PartitionRole.UNKNOWN:
+                self._step(cell, now, Tick())
+        self.appoint(now)
+
+    def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline, now: float) -> None:
+        """Another node says something about a partition."""
+        if partition_id >= len(self.cells):
+            raise PeerError(f"there is no partition {partition_id}", "partitionId", 0)
+        if isinstance(message, Decline):
+            self._declined(sender, partition_id, message, now)
+        elif not self._lost:
+            self._step(self.cells[partition_id], now, message)
+
+    def advised(self, sender: int, message: ClusterMessage) -> None:
+        """A primary says whether it is active."""
+        advisory = message.value
+        if isinstance(advisory, PrimaryStatusAdvisory):
+            self._set_active(advisory.partition_id, Primary(sender, advisory.primary_lease_id),
+                             advisory.status is PrimaryStatus.E_ACTIVE)
+
+    def check(self, now: float) -> None:
+        """Before a turn: an active primary that nobody answers any more is active no longer."""
+        if now < self._check_at:
+            return
+        self._check_at = float("inf")
+        for cell in self.cells:
+            if cell.machine.role is PartitionRole.PRIMARY_HEALED:
+                if cell.machine.supported_until <= now:
+                    self._step(cell, now, Tick())
+                self._check_at = min(self._check_at, cell.machine.supported_until)
+
+    def _moved(self, cell: Cell) -> None:
+        """The partition has written something, or a sync has come through."""
+        cell.partition.keep_batches()
+        if cell.machine.role is not PartitionRole.UNKNOWN:
+            self._step(cell, self._host.now, LogMoved())
+
+    def set_factor(self, factor: int, now: float) -> None:
+        """So many nodes must have a record before it is told to be committed."""
+        for cell in self.cells:
+            cell.machine.factor = factor
+            self._step(cell, now, LogMoved())
+
+    # -- the leader ---------------------------------------------------------------------------------------------------
+
+    def appoint(self, now: float) -> None:
+        """If this node leads: partitions whose primary is gone get another one."""
+        if self.leadership.elector.state is ElectionState.LEADER and self.leadership.active:
+            up = self._alive()
+            head = self.leadership.metadata.log.head.partitions
+            if any(primary.node_id not in up for primary in head.values()):
+                self._propose(AssignPartitions(up, up), now)
+
+    def _alive(self) -> list[int]:
+        return [node_id for node_id in self._members if node_id == self.node_id or self._links.is_up(node_id)]
+
+    def _declined(self, sender: int, index: int, declined: Decline, now: float) -> None:
+        leadership = self.leadership
+        if leadership.elector.state is not ElectionState.LEADER or not leadership.active:
+            return
+        if leadership.metadata.log.head.partitions.get(index) != Primary(sender, declined.lease):
+            return
+        up = self._alive()
+        candidates = [node_id for node_id in up if declined.able or node_id != sender] or up
+        self._propose(AssignPartitions(candidates, up, {index: declined.used}), now)
+
+    def _propose(self, change: AssignPartitions, now: float) -> None:
+        self.leadership.metadata.propose(change, self._proposed, self._wall(now))
+        self._host.performer.turn_due()
+
+    def _proposed(self, outcome: Outcome, wall: int) -> None:
+        """Who is primary is told by the change itself; one that failed is proposed again by who lacks it."""
+
+    # -- a machine ----------------------------------------------------------------------------------------------------
+
+    def _step(self, cell: Cell, now: float, event: PartitionInput) -> None:
+        cell.inputs.append(event)
+        if cell.stepping:
+            return
+        cell.stepping = True
+        try:
+            while cell.inputs:
+                for output in cell.machine.step(now, cell.inputs.popleft()):
+                    self._perform(cell, output, now)
+        finally:
+            cell.stepping = False
+
+    def _perform(self, cell: Cell, output: PartitionOutput, now: float) -> None:
+        wall = self._wall(now)
+        if isinstance(output, Say):
+            self._links.send(output.node_id, encode_partition_message(cell.index, output.message))
+        elif isinstance(output, Feed):
+            self._feed(cell, output)
+        elif isinstance(output, Append):
+            self._append(cell, output, wall)
+        elif isinstance(output, Committed):
+            cell.partition.commit(output.psn)
+            if cell.partition.leading:
+                self._cluster.committed(cell.partition, now)
+        elif isinstance(output, SavePromise):
+            self._promise(cell.index, output.lease)
+        elif isinstance(output, WakeAt):
+            if output.moment is not None:
+                self._host.timers.at(output.moment, partial(self._tick, cell))
+        elif isinstance(output, FeedImage):
+            self._feed_image(cell, output)
+        elif isinstance(output, TakeImage):
+            self._take_image(cell, output.part, now, wall)
+        elif isinstance(output, Cut):
+            self._replace(cell, output.psn, now, None)
+        elif isinstance(output, Activate):
+            self._activate(cell, output.lease, wall)
+        elif isinstance(output, Serve):
+            self._serve(cell, output, now, wall)
+        elif isinstance(output, Decline):
+            self._decline(cell, output, now)
+        elif isinstance(output, RoleChanged):
+            self._changed(cell, output, now)
+        else:
+            self._host.report.alarm("CLUSTER", "%s", output.text)
+
+    def _tick(self, cell: Cell, now: float) -> None:
+        self._step(cell, now, Tick())
+
+    def _wall(self, now: float) -> int:
+        return self._host.wall(now)
+
+    # -- promises -----------------------------------------------------------------------------------------------------
+
+    def _promise(self, index: int, lease: int) -> None:
+        self._wanted[index] = StoredPromise(max(lease, self._wanted[index].lease), self.cells[index].machine.doubtful)
+        self._save(self._host.now)
+
+    def _save(self, now: float) -> None:
+        if self._saving or self._wanted == self._promises:
+            return
+        self._saving = True
+        wanted = list(self._wanted)
+        self._host.performer.in_thread(partial(self._file.write, wanted), partial(self._saved, wanted), self._not_saved)
+
+    def _saved(self, wanted: list[StoredPromise], now: float) -> None:
+        self._saving, before, self._promises = False, self._promises, wanted
+        for cell, old, new in zip(self.cells, before, wanted, strict=False):
+            if new.lease > old.lease:
+                self._step(cell, now, Promised(new.lease))
+        self._save(now)
+
+    def _not_saved(self, error: OSError, now: float) -> None:
+        self._saving = False
+        self._host.report.alarm("CLUSTER", "%s", f"Cluster ({self.name}): a promise cannot be written: {error}")
+        self._host.timers.at(now + SAVE_AGAIN_S, self._save)
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def _append(self, cell: Cell, output: Append, wall: int) -> None:
+        try:
+            cell.partition.append_run(output.run, output.behind, wall)
+        except (PeerError, RecordMismatch, OSError) as error:
+            cell.inputs.append(LogFailed(f"records are not taken: {error}"))
+        self._host.performer.turn_due()
+
+    def _activate(self, cell: Cell, lease: int, wall: int) -> None:
+        try:
+            cell.partition.activate(lease, wall)
+        except PartitionUnavailable as error:
+            cell.inputs.append(LogFailed(str(error)))
+            return
+        cell.partition.keep_batches()
+        cell.inputs.append(LogMoved())
+        self._host.performer.turn_due()
+
+    def _feed(self, cell: Cell, output: Feed) -> None:
+        try:
+            run = cell.partition.read_run(output.after)
+        except OSError as error:
+            cell.inputs.append(LogFailed(f"its records cannot be read: {error}"))
+            return
+        if run is None:
+            cell.inputs.append(Fed(output.node_id, output.after, 0))
+            return
+        machine = cell.machine
+        self._links.send(output.node_id, encode_partition_message(
+            cell.index, Records(self.node_id, machine.lease, machine.committed, run)))
+        cell.inputs.append(Fed(output.node_id, run.last, run.size))
+
+    def _feed_image(self, cell: Cell, output: FeedImage) -> None:
+        try:
+            if output.number == 0:
+                cell.images[output.node_id] = ImageSource(cell.partition)
+                self._host.report.info(f"{cell.machine.name}: node {self._links.name(output.node_id)} gets all that is live")
+            source = cell.images[output.node_id]
+            run, final = source.part()
+        except (OSError, KeyError) as error:
+            if cell.images.pop(output.node_id, None) is None:
+                cell.inputs.append(LogFailed(f"an image cannot be made: {error}"))
+            else:
+                cell.inputs.append(ImageLost(output.node_id))
+            return
+        if final:
+            del cell.images[output.node_id]
+        part = ImagePart(self.node_id, cell.machine.lease, output.number, source.at, final, run)
+        self._links.send(output.node_id, encode_partition_message(cell.index, part))
+        cell.inputs.append(Fed(output.node_id, None, run.size, final))
+
+    def _take_image(self, cell: Cell, part: ImagePart, now: float, wall: int) -> None:
+        try:
+            if part.number == 0:
+                cell.image = ImageFiles(cell.partition, wall)
+            if cell.image is None:
+                raise OSError("its beginning is missing")
+            cell.image.take(part.run)
+            if part.final:
+                image, cell.image = cell.image, None
+                self._replace(cell, None, now, image.complete(part.at, wall))
+        except (PeerError, RecordMismatch, OSError) as error:
+            cell.image = None
+            cell.partition.files.abandon_roll()
+            cell.inputs.append(LogFailed(f"an image is not taken: {error}"))
+
+    def _replace(self, cell: Cell, psn: Psn | None, now: float, install: Callable[[], None] | None) -> None:
+        """Read the log anew: cut behind a record, or after `install` has brought an image. Until then it is busy."""
+        if cell.busy:
+            return
+        old, wall, clock = cell.partition, self._wall(now), self._clock(now)
+        if psn is not None:
+            self._host.report.info(f"{cell.machine.name}: what follows record {psn[0]}-{psn[1]} is cut off")
+            if old.batch_waits:
+                old.write_batch()
+        known, found = self._cluster.queue_records(cell.index), list[ReplicatedPartition]()
+        where = old.cut_at(psn) if install is None else None
+        cell.busy = True
+        cell.images.clear()
+        old.abandon(wall)
+
+        def work() -> None:
+            if install is not None:
+                install()
+            found.append(self._made(cell.index, find_log(old.files, known, clock, cell.index, wall, where)))
+        self._host.performer.in_thread(work, partial(self._replaced, cell, old, found), partial(self._not_replaced, cell))
+
+    def _replaced(self, cell: Cell, old: ReplicatedPartition, found: list[ReplicatedPartition], now: float) -> None:
+        cell.partition, cell.busy = found[0], False
+        self._cluster.partitions[cell.index] = found[0]
+        old.watcher = None
+        self._watch(cell)
+        self._host.replace_partition(old, found[0])
+        self._step(cell, now, LogReady())
+
+    def _not_replaced(self, cell: Cell, error: OSError, now: float) -> None:
+        cell.busy = False
+        cell.partition.fail()
+        self._step(cell, now, LogFailed(f"its files cannot be read: {error}"))
+        self._step(cell, now, LogReady())
+
+    # -- roles --------------------------------------------------------------------------------------------------------
+
+    def _serves(self, cell: Cell) -> bool:
+        return cell.machine.role is PartitionRole.PRIMARY_HEALED
+
+    def serves(self, index: int) -> bool:
+        """Whether this node is active primary of a partition."""
+        return index < len(self.cells) and self._serves(self.cells[index])
+
+    def _serve(self, cell: Cell, output: Serve, now: float, wall: int) -> None:
+        index, report, name = cell.index, self._host.report, self._links.name(self.node_id)
+        states = ("E_ACTIVE", "E_PASSIVE") if output.active else ("E_PASSIVE", "E_ACTIVE")
+        report.info(f"Cluster [{self.name}]: Setting status of primary [{name}] of Partition [{index}] to [{states[0]}], "
+                    f"oldPrimaryStatus: [{states[1]}], leaseId: [{output.lease}].")
+        report.info(f"Cluster [{self.name}]: {'opening' if output.active else 'closing'} the gate {index}")
+        self._set_active(index, Primary(self.node_id, output.lease), output.active)
+        if output.active:
+            self._check_at = float("-inf")
+            cell.partition.commit(cell.machine.committed)
+            self._cluster.serve(index, now, wall)
+        else:
+            report.warn(f"{cell.machine.name}: no longer active: {output.cause}")
+            self._cluster.retire(index, output.cause, now, wall)
+            cell.partition.forget_waiting()
+        status = PrimaryStatus.E_ACTIVE if output.active else PrimaryStatus.E_PASSIVE
+        self._advise([node_id for node_id in self._members if node_id != self.node_id], cell, status)
+        self._host.performer.turn_due()
+
+    def _advise(self, nodes: list[int], cell: Cell, status: PrimaryStatus) -> None:
+        event = encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
+            "primaryStatusAdvisory", PrimaryStatusAdvisory(cell.index, cell.machine.lease, status))))
+        for node_id in nodes:
+            self._links.send(node_id, event)
+
+    def _set_active(self, index: int, primary: Primary, active: bool) -> None:
+        known = self.active.get(index)
+        if active:
+            if known is not None and known.lease > primary.lease or known == primary:
+                return
+            self.active[index] = primary
+            if primary.node_id != self.node_id:
+                self._host.report.info(
+                    f"Cluster ({self.name}) Partition [{index}]: Setting the status of primary: "
+                    f"{self._links.name(primary.node_id)}, primaryLeaseId: {primary.lease}, from E_PASSIVE to E_ACTIVE.")
+            if self.is_available:
+                self._host.report.info(f"Cluster ({self.name}) is available")
+        elif known == primary:
+            del self.active[index]
+
+    @property
+    def is_available(self) -> bool:
+        """Whether every partition has an active primary, as far as this node knows."""
+        known = self.leadership.metadata.state.partitions
+        return all(index in known and self.active.get(index) == known[index] for index in range(len(self.cells)))
+
+    def _decline(self, cell: Cell, output: Decline, now: float) -> None:
+        leader = self.leadership.standing.leader
+        self._host.report.warn(f"{cell.machine.name}: {output.cause}")
+        if leader == self.node_id:
+            self._declined(self.node_id, cell.index, output, now)
+        elif leader is not None:
+            self._links.send(leader, encode_partition_message(cell.index, output))
+
+    def _changed(self, cell: Cell, output: RoleChanged, now: float) -> None:
+        self._host.report.info(f"Partition FSM for Partition [{cell.index}] on Event '{output.event}', transition: State "
+                               f"'{output.before.name}' =>  State '{output.after.name}'")
+        if not cell.machine.leads and cell.partition.leading and not cell.partition.follow():
+            self._replace(cell, None, now, None)
+        if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
+            self._promise(cell.index, 0)
+
+    def _tell(self, index: int, primary: Primary) -> None:
+        """The metadata name another primary."""
+        before, self._told[index] = self._told.get(index), primary
+        old = "** NULL **" if before is None else self._links.name(before.node_id)
+        self._host.report.info(
+            f"Cluster [{self.name}]: Setting primary of Partition [{index}] to [{self._links.name(primary.node_id)}], "
+            f"leaseId: [{primary.lease}], primaryStatus: [E_PASSIVE], oldPrimary: [{old}], oldLeaseId: "
+            f"[{0 if before is None else before.lease}].")
+
+
+def replication_timing(config: ElectorConfig) -> ReplicationTiming:
+    """As the configuration of the elector has it."""
+    elector = timing(config)
+    lease = elector.inactivity * LEASE_SHARE
+    return ReplicationTiming(lease, min(elector.beat_period, lease / 4), elector.inactivity * RETRY_SHARE)

@@ -1,0 +1,126 @@
+"""What a node of several finds in its files: a log without holes, and how far it reaches.
+
+A single broker makes the best of damage. A node of several must not: it tells the others what it holds, so its log ends
+before the first record that is not whole, and the others have the rest. What a loss of power tore was never told to be
+safe here. Damage before the base, in what a compaction has copied, leaves nothing to be built upon: the file set is put
+aside, and the node begins with nothing, which it remembers (`doubtful`) until it has been healed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bmqtwist.storage.journal import JournalScan, is_sync_point
+from bmqtwist.storage.psn import NO_PSN, Psn, Summary
+from bmqtwist.storage.records import MAGIC, RECORD_BYTES, SEQUENCE_MASK
+from bmqtwist.storage.recovery import KnownQueue, RecoveredPartition, recover
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes, PartitionFiles
+
+
+@dataclass(slots=True)
+class FoundLog:
+    """The log in the files, and the state that it leaves. `cut`: bytes of JOURNAL that count no more, though something is in
+    them; `lost`: the file set had to be put aside."""
+
+    summary: Summary
+    recovered: RecoveredPartition
+    cut: int = 0
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class RecoveryClock:
+    """As of `storage.recovery.recover`."""
+
+    history_since: int = 0
+    epoch: float = 0.0
+    wall_max: int = 1 << 62
+
+
+class FilesUpTo:
+    """`PartitionFiles` to be read: behind a place in JOURNAL there is nothing."""
+
+    def __init__(self, files: PartitionFiles, journal_end: int) -> None:
+        self._files, self._end = files, journal_end
+        self.sizes: FileSizes = files.sizes
+        self.broken = files.broken
+        self.read_data, self.read_qlist, self.lengths = files.read_data, files.read_qlist, files.lengths
+
+    def read_journal(self, offset: int, size: int) -> bytes:
+        """Bytes of the JOURNAL, zeros behind the end."""
+        data = self._files.read_journal(offset, size)
+        kept = max(0, self._end - offset)
+        return data if len(data) <= kept else data[:kept] + bytes(len(data) - kept)
+
+    def journal_after(self, offset: int) -> int | None:
+        """Where something may be."""
+        return self._files.journal_after(offset) if offset < self._end else None
+
+
+@dataclass(slots=True)
+class _Journal:
+    """What JOURNAL holds by itself. `end`: behind the last record that counts; `whole`: what was copied into it is."""
+
+    summary: Summary
+    end: int
+    reach: int  # behind the last byte that is anything
+    whole: bool
+
+    def offset(self, psn: Psn) -> int:
+        """Behind the record with this PSN, which is in the log."""
+        return self.end - RECORD_BYTES * self.summary.distance(psn)
+
+
+def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, clock: RecoveryClock, partition_id: int,
+             wall: int, limit: int | None = None) -> FoundLog:
+    """Read the file set; nothing of JOURNAL counts behind `limit`. OSError."""
+    journal = _read_journal(files, limit)
+    reach = journal.reach
+    while journal.whole:
+        view = FilesUpTo(files, journal.end)
+        recovered = recover(view, known, clock.history_since, clock.epoch, partition_id,  # type: ignore[arg-type]
+                            clock.wall_max)
+        torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable,
+                   default=None)
+        if torn is None:
+            return FoundLog(journal.summary, recovered, max(0, reach - journal.end))
+        if torn <= journal.summary.base:
+            break
+        journal = _read_journal(files, journal.offset(torn) - RECORD_BYTES)
+    files.begin_roll(wall)
+    files.finish_roll(0, damaged=True)
+    return FoundLog(Summary(), recover(files, known, partition_id=partition_id), lost=True)
+
+
+def _read_journal(files: PartitionFiles, limit: int | None) -> _Journal:
+    length = files.lengths()[0]
+    view = FilesUpTo(files, length if limit is None else limit)
+    scan = JournalScan(view.read_journal, length, view.journal_after)
+    base, last, leases, end, problems = NO_PSN, NO_PSN, dict[int, int](), JOURNAL_HEADER_BYTES, len(scan.problems)
+    copied = scan.marked
+    whole, reach = True, end
+    for offset, head, lease, _, body in scan:
+        psn = lease, head & SEQUENCE_MASK
+        inside = copied and offset <= scan.mark
+        if inside:
+            whole &= len(scan.problems) == problems
+            base = psn
+        elif len(scan.problems) > problems or not _follows(last, psn, (head, lease, 0, body, MAGIC)):
+            reach = length
+            break
+        last = psn
+        leases[lease] = psn[1]
+        end = reach = offset + RECORD_BYTES
+    else:
+        reach = length if scan.stale and limit is None else end
+    if copied and end <= scan.mark:
+        whole = False  # its sync point is not there
+    kept = tuple((lease, sequence) for lease, sequence in leases.items() if lease >= base[0])
+    return _Journal(Summary(last, base, kept), end, reach, whole)
+
+
+def _follows(last: Psn, psn: Psn, record: tuple[int, int, int, bytes, int]) -> bool:
+    if psn[0] == last[0]:
+        return psn[1] == last[1] + 1
+    return psn[0] > last[0] and psn[1] == 1 and is_sync_point(record)

@@ -1,0 +1,97 @@
+"""Positions in the log of a partition as all nodes know them, and what nodes tell each other about their logs. Pure.
+
+A PSN is (lease, sequence). One node writes under a lease, with the sequences 1, 2, 3, ..., so two logs that hold the same
+PSN are equal up to it. A compaction leaves the live records alone: from the *base* on a log holds every record, before it
+only what is still needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK
+
+Psn = tuple[int, int]  # lease, sequence
+NO_PSN: Psn = (0, 0)  # before the first record
+Leases = tuple[tuple[int, int], ...]  # (lease, its last sequence in a log), ascending
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A log: its last PSN, its base, and its leases from that of the base on."""
+
+    last: Psn = NO_PSN
+    base: Psn = NO_PSN
+    leases: Leases = ()
+
+    def holds(self, psn: Psn) -> bool:
+        """Whether the log has this record, or had it before its last compaction ended just there."""
+        return psn == self.base or psn > self.base and any(lease == psn[0] and psn[1] <= end for lease, end in self.leases)
+
+    def distance(self, psn: Psn) -> int:
+        """How many records follow one that the log holds."""
+        return sum(end - psn[1] if lease == psn[0] else end for lease, end in self.leases if lease >= psn[0])
+
+    def extended(self, last: Psn) -> Summary:
+        """With more records, the last one of them given: of the last lease, or the first ones of a newer one."""
+        leases = self.leases[:-1] if self.leases and self.leases[-1][0] == last[0] else self.leases
+        return Summary(last, self.base, (*leases, last))
+
+    def cut(self, psn: Psn) -> Summary:
+        """Without what follows a record that the log holds."""
+        kept = tuple((lease, psn[1] if lease == psn[0] else end) for lease, end in self.leases if lease <= psn[0])
+        return Summary(psn, self.base, kept)
+
+    def rebased(self, base: Psn) -> Summary:
+        """After a compaction that ended at `base`."""
+        return Summary(self.last, base, tuple(each for each in self.leases if each[0] >= base[0]))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether base, leases and last PSN fit each other."""
+        numbers = [lease for lease, _ in self.leases]
+        first = self.leases[0] if self.leases else NO_PSN
+        return (numbers == sorted(set(numbers)) and all(lease > 0 and end > 0 for lease, end in self.leases)
+                and (self.leases[-1] if self.leases else NO_PSN) == self.last
+                and (self.base == NO_PSN or first[0] == self.base[0] and self.base[1] <= first[1]))
+
+
+def common_prefix(one: Summary, other: Summary) -> Psn | None:
+    """The newest record that both logs hold; None if it may lie before the base of one of them."""
+    theirs = dict(other.leases)
+    found = max(((lease, min(end, theirs[lease])) for lease, end in one.leases if lease in theirs), default=NO_PSN)
+    return found if found >= one.base and found >= other.base else None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRun:
+    """Neighbouring records of a log, as they lie in its files: JOURNAL records, DATA records of the MESSAGEs and QLIST
+    records of the CREATIONs and ADDITIONs among them. `previous`: PSN of the record before the first; `last`: of the last.
+    """
+
+    previous: Psn
+    last: Psn
+    journal: bytes = b""
+    data: bytes = b""
+    qlist: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all three."""
+        return len(self.journal) + len(self.data) + len(self.qlist)
+
+    def leases(self) -> Leases:
+        """(lease, last sequence) of its records."""
+        return leases_of(psns_of(self.journal))
+
+
+def psns_of(journal: bytes) -> Iterable[Psn]:
+    """The PSNs of JOURNAL records one behind the other; a rest that is no whole record is left out."""
+    whole = len(journal) // RECORD_BYTES * RECORD_BYTES
+    return ((lease, head & SEQUENCE_MASK) for head, lease, _, _, _ in RECORD.iter_unpack(memoryview(journal)[:whole]))
+
+
+def leases_of(psns: Iterable[Psn]) -> Leases:
+    """The last PSN of each lease, of ascending PSNs."""
+    return tuple(dict(psns).items())

@@ -1,0 +1,275 @@
+"""A replica's partition built from what its primary's files hold is the primary's, whatever happened to both; so is one
+that began with an image, and one whose end was cut off and written anew by another node."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
+from storage_kit import WALL, make_message, open_files  # noqa: E402
+
+from bmqtwist.storage import replica as replica_module  # noqa: E402
+from bmqtwist.storage.found_log import RecoveryClock, find_log  # noqa: E402
+from bmqtwist.storage.memory import MemoryDisk  # noqa: E402
+from bmqtwist.storage.message import Message  # noqa: E402
+from bmqtwist.storage.partition import PartitionUnavailable  # noqa: E402
+from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
+from bmqtwist.storage.replica import ImageFiles, ImageSource, ReplicatedPartition  # noqa: E402
+from bmqtwist.storage.state import PartitionState  # noqa: E402
+from bmqtwist.storage.store import FileSizes  # noqa: E402
+
+SIZES = FileSizes(6000, 1 << 14, 1 << 12)
+KEYS = [b"aaaaa", b"bbbbb"]
+OPERATION = st.tuples(
+    st.sampled_from(["put", "put", "put", "put", "half put", "confirm", "confirm", "delete", "purge", "purge app",
+                     "remove app", "add app", "drop queue", "flush", "flush", "flush", "tick", "roll", "kill", "power",
+                     "other leads", "other leads", "strand", "feed", "feed", "feed", "sync"]), st.integers(0, 1 << 16))
+
+
+class Machine:
+    """One node: its disk, its partition."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.disk = number, MemoryDisk()
+        self.boot()
+
+    def boot(self) -> None:
+        """What is in the files is enough."""
+        self.files = open_files(self.disk, sizes=SIZES)
+        self.partition = self.made(find_log(self.files, None, RecoveryClock(), 0, WALL))
+
+    def made(self, found: Any) -> ReplicatedPartition:
+        assert not found.lost, found.recovered.alarms
+        return ReplicatedPartition(0, self.number, self.files, found, "group", wall=WALL)
+
+    def sync(self) -> None:
+        """A sync comes through."""
+        self.partition.flush(WALL)
+        token = self.partition.wants_sync()
+        if token is not None:
+            self.partition.sync()
+            self.partition.synced(token, WALL)
+
+    def cut(self, psn: Any) -> None:
+        """What follows the record goes."""
+        where = self.partition.cut_at(psn)
+        self.partition.abandon(WALL)
+        self.partition = self.made(find_log(self.files, None, RecoveryClock(), 0, WALL, where))
+
+    def end(self, power: Random | None) -> None:
+        """Killed, or without power."""
+        before = self.partition.durable
+        self.files.close(truncate=False)
+        if power is not None:
+            self.disk.crash(power)
+        else:
+            self.disk.kill()
+        last = self.partition.written
+        self.boot()
+        assert self.partition.summary.last >= before, "what was safe is gone"
+        assert power is not None or self.partition.summary.last == last
+
+
+class Pair:
+    """Two nodes, one of them primary."""
+
+    def __init__(self) -> None:
+        self.machines = [Machine(1), Machine(2)]
+        self.lease = self.number = self.images = self.cuts = 0
+        self.lead(0)
+
+    def lead(self, index: int) -> None:
+        """It is primary under a new lease, and has what the other one has."""
+        self.primary, self.replica = self.machines[index], self.machines[1 - index]
+        if self.primary.partition.leading:
+            self.primary.partition.follow()
+        if self.replica.partition.leading and not self.replica.partition.follow():
+            self.replica.cut(None)
+        self.lease += 1
+        self.primary.partition.activate(self.lease, WALL)
+        self.primary.partition.flush(WALL)
+
+    def feed(self) -> None:
+        """Everything that is written reaches the replica."""
+        source = self.primary.partition
+        source.flush(WALL)
+        source.keep_batches()
+        common = common_prefix(self.replica.partition.summary, source.summary)
+        if common is None:
+            self.image()
+            common = self.replica.partition.summary.last
+        elif self.replica.partition.summary.last > common:
+            self.cuts += 1
+            self.replica.cut(common)
+        while (run := source.read_run(common)) is not None:
+            assert run.previous == common
+            self.replica.partition.append_run(run, self.replica.partition.summary.last, WALL)
+            common = run.last
+        assert common == source.written
+        self.replica.partition.flush(WALL)
+
+    def image(self) -> None:
+        """All that is live at the primary."""
+        self.images += 1
+        image, target = ImageSource(self.primary.partition), ImageFiles(self.replica.partition, WALL)
+        final = False
+        while not final:
+            run, final = image.part()
+            target.take(run)
+        target.complete(image.at, WALL)()
+        self.replica.partition.abandon(WALL)
+        self.replica.partition = self.replica.made(find_log(self.replica.files, None, RecoveryClock(), 0, WALL))
+        assert self.replica.partition.summary.base == image.at
+
+    def work(self, name: str, value: int) -> None:
+        """One operation at the primary."""
+        partition, key = self.primary.partition, KEYS[value % 2]
+        queue = partition.state.queues.get(key)
+        if queue is None:
+            partition.create_queue(key, f"bmq://d/{key.decode()}", [("foo", b"fooo" + key[:1]), ("bar", b"barr" + key[:1])],
+                                   WALL)
+            return
+        apps, messages = list(queue.apps.values()), [each for each in queue.messages.values() if each.pending]
+        app = apps[value % len(apps)] if apps else None
+        message = messages[value // 2 % len(messages)] if messages else None
+        if name in ("put", "half put") and app is not None:
+            self.number += 1
+            new = make_message(self.number, bytes([self.number % 256]) * (value % 200 + 1))
+            wanted = apps if value % 3 else apps[:1]
+            new.ref_count = len(wanted)
+            for each in apps:
+                if each not in wanted:
+                    partition.append_auto_confirm(key, each.key, new.guid, WALL)
+            if name == "put":
+                partition.append_message(key, new, WALL)
+        elif name == "confirm" and message is not None:
+            waiting = [each for each in apps if message.pending & each.bit]
+            if len(waiting) > 1:
+                partition.append_confirm(key, waiting[value % len(waiting)].key, message, 0, WALL)
+            else:
+                partition.append_deletion(key, message, 0, WALL)
+        elif name == "delete" and message is not None:
+            partition.append_deletion(key, message, 2, WALL)
+        elif name == "purge":
+            partition.purge(key, None, None, WALL)
+        elif name in ("purge app", "remove app") and app is not None and messages:
+            partition.purge(key, app.key, messages[0], WALL)
+            if name == "remove app":
+                partition.delete_queue(key, app.key, WALL)
+            for each in list(queue.messages.values()):
+                if not each.pending:
+                    partition.append_deletion(key, each, 0, WALL)
+        elif name == "add app" and len(apps) < 4:
+            self.number += 1
+            partition.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
+        elif name == "drop queue":
+            partition.delete_queue(key, None, WALL)
+
+    def run(self, name: str, value: int) -> None:
+        """One step of a schedule."""
+        machine = self.machines[value % 2]
+        try:
+            if name == "flush":
+                self.primary.partition.flush(WALL)
+                if value % 3:
+                    self.primary.partition.keep_batches()
+            elif name == "sync":
+                machine.sync()
+            elif name == "tick":
+                self.primary.partition.sync_point(WALL)
+            elif name == "roll":
+                if value % 2:
+                    self.primary.partition.rollover(WALL)
+                else:
+                    self.replica.partition.roll.finish(WALL)
+            elif name in ("kill", "power"):
+                led = machine.partition.leading
+                machine.end(Random(value) if name == "power" else None)
+                if led:
+                    self.lead(value // 2 % 2)
+            elif name == "other leads":
+                self.feed()
+                self.lead(self.machines.index(self.replica))
+            elif name == "strand":  # what the primary has written since the last feed is lost to the other one, which leads
+                self.primary.partition.flush(WALL)
+                self.lead(self.machines.index(self.replica))
+            elif name == "feed":
+                self.feed()
+            else:
+                self.work(name, value)
+        except PartitionUnavailable:
+            pass
+
+
+def essence(state: PartitionState) -> Any:
+    """Everything two states can differ in but live keys and places in files."""
+    def live(item: Any) -> Any:
+        if isinstance(item, tuple):
+            return item[0][:36], item[0][40:], item[1]
+        return message(item) if isinstance(item, Message) else item
+
+    def message(item: Message) -> Any:
+        return (item.guid, item.pending, item.size, item.options, item.crc, item.lease, item.sequence, item.wall,
+                item.ref_count, item.queue_key)
+
+    queues = {key: (queue.uri, [(app.app_id, app.key, app.bit) for app in queue.apps.values()], queue.mask,
+                    queue.app_count, [message(each) for each in queue.messages.values()])
+              for key, queue in state.queues.items()}
+    return (state.lease, state.sequence, queues, [live(item) for item in state.live.values()],
+            state.data_bytes, state.qlist_bytes)
+
+
+def equal(pair: Pair) -> None:
+    """Both have the same, and all payloads."""
+    primary = pair.primary.partition
+    if not primary.available:  # it is full, and owes records: a purge of whole queues makes room
+        for key in list(primary.state.queues):
+            primary.purge(key, None, None, WALL)
+        primary.rollover(WALL)
+        primary.flush(WALL)
+        primary.flush(WALL)
+    pair.feed()
+    one, other = (machine.partition for machine in pair.machines)
+    assert one.summary.last == other.summary.last
+    assert essence(one.state) == essence(other.state)
+    for key, queue in one.state.queues.items():
+        for guid, message in queue.messages.items():
+            assert one.read_payload(message) == other.read_payload(other.state.queues[key].messages[guid])
+
+
+def life(operations: list[tuple[str, int]]) -> Pair:
+    """All of them, then peace."""
+    pair = Pair()
+    for name, value in operations:
+        pair.run(name, value)
+    equal(pair)
+    for machine in pair.machines:
+        if not machine.partition.leading:
+            machine.end(None)
+    equal(pair)
+    return pair
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(OPERATION, max_size=90), st.sampled_from([200, 2000, 1 << 20]))
+def test_a_replica_equals_its_primary(operations: list[tuple[str, int]], run_bytes: int) -> None:
+    before, replica_module.RUN_BYTES = replica_module.RUN_BYTES, run_bytes
+    try:
+        life(operations)
+    finally:
+        replica_module.RUN_BYTES = before
+
+
+def test_images_and_cuts_happen() -> None:
+    """The property would hold where neither was ever needed."""
+    random = Random(1)
+    names = ["put", "put", "put", "put", "confirm", "delete", "flush", "flush", "roll", "strand", "feed", "other leads"]
+    pair = life([(random.choice(names), random.randrange(1 << 16)) for _ in range(1500)])
+    assert pair.images > 3 and pair.cuts > 3, (pair.images, pair.cuts)
+    assert pair.primary.partition.summary.base > NO_PSN

@@ -1,0 +1,102 @@
+"""Several simulated nodes of one cluster that replicate their partitions, and clients at the primary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kit.client import Client, RequestRefused
+
+from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.node.replication import Replication
+from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.elected import SETTLE_S, ElectedCluster
+
+STRONG = "bmq://bmq.test.persistent.priority.sc/q"
+EVENTUAL = "bmq://bmq.test.persistent.priority/q"
+FANOUT = "bmq://bmq.test.persistent.fanout.sc/q"
+
+
+class ReplicatingCluster(ElectedCluster):
+    """What was acknowledged is remembered outside."""
+
+    def __init__(self, seed: int, count: int = 3, options: dict[str, dict[str, Any]] | None = None,
+                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", **partition: int) -> None:
+        super().__init__(seed, count, options, masterAssignment, **partition)
+        self.acknowledged: dict[str, list[bytes]] = {}  # uri -> payloads
+        self.posted = 0
+
+    def replication(self, node: SimulatedNode) -> Replication:
+        """Of a node that is up."""
+        found = self.cluster(node.name).replication
+        assert found is not None
+        return found
+
+    def partition(self, node: SimulatedNode, index: int = 0) -> ReplicatedPartition:
+        """One partition of a node."""
+        return self.replication(node).cells[index].partition
+
+    def roles(self, index: int = 0) -> dict[str, PartitionRole]:
+        """Of all nodes that are up."""
+        return {node.name: self.replication(node).cells[index].machine.role for node in self.machines if node.up}
+
+    def primary(self, index: int = 0) -> SimulatedNode:
+        """The active primary of a partition."""
+        found = [name for name, role in self.roles(index).items() if role is PartitionRole.PRIMARY_HEALED]
+        assert len(found) == 1, self.stories(index)
+        return self.node(found[0])
+
+    def stories(self, index: int = 0) -> str:
+        """What the machines went through, for whoever looks at a failed test."""
+        return "\n".join(f"{node.name}: {each.at:.2f} {each.before} -> {each.after}: {each.cause}"
+                         for node in self.machines if node.up
+                         for each in self.replication(node).cells[index].machine.story.transitions[-8:])
+
+    def settle(self) -> None:
+        """Long enough for everything."""
+        self.run(SETTLE_S)
+
+    def writer(self, uri: str = STRONG) -> tuple[Client, Any]:
+        """A client at the primary of the queue that has it open; any node assigns one that is not yet."""
+        leader = self.leader
+        records = self.cluster(leader.name).metadata.state.queues
+        if uri not in records:
+            try:
+                self.client(self.machines[0].name).open(uri, write=1)
+            except RequestRefused:
+                self.run(0.5)
+        client = self.client(self.primary(records[uri].partition_id).name)
+        return client, client.open(uri, write=1)
+
+    def post(self, count: int, uri: str = STRONG, wait: bool = True) -> None:
+        """Post messages; with `wait` all of them are acknowledged."""
+        _, queue = self.writer(uri)
+        payloads = [b"message %d" % number for number in range(self.posted, self.posted + count)]
+        self.posted += count
+        guids = {queue.put(payload): payload for payload in payloads}
+        if not wait:
+            return
+        for _ in payloads:
+            ack = queue.next_ack()
+            assert ack.status == 0, ack
+            self.acknowledged.setdefault(uri, []).append(guids[ack.guid])
+
+    def stored(self, node: SimulatedNode, uri: str = STRONG) -> list[bytes]:
+        """Payloads of the messages that a node has of a queue."""
+        record = self.cluster(node.name).metadata.state.queues[uri]
+        partition = self.partition(node, record.partition_id)
+        queue = partition.state.queues.get(record.key)
+        return [] if queue is None else [partition.read_payload(message) for message in queue.messages.values()]
+
+    def judge_partitions(self) -> None:
+        """When all is quiet: every node that is up has the same log, and what was acknowledged."""
+        up = [node for node in self.machines if node.up]
+        for index in range(len(self.replication(up[0]).cells)):
+            logs = {self.partition(node, index).summary.last for node in up}
+            assert len(logs) == 1, (logs, self.stories(index))
+        for uri, payloads in self.acknowledged.items():
+            for node in up:
+                found = self.stored(node, uri)
+                assert set(found) >= set(payloads), f"{node.name} lacks {set(payloads) - set(found)}"
+                assert len(found) == len(set(found)), "stored twice"
+

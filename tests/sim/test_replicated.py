@@ -1,0 +1,305 @@
+"""Three and five nodes that store messages: what was acknowledged is there, whoever dies."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from kit.client import RequestRefused
+
+from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.storage.promise_file import NAME
+from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
+from sim.test_elected import heal, resume
+
+
+@pytest.mark.spec("cluster", 63)
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_every_node_has_what_a_client_posts(count: int) -> None:
+    nodes = ReplicatingCluster(1, count)
+    nodes.settle()
+    nodes.post(20)
+    nodes.post(5, EVENTUAL)
+    nodes.post(5, FANOUT)
+    nodes.run(2.0)
+    nodes.judge_partitions()
+    assert set(nodes.roles().values()) == {PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED}
+    assert all(node.broker.clusters["c3"].unavailable == "" for node in nodes.machines)
+    partition = nodes.partition(nodes.primary())
+    assert partition.committed == partition.position
+
+
+def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> None:
+    nodes = ReplicatingCluster(2)
+    nodes.settle()
+    nodes.post(10)
+    client = nodes.client(nodes.primary().name)
+    queue = client.consume(STRONG)
+    pushed = queue.take(10)
+    assert [message.payload for message in pushed] == nodes.acknowledged[STRONG]
+    queue.confirm(*pushed[:4])
+    nodes.run(1.0)
+    for node in nodes.machines:
+        assert nodes.stored(node) == nodes.acknowledged[STRONG][4:]
+    assert len({nodes.partition(node).summary.last for node in nodes.machines}) == 1
+
+
+@pytest.mark.spec("cluster", 64)
+@pytest.mark.parametrize("how", ["kill", "power", "stop"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) -> None:
+    nodes = ReplicatingCluster(seed)
+    nodes.settle()
+    for round_ in range(3):
+        nodes.post(10)
+        nodes.post(3, wait=False)
+        former = nodes.primary()
+        if how == "stop":
+            former.stop(down=None)
+        else:
+            former.crash(power=how == "power", down=None)
+        nodes.run(5.0)
+        assert nodes.primary() is not former
+        for payload in nodes.acknowledged[STRONG]:
+            assert payload in nodes.stored(nodes.primary())
+        nodes.post(5)
+        former.boot()
+        nodes.settle()
+        nodes.judge_partitions()
+        assert round_ or nodes.roles()[former.name] is PartitionRole.REPLICA_HEALED
+
+
+@pytest.mark.spec("cluster", 84)
+@pytest.mark.parametrize("seed", range(3))
+def test_all_lose_their_power_and_nothing_that_was_acknowledged(seed: int) -> None:
+    nodes = ReplicatingCluster(seed)
+    nodes.settle()
+    for _ in range(3):
+        nodes.post(10)
+        nodes.post(3, wait=False)
+        for node in nodes.machines:
+            node.crash(power=True, down=0.5)
+        nodes.settle()
+        nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 65)
+@pytest.mark.spec("cluster", 74)
+def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off() -> None:
+    nodes = ReplicatingCluster(3)
+    nodes.settle()
+    nodes.post(5)
+    former = nodes.primary()
+    client, queue = nodes.writer()
+    consumer = nodes.client(former.name).consume(STRONG)
+    consumer.take(5)
+    for node in nodes.machines:
+        if node is not former:
+            nodes.network.cut(former.name, node.name)
+    for number in range(5):
+        queue.put(b"never %d" % number)
+    alone = nodes.partition(former).summary.last
+    nodes.run(0.5)
+    assert not queue.acks() and not consumer.pushes()
+    assert nodes.partition(former).summary.last > alone
+    nodes.run(4.0)
+    assert client.link.closed, "who is primary no longer closes the sessions of its clients"
+    assert not nodes.replication(former).cells[0].partition.committed or not nodes.replication(former).serves(0)
+    nodes.run(10.0)
+    others = [node for node in nodes.machines if node is not former and nodes.replication(node).serves(0)]
+    assert len(others) == 1
+    heal(nodes)
+    nodes.settle()
+    assert nodes.primary() in others
+    nodes.post(5)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+    assert not any(payload.startswith(b"never") for payload in nodes.stored(former))
+
+
+@pytest.mark.spec("cluster", 80)
+def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> None:
+    nodes = ReplicatingCluster(4)
+    nodes.settle()
+    nodes.post(5, EVENTUAL)
+    former = nodes.primary()
+    client = nodes.client(former.name)
+    queue = client.open(EVENTUAL, write=1)
+    former.pause()
+    guid = queue.put(b"too late")
+    nodes.run(15.0)
+    former.resume()
+    nodes.run(1.0)
+    client.pump(0.1)
+    assert not [event for event in client.inbox if event.kind == "ack" and event.ack.guid == guid and not event.ack.status]
+    nodes.settle()
+    assert nodes.primary() is not former and nodes.roles()[former.name] is PartitionRole.REPLICA_HEALED
+    nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 73)
+def test_a_node_that_was_away_while_the_others_compacted_gets_an_image() -> None:
+    nodes = ReplicatingCluster(5, maxJournalFileSize=1 << 16)
+    nodes.settle()
+    nodes.post(5)
+    away = next(node for node in nodes.machines if node is not nodes.primary())
+    away.crash(power=False, down=None)
+    for _ in range(8):
+        nodes.post(20)
+    primary = nodes.primary()
+    nodes.partition(primary).rollover(primary.broker.wall(primary.local_now))
+    nodes.post(3)
+    assert nodes.partition(primary).summary.base > (0, 0)
+    away.boot()
+    nodes.settle()
+    assert nodes.partition(away).summary.base > (0, 0), "it got an image"
+    nodes.post(3)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+    away.crash(power=True, down=1.0)
+    nodes.settle()
+    nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 70)
+def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> None:
+    nodes = ReplicatingCluster(6)
+    nodes.settle()
+    _, queue = nodes.writer()
+    guid = queue.put(b"once")
+    assert queue.next_ack(guid).status == 0
+    consumer = nodes.client(nodes.primary().name).consume(STRONG)
+    consumer.confirm(consumer.next_push())
+    nodes.run(1.0)
+    former = nodes.primary()
+    former.crash(power=False, down=2.0)
+    nodes.settle()
+    _, queue = nodes.writer()
+    queue.put(b"once", guid=guid)
+    assert queue.next_ack(guid).status == 0
+    nodes.run(1.0)
+    assert all(nodes.stored(node) == [] for node in nodes.machines)
+
+
+def test_partitions_are_spread_where_that_is_configured() -> None:
+    nodes = ReplicatingCluster(7, masterAssignment="E_LEAST_ASSIGNED")
+    nodes.settle()
+    assert nodes.primary(0) is not nodes.primary(1)
+    nodes.post(5)
+    former = nodes.primary(1)
+    former.crash(power=False, down=None)
+    nodes.run(6.0)
+    assert nodes.primary(0) is not former and nodes.primary(1) is not former
+    former.boot()
+    nodes.settle()
+    nodes.judge_partitions()
+
+
+def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader() -> None:
+    nodes = ReplicatingCluster(8)
+    nodes.settle()
+    nodes.post(5)
+    node = next(each for each in nodes.machines if each is not nodes.primary())
+    node.crash(power=False, down=None)
+    path = f"/memory/{node.name}/storage/{NAME}"
+    node.disk.open(path).write(0, [b"\xff" * node.disk.open(path).size()])
+    node.boot()
+    nodes.settle()
+    assert any("it is not known what this node has promised" in line for line in node.log())
+    nodes.post(5)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+
+
+def test_queues_of_another_primary_are_refused() -> None:
+    nodes = ReplicatingCluster(9)
+    nodes.settle()
+    nodes.post(1)
+    for node in nodes.machines:
+        if node is not nodes.primary():
+            with pytest.raises(RequestRefused) as refused:
+                nodes.client(node.name).open(STRONG, write=1)
+            assert refused.value.category == "E_NOT_READY"
+
+
+FAULTS = ("kill", "kill", "power", "stop", "cut", "one way", "heal", "heal", "pause", "resume", "resume", "blackout", "post",
+          "post", "post", "post", "post", "roll", "reset")
+
+
+def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
+    """One fault, or a moment of normal life."""
+    node, other = random.sample(nodes.machines, 2)
+    if kind in ("kill", "power") and node.up:
+        node.crash(power=kind == "power", down=random.random() * 8, silently=random.random() < 0.2)
+    elif kind == "stop":
+        node.stop(down=random.random() * 3)
+    elif kind in ("cut", "one way"):
+        nodes.network.cut(node.name, other.name, kind == "cut")
+    elif kind == "heal":
+        heal(nodes)
+    elif kind == "pause" and node.up:
+        node.pause()
+    elif kind == "resume":
+        resume(nodes)
+    elif kind == "blackout" and random.random() < 0.5:
+        for each in nodes.machines:
+            if each.up:
+                each.crash(power=True, down=random.random())
+    elif kind == "reset" and node.up and node.broker.sessions:
+        random.choice(list(node.broker.sessions)).transport.reset()  # type: ignore[attr-defined]
+    elif kind == "roll" and node.up and not node.paused:
+        for cell in nodes.replication(node).cells:
+            if not cell.busy:
+                cell.partition.roll.finish(node.broker.wall(node.local_now))
+    elif kind == "post":
+        post(nodes, random)
+
+
+def post(nodes: ReplicatingCluster, random: Random) -> None:
+    """Whoever serves is given messages; what is acknowledged within a moment counts."""
+    for node in nodes.machines:
+        if not node.up or node.paused or not nodes.replication(node).serves(0):
+            continue
+        try:
+            client = nodes.client(node.name)
+            queue = client.open(STRONG, write=1)
+            guids = {queue.put(payload): payload for payload in
+                     (b"message %d" % (nodes.posted + each) for each in range(random.randint(1, 5)))}
+            nodes.posted += len(guids)
+            for _ in guids:
+                ack = queue.next_ack(deadline=random.random())
+                if ack.status == 0:
+                    nodes.acknowledged.setdefault(STRONG, []).append(guids[ack.guid])
+        except AssertionError as error:
+            assert "two" not in str(error)
+
+
+def campaign(seed: int, size: int, steps: int) -> ReplicatingCluster:
+    """Faults at random, then none; everything must be well in the end."""
+    random = Random(f"{seed}/replicas")
+    nodes = ReplicatingCluster(seed, size, maxJournalFileSize=random.choice((1 << 15, 1 << 20)),
+                               masterAssignment=random.choice(("E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED")))
+    nodes.run(random.random() * 8)
+    for _ in range(steps):
+        disturb(nodes, random, random.choice(FAULTS))
+        nodes.run(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random())
+    heal(nodes)
+    resume(nodes)
+    nodes.settle()
+    nodes.settle()
+    nodes.post(3)
+    nodes.run(2.0)
+    nodes.judge_partitions()
+    nodes.judge_all()
+    return nodes
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_what_is_acknowledged_stays(size: int, seed: int) -> None:
+    campaign(seed, size, 40)
+
+
+def test_the_same_seed_is_the_same_life() -> None:
+    assert campaign(3, 3, 10).digest == campaign(3, 3, 10).digest
+
