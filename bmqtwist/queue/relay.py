@@ -126,9 +126,9 @@ class RelayQueue(Queue):
         if generation == self.generation:
             return
         self._retry_due = False
-        if not self.writers():
+        if not self.writers():  # those above would take nothing
             for guid in list(self.pending):
-                self._take_pending(guid)
+                self._answer_pending(guid, AckStatus.UNKNOWN)
         self._send_pending(generation)
 
     def _send_pending(self, generation: int) -> None:
@@ -169,7 +169,7 @@ class RelayQueue(Queue):
     def forget_all(self) -> None:
         """Nobody has the queue open any more, here or above."""
         for guid in list(self.pending):
-            self._take_pending(guid)
+            self._answer_pending(guid, AckStatus.UNKNOWN)
         self.messages.clear()
 
     def _take_pending(self, guid: bytes) -> Put | None:
