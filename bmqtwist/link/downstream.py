@@ -1,7 +1,7 @@
 """A broker behind us as a client: it has queues open for clients of its own, and is served as they would be.
 
-It is the part of a `PeerSession` that queues speak with. One handle may stand for many clients: its counts are sums, and of each
-app it is one consumer. PUSH messages tell how many delivery attempts are left, and REJECT events how many were used up.
+It is the part of a `PeerSession` that queues speak with. One handle may stand for many clients: its counts are sums, and of
+each app it is one consumer. PUSH messages tell how many delivery attempts are left, and REJECT events how many were used up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The brokers behind us: proxies of a cluster that we are a member or a proxy of.
 
-Any number of them may connect, whatever they are. Each uses queues as a client does (`link/downstream.py`), and is told how we
-are, if it listens to that.
+Any number of them may connect, whatever they are. Each uses queues as a client does (`link/downstream.py`), and is told how
+we are, if it listens to that.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     finish      a consumer is done with it: a CONFIRM goes up, or waits until it can
 
 The upstream may be lost and another take its place. `posts_stopped` and `confirms_stopped` then hold everything back,
-`confirms_open` and `posts_open` send what has waited: CONFIRMs in their order, PUTs in the order of their arrival, once for each
-generation of the upstream. The primary knows a PUT that it is given twice by its GUID.
+`confirms_open` and `posts_open` send what has waited: CONFIRMs in their order, PUTs in the order of their arrival, once for
+each generation of the upstream. The primary knows a PUT that it is given twice by its GUID.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class RelayQueue(Queue):
         return app
 
     def forget_app(self, app: App) -> None:
-        """Its last consumer is gone. What is here for it waits: for the next one, or until those above have taken it back."""
+        """Its last consumer is gone. What is here for it waits: for the next one, or until those above have it back."""
 
     def app_closed(self, app_id: str) -> None:
         """Those above know of no consumer of the app any more, and have taken back what was here for it."""

@@ -118,7 +118,7 @@ def sub_queue_ids(ids: Iterable[int]) -> bytes:
 
 
 def sub_queue_infos(infos: Sequence[tuple[int, int]]) -> bytes:
-    """The option that names the subscriptions of a PUSH, each with its byte of delivery attempts, as brokers understand it."""
+    """The option that names the subscriptions of a PUSH, each with its delivery attempts, as brokers understand it."""
     head = layout.OPTION_HEADER.struct.pack(_INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words * len(infos))
     return head + b"".join([layout.SUB_QUEUE_INFO.struct.pack(*info) for info in infos])
 

@@ -49,8 +49,9 @@ def settled(world: SimulatedCluster) -> None:
                 for stream in opened.streams.values():
                     assert stream.counts == opened.counts(stream.app_id), (node, opened.uri, stream.app_id)  # type: ignore[attr-defined]
                     assert stream.under_way is None and not stream.line
-            assert not proxy._requests._asked and proxy._bytes == sum(
-                put.message.size + len(put.message.options) for queue in proxy.queues.values() for put in queue.pending.values())
+            kept = [put.message for queue in proxy.queues.values() for put in queue.pending.values()]
+            assert not proxy._requests._asked
+            assert proxy._bytes == sum(message.size + len(message.options) for message in kept)
 
 
 def handles(world: SimulatedCluster, name: str, uri: str) -> list[tuple[int, int]]:
