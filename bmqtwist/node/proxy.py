@@ -57,6 +57,7 @@ from bmqtwist.node.downstreams import ANNOUNCES, can_be_asked_to_stop, stop_requ
 from bmqtwist.node.links import LinkHost, ProxyLinks
 from bmqtwist.node.upstream_queue import UpstreamQueue
 from bmqtwist.node.upstream_requests import UpstreamRequests
+from bmqtwist.node.welcome import MEMBER_EXTENSION, RELAY_FEATURES
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
@@ -290,6 +291,8 @@ class ProxyCluster:
 
     def _answered(self, opened: UpstreamQueue, stream: AppStream, value: object) -> None:
         self._step(opened, stream, Answered(value))
+        if stream.told == stream.wanted and opened.relay is not None:
+            opened.relay.settled(stream.app_id)
         if stream.under_way is None:
             opened.ids.keep(stream.app_id, [each.expression for each in (*stream.told, *stream.wanted)])
         self._forget_if_idle(opened)
@@ -480,6 +483,19 @@ class ProxyCluster:
             active.upbound.reject(opened.q_id, guid, stream.sub_id)
             active.session.flush()
 
+    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
+        """Messages go back up, if the node there takes them, and knows by now what is wanted here."""
+        active, opened = self._active, self.opened.get(queue.uri)
+        stream = opened.stream(app_id) if opened is not None else None
+        if active is None or active.upbound is None or opened is None or stream is None or not _takes_back(active):
+            return False
+        if stream.state is not StreamState.OPEN or stream.told != stream.wanted:
+            return False
+        for guid in guids:
+            active.upbound.give_back(opened.q_id, guid, stream.sub_id)
+        active.session.flush()
+        return True
+
     def keep(self, put: Put) -> None:
         """Beyond the limit whoever posts is not read from."""
         self._bytes += put.message.size + len(put.message.options)
@@ -544,6 +560,10 @@ class ProxyCluster:
         if overdue and active is not None:
             active.session.close("#PEER_TIMEOUT ClusterProxy (%s): %s: no %s in time", self.name, active.session.description,
                                  overdue)
+
+
+def _takes_back(peer: PeerSession) -> bool:
+    return all(feature in peer.session.features.get(MEMBER_EXTENSION, ()) for feature in RELAY_FEATURES)
 
 
 def _targets(opened: UpstreamQueue, area: bytes) -> list[tuple[str, int | None]]:

@@ -41,6 +41,9 @@ class Uplink(Protocol):
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
         """A consumer was lost with the message: that costs an attempt."""
 
+    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
+        """Nobody here wants these messages any more; False = those above do not take them back, or not now."""
+
     def keep(self, put: Put) -> None:
         """A PUT is kept until the primary has answered."""
 
@@ -229,8 +232,30 @@ class RelayQueue(Queue):
             self.context.touch(self)
 
     def deliver(self, now: float) -> None:
-        """As at the primary."""
+        """As at the primary. What nobody here wants is given back."""
         delivery.deliver(self, now)
+        for app in self.active:
+            if app.aside or not app.router.groups and app.substreams:
+                self._give_back(app)
+
+    def _give_back(self, app: App) -> None:
+        unwanted = list(app.aside.values())
+        if not app.router.groups:  # all its consumers are suspended
+            unwanted += [*app.redelivery.values(), *app.waiting.values(), *(
+                message for message in app.fresh if message.pending & app.bit)]
+        if not unwanted or not self.uplink.give_back(self, app.app_id, [message.guid for message in unwanted]):
+            return
+        for message in unwanted:
+            self._drop(app, message)
+        app.aside = {}
+        if not app.router.groups:
+            app.register(app.key, app.ordinal, app.first_order)
+
+    def settled(self, app_id: str) -> None:
+        """Those above know what the consumers of the app want."""
+        app = self.apps.get(app_id)
+        if app is not None and (app.aside or not app.router.groups):
+            self.touch()
 
     def payload(self, message: Message) -> bytes:
         """It came with the message."""

@@ -308,6 +308,42 @@ def test_a_consumer_beside_a_lost_one_is_given_the_message_with_one_attempt_less
     purged(world)
 
 
+@pytest.mark.spec("cluster", 95)
+@pytest.mark.parametrize("place", ["p1", "p2"])
+def test_what_nobody_here_wants_any_more_is_given_to_others_elsewhere(place: str) -> None:
+    world = chain()
+    small, large = (world.client(place).consume(PRIORITY, x=text) for text in ("n < 5", "n >= 5"))
+    queue = world.client("n1").open(PRIORITY, write=1)
+    for number in range(4):
+        queue.post(b"%d" % number, properties={"n": number})
+    assert len(small.take(4)) == 4
+    small.client.kill()
+    other = world.client("n1").consume(PRIORITY, x="n < 5")
+    got = other.take(4)
+    assert payloads(got) == [b"0", b"1", b"2", b"3"] and all(each.out_of_order for each in got)
+    other.confirm(*got)
+    world.run(1.0)
+    assert not large.pushes() and not world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages
+    assert not world.node(place).broker.proxies["c3"].queues[PRIORITY].messages
+    settled(world)
+
+
+@pytest.mark.parametrize("place", ["p1", "p2"])
+def test_a_consumer_that_is_suspended_holds_nothing_back_from_others(place: str) -> None:
+    world = chain()
+    full = world.client(place).consume(PRIORITY, m=2, priority=5)
+    second = world.client(place).consume(PRIORITY, m=2, priority=5)
+    queue = world.client("n1").open(PRIORITY, write=1)
+    queue.post_all(b"1", b"2", b"3", b"4")
+    held = {each.payload for reader in (full, second) for each in reader.take(2)}
+    second.client.kill()
+    world.run(0.5)
+    full.deconfigure()
+    other = world.client("n1").consume(PRIORITY)
+    assert held == {b"1", b"2", b"3", b"4"}
+    assert len(other.take(2)) == 2 and not other.pushes(), "what the suspended one has it may still confirm"
+
+
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
 @pytest.mark.parametrize("place", ["p1", "p2"])
 @pytest.mark.spec("cluster", 90)
