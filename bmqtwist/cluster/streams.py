@@ -1,8 +1,8 @@
 """What one app of a queue has open at the upstream: the sum of what all clients behind us have. A machine without sockets.
 
 A node on the way to the primary of a queue opens it once for all its clients: the counts are sums, and the subscriptions are
-merged (`queue/merge.py`). There is one stream for each app, and at most one request of it is under way; what else is asked for
-waits in line.
+merged (`queue/merge.py`). There is one stream for each app, and at most one request of it is under way; what else is asked
+for waits in line.
 
 ```
    CLOSED      no upstream: opens wait, configures and closes are done at once
@@ -11,8 +11,8 @@ waits in line.
    PUT_OFF     the reopen was refused: it is tried again after a while; opens wait, configures and closes are done at once
 ```
 
-An upstream that is lost takes with it what was under way: opens wait for the next one, configures and closes are done, because
-the next upstream is told the sums of then.
+An upstream that is lost takes with it what was under way: opens wait for the next one, configures and closes are done,
+because the next upstream is told the sums of then.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class OpenAsked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigureAsked:
-    """The merged subscriptions have changed. `answer(None or refusal)` is called once."""
+    """The merged subscriptions have changed. `answer(None or refusal)` is called once; None: it is tried until done."""
 
     subscriptions: Subscriptions
-    answer: Callable[[Refused | None], None]
+    answer: Callable[[Refused | None], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,7 +193,7 @@ class AppStream:
 
     @property
     def held(self) -> Counts:
-        """What the upstream has taken and is not asked to give up: those of clients that are still there, or gone just now."""
+        """What the upstream has taken and is not asked to give up: for clients that are there, or gone just now."""
         counts = self.counts
         for each in (self.under_way, *self.line):
             if isinstance(each, CloseAsked):
@@ -284,7 +284,7 @@ class AppStream:
             if refused is None:
                 self.told = request.subscriptions
             else:  # it has the counts: only the rest is asked for again
-                self.line.appendleft(ConfigureAsked(self.wanted, _nobody_waits))
+                self.line.append(ConfigureAsked(self.wanted))
                 self._put_off(refused)
         self._all_is_open()
 
@@ -292,7 +292,7 @@ class AppStream:
         self.state = StreamState.OPEN
         self._out.append(Opened(self.generation))
         if self.told != self.wanted and not any(isinstance(each, ConfigureAsked) for each in self.line):
-            self.line.append(ConfigureAsked(self.wanted, _nobody_waits))  # it has changed meanwhile
+            self.line.append(ConfigureAsked(self.wanted))  # it has changed meanwhile
         self._go_on()
 
     def _answered(self, event: Answered) -> None:
@@ -301,6 +301,13 @@ class AppStream:
         if refused is not None and isinstance(request, OpenAsked) and may_be_asked_again(refused):
             self.line.appendleft(request)
             self._put_off(refused)
+            return
+        if refused is not None and isinstance(request, ConfigureAsked) and (
+                request.answer is None or may_be_asked_again(refused)):
+            self.line.append(request)  # others may go first
+            if len(self.line) == 1:
+                self._put_off(refused)
+            self._go_on()
             return
         if refused is None:
             self.refusals = 0
@@ -348,23 +355,20 @@ class AppStream:
             self.under_way = each
 
     def _tell_configured(self, event: ConfigureAsked, refused: Refused | None) -> None:
-        self._out.append(CallBack(lambda: event.answer(refused)))
+        answer = event.answer
+        if answer is not None:
+            self._out.append(CallBack(lambda: answer(refused)))
 
     def _ignore(self, event: StreamInput) -> None:
         """Too late, or known."""
 
 
-def _nobody_waits(refused: Refused | None) -> None:
-    """The configure was ours."""
-
-
+_ALONE = {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_closed"}
 ACTIONS: dict[StreamState, dict[type, str]] = {
-    StreamState.CLOSED: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_closed", Up: "_up", Down: "_ignore",
-                         Answered: "_ignore", Retry: "_ignore"},
-    StreamState.REOPENING: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_wait", Up: "_ignore", Down: "_down",
-                            Answered: "_reopen_answered", Retry: "_ignore"},
+    StreamState.CLOSED: {**_ALONE, Up: "_up", Down: "_ignore", Answered: "_ignore", Retry: "_ignore"},
+    StreamState.REOPENING: {**_ALONE, CloseAsked: "_wait", Up: "_ignore", Down: "_down", Answered: "_reopen_answered",
+                            Retry: "_ignore"},
     StreamState.OPEN: {OpenAsked: "_wait", ConfigureAsked: "_wait", CloseAsked: "_wait", Up: "_ignore", Down: "_down",
                        Answered: "_answered", Retry: "_again"},
-    StreamState.PUT_OFF: {OpenAsked: "_wait", ConfigureAsked: "_configured", CloseAsked: "_closed", Up: "_ignore", Down: "_down",
-                          Answered: "_ignore", Retry: "_reopen"},
+    StreamState.PUT_OFF: {**_ALONE, Up: "_ignore", Down: "_down", Answered: "_ignore", Retry: "_reopen"},
 }

@@ -10,9 +10,9 @@ left for something better.
    STOPPING      it has said so
 ```
 
-Nodes of the proxy's own data centre come first. During the first LOCAL_WAIT_S nobody else is chosen; later, and once a node has
-been in use, anybody who is available if no node of the own data centre is. Every choice has a *generation* of its own: what
-was said in an older one does not count any more.
+Nodes of the proxy's own data centre come first. During the first LOCAL_WAIT_S nobody else is chosen; later, and once a node
+has been in use, anybody who is available if no node of the own data centre is. Every choice has a *generation* of its own:
+what was said in an older one does not count any more.
 """
 
 from __future__ import annotations

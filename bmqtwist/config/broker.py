@@ -193,7 +193,7 @@ class Heartbeats:
     client: Natural = member("missed intervals before a client's connection is closed; 0 = never", 0,
                              unit="intervals")
     downstream_broker: Natural = member("the same for proxies connected to us", 0, unit="intervals")
-    upstream_broker: Natural = member("the same for nodes we are a proxy of", 0, unit="intervals")
+    upstream_broker: Natural = member("the same for nodes we are a proxy of (the original: 0)", 4, unit="intervals")
     cluster_peer: Natural = member("the same for nodes of our cluster (the original: 0)", 4,
                                    unit="intervals")
 

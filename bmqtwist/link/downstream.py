@@ -1,7 +1,7 @@
 """A broker behind us as a client: it has queues open for clients of its own, and is served as they would be.
 
-It is the part of a `PeerSession` that queues speak with. One handle may stand for many clients: its counts are sums, and of each
-app it is one consumer. PUSH messages tell how many delivery attempts are left, and REJECT events how many were used up.
+It is the part of a `PeerSession` that queues speak with. One handle may stand for many clients: its counts are sums, and of
+each app it is one consumer. PUSH messages tell how many delivery attempts are left, and REJECT events how many were used up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.queue.handle import Handle
 from bmqtwist.storage.message import Message
-from bmqtwist.wire.fast import CONFIRM_MESSAGE
+from bmqtwist.wire.fast import CONFIRM_MESSAGE, RETURNED
 from bmqtwist.wire.options import SubQueueInfo, rda_byte
 
 _UNLIMITED = rda_byte(SubQueueInfo(0))
@@ -53,13 +53,16 @@ class DownstreamClient(ClientSession):
             outbox.push_info(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload)
 
     def on_rejects(self, buffer: bytes, specific: int, position: int, end: int) -> None:
-        """Walk the messages of a REJECT event: a consumer was lost with each."""
+        """Walk the messages of a REJECT event: a consumer was lost with each, or nobody wants it there any more."""
         wall = self.session.wall
         for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.items("Reject", buffer, position, end)):
             handle = self.handles.get(q_id)
             substream = handle.substreams.get(sub_id) if handle is not None else None
             if substream is not None and not substream.handle.queue.broadcast:
-                substream.handle.queue.rejected(substream, guid, wall)
+                if specific == RETURNED:
+                    substream.handle.queue.returned(substream, guid)
+                else:
+                    substream.handle.queue.rejected(substream, guid, wall)
 
 
 def _attempts(handle: Handle, sub_id: int, message: Message) -> int:

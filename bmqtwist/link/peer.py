@@ -1,7 +1,7 @@
 """The session of another broker: whole events to and from whoever speaks for the cluster.
 
-Which broker may connect, what its events say and what it is sent is for `PeerContext` to decide; here is the connection:
-its heartbeats, its end, and the bound of what may wait for it. Two parts are given to it where they are needed: `downstream`,
+Which broker may connect, what its events say and what it is sent is for `PeerContext` to decide; here is the connection: its
+heartbeats, its end, and the bound of what may wait for it. Two parts are given to it where they are needed: `downstream`,
 when the broker uses queues here for clients of its own (`link/downstream.py`), and `upbound`, when it is the other way round
 (`link/upbound.py`).
 """

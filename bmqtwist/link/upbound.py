@@ -17,6 +17,7 @@ from bmqtwist.wire.fast import (
     PUT_HEADER,
     PUT_HEADER_BYTES,
     PUT_HEADER_WORDS,
+    RETURNED,
     EventType,
     event_header,
     items_event,
@@ -29,7 +30,7 @@ _NO_SCHEMA = 1  # properties of the newer style whose layout is to be read from 
 class Upbound:
     """The batch of one connection; `seal` puts it into its outbox."""
 
-    __slots__ = ("_outbox", "_puts", "_put_bytes", "_confirms", "_rejects")
+    __slots__ = ("_outbox", "_puts", "_put_bytes", "_confirms", "_rejects", "_returns")
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -37,6 +38,7 @@ class Upbound:
         self._put_bytes = 0
         self._confirms: list[bytes] = []
         self._rejects: list[bytes] = []
+        self._returns: list[bytes] = []
 
     def put(self, q_id: int, message: Message, wants_ack: bool) -> None:
         """One PUT message. Ids of property layouts count for one connection: above us they would mean something else."""
@@ -64,11 +66,20 @@ class Upbound:
         if len(self._rejects) >= _ITEMS_MAX:
             self.seal()
 
+    def give_back(self, q_id: int, guid: bytes, sub_id: int) -> None:
+        """One message that nobody below wants any more."""
+        self._returns.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
+        if len(self._returns) >= _ITEMS_MAX:
+            self.seal()
+
     def seal(self) -> None:
         """What was collected is to be written behind everything so far."""
         if self._rejects:
             self._outbox.event(items_event(EventType.REJECT, self._rejects))
             self._rejects = []
+        if self._returns:
+            self._outbox.event(items_event(EventType.REJECT, self._returns, RETURNED))
+            self._returns = []
         if self._confirms:
             self._outbox.event(items_event(EventType.CONFIRM, self._confirms))
             self._confirms = []

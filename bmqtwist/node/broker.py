@@ -92,6 +92,7 @@ class Broker:
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
         self.admin: Callable[[str, str], AdminAnswer] = lambda command, source: AdminAnswer("", failed=True)
         self.negotiations = 0
+        self._started = self._beating = False  # its timers; that of heartbeats
         self.now = identity.started
         self._wall_offset = identity.started_wall - identity.started
         self._guids = GuidGenerator(identity.client_id, 0)
@@ -160,6 +161,9 @@ class Broker:
         self.downstreams.setdefault(definition.name, Downstreams(
             definition.name, NodeStatus.E_AVAILABLE, lambda number: welcome.proxy_identity(
                 self.identity, self.configuration.app, number, definition.name), self))
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        if self._started and interface is not None and interface.heartbeat_interval_ms:
+            self._start_heartbeats(self.now, interface.heartbeat_interval_ms / 1000)
         return proxy
 
     def start(self, now: float) -> None:
@@ -171,9 +175,15 @@ class Broker:
         self.timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
         interface = self.configuration.app.network_interfaces.tcp_interface
         limits = self.configuration.app.network_interfaces.heartbeats
+        self._started = True
         if interface is not None and interface.heartbeat_interval_ms and (
                 limits.client or self.peers or self.proxies or limits.downstream_broker):
-            self.timers.every(now, interface.heartbeat_interval_ms / 1000, self._heartbeats)
+            self._start_heartbeats(now, interface.heartbeat_interval_ms / 1000)
+
+    def _start_heartbeats(self, now: float, period_s: float) -> None:
+        if not self._beating:
+            self._beating = True
+            self.timers.every(now, period_s, self._heartbeats)
 
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""

@@ -1,7 +1,7 @@
 """The brokers behind us: proxies of a cluster that we are a member or a proxy of.
 
-Any number of them may connect, whatever they are. Each uses queues as a client does (`link/downstream.py`), and is told how we
-are, if it listens to that.
+Any number of them may connect, whatever they are. Each uses queues as a client does (`link/downstream.py`), and is told how
+we are, if it listens to that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from bmqtwist.link.session import Session
 from bmqtwist.node import welcome
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report, shown
+from bmqtwist.security.authenticators import Security
+from bmqtwist.security.authorization import Action
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest
 from bmqtwist.wire.control import ControlMessage, decode_control, encode_event, encoding_of
 from bmqtwist.wire.fast import EventType
@@ -53,6 +55,7 @@ class DownstreamHost(Protocol):
     configuration: Configuration
     identity: Identity
     report: Report
+    security: Security
     negotiations: int
 
 
@@ -75,7 +78,9 @@ class Downstreams:
         response = welcome.answer(host.identity, host.configuration.app, session.session_number, identity)
         response.broker_identity = self._introduce(session.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.downstream_broker
-        if self._stopped:
+        if not host.security.allows(session.guard.principal, Action.CONNECT_PROXY):
+            welcome.refuse(response, "Connection not authorized")
+        elif self._stopped:
             welcome.refuse(response, f"Cluster ({self.name}): this node is stopping")
         elif identity.cluster_node_id != PROXY:
             welcome.refuse(response, f"Cluster ({self.name}): no node of it with the id {identity.cluster_node_id} is "
@@ -87,7 +92,8 @@ class Downstreams:
         peer.role = PeerRole.DOWNSTREAM
         peer.serve()
         self.peers[peer] = None
-        self._host.report.info(f"Cluster ({self.name}): proxy '{peer.session.description}' is connected")
+        self._host.report.info(f"Cluster ({self.name}): proxy '{peer.session.description}' is connected [channel: "
+                               f"'{peer.session.peer}', userAgent: '{peer.session.identity.user_agent}']")
         self._tell(peer)
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:

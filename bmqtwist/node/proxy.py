@@ -1,7 +1,7 @@
 """One cluster that this node is a proxy of: which of its nodes is used, and the queues that clients here have open there.
 
-`cluster.upstream` chooses the node, `cluster.streams` says what it is asked for, `queue.relay` is the queue as clients here see
-it. Here they are joined to the connections, and the bytes of the upstream to the queues.
+`cluster.upstream` chooses the node, `cluster.streams` says what it is asked for, `queue.relay` is the queue as clients here
+see it. Here they are joined to the connections, and the bytes of the upstream to the queues.
 
     open, configure, close    what clients ask for, counted together and asked of the upstream
     peer_said                 answers, ACKs, messages and announcements of the nodes above
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 from bmqtwist.cluster.election_events import Tick
 from bmqtwist.cluster.streams import (
     Answered,
+    AppStream,
+    CallBack,
     CloseAsked,
     ConfigureAsked,
     Counts,
@@ -29,11 +31,9 @@ from bmqtwist.cluster.streams import (
     SendClose,
     SendConfigure,
     SendOpen,
-    AppStream,
     StreamInput,
     StreamOutput,
     StreamState,
-    CallBack,
     Up,
 )
 from bmqtwist.cluster.upstream import (
@@ -57,6 +57,7 @@ from bmqtwist.node.downstreams import ANNOUNCES, can_be_asked_to_stop, stop_requ
 from bmqtwist.node.links import LinkHost, ProxyLinks
 from bmqtwist.node.upstream_queue import UpstreamQueue
 from bmqtwist.node.upstream_requests import UpstreamRequests
+from bmqtwist.node.welcome import MEMBER_EXTENSION, RELAY_FEATURES
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
@@ -141,7 +142,7 @@ class ProxyCluster:
         if isinstance(value, OpenQueueResponse):
             answer(opened.relay or self._make(opened, value))
         else:
-            answer(value if isinstance(value, Refused) else Refused(Category.E_UNKNOWN, "The upstream's answer makes no sense"))
+            answer(value if isinstance(value, Refused) else Refused(Category.E_UNKNOWN, "The answer makes no sense"))
         self.settle(opened)
 
     def _make(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
@@ -189,7 +190,7 @@ class ProxyCluster:
         """CallBack the upstream what all consumers of an app have asked for, if that is something else than before."""
         stream, merged = self._stream(opened, app_id), opened.merged(app_id)
         if answer is not None or merged != stream.wanted:
-            self._step(opened, stream, ConfigureAsked(merged, answer or _nobody_asks))
+            self._step(opened, stream, ConfigureAsked(merged, answer))
 
     def close(self, handle: Handle, request: OpenRequest, final: bool, wall: int,
               answer: Callable[[bool | Refused], None]) -> None:
@@ -256,8 +257,9 @@ class ProxyCluster:
         operations = self.definition.queue_operations
         for output in outputs:
             if isinstance(output, SendOpen):
-                patience = operations.reopen_timeout_ms if stream.state is StreamState.REOPENING else operations.open_timeout_ms
-                self._ask(opened, stream, "openQueue", opened.open_request(stream, output.counts), patience)
+                again = stream.state is StreamState.REOPENING
+                self._ask(opened, stream, "openQueue", opened.open_request(stream, output.counts),
+                          operations.reopen_timeout_ms if again else operations.open_timeout_ms)
             elif isinstance(output, SendConfigure):
                 self._ask(opened, stream, "configureStream", opened.configure_request(stream, output.subscriptions),
                           operations.configure_timeout_ms)
@@ -289,6 +291,8 @@ class ProxyCluster:
 
     def _answered(self, opened: UpstreamQueue, stream: AppStream, value: object) -> None:
         self._step(opened, stream, Answered(value))
+        if stream.told == stream.wanted and opened.relay is not None:
+            opened.relay.settled(stream.app_id)
         if stream.under_way is None:
             opened.ids.keep(stream.app_id, [each.expression for each in (*stream.told, *stream.wanted)])
         self._forget_if_idle(opened)
@@ -336,7 +340,7 @@ class ProxyCluster:
                 report.warn(f"ClusterProxy ({self.name}): node '{self.links.name(output.node_id)}' is lost as active")
                 self._lost()
             elif isinstance(output, NobodyLeft):
-                report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"ClusterProxy ({self.name}): no node is available; clients wait")
+                report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"ClusterProxy ({self.name}): none is available; clients wait")
             elif output.moment is not None:
                 self._host.timers.at(output.moment, lambda later: self._select(Tick(), later))
 
@@ -479,6 +483,19 @@ class ProxyCluster:
             active.upbound.reject(opened.q_id, guid, stream.sub_id)
             active.session.flush()
 
+    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
+        """Messages go back up, if the node there takes them, and knows by now what is wanted here."""
+        active, opened = self._active, self.opened.get(queue.uri)
+        stream = opened.stream(app_id) if opened is not None else None
+        if active is None or active.upbound is None or opened is None or stream is None or not _takes_back(active):
+            return False
+        if stream.state is not StreamState.OPEN or stream.told != stream.wanted:
+            return False
+        for guid in guids:
+            active.upbound.give_back(opened.q_id, guid, stream.sub_id)
+        active.session.flush()
+        return True
+
     def keep(self, put: Put) -> None:
         """Beyond the limit whoever posts is not read from."""
         self._bytes += put.message.size + len(put.message.options)
@@ -545,6 +562,10 @@ class ProxyCluster:
                                  overdue)
 
 
+def _takes_back(peer: PeerSession) -> bool:
+    return all(feature in peer.session.features.get(MEMBER_EXTENSION, ()) for feature in RELAY_FEATURES)
+
+
 def _targets(opened: UpstreamQueue, area: bytes) -> list[tuple[str, int | None]]:
     """The apps that a PUSH is for, each with the delivery attempts that are left."""
     found: list[tuple[str, int | None]] = []
@@ -555,10 +576,6 @@ def _targets(opened: UpstreamQueue, area: bytes) -> list[tuple[str, int | None]]
         elif isinstance(option, options.SubQueueIds):
             found += [(apps.get(each, DEFAULT_APP_ID if not each else ""), None) for each in option.ids]
     return found or [(DEFAULT_APP_ID, None)]
-
-
-def _nobody_asks(refused: Refused | None) -> None:
-    """It is for the upstream to know."""
 
 
 def _nobody_waits() -> None:

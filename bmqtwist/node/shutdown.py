@@ -1,5 +1,5 @@
-"""The graceful stop: no new deliveries, wait until what was delivered is confirmed, what was asked of the metadata is committed,
-and other brokers have answered; give up after a while."""
+"""The graceful stop: no new deliveries, wait until what was delivered is confirmed, what was asked of the metadata is
+committed, and other brokers have answered; give up after a while."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One queue as a proxy has it open at its upstream: its ids there, its streams, and what its consumers here have asked for."""
+"""One queue as a proxy has it open at its upstream: its ids there, its streams, what consumers here have asked for."""
 
 from __future__ import annotations
 
-from bmqtwist.cluster.streams import Counts, AppStream, Subscriptions
+from bmqtwist.cluster.streams import AppStream, Counts, Subscriptions
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Substream
 from bmqtwist.queue.handles import ConsumerSpec

@@ -143,10 +143,22 @@ class Queue(ABC):
         entry = substream.unconfirmed.get(guid)
         if entry is None or self.attempt_failed(substream.app, entry[0], wall):
             return
+        self._take_from(substream, guid)
+
+    def returned(self, substream: Substream, guid: bytes) -> None:
+        """A node below us has nobody for a message any more: somebody else is given it."""
+        if guid in substream.unconfirmed:
+            message = self._take_from(substream, guid)
+            if message.pending & substream.app.bit:
+                substream.app.give_back([message])
+
+    def _take_from(self, substream: Substream, guid: bytes) -> Message:
+        """A consumer has one of its messages no longer, and room for another one."""
         message, subscription, _ = substream.unconfirmed.pop(guid)
         subscription.carry_over(subscription.messages - 1, subscription.bytes - message.size)
         substream.app.recheck_waiting = True
         self.touch()
+        return message
 
     def values(self, message: Message) -> Mapping[str, object]:
         """The property values of a message, read once; what cannot be read counts as absent."""

@@ -5,8 +5,8 @@
     finish      a consumer is done with it: a CONFIRM goes up, or waits until it can
 
 The upstream may be lost and another take its place. `posts_stopped` and `confirms_stopped` then hold everything back,
-`confirms_open` and `posts_open` send what has waited: CONFIRMs in their order, PUTs in the order of their arrival, once for each
-generation of the upstream. The primary knows a PUT that it is given twice by its GUID.
+`confirms_open` and `posts_open` send what has waited: CONFIRMs in their order, PUTs in the order of their arrival, once for
+each generation of the upstream. The primary knows a PUT that it is given twice by its GUID.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ class Uplink(Protocol):
 
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
         """A consumer was lost with the message: that costs an attempt."""
+
+    def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
+        """Nobody here wants these messages any more; False = those above do not take them back, or not now."""
 
     def keep(self, put: Put) -> None:
         """A PUT is kept until the primary has answered."""
@@ -126,9 +129,9 @@ class RelayQueue(Queue):
         if generation == self.generation:
             return
         self._retry_due = False
-        if not self.writers():
+        if not self.writers():  # those above would take nothing
             for guid in list(self.pending):
-                self._take_pending(guid)
+                self._answer_pending(guid, AckStatus.UNKNOWN)
         self._send_pending(generation)
 
     def _send_pending(self, generation: int) -> None:
@@ -169,7 +172,7 @@ class RelayQueue(Queue):
     def forget_all(self) -> None:
         """Nobody has the queue open any more, here or above."""
         for guid in list(self.pending):
-            self._take_pending(guid)
+            self._answer_pending(guid, AckStatus.UNKNOWN)
         self.messages.clear()
 
     def _take_pending(self, guid: bytes) -> Put | None:
@@ -229,8 +232,30 @@ class RelayQueue(Queue):
             self.context.touch(self)
 
     def deliver(self, now: float) -> None:
-        """As at the primary."""
+        """As at the primary. What nobody here wants is given back."""
         delivery.deliver(self, now)
+        for app in self.active:
+            if app.aside or not app.router.groups and app.substreams:
+                self._give_back(app)
+
+    def _give_back(self, app: App) -> None:
+        unwanted = list(app.aside.values())
+        if not app.router.groups:  # all its consumers are suspended
+            unwanted += [*app.redelivery.values(), *app.waiting.values(), *(
+                message for message in app.fresh if message.pending & app.bit)]
+        if not unwanted or not self.uplink.give_back(self, app.app_id, [message.guid for message in unwanted]):
+            return
+        for message in unwanted:
+            self._drop(app, message)
+        app.aside = {}
+        if not app.router.groups:
+            app.register(app.key, app.ordinal, app.first_order)
+
+    def settled(self, app_id: str) -> None:
+        """Those above know what the consumers of the app want."""
+        app = self.apps.get(app_id)
+        if app is not None and (app.aside or not app.router.groups):
+            self.touch()
 
     def payload(self, message: Message) -> bytes:
         """It came with the message."""
@@ -317,7 +342,7 @@ class RelayQueue(Queue):
         return app
 
     def forget_app(self, app: App) -> None:
-        """Its last consumer is gone. What is here for it waits: for the next one, or until those above have taken it back."""
+        """Its last consumer is gone. What is here for it waits: for the next one, or until those above have it back."""
 
     def app_closed(self, app_id: str) -> None:
         """Those above know of no consumer of the app any more, and have taken back what was here for it."""

@@ -106,9 +106,9 @@ def member_configuration(number: int, count: int, port: int, *, app: Mapping[str
 
 
 def proxy_configuration(name: str, port: int, upstream: Mapping[str, int], *, app: Mapping[str, Any] | None = None,
-                        cluster: Mapping[str, Any] | None = None, data_centres: Mapping[str, str] | None = None) -> Configuration:
+                        cluster: Mapping[str, Any] | None = None) -> Configuration:
     """What a proxy of that name reads whose upstream has these nodes, each with its id, at that port of its host."""
-    nodes = [{"id": number, "name": each, "dataCenter": (data_centres or {}).get(each, "dc1"),
+    nodes = [{"id": number, "name": each, "dataCenter": "dc1",
               "transport": {"tcp": {"endpoint": f"tcp://{each}:{port}"}}} for each, number in upstream.items()]
     made = clusters_config(PurePosixPath("/memory"), port)["myClusters"][0]
     definition = {key: made[key] for key in ("name", "queueOperations", "clusterMonitorConfig", "messageThrottleConfig")}

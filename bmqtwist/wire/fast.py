@@ -118,7 +118,7 @@ def sub_queue_ids(ids: Iterable[int]) -> bytes:
 
 
 def sub_queue_infos(infos: Sequence[tuple[int, int]]) -> bytes:
-    """The option that names the subscriptions of a PUSH, each with its byte of delivery attempts, as brokers understand it."""
+    """The option that names the subscriptions of a PUSH, each with its delivery attempts, as brokers understand it."""
     head = layout.OPTION_HEADER.struct.pack(_INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words * len(infos))
     return head + b"".join([layout.SUB_QUEUE_INFO.struct.pack(*info) for info in infos])
 
@@ -127,6 +127,7 @@ def sub_queue_infos(infos: Sequence[tuple[int, int]]) -> bytes:
 
 ITEMS_HEADER: Final = layout.ITEMS_HEADER.struct.pack(layout.ITEMS_HEADER.word(header_words=layout.ITEMS_HEADER.words,
                                                                        item_words=layout.ACK_MESSAGE.words))
+RETURNED: Final = 1  # type-specific byte of a REJECT event, ours: the messages come back, and it costs no attempt
 ITEMS_HEADER_BYTES: Final = layout.ITEMS_HEADER.size
 HEADER_WORDS_SHIFT: Final = layout.ITEMS_HEADER.shift("header_words")  # in the first byte of an ITEMS_HEADER
 ITEM_WORDS_MASK: Final = layout.ITEMS_HEADER.mask("item_words")
@@ -143,6 +144,7 @@ def ack_message(status: int, correlation_id: int, guid: bytes, queue_id: int) ->
     return ACK_MESSAGE.pack(status << ACK_STATUS_SHIFT | correlation_id, guid, queue_id)
 
 
-def items_event(event_type: int, items: list[bytes]) -> bytes:
+def items_event(event_type: int, items: list[bytes], type_specific: int = 0) -> bytes:
     """An ACK, CONFIRM or REJECT event of packed messages."""
-    return b"".join((event_header(event_type, ITEMS_HEADER_BYTES + ITEM_BYTES * len(items)), ITEMS_HEADER, *items))
+    head = event_header(event_type, ITEMS_HEADER_BYTES + ITEM_BYTES * len(items), type_specific)
+    return b"".join((head, ITEMS_HEADER, *items))

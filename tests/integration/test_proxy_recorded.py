@@ -14,7 +14,7 @@ from bmqtwist.wire.control import ControlMessage, encoding_of
 from bmqtwist.wire.fast import EventType
 
 RECORDED = Path(__file__).resolve().parent.parent / "vectors" / "real-cluster" / "proxy.jsonl"
-MEMBER, PROXY_LINK, CLIENT_LINK = 30350, 7, 10  # the port of the proxy's active node; connections of proxy and client with it
+MEMBER, PROXY_LINK, CLIENT_LINK = 30350, 7, 10  # port of the active node; connections with it
 
 
 class Heard:

@@ -1,7 +1,7 @@
 """A member, two proxies and a proxy of one of them, with clients everywhere, while brokers, machines and links fail.
 
-What an outside judge asks of them: nothing that was acknowledged is lost, nobody is given what was not posted, more than he has
-asked for, or under a subscription that he does not have, every PUT is answered, and in the end nothing is left.
+What an outside judge asks of them: nothing that was acknowledged is lost, nobody is given what was not posted, more than he
+has asked for, or under a subscription that he does not have, every PUT is answered, and in the end nothing is left.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class ChainScenario:
     def _plot(self) -> None:
         draw, world = self.random, self.world
         for _ in range(draw.randint(1, 5)):
-            fault: Callable[[], None] = draw.choice([self._kill, self._kill, self._power, self._stop, self._reset, self._cut])
+            fault: Callable[[], None] = draw.choice([
+                self._kill, self._kill, self._power, self._stop, self._reset, self._cut])
             world.at(world.now + 0.5 + draw.random() * (CHAOS_S - 1), fault)
         for _ in range(draw.randint(3, 12)):
             client, how = draw.choice(self.clients), draw.choice(("cut", "cut", "vanish", "disconnect"))

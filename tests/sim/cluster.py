@@ -67,7 +67,7 @@ class SimulatedCluster(Simulation):
         super().__init__(Random(f"{seed}/cluster"))
         self.network = Network(self)
         configured.setdefault("cluster", {"partition": PARTITION})
-        domains = DomainTable()
+        self.domains = domains = DomainTable()
         domains.texts.update(sample_domains())
         domains.texts.update(texts or {})
         for number in range(1, count + 1):

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from kit.client import Client, RequestRefused, payloads, refusal
 
+from bmqtwist.config.provider import DomainFile
 from bmqtwist.testing.config import domain_config
 from sim.chain_scenario import ChainScenario
 from sim.cluster import SimulatedCluster
@@ -49,8 +50,9 @@ def settled(world: SimulatedCluster) -> None:
                 for stream in opened.streams.values():
                     assert stream.counts == opened.counts(stream.app_id), (node, opened.uri, stream.app_id)  # type: ignore[attr-defined]
                     assert stream.under_way is None and not stream.line
-            assert not proxy._requests._asked and proxy._bytes == sum(
-                put.message.size + len(put.message.options) for queue in proxy.queues.values() for put in queue.pending.values())
+            kept = [put.message for queue in proxy.queues.values() for put in queue.pending.values()]
+            assert not proxy._requests._asked
+            assert proxy._bytes == sum(message.size + len(message.options) for message in kept)
 
 
 def handles(world: SimulatedCluster, name: str, uri: str) -> list[tuple[int, int]]:
@@ -306,6 +308,42 @@ def test_a_consumer_beside_a_lost_one_is_given_the_message_with_one_attempt_less
     purged(world)
 
 
+@pytest.mark.spec("cluster", 95)
+@pytest.mark.parametrize("place", ["p1", "p2"])
+def test_what_nobody_here_wants_any_more_is_given_to_others_elsewhere(place: str) -> None:
+    world = chain()
+    small, large = (world.client(place).consume(PRIORITY, x=text) for text in ("n < 5", "n >= 5"))
+    queue = world.client("n1").open(PRIORITY, write=1)
+    for number in range(4):
+        queue.post(b"%d" % number, properties={"n": number})
+    assert len(small.take(4)) == 4
+    small.client.kill()
+    other = world.client("n1").consume(PRIORITY, x="n < 5")
+    got = other.take(4)
+    assert payloads(got) == [b"0", b"1", b"2", b"3"] and all(each.out_of_order for each in got)
+    other.confirm(*got)
+    world.run(1.0)
+    assert not large.pushes() and not world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages
+    assert not world.node(place).broker.proxies["c3"].queues[PRIORITY].messages
+    settled(world)
+
+
+@pytest.mark.parametrize("place", ["p1", "p2"])
+def test_a_consumer_that_is_suspended_holds_nothing_back_from_others(place: str) -> None:
+    world = chain()
+    full = world.client(place).consume(PRIORITY, m=2, priority=5)
+    second = world.client(place).consume(PRIORITY, m=2, priority=5)
+    queue = world.client("n1").open(PRIORITY, write=1)
+    queue.post_all(b"1", b"2", b"3", b"4")
+    held = {each.payload for reader in (full, second) for each in reader.take(2)}
+    second.client.kill()
+    world.run(0.5)
+    full.deconfigure()
+    other = world.client("n1").consume(PRIORITY)
+    assert held == {b"1", b"2", b"3", b"4"}
+    assert len(other.take(2)) == 2 and not other.pushes(), "what the suspended one has it may still confirm"
+
+
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
 @pytest.mark.parametrize("place", ["p1", "p2"])
 @pytest.mark.spec("cluster", 90)
@@ -465,6 +503,109 @@ def test_a_broker_that_stops_under_load_loses_and_doubles_nothing(who: str) -> N
         got.append(push.payload)
         reader.confirm(push)
     assert got == [b"%d" % number for number in range(60)] and not reader.pushes()
+
+
+@pytest.mark.spec("broker", 83)
+def test_consumers_behind_a_proxy_are_filled_up_as_those_of_a_member() -> None:
+    world = chain()
+    readers = [world.client("p1").consume(PRIORITY, m=10) for _ in range(10)]
+    queue = world.client("n1").open(PRIORITY, write=1)
+    queue.post_all(*[b"%d" % number for number in range(100)])
+    held = [reader.take(10) for reader in readers]
+    for reader, messages, done in zip(readers, held, [1] * 8 + [2, 10], strict=True):
+        reader.confirm(*messages[:done])
+        del messages[:done]
+    world.run(0.5)
+    queue.post_all(*[b"%d" % number for number in range(100, 120)])
+    world.run(0.5)
+    more = [reader.pushes() for reader in readers]
+    assert [len(each) for each in more] == [0] * 8 + [2, 10]
+    assert "early exits delivery" in "".join(text for _, text in world.node("p1").report.lines)
+    for reader, messages, new in zip(readers, held, more, strict=True):
+        reader.confirm(*messages, *new)
+    world.run(0.5)
+    assert sum(len(reader.pushes()) for reader in readers) == 8
+
+
+@pytest.mark.spec("broker", 91)
+def test_priorities_are_those_of_each_app_wherever_its_consumers_are() -> None:
+    world = chain()
+    places = {"foo": ("p1", "p2"), "bar": ("p2", "n1"), "baz": ("n1", "p1")}
+    readers = {app: [world.client(place).consume(FANOUT, app, priority=priority) for place, priority in
+                     zip(where, (2, 1), strict=True)] for app, where in places.items()}
+    queue = world.client("n1").open(FANOUT, write=1)
+    queue.post(b"1")
+    for high, low in readers.values():
+        high.confirm(*high.take(1))
+        assert not low.pushes()
+        high.configure(priority=1)
+        low.configure(priority=2)
+    queue.post(b"2")
+    for high, low in readers.values():
+        assert payloads(low.take(1)) == [b"2"] and not high.pushes()
+
+
+@pytest.mark.spec("broker", 134)
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_the_end_of_a_proxy_costs_no_delivery_attempt(how: str) -> None:
+    world = chain(texts={"once": json.dumps(domain_config("once", maxDeliveryAttempts=1))})
+    world.client("n1").open("bmq://once/q", write=1).post(b"x")
+    world.client("p1").consume("bmq://once/q").take(1)
+    if how == "stop":
+        world.node("p1").stop(down=None)
+        world.run(8.0)
+    else:
+        world.node("p1").crash(power=False, down=None)
+    assert payloads(world.client("n1").consume("bmq://once/q").take(1)) == [b"x"]
+
+
+@pytest.mark.spec("broker", 248)
+def test_what_is_posted_again_after_the_end_of_a_proxy_is_stored_once() -> None:
+    world = chain()
+    queue = world.client("p2").open(PRIORITY, write=1)
+    sent = {queue.put(b"%d" % number): b"%d" % number for number in range(20)}
+    world.run(0.004)
+    world.node("p2").crash(power=False, down=0.5)
+    world.run(1.0)
+    again = world.client("p2").open(PRIORITY, write=1)
+    for guid, payload in sent.items():
+        again.put(payload, guid=guid)
+    assert [again.next_ack(guid).status for guid in sent] == [0] * 20
+    reader = world.client("n1").consume(PRIORITY)
+    assert sorted(payloads(reader.take(20))) == sorted(sent.values()) and not reader.pushes()
+
+
+@pytest.mark.spec("broker", 9)
+def test_a_cluster_and_a_domain_that_are_added_while_a_proxy_runs() -> None:
+    world = chain()
+    proxy = world.node("p1")
+    texts = {"late": {"name": "late", "nodes": [{"id": 1, "name": "n1", "dataCenter": "dc1", "transport": {
+        "tcp": {"endpoint": f"tcp://{world.node('n1').address}"}}}]}}
+    world.domains.texts["added"] = json.dumps(domain_config("added", cluster="late"))
+    assert refusal(world.client("p1").open, "bmq://added/q", write=1).category == "E_REFUSED"
+    world.domains.read_proxy_cluster = lambda name: DomainFile(  # type: ignore[method-assign]
+        name, json.dumps(texts[name]) if name in texts else None)
+    answered = world.client("p1")
+    answered.send_request({"openQueue": {"handleParameters": answered.handle_parameters("bmq://added/q", 0, write=1)}})
+    world.run(1.0)
+    assert set(proxy.broker.proxies) == {"c3", "late"} and proxy.broker.proxies["late"].links.is_up(1) is False
+    assert "a broker of cluster 'late'" in "".join(text for _, text in world.node("n1").report.lines)
+
+
+@pytest.mark.spec("broker", 229)
+def test_the_user_agent_of_a_proxy_is_in_the_log() -> None:
+    world = chain()
+    world.client("p1").open(PRIORITY, write=1)
+    assert [text for _, text in world.node("n1").report.lines if "proxy" in text and "userAgent: 'bmqbrkr:" in text]
+
+
+def test_a_proxy_has_to_be_allowed() -> None:
+    rules = [{"actions": ["ConnectProxy"], "effect": "deny"}]
+    world = chain(app={"bmqtwist": {"authorization": {"rules": rules}}})
+    number = world.client("p1")
+    number.send_request({"openQueue": {"handleParameters": number.handle_parameters(PRIORITY, 0, write=1)}})
+    world.run(2.0)
+    assert "Connection not authorized" in "".join(text for _, text in world.node("p1").report.lines)
 
 
 def test_whatever_happens_to_brokers_nothing_that_was_acknowledged_is_lost(fresh_seed: int) -> None:

@@ -1,4 +1,4 @@
-"""A proxy and the nodes above it, which do what the test says: choice, failover, retransmission, refusals; and the recording."""
+"""A proxy and the nodes above it, which do what the test says: choice, failover, refusals; and the recording."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from kit.client import Client, RequestRefused
 
 from bmqtwist.errors import AckStatus, Category
+from bmqtwist.testing.config import domain_config
 from bmqtwist.wire import control, events, options
 from bmqtwist.wire.cluster_schema import NodeStatus, StopRequest, StopResponse
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.events import PushMessage
 from bmqtwist.wire.fast import ACK_REQUESTED, OUT_OF_ORDER, EventType, event_header
-from bmqtwist.testing.config import domain_config
 from sim.cluster import PORT, SimulatedCluster, SimulatedLink
 from sim.upstreams import ScriptedNode
 
@@ -416,7 +416,7 @@ def test_a_proxy_that_stops_tells_every_node_and_waits_for_what_it_has_sent() ->
     above.world.run(0.2)
     above.proxy.stop(down=None)
     above.world.run(0.5)
-    asked = [[message.value.value for message in each.requests if message.choice == "clusterMessage"] for each in above.nodes]
+    asked = [[value.value for value in each.of("clusterMessage")] for each in above.nodes]
     assert asked == [[StopRequest("", 2)], [StopRequest("", 2)]]
     for each in above.nodes:
         each.cluster_message("stopResponse", StopResponse(""), 1)

@@ -1,4 +1,4 @@
-"""A node above a proxy that does what a test says: it answers as a member would unless told otherwise, and keeps what it hears."""
+"""A node above a proxy that does what a test says: it answers as a member unless told otherwise, keeps what it hears."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from bmqtwist.wire.schema import (
     Status,
 )
 
-FEATURES = "PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES;MPS:MESSAGE_PROPERTIES_EX"
+FEATURES = ("PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES;"
+            "MPS:MESSAGE_PROPERTIES_EX")
 PRIORITY_FLAGS = 2
 
 

@@ -1,0 +1,340 @@
+"""cluster/streams.py: one app of a queue at the upstream, every event in every state, from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from bmqtwist.cluster.streams import (
+    ACTIONS,
+    RETRY_S,
+    RETRY_SECONDS_MAX,
+    Answered,
+    AppStream,
+    CallBack,
+    CloseAsked,
+    ConfigureAsked,
+    Counts,
+    Down,
+    OpenAsked,
+    Reopened,
+    Retry,
+    RetryIn,
+    SendClose,
+    SendConfigure,
+    SendOpen,
+    StreamInput,
+    StreamState,
+    Up,
+    may_be_asked_again,
+)
+from bmqtwist.errors import Category, Refused
+from bmqtwist.queue.handles import ConsumerSpec
+
+CLOSED, R, OPEN, P = StreamState.CLOSED, StreamState.REOPENING, StreamState.OPEN, StreamState.PUT_OFF
+READER, WRITER = Counts(1, 0), Counts(0, 1)
+NO = Refused(Category.E_REFUSED, "no", -1)
+LATER = Refused(Category.E_NOT_READY, "later", -202)
+
+
+def spec(priority: int = 0, s_id: int = 1) -> ConsumerSpec:
+    return ConsumerSpec(s_id, 0, "", priority, 1, 10, 1000)
+
+
+class Asked:
+    """What clients were told, and how events are made."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.alive = True
+
+    def open(self, counts: Counts = READER) -> OpenAsked:
+        return OpenAsked(counts, self.told.append, lambda: self.alive)
+
+    def configure(self, *specs: ConsumerSpec) -> ConfigureAsked:
+        return ConfigureAsked(specs, lambda refused: self.told.append(("configured", refused)))
+
+    def close(self, counts: Counts = READER) -> CloseAsked:
+        return CloseAsked(counts, lambda: self.told.append("closed"))
+
+
+def step(stream: AppStream, event: StreamInput) -> list[str]:
+    """One event; what came of it, by name. Those who are to be told are."""
+    found = stream.step(event)
+    for output in found:
+        if isinstance(output, CallBack):
+            output.answer()
+    return [type(output).__name__ for output in found]
+
+
+def closed(asked: Asked) -> AppStream:
+    """Two readers and their subscription, and no upstream."""
+    stream = opened(asked)
+    step(stream, Down())
+    return stream
+
+
+def opened(asked: Asked) -> AppStream:
+    stream = AppStream("__default", 0)
+    for event in (Up(1), asked.open(Counts(2, 0)), Answered("value"), asked.configure(spec()), Answered("value")):
+        step(stream, event)
+    return stream
+
+
+def reopening(asked: Asked) -> AppStream:
+    stream = closed(asked)
+    step(stream, Up(2))
+    return stream
+
+
+def put_off(asked: Asked) -> AppStream:
+    stream = reopening(asked)
+    step(stream, Answered(NO))
+    return stream
+
+
+SETUPS: dict[StreamState, Callable[[Asked], AppStream]] = {CLOSED: closed, R: reopening, OPEN: opened, P: put_off}
+EVENTS: dict[str, Callable[[Asked], StreamInput]] = {
+    "open": lambda asked: asked.open(), "configure": lambda asked: asked.configure(spec(5)),
+    "close": lambda asked: asked.close(), "up": lambda asked: Up(3), "down": lambda asked: Down(),
+    "answered": lambda asked: Answered("value"), "refused": lambda asked: Answered(NO), "retry": lambda asked: Retry()}
+# State, event: the state afterwards, and what comes of it.
+TABLE: dict[StreamState, dict[str, tuple[StreamState, list[str]]]] = {
+    CLOSED: {"open": (CLOSED, []), "configure": (CLOSED, ["CallBack"]), "close": (CLOSED, ["CallBack"]),
+             "up": (R, ["SendOpen"]), "down": (CLOSED, []), "answered": (CLOSED, []), "refused": (CLOSED, []),
+             "retry": (CLOSED, [])},
+    R: {"open": (R, []), "configure": (R, ["CallBack"]), "close": (R, []), "up": (R, []), "down": (CLOSED, []),
+        "answered": (R, ["Reopened", "SendConfigure"]), "refused": (P, ["RetryIn"]), "retry": (R, [])},
+    OPEN: {"open": (OPEN, ["SendOpen"]), "configure": (OPEN, ["SendConfigure"]), "close": (OPEN, ["SendClose"]),
+           "up": (OPEN, []), "down": (CLOSED, []), "answered": (OPEN, []), "refused": (OPEN, []), "retry": (OPEN, [])},
+    P: {"open": (P, []), "configure": (P, ["CallBack"]), "close": (P, ["CallBack"]), "up": (P, []), "down": (CLOSED, []),
+        "answered": (P, []), "refused": (P, []), "retry": (R, ["SendOpen"])},
+}
+
+
+def test_every_state_has_a_cell_for_every_event() -> None:
+    events = {type(make(Asked())) for make in EVENTS.values()}
+    assert set(ACTIONS) == set(StreamState) == set(TABLE)
+    assert all(set(row) == events for row in ACTIONS.values()) and all(set(row) == set(EVENTS) for row in TABLE.values())
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("state", list(StreamState), ids=lambda state: state.name)
+def test_the_table(state: StreamState, event: str) -> None:
+    asked = Asked()
+    stream = SETUPS[state](asked)
+    assert stream.state is state
+    assert (step(stream, EVENTS[event](asked)), stream.state) == tuple(reversed(TABLE[state][event]))
+
+
+def test_counts_are_what_was_answered_well() -> None:
+    asked = Asked()
+    stream = opened(asked)
+    asked.told.clear()
+    step(stream, asked.open(WRITER))
+    assert stream.counts == Counts(2, 0)
+    step(stream, Answered(NO))
+    assert stream.counts == Counts(2, 0) and asked.told == [NO]
+    step(stream, asked.open(WRITER))
+    step(stream, Answered("value"))
+    assert stream.counts == Counts(2, 1) and asked.told[1:] == ["value"]
+    step(stream, asked.close(READER))
+    assert stream.counts == Counts(2, 1) and stream.held == Counts(1, 1)
+    step(stream, Answered(NO))
+    assert stream.counts == stream.held == Counts(1, 1) and asked.told[2:] == ["closed"], "a client is gone in any case"
+
+
+def test_requests_go_up_one_after_the_other() -> None:
+    asked = Asked()
+    stream = opened(asked)
+    assert step(stream, asked.open(WRITER)) == ["SendOpen"]
+    assert step(stream, asked.configure(spec(7))) == [] and step(stream, asked.close()) == []
+    assert step(stream, Answered("value")) == ["CallBack", "SendConfigure"]
+    assert step(stream, Answered("value")) == ["CallBack", "SendClose"]
+    assert step(stream, Answered("value")) == ["CallBack"] and not stream.line
+
+
+@pytest.mark.spec("cluster", 87)
+def test_a_configure_that_changes_nothing_is_answered_here() -> None:
+    asked = Asked()
+    stream = opened(asked)
+    asked.told.clear()
+    assert step(stream, asked.configure(spec())) == ["CallBack"] and asked.told == [("configured", None)]
+
+
+def test_the_last_of_several_configures_in_line_is_what_is_asked_for() -> None:
+    asked = Asked()
+    stream = opened(asked)
+    step(stream, asked.open())
+    for priority in (1, 2, 3):
+        step(stream, asked.configure(spec(priority)))
+    [_, sent] = stream.step(Answered("value"))
+    assert isinstance(sent, SendConfigure) and sent.subscriptions[0].priority == 3
+    assert step(stream, Answered("value")) == ["CallBack", "CallBack", "CallBack"]
+
+
+def test_a_reopen_asks_for_the_sums_and_then_for_what_changed_meanwhile() -> None:
+    asked = Asked()
+    stream = reopening(asked)
+    assert stream.under_way == SendOpen(Counts(2, 0))
+    [_, sent] = stream.step(Answered("value"))
+    assert sent == SendConfigure((spec(),))
+    step(stream, asked.configure(spec(9)))
+    step(stream, asked.close())
+    assert step(stream, Answered("value")) == ["Opened", "SendClose"]
+    assert step(stream, Answered("value")) == ["CallBack", "SendConfigure"]
+    assert stream.sent == (spec(9),) and stream.counts == Counts(1, 0)
+
+
+def test_what_was_under_way_when_the_upstream_was_lost() -> None:
+    asked = Asked()
+    stream = opened(asked)
+    asked.told.clear()
+    step(stream, asked.open(WRITER))
+    step(stream, asked.configure(spec(3)))
+    step(stream, asked.close())
+    step(stream, Down())
+    assert asked.told == [("configured", None), "closed"] and stream.counts == Counts(1, 0)
+    assert step(stream, Up(2)) == ["SendOpen"] and step(stream, Answered("v")) == ["Reopened", "SendConfigure"]
+    assert stream.under_way == SendConfigure((spec(3),))
+    assert step(stream, Answered("v")) == ["Opened", "SendOpen"], "the open has waited"
+
+
+def test_an_app_that_nobody_has_open_is_open_at_once() -> None:
+    stream = AppStream("__default", 0)
+    assert step(stream, Up(4)) == ["Opened"] and stream.generation == 4 and stream.idle
+
+
+def test_an_open_of_a_client_that_is_gone_is_not_asked_for() -> None:
+    asked = Asked()
+    stream = closed(asked)
+    step(stream, asked.open())
+    asked.alive = False
+    stream.forget_gone()
+    assert not stream.line
+    step(stream, asked.open())
+    for event in (Up(2), Answered("v")):
+        step(stream, event)
+    assert step(stream, Answered("v")) == ["Opened"] and not stream.line
+
+
+def test_a_refused_reopen_is_tried_again_after_a_pause_that_grows() -> None:
+    asked = Asked()
+    stream = reopening(asked)
+    pauses = []
+    for number in range(1, 12):
+        [output] = stream.step(Answered(NO))
+        assert isinstance(output, RetryIn) and output.attempts == number
+        pauses.append(output.seconds)
+        step(stream, Retry())
+    assert pauses[:4] == [RETRY_S, 2 * RETRY_S, 4 * RETRY_S, 8 * RETRY_S] and pauses[-1] == RETRY_SECONDS_MAX
+    assert step(stream, Answered("v")) == ["Reopened", "SendConfigure"] and stream.refusals == 0
+
+
+def test_a_configure_of_our_own_is_tried_until_it_is_taken() -> None:
+    asked = Asked()
+    stream = reopening(asked)
+    step(stream, Answered("v"))
+    assert step(stream, Answered(NO)) == ["RetryIn", "Opened"]
+    assert step(stream, asked.open(WRITER)) == []
+    assert step(stream, Retry()) == ["SendConfigure"] and step(stream, Answered(NO)) == ["SendOpen"]
+    assert step(stream, Answered("v")) == ["CallBack", "SendConfigure"]
+    assert step(stream, Answered(NO)) == ["RetryIn"] and step(stream, Retry()) == ["SendConfigure"]
+    assert step(stream, Answered("v")) == [] and stream.told == stream.wanted == (spec(),)
+
+
+def test_an_open_that_may_be_asked_again_waits_at_the_head_of_the_line() -> None:
+    asked = Asked()
+    stream = opened(asked)
+    asked.told.clear()
+    step(stream, asked.open(WRITER))
+    step(stream, asked.open(READER))
+    assert step(stream, Answered(LATER)) == ["RetryIn"] and not asked.told
+    assert stream.step(Retry()) == [SendOpen(WRITER)]
+
+
+@pytest.mark.parametrize("refused, again", [
+    (LATER, True), (Refused(Category.E_CANCELED, "", 0), True), (Refused(Category.E_REFUSED, "", -201), True),
+    (Refused(Category.E_REFUSED, "", -204), True), (Refused(Category.E_REFUSED, "", -11), True), (NO, False),
+    (Refused(Category.E_UNKNOWN, "", -204), False), (Refused(Category.E_TIMEOUT, "", 0), False)])
+def test_what_may_be_asked_again(refused: Refused, again: bool) -> None:
+    assert may_be_asked_again(refused) is again
+
+
+@pytest.mark.spec("cluster", 86)
+@pytest.mark.spec("cluster", 120)
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> None:
+    """An upstream that does what it is asked for, and is lost now and then."""
+    random = Random(seed)
+    stream, above, clients = AppStream("__default", 0), Counts(), Counts()
+    sent: Any = None
+    subscriptions: Any = ()
+    up, generation, answers, given = False, 0, 0, 0
+    refusals: list[Refused | None] = []  # of configures
+
+    def told(value: object, counts: Counts) -> None:
+        nonlocal clients, answers
+        answers += 1
+        if not isinstance(value, Refused):
+            clients += counts
+
+    def perform(event: StreamInput) -> None:
+        nonlocal sent
+        for output in stream.step(event):
+            if isinstance(output, CallBack):
+                output.answer()
+            elif isinstance(output, SendOpen | SendClose | SendConfigure):
+                assert sent is None, "one request at a time"
+                sent = output
+            elif isinstance(output, Reopened):
+                assert above == stream.counts
+        if any(refusals):  # the client goes on with what it had
+            refusals.clear()
+            perform(ConfigureAsked(stream.told))
+
+    for turn in range(120):
+        calm = turn > 90
+        if calm and not up or random.random() < 0.1 and not calm:
+            up, sent, above, subscriptions = not up, None, Counts(), ()
+            generation += up
+            perform(Up(generation) if up else Down())
+        elif sent is not None and random.random() < 0.7:
+            request, sent = sent, None
+            if not isinstance(request, SendClose) and random.random() < 0.2 and not calm:
+                perform(Answered(random.choice([NO, LATER])))
+                continue
+            if isinstance(request, SendOpen):
+                above += request.counts
+            elif isinstance(request, SendClose):
+                above -= request.counts
+            else:
+                subscriptions = request.subscriptions
+            perform(Answered("value"))
+        elif calm or random.random() < 0.2:
+            perform(Retry())
+        elif random.random() < 0.5:
+            counts = random.choice([READER, WRITER])
+            given += 1
+            perform(OpenAsked(counts, lambda value, counts=counts: told(value, counts), lambda: True))
+        elif random.random() < 0.5 and clients.read:
+            perform(ConfigureAsked((spec(random.randrange(5)),), lambda refused: refusals.append(refused)))
+        else:
+            counts = Counts(1, 0) if clients.read and random.random() < 0.5 else Counts(0, min(1, clients.write))
+            if counts:
+                clients -= counts
+                perform(CloseAsked(counts, lambda: None))
+    while sent is not None or stream.line:
+        request, sent = sent, None
+        if isinstance(request, SendOpen):
+            above += request.counts
+        elif isinstance(request, SendClose):
+            above -= request.counts
+        elif isinstance(request, SendConfigure):
+            subscriptions = request.subscriptions
+        perform(Answered("value") if request is not None else Retry())
+    assert above == stream.counts == clients and answers == given
+    assert not above.read or subscriptions == stream.wanted == stream.told

@@ -1,0 +1,114 @@
+"""cluster/upstream.py: which node a proxy uses, from outside."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from bmqtwist.cluster.election_events import Tick, WakeAt
+from bmqtwist.cluster.upstream import (
+    LOCAL_WAIT_S,
+    Announced,
+    Connected,
+    Disconnected,
+    Lost,
+    NobodyLeft,
+    SelectorInput,
+    UpstreamSelector,
+    Use,
+)
+from bmqtwist.wire.cluster_schema import NodeStatus
+
+UNKNOWN, STARTING, AVAILABLE = NodeStatus.E_UNKNOWN, NodeStatus.E_STARTING, NodeStatus.E_AVAILABLE
+STOPPING, GONE = NodeStatus.E_STOPPING, NodeStatus.E_UNAVAILABLE
+BEGIN = 50.0
+EVENTS: dict[str, SelectorInput] = {
+    "connected": Connected(1, True), "connected, silent": Connected(1, False), "disconnected": Disconnected(1),
+    **{status.name: Announced(1, status) for status in NodeStatus}, "tick": Tick(), "of nobody": Announced(9, AVAILABLE)}
+AFTER: dict[str, NodeStatus | None] = {  # status of the node, whatever it was before
+    "connected": UNKNOWN, "connected, silent": AVAILABLE, "disconnected": GONE,
+    **{status.name: status for status in NodeStatus}, "tick": None, "of nobody": None}
+
+
+def made(places: dict[int, str], mine: str = "a", chance: float = 0.0) -> UpstreamSelector:
+    return UpstreamSelector(places, mine, lambda: chance, BEGIN)
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("before", list(NodeStatus), ids=lambda status: status.name)
+def test_one_node_in_every_status(before: NodeStatus, event: str) -> None:
+    selector = made({1: "a"})
+    selector.step(BEGIN, Announced(1, before))
+    generation = selector.generation
+    assert (selector.active, generation) == ((1, 1) if before is AVAILABLE else (None, 0))
+    outputs = selector.step(BEGIN + 1, EVENTS[event])
+    after = before if AFTER[event] is None else AFTER[event]
+    assert selector.statuses == {1: after}
+    expected: list[object] = []
+    if before is AVAILABLE and after is not AVAILABLE:
+        expected = [Lost(1), NobodyLeft()]
+    elif before is not AVAILABLE and after is AVAILABLE:
+        expected = [Use(1, 1)]
+    assert [each for each in outputs if not isinstance(each, WakeAt)] == expected
+
+
+@pytest.mark.spec("cluster", 97)
+@pytest.mark.parametrize("mine, places, first", [
+    ("a", {1: "b", 2: "a", 3: "c"}, 2), ("a", {1: "b", 2: "c"}, 1), ("", {1: "b", 2: "a"}, 1),
+    ("UNSPECIFIED", {1: "b", 2: "UNSPECIFIED"}, 1)], ids=["own", "nobody is there", "none", "unspecified"])
+def test_who_is_taken_at_the_start(mine: str, places: dict[int, str], first: int) -> None:
+    selector = made(places, mine)
+    said = [output for node in places for output in selector.step(BEGIN, Announced(node, AVAILABLE))]
+    assert [output for output in said if isinstance(output, Use)] == [Use(first, 1)]
+
+
+@pytest.mark.spec("cluster", 97)
+def test_others_are_taken_after_ten_seconds() -> None:
+    selector = made({1: "b", 2: "a"})
+    assert selector.step(BEGIN, Announced(1, AVAILABLE)) == [WakeAt(BEGIN + LOCAL_WAIT_S)]
+    assert selector.step(BEGIN + LOCAL_WAIT_S - 0.1, Tick()) == []
+    assert selector.step(BEGIN + LOCAL_WAIT_S, Tick()) == [Use(1, 1)]
+    assert selector.step(BEGIN + 20, Announced(2, AVAILABLE)) == [], "it is kept"
+    assert selector.step(BEGIN + 30, Disconnected(1)) == [Lost(1), Use(2, 2)]
+    assert selector.step(BEGIN + 31, Announced(1, AVAILABLE)) == []
+
+
+def test_once_one_was_in_use_nobody_waits_for_the_own_data_centre() -> None:
+    selector = made({1: "b", 2: "a"})
+    selector.step(BEGIN, Announced(2, AVAILABLE))
+    selector.step(BEGIN, Announced(1, AVAILABLE))
+    assert selector.step(BEGIN + 1, Announced(2, STOPPING)) == [Lost(2), Use(1, 2)]
+
+
+@pytest.mark.parametrize("chance, chosen", [(0.0, 1), (0.34, 2), (0.99, 3)])
+def test_among_several_chance_decides(chance: float, chosen: int) -> None:
+    selector = made({1: "a", 2: "a", 3: "a", 4: "b"}, chance=chance)
+    selector.step(BEGIN, Announced(4, AVAILABLE))
+    for node in (1, 2, 3):
+        selector.statuses[node] = AVAILABLE
+    assert selector.step(BEGIN, Tick()) == [Use(chosen, 1)]
+
+
+@pytest.mark.spec("cluster", 120)
+@pytest.mark.parametrize("seed", range(50))
+def test_whatever_happens_who_is_used_is_available_and_generations_grow(seed: int) -> None:
+    random = Random(seed)
+    selector = UpstreamSelector({1: "a", 2: "a", 3: "b"}, "a", random.random, BEGIN)
+    now, using, generation = BEGIN, None, 0
+    for _ in range(200):
+        now += random.random()
+        node = random.randint(1, 3)
+        for output in selector.step(now, random.choice([
+                Connected(node, random.random() < 0.5), Disconnected(node), Announced(node, random.choice(list(NodeStatus))),
+                Tick()])):
+            if isinstance(output, Use):
+                assert using is None and output.generation == generation + 1
+                assert output.node_id != 3 or selector.generation > 1 or now >= BEGIN + LOCAL_WAIT_S
+                using, generation = output.node_id, output.generation
+            elif isinstance(output, Lost):
+                assert output.node_id == using
+                using = None
+        assert using == selector.active and (using is None or selector.statuses[using] is AVAILABLE)
+        local = [each for each in (1, 2) if selector.statuses[each] is AVAILABLE]
+        assert using is not None or not local
