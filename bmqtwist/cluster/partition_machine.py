@@ -50,8 +50,8 @@ from bmqtwist.cluster.partition_events import (
     Promise,
     Promised,
     Pull,
-    Receipt,
     Records,
+    ReplicaReceipt,
     ReplicationTiming,
     RoleChanged,
     SavePromise,
@@ -418,7 +418,7 @@ class PartitionMachine:
             return
         self._feed(event.node_id, target)
 
-    def _on_taken(self, event: Receipt) -> None:
+    def _on_taken(self, event: ReplicaReceipt) -> None:
         """From whom we feed: how far it is."""
         target = self.targets.get(event.sender)
         if target is None or event.lease != self.lease:
@@ -429,7 +429,7 @@ class PartitionMachine:
             target.flying -= target.flight.popleft()[1]
         self._feed(event.sender, target)
 
-    def _on_receipt(self, event: Receipt) -> None:
+    def _on_receipt(self, event: ReplicaReceipt) -> None:
         target = self.targets.get(event.sender)
         if target is None or event.lease != self.lease:
             return
@@ -522,7 +522,7 @@ class PartitionMachine:
         if source is None or not always and (self._matched, durable) == self._told:
             return
         self._told = self._matched, durable
-        self._say(source, Receipt(self.node_id, self.lease, self._matched, durable, self._parts, self._stamp))
+        self._say(source, ReplicaReceipt(self.node_id, self.lease, self._matched, durable, self._parts, self._stamp))
 
     def _replaced(self, event: LogReady) -> None:
         """A replica's log was cut, or is an image now."""

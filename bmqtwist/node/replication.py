@@ -62,7 +62,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
 from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
-from bmqtwist.storage.psn import Psn, Summary
+from bmqtwist.storage.psn import LogSummary, Psn
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ImageFiles, ImageSource, ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS
@@ -124,7 +124,7 @@ class Cell:
         return self.partition.partition_id
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> LogSummary:
         """As of `LogView`."""
         return self.partition.summary
 
