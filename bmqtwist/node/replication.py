@@ -582,8 +582,10 @@ class Replication:
     def _changed(self, cell: Cell, output: RoleChanged, now: float) -> None:
         self._host.report.info(f"Partition FSM for Partition [{cell.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
-        if not cell.machine.leads and cell.partition.leading and not cell.partition.follow():
-            self._replace(cell, None, now, None)
+        if not cell.machine.leads and cell.partition.leading:
+            clean = cell.partition.follow()
+            if not clean and output.after is not PartitionRole.STOPPED:
+                self._replace(cell, None, now, None)
         if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
             self._promise(cell.index, 0)
 

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from integration.test_cluster_processes import Node
 from kit.sdk import application, heard, script
 
 from bmqtwist.testing.process import free_port
-from integration.test_cluster_processes import Node
 
 QUEUE = "bmq://d/q"
 ROUNDS = 3
