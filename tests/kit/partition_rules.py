@@ -187,3 +187,40 @@ EVENTS: dict[PartitionEvent, PartitionInput] = {
 def older(event: PartitionInput) -> PartitionInput:
     """The same message under a lease that is over."""
     return replace(event, lease=LEASE - 1)  # type: ignore[call-arg]
+
+
+def _promised(situation: Situation) -> None:
+    situation.do(Promised(LEASE))
+    situation.do(Promise(OTHER, LEASE, OLD, NO_PSN))
+
+
+def _prepared(situation: Situation) -> None:
+    situation.do(Prepare(PRIMARY, LEASE))
+    situation.do(Promised(LEASE))
+
+
+def _filled(situation: Situation) -> None:
+    situation.do(records())
+    situation.log.be(NEW)
+    situation.do(LogMoved())
+
+
+def _committed(situation: Situation) -> None:
+    situation.do(ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, int(situation.now * 1000)))
+
+
+# Where a machine begins, what happens, what it is then, and why, for a picture.
+CHANGES: list[tuple[Callable[[], Situation], Callable[[Situation], object], PartitionRole, str]] = [
+    (unknown, lambda each: each.do(Assigned(NODE, LEASE)), PartitionRole.PRIMARY_HEALING_STG1, "appointed"),
+    (unknown, lambda each: each.do(Assigned(PRIMARY, LEASE)), PartitionRole.REPLICA_WAITING, "another node is appointed"),
+    (stg1, _promised, PartitionRole.PRIMARY_HEALING_STG2, "promises of a quorum"),
+    (pulling, lambda each: each.do(PeerDown(OTHER)), PartitionRole.PRIMARY_HEALING_STG1, "whom it pulls from is gone"),
+    (stg2, _committed, PartitionRole.PRIMARY_HEALED, "its lease is committed"),
+    (healed, lambda each: each.do(Tick(), TIMING.lease + 1), PartitionRole.PRIMARY_HEALING_STG2, "no majority answers"),
+    (healed, lambda each: each.do(Stale(PRIMARY, LEASE + 1)), PartitionRole.UNKNOWN, "a newer lease is promised elsewhere"),
+    (healed, lambda each: each.do(Prepare(PRIMARY, LEASE + 1)), PartitionRole.REPLICA_WAITING, "a newer primary asks"),
+    (waiting, _prepared, PartitionRole.REPLICA_HEALING, "its promise is durable"),
+    (healing, _filled, PartitionRole.REPLICA_HEALED, "has the primary's log"),
+    (following, lambda each: each.do(PeerDown(PRIMARY)), PartitionRole.REPLICA_WAITING, "the primary is gone"),
+    (following, lambda each: each.do(Assigned(NODE, LEASE + 1)), PartitionRole.PRIMARY_HEALING_STG1, "appointed"),
+]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from kit.partition_rules import (
+    CHANGES,
     EMPTY,
     EVENTS,
     LEASE,
@@ -373,3 +374,12 @@ def test_a_replica_that_lost_its_primary_waits_for_it() -> None:
     situation.do(PeerUp(PRIMARY))
     assert situation.said(Prepare(PRIMARY, LEASE)) == ["RoleChanged", "Promise to 2"]
     assert waiting().said(records()) == []
+
+
+@pytest.mark.parametrize("number", range(len(CHANGES)), ids=lambda number: CHANGES[number][3].replace(" ", "-"))
+def test_the_changes_of_the_picture(number: int) -> None:
+    make, happens, after, why = CHANGES[number]
+    situation = make()
+    assert situation.machine.role is not after and why
+    happens(situation)
+    assert situation.machine.role is after
