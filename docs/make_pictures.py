@@ -6,6 +6,7 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     way         tests/kit/message_way.py
     partition   tests/kit/partition_states.py
     elector     tests/kit/election_rules.py
+    replication tests/kit/partition_rules.py
     circles     tests/kit/layers.py
 """
 
@@ -22,6 +23,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 from kit.election_rules import RULES  # noqa: E402
 from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
 from kit.message_way import WAY  # noqa: E402
+from kit.partition_rules import CHANGES  # noqa: E402
 from kit.partition_states import TABLE, State  # noqa: E402
 
 PAGE = ROOT / "docs" / "architecture.md"
@@ -100,13 +102,21 @@ def elector() -> str:
     return "\n".join([*lines, "```"])
 
 
+def replication() -> str:
+    """What a node can be for a partition, and why it changes."""
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> UNKNOWN: start"]
+    lines += [f"    {make().machine.role.name} --> {after.name}: {why}" for make, _, after, why in CHANGES]
+    return "\n".join([*lines, "```"])
+
+
 def circles() -> str:
     """Imports that may close a circle."""
     rows = [f"| `{importer}` | `{imported}` | {reason} |" for (importer, imported), reason in CIRCLES.items()]
     return "\n".join(["| module | imports | because |", "|---|---|---|", *rows])
 
 
-PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": elector, "circles": circles}
+PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": elector, "replication": replication,
+            "circles": circles}
 
 
 def with_pictures(text: str) -> str:

@@ -7,7 +7,7 @@
    the log          LogMoved, LogReady, ------->  |                  |  -----> Feed, FeedImage
                     LogFailed, Fed, ImageLost     |                  |  -----> Committed, Serve, Decline
    the clock        Tick ---------------------->  +------------------+  -----> RoleChanged, WakeAt, Alarm
-   other nodes      Prepare, Promise, Stale, Pull, Records, ImagePart, Receipt, Keepalive
+   other nodes      Prepare, Promise, Stale, Pull, Records, ImagePart, ReplicaReceipt, Keepalive
 ```
 """
 
@@ -19,7 +19,7 @@ from typing import Protocol
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
 from bmqtwist.cluster.log_events import Alarm
-from bmqtwist.storage.psn import Psn, RecordRun, Summary
+from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
 
 
 class PartitionRole(Enum):
@@ -49,7 +49,7 @@ class LogView(Protocol):
     """The log of the partition at this node, to be looked at."""
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> LogSummary:
         """Everything that was appended."""
 
     @property
@@ -87,7 +87,7 @@ class Promise:
 
     sender: int
     lease: int
-    log: Summary
+    log: LogSummary
     committed: Psn
     doubtful: bool = False
 
@@ -132,7 +132,7 @@ class ImagePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class ReplicaReceipt:
     """The sender's log is mine up to `matched`, and safe here up to `durable`; `parts`: of an image, taken so far; `stamp`:
     of the newest Keepalive."""
 
@@ -157,7 +157,7 @@ class Keepalive:
     stamp: int
 
 
-PartitionTalk = Prepare | Promise | Stale | Pull | Records | ImagePart | Receipt | Keepalive
+PartitionTalk = Prepare | Promise | Stale | Pull | Records | ImagePart | ReplicaReceipt | Keepalive
 
 
 # -- further inputs ------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class PartitionEvent(Enum):
     PULL = "Pull"
     RECORDS = "Records"
     IMAGE_PART = "ImagePart"
-    RECEIPT = "Receipt"
+    RECEIPT = "ReplicaReceipt"
     KEEPALIVE = "Keepalive"
 
 

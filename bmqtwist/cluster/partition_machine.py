@@ -50,8 +50,8 @@ from bmqtwist.cluster.partition_events import (
     Promise,
     Promised,
     Pull,
-    Receipt,
     Records,
+    ReplicaReceipt,
     ReplicationTiming,
     RoleChanged,
     SavePromise,
@@ -74,13 +74,12 @@ PATIENCE = 3  # times `ReplicationTiming.retry`: a healing that stands still for
 
 @dataclass(slots=True)
 class Target:
-    """A node that is fed. `flight`: (last record, bytes) of what it has not taken yet; `heard`: moment of the newest
-    Keepalive that it has answered; `parts`: of an image, sent and taken, `image` while one is under way."""
+    """A node that is fed. `flight`: (last record, bytes) of what it has not taken yet; `parts`: of an image, sent and taken,
+    `image` while one is under way."""
 
     sent: Psn
     matched: Psn = NO_PSN
     durable: Psn = NO_PSN
-    heard: float = float("-inf")
     flight: deque[tuple[Psn, int]] = field(default_factory=deque)
     flying: int = 0
     image: bool = False
@@ -112,6 +111,7 @@ class PartitionMachine:
         self._used = max(promised, log.summary.last[0])  # leases up to it may be those of earlier runs of this process
         self._assigned = Assigned(-1, 0)  # the newest one
         self._promises: dict[int, Promise] = {}
+        self._heard: dict[int, float] = {}  # while we lead: of which moment the newest Keepalive is that a node has answered
         self._source: int | None = None  # whom this node pulls from
         self._goal = NO_PSN  # what this node has to pull, or to see committed
         self._matched = NO_PSN  # our log is that of whom we take records from, up to here
@@ -204,7 +204,7 @@ class PartitionMachine:
         """Whatever this node was for the partition is over."""
         if self.role is HEALED:
             self._out.append(Serve(self.lease, False, cause))
-        self.targets, self._promises, self._source, self._beat_at = {}, {}, None, None
+        self.targets, self._promises, self._heard, self._source, self._beat_at = {}, {}, {}, None, None
         self._begin_taking()
 
     def _begin_taking(self) -> None:
@@ -370,8 +370,7 @@ class PartitionMachine:
 
     def _begin_feeding(self, node_id: int) -> None:
         common = common_prefix(self.log.summary, self._promises[node_id].log)
-        heard = self.targets[node_id].heard if node_id in self.targets else float("-inf")
-        target = self.targets[node_id] = Target(common or NO_PSN, heard=heard)
+        target = self.targets[node_id] = Target(common or NO_PSN)
         if common is None:
             self._start_image(node_id, target)
         else:
@@ -418,7 +417,7 @@ class PartitionMachine:
             return
         self._feed(event.node_id, target)
 
-    def _on_taken(self, event: Receipt) -> None:
+    def _on_taken(self, event: ReplicaReceipt) -> None:
         """From whom we feed: how far it is."""
         target = self.targets.get(event.sender)
         if target is None or event.lease != self.lease:
@@ -429,11 +428,11 @@ class PartitionMachine:
             target.flying -= target.flight.popleft()[1]
         self._feed(event.sender, target)
 
-    def _on_receipt(self, event: Receipt) -> None:
+    def _on_receipt(self, event: ReplicaReceipt) -> None:
         target = self.targets.get(event.sender)
         if target is None or event.lease != self.lease:
             return
-        target.heard = max(target.heard, min(event.stamp / 1000, self._now))
+        self._heard[event.sender] = max(self._heard.get(event.sender, 0.0), min(event.stamp / 1000, self._now))
         if event.durable > target.durable or event.parts > target.parts_taken:
             self._moved_at = self._now
         self._on_taken(event)
@@ -522,7 +521,7 @@ class PartitionMachine:
         if source is None or not always and (self._matched, durable) == self._told:
             return
         self._told = self._matched, durable
-        self._say(source, Receipt(self.node_id, self.lease, self._matched, durable, self._parts, self._stamp))
+        self._say(source, ReplicaReceipt(self.node_id, self.lease, self._matched, durable, self._parts, self._stamp))
 
     def _replaced(self, event: LogReady) -> None:
         """A replica's log was cut, or is an image now."""
@@ -616,7 +615,7 @@ class PartitionMachine:
         """Until when this node may be active if nobody answers any more."""
         if len(self.members) == 1:
             return float("inf")
-        heard = sorted((target.heard for target in self.targets.values()), reverse=True)
+        heard = sorted(self._heard.values(), reverse=True)
         needed = self.majority - 1
         return heard[needed - 1] + self.timing.lease if needed <= len(heard) else float("-inf")
 

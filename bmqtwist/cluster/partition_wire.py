@@ -12,14 +12,15 @@ from bmqtwist.cluster.partition_events import (
     Prepare,
     Promise,
     Pull,
-    Receipt,
     Records,
+    ReplicaReceipt,
     Stale,
 )
 from bmqtwist.errors import PeerError
-from bmqtwist.storage.psn import Psn, RecordRun, Summary
-from bmqtwist.wire import cluster_schema as schema
+from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
+from bmqtwist.wire import partition_schema as schema
 from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.cluster_schema import ClusterMessage, MetadataLogMessage
 from bmqtwist.wire.control import ControlMessage, encode_event
 
 
@@ -31,7 +32,7 @@ def encode_partition_message(partition_id: int, message: PartitionTalk | Decline
         body = _body("records", schema.PartitionRecords(
             partition_id, lease, _end(run.previous), _end(run.last), _end(message.committed), run.journal, run.data,
             run.qlist, _crc(run.journal, run.data, run.qlist)))
-    elif isinstance(message, Receipt):
+    elif isinstance(message, ReplicaReceipt):
         body = _body("receipt", schema.PartitionReceipt(partition_id, lease, _end(message.matched), _end(message.durable),
                                                         message.parts, message.stamp))
     elif isinstance(message, Keepalive):
@@ -57,11 +58,11 @@ def encode_partition_message(partition_id: int, message: PartitionTalk | Decline
         body = _body("prepare", schema.PartitionPrepare(partition_id, lease))
     else:
         body = _body("stale", schema.PartitionStale(partition_id, lease))
-    return encode_event(ControlMessage(None, "clusterMessage", schema.ClusterMessage(
-        "metadataLogMessage", schema.MetadataLogMessage("partition", body))))
+    return encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
+        "metadataLogMessage", MetadataLogMessage("partition", body))))
 
 
-def partition_message_of(sender: int, message: schema.ClusterMessage) -> tuple[int, PartitionTalk | Decline] | None:
+def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, PartitionTalk | Decline] | None:
     """(partition, message), read; None = it is about something else. PeerError if its records are not what was sent."""
     body = message.value.value if message.choice == "metadataLogMessage" else None
     value = body.value if isinstance(body, schema.PartitionLogMessage) else None
@@ -73,7 +74,7 @@ def partition_message_of(sender: int, message: schema.ClusterMessage) -> tuple[i
         run = RecordRun(_psn(value.previous), _psn(value.last), value.journal, value.data, value.qlist)
         found = Records(sender, value.lease, _psn(value.committed), run)
     elif isinstance(value, schema.PartitionReceipt):
-        found = Receipt(sender, value.lease, _psn(value.matched), _psn(value.durable), value.parts, value.stamp)
+        found = ReplicaReceipt(sender, value.lease, _psn(value.matched), _psn(value.durable), value.parts, value.stamp)
     elif isinstance(value, schema.PartitionKeepalive):
         previous = None if value.previous is None else _psn(value.previous)
         found = Keepalive(sender, value.lease, previous, value.parts, _psn(value.committed), value.stamp)
@@ -83,7 +84,7 @@ def partition_message_of(sender: int, message: schema.ClusterMessage) -> tuple[i
         found = ImagePart(sender, value.lease, value.number, at, value.final,
                           RecordRun(at, at, value.journal, value.data, value.qlist))
     elif isinstance(value, schema.PartitionPromise):
-        log = Summary(_psn(value.last), _psn(value.base), tuple(_psn(each) for each in value.leases))
+        log = LogSummary(_psn(value.last), _psn(value.base), tuple(_psn(each) for each in value.leases))
         found = Promise(sender, value.lease, log, _psn(value.committed), value.doubtful)
     elif isinstance(value, schema.PartitionPull):
         found = Pull(sender, value.lease, None if value.after is None else _psn(value.after))

@@ -130,7 +130,8 @@ class BrokerService(Service):
         self.opened()
         report.info("BMQbrkr started successfully")
         for cluster in self.broker.clusters.values():
-            report.info("Cluster (%s) is available", cluster.name)
+            if not cluster.unavailable:
+                report.info("Cluster (%s) is available", cluster.name)
 
     def _open_ports(self) -> None:
         interface = self.configuration.app.network_interfaces.tcp_interface

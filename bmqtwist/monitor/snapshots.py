@@ -186,7 +186,7 @@ def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
         ours, up = node.id == cluster.node_id, leadership.is_up(node.id)
         nodes.append(state.NodeState(
             names[node.id], node.name, node.id, node.data_center, "self" if ours else str(up).lower(),
-            "E_AVAILABLE" if ours and not cluster.unavailable else "E_STARTING" if ours or up else "E_UNAVAILABLE",
+            "E_AVAILABLE" if (ours or up) and not cluster.unavailable else "E_STARTING" if ours or up else "E_UNAVAILABLE",
             tuple(sorted(number for number, primary in primaries.items() if primary == names[node.id]))))
     queues = tuple(
         state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id,

@@ -286,7 +286,8 @@ class Cluster:
     def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
         """The assignment of a queue is committed, or is not."""
         if isinstance(outcome, NotDone):
-            self._created(uri, Refused(Category.E_UNKNOWN, outcome.reason, -208))
+            category = Category.E_UNKNOWN if self.replication is None else Category.E_NOT_READY
+            self._created(uri, Refused(category, outcome.reason, -208))
             return
         record: QueueRecord | None = outcome.value
         known = self.queues.get(uri)

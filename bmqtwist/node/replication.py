@@ -62,7 +62,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
 from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
-from bmqtwist.storage.psn import Psn, Summary
+from bmqtwist.storage.psn import LogSummary, Psn
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ImageFiles, ImageSource, ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS
@@ -124,7 +124,7 @@ class Cell:
         return self.partition.partition_id
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> LogSummary:
         """As of `LogView`."""
         return self.partition.summary
 
@@ -582,8 +582,10 @@ class Replication:
     def _changed(self, cell: Cell, output: RoleChanged, now: float) -> None:
         self._host.report.info(f"Partition FSM for Partition [{cell.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
-        if not cell.machine.leads and cell.partition.leading and not cell.partition.follow():
-            self._replace(cell, None, now, None)
+        if not cell.machine.leads and cell.partition.leading:
+            clean = cell.partition.follow()
+            if not clean and output.after is not PartitionRole.STOPPED:
+                self._replace(cell, None, now, None)
         if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
             self._promise(cell.index, 0)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bmqtwist.storage.journal import JournalScan, is_sync_point
-from bmqtwist.storage.psn import NO_PSN, Psn, Summary
+from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
 from bmqtwist.storage.records import MAGIC, RECORD_BYTES, SEQUENCE_MASK
 from bmqtwist.storage.recovery import KnownQueue, RecoveredPartition, recover
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes, PartitionFiles
@@ -23,7 +23,7 @@ class FoundLog:
     """The log in the files, and the state that it leaves. `cut`: bytes of JOURNAL that count no more, though something is in
     them; `lost`: the file set had to be put aside."""
 
-    summary: Summary
+    summary: LogSummary
     recovered: RecoveredPartition
     cut: int = 0
     lost: bool = False
@@ -62,7 +62,7 @@ class FilesUpTo:
 class _Journal:
     """What JOURNAL holds by itself. `end`: behind the last record that counts; `whole`: what was copied into it is."""
 
-    summary: Summary
+    summary: LogSummary
     end: int
     reach: int  # behind the last byte that is anything
     whole: bool
@@ -90,7 +90,7 @@ def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, cl
         journal = _read_journal(files, journal.offset(torn) - RECORD_BYTES)
     files.begin_roll(wall)
     files.finish_roll(0, damaged=True)
-    return FoundLog(Summary(), recover(files, known, partition_id=partition_id), lost=True)
+    return FoundLog(LogSummary(), recover(files, known, partition_id=partition_id), lost=True)
 
 
 def _read_journal(files: PartitionFiles, limit: int | None) -> _Journal:
@@ -117,7 +117,7 @@ def _read_journal(files: PartitionFiles, limit: int | None) -> _Journal:
     if copied and end <= scan.mark:
         whole = False  # its sync point is not there
     kept = tuple((lease, sequence) for lease, sequence in leases.items() if lease >= base[0])
-    return _Journal(Summary(last, base, kept), end, reach, whole)
+    return _Journal(LogSummary(last, base, kept), end, reach, whole)
 
 
 def _follows(last: Psn, psn: Psn, record: tuple[int, int, int, bytes, int]) -> bool:

@@ -18,7 +18,7 @@ Leases = tuple[tuple[int, int], ...]  # (lease, its last sequence in a log), asc
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class LogSummary:
     """A log: its last PSN, its base, and its leases from that of the base on."""
 
     last: Psn = NO_PSN
@@ -33,19 +33,19 @@ class Summary:
         """How many records follow one that the log holds."""
         return sum(end - psn[1] if lease == psn[0] else end for lease, end in self.leases if lease >= psn[0])
 
-    def extended(self, last: Psn) -> Summary:
+    def extended(self, last: Psn) -> LogSummary:
         """With more records, the last one of them given: of the last lease, or the first ones of a newer one."""
         leases = self.leases[:-1] if self.leases and self.leases[-1][0] == last[0] else self.leases
-        return Summary(last, self.base, (*leases, last))
+        return LogSummary(last, self.base, (*leases, last))
 
-    def cut(self, psn: Psn) -> Summary:
+    def cut(self, psn: Psn) -> LogSummary:
         """Without what follows a record that the log holds."""
         kept = tuple((lease, psn[1] if lease == psn[0] else end) for lease, end in self.leases if lease <= psn[0])
-        return Summary(psn, self.base, kept)
+        return LogSummary(psn, self.base, kept)
 
-    def rebased(self, base: Psn) -> Summary:
+    def rebased(self, base: Psn) -> LogSummary:
         """After a compaction that ended at `base`."""
-        return Summary(self.last, base, tuple(each for each in self.leases if each[0] >= base[0]))
+        return LogSummary(self.last, base, tuple(each for each in self.leases if each[0] >= base[0]))
 
     @property
     def is_whole(self) -> bool:
@@ -57,7 +57,7 @@ class Summary:
                 and (self.base == NO_PSN or first[0] == self.base[0] and self.base[1] <= first[1]))
 
 
-def common_prefix(one: Summary, other: Summary) -> Psn | None:
+def common_prefix(one: LogSummary, other: LogSummary) -> Psn | None:
     """The newest record that both logs hold; None if it may lie before the base of one of them."""
     theirs = dict(other.leases)
     found = max(((lease, min(end, theirs[lease])) for lease, end in one.leases if lease in theirs), default=NO_PSN)

@@ -25,7 +25,7 @@ from bmqtwist.storage.journal import Entry, is_sync_point
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Durability, Partition
-from bmqtwist.storage.psn import Psn, RecordRun, Summary
+from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
 from bmqtwist.storage.records import (
     DATA_HEADER,
     DATA_WORDS_MASK,
@@ -88,7 +88,7 @@ class ReplicatedPartition(Partition):
     # ---- PSNs ----------------------------------------------------------------------------------------------------
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> LogSummary:
         """Of everything that was appended."""
         last = self.state.lease, self.state.sequence
         if last != self._known.last:

@@ -39,7 +39,7 @@ from bmqtwist.cluster.partition_events import (
     TakeImage,
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
-from bmqtwist.storage.psn import NO_PSN, Psn, Summary, leases_of
+from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, leases_of
 
 TIMING = ReplicationTiming(3.0, 0.5, 2.0)
 RUN_RECORDS = 4  # of one event
@@ -78,9 +78,9 @@ class Log:
     replacing: Any = None  # how it is after LogReady
 
     @property
-    def summary(self) -> Summary:
+    def summary(self) -> LogSummary:
         last = self.records[-1][0] if self.records else NO_PSN
-        return Summary(last, self.base, tuple(each for each in leases_of(psn for psn, _ in self.records)
+        return LogSummary(last, self.base, tuple(each for each in leases_of(psn for psn, _ in self.records)
                                               if each[0] >= self.base[0]))
 
     @property

@@ -211,6 +211,43 @@ def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader()
     nodes.judge_partitions()
 
 
+@pytest.mark.spec("cluster", 83)
+def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> None:
+    nodes = ReplicatingCluster(10, masterAssignment="E_LEAST_ASSIGNED")
+    nodes.settle()
+    nodes.post(5)
+    former = nodes.primary()
+    _, queue = nodes.writer()
+    former.fail_syncs()
+    queue.put(b"nobody knows")
+    nodes.run(10.0)
+    assert nodes.primary() is not former
+    nodes.post(5)
+    former.crash(power=False, down=1.0)
+    nodes.settle()
+    nodes.judge_partitions()
+
+
+def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
+    nodes = ReplicatingCluster(11)
+    nodes.settle()
+    nodes.post(5)
+    node = next(each for each in nodes.machines if each is not nodes.primary())
+    node.disk.fail = lambda operation, path: 5 if operation == "write" and "journal" in path else None
+    nodes.post(5)
+    nodes.run(3.0)
+    node.mend()
+    nodes.run(3.0)
+    nodes.post(5)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+    node.fail_syncs()
+    nodes.post(5)
+    node.crash(power=False, down=1.0)
+    nodes.settle()
+    nodes.judge_partitions()
+
+
 def test_queues_of_another_primary_are_refused() -> None:
     nodes = ReplicatingCluster(9)
     nodes.settle()

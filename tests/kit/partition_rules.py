@@ -1,0 +1,226 @@
+"""A machine of a partition in each of its roles, and one input of each kind that means something there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
+from bmqtwist.cluster.partition_events import (
+    Assigned,
+    Fed,
+    ImageLost,
+    ImagePart,
+    Keepalive,
+    LogFailed,
+    LogMoved,
+    LogReady,
+    PartitionEvent,
+    PartitionInput,
+    PartitionOutput,
+    PartitionRole,
+    Prepare,
+    Promise,
+    Promised,
+    Pull,
+    Records,
+    ReplicaReceipt,
+    ReplicationTiming,
+    Say,
+    Stale,
+)
+from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
+from bmqtwist.storage.records import pack_sync_point
+
+NODE, PRIMARY, OTHER = 1, 2, 3
+LEASE = 5
+TIMING = ReplicationTiming(10.0, 1.0, 4.0)
+EMPTY = LogSummary()
+OLD = LogSummary((4, 7), NO_PSN, ((4, 7),))
+NEW = LogSummary((5, 1), NO_PSN, ((4, 7), (5, 1)))
+
+
+@dataclass
+class FakeLog:
+    """A log that is as it is told to be."""
+
+    summary: LogSummary = OLD
+    written: Psn = (4, 7)
+    durable: Psn = (4, 7)
+    busy: bool = False
+    broken: bool = False
+
+    def be(self, summary: LogSummary) -> None:
+        """It has this, all of it safe."""
+        self.summary, self.written, self.durable = summary, summary.last, summary.last
+
+
+class Situation:
+    """A machine and its log; `now` goes on by itself."""
+
+    def __init__(self, log: LogSummary = OLD, promised: int = 4) -> None:
+        self.log, self.now = FakeLog(), 100.0
+        self.log.be(log)
+        self.machine = PartitionMachine(NODE, (NODE, PRIMARY, OTHER), self.log, TIMING, promised, "p")
+        self.do(PeerUp(PRIMARY))
+        self.do(PeerUp(OTHER))
+
+    def do(self, event: PartitionInput, after: float = 0.1) -> list[PartitionOutput]:
+        """One input."""
+        self.now += after
+        return self.machine.step(self.now, event)
+
+    def said(self, event: PartitionInput, after: float = 0.1) -> list[str]:
+        """What follows from it, by name; a message with whom it is for."""
+        return [f"{type(each.message).__name__} to {each.node_id}" if isinstance(each, Say) else type(each).__name__
+                for each in self.do(event, after) if not isinstance(each, WakeAt)]
+
+
+def unknown() -> Situation:
+    return Situation()
+
+
+def stg1() -> Situation:
+    found = Situation()
+    found.do(Assigned(NODE, LEASE))
+    return found
+
+
+def stg2() -> Situation:
+    """Its lease has begun, and nobody else has it yet."""
+    found = stg1()
+    found.do(Promised(LEASE))
+    found.do(Promise(OTHER, LEASE, OLD, NO_PSN))
+    found.log.be(NEW)
+    found.do(LogMoved())
+    found.do(Fed(OTHER, (5, 1), 60))
+    return found
+
+
+def pulling() -> Situation:
+    """From a node that has more."""
+    found = Situation(EMPTY)
+    found.do(Assigned(NODE, LEASE))
+    found.do(Promised(LEASE))
+    found.do(Promise(OTHER, LEASE, OLD, NO_PSN))
+    return found
+
+
+def healed() -> Situation:
+    found = stg2()
+    found.do(ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, int(found.now * 1000)))
+    return found
+
+
+def waiting() -> Situation:
+    found = Situation()
+    found.do(Assigned(PRIMARY, LEASE))
+    return found
+
+
+def healing() -> Situation:
+    found = Situation()
+    found.do(Prepare(PRIMARY, LEASE))
+    found.do(Promised(LEASE))
+    return found
+
+
+def following() -> Situation:
+    found = healing()
+    found.do(records())
+    found.log.be(NEW)
+    found.do(LogMoved())
+    return found
+
+
+def stopped() -> Situation:
+    found = Situation()
+    found.do(Stop())
+    return found
+
+
+SITUATIONS: dict[PartitionRole, Callable[[], Situation]] = dict(zip(
+    PartitionRole, (unknown, stg1, stg2, healed, waiting, healing, following, stopped), strict=True))
+
+
+def journal(*psns: Psn) -> bytes:
+    """Records with these PSNs."""
+    return b"".join(pack_sync_point(sequence, lease, 1, 1, 2, 96, 36) for lease, sequence in psns)  # type: ignore[arg-type]
+
+
+def records(lease: int = LEASE, previous: Psn = (4, 7), *psns: Psn, sender: int = PRIMARY) -> Records:
+    """Of a primary; by default the first record of its lease."""
+    psns = psns or ((5, 1),)
+    return Records(sender, lease, NO_PSN, RecordRun(previous, psns[-1], journal(*psns)))
+
+
+def image(number: int = 0, final: bool = False, lease: int = LEASE, sender: int = PRIMARY) -> ImagePart:
+    """A part of one."""
+    return ImagePart(sender, lease, number, (5, 3), final, RecordRun((5, 3), (5, 3)))
+
+
+EVENTS: dict[PartitionEvent, PartitionInput] = {
+    PartitionEvent.ASSIGNED_SELF: Assigned(NODE, LEASE + 1),
+    PartitionEvent.ASSIGNED_OTHER: Assigned(OTHER, LEASE + 1),
+    PartitionEvent.PEER_UP: PeerUp(PRIMARY),
+    PartitionEvent.PEER_DOWN: PeerDown(PRIMARY),
+    PartitionEvent.PROMISED: Promised(LEASE),
+    PartitionEvent.LOG_MOVED: LogMoved(),
+    PartitionEvent.LOG_READY: LogReady(),
+    PartitionEvent.LOG_FAILED: LogFailed("disk"),
+    PartitionEvent.FED: Fed(OTHER, (5, 1), 60),
+    PartitionEvent.IMAGE_LOST: ImageLost(OTHER),
+    PartitionEvent.TICK: Tick(),
+    PartitionEvent.STOP: Stop(),
+    PartitionEvent.PREPARE: Prepare(PRIMARY, LEASE + 1),
+    PartitionEvent.PROMISE: Promise(PRIMARY, LEASE, OLD, NO_PSN),
+    PartitionEvent.STALE: Stale(PRIMARY, LEASE + 1),
+    PartitionEvent.PULL: Pull(PRIMARY, LEASE, (4, 2)),
+    PartitionEvent.RECORDS: records(LEASE, (5, 1), (5, 2)),
+    PartitionEvent.IMAGE_PART: image(),
+    PartitionEvent.RECEIPT: ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, 10**9),
+    PartitionEvent.KEEPALIVE: Keepalive(PRIMARY, LEASE, (5, 1), 0, NO_PSN, 77),
+}
+
+
+def older(event: PartitionInput) -> PartitionInput:
+    """The same message under a lease that is over."""
+    return replace(event, lease=LEASE - 1)  # type: ignore[call-arg]
+
+
+def _promised(situation: Situation) -> None:
+    situation.do(Promised(LEASE))
+    situation.do(Promise(OTHER, LEASE, OLD, NO_PSN))
+
+
+def _prepared(situation: Situation) -> None:
+    situation.do(Prepare(PRIMARY, LEASE))
+    situation.do(Promised(LEASE))
+
+
+def _filled(situation: Situation) -> None:
+    situation.do(records())
+    situation.log.be(NEW)
+    situation.do(LogMoved())
+
+
+def _committed(situation: Situation) -> None:
+    situation.do(ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, int(situation.now * 1000)))
+
+
+# Where a machine begins, what happens, what it is then, and why, for a picture.
+CHANGES: list[tuple[Callable[[], Situation], Callable[[Situation], object], PartitionRole, str]] = [
+    (unknown, lambda each: each.do(Assigned(NODE, LEASE)), PartitionRole.PRIMARY_HEALING_STG1, "appointed"),
+    (unknown, lambda each: each.do(Assigned(PRIMARY, LEASE)), PartitionRole.REPLICA_WAITING, "another node is appointed"),
+    (stg1, _promised, PartitionRole.PRIMARY_HEALING_STG2, "promises of a quorum"),
+    (pulling, lambda each: each.do(PeerDown(OTHER)), PartitionRole.PRIMARY_HEALING_STG1, "whom it pulls from is gone"),
+    (stg2, _committed, PartitionRole.PRIMARY_HEALED, "its lease is committed"),
+    (healed, lambda each: each.do(Tick(), TIMING.lease + 1), PartitionRole.PRIMARY_HEALING_STG2, "no majority answers"),
+    (healed, lambda each: each.do(Stale(PRIMARY, LEASE + 1)), PartitionRole.UNKNOWN, "a newer lease is promised elsewhere"),
+    (healed, lambda each: each.do(Prepare(PRIMARY, LEASE + 1)), PartitionRole.REPLICA_WAITING, "a newer primary asks"),
+    (waiting, _prepared, PartitionRole.REPLICA_HEALING, "its promise is durable"),
+    (healing, _filled, PartitionRole.REPLICA_HEALED, "has the primary's log"),
+    (following, lambda each: each.do(PeerDown(PRIMARY)), PartitionRole.REPLICA_WAITING, "the primary is gone"),
+    (following, lambda each: each.do(Assigned(NODE, LEASE + 1)), PartitionRole.PRIMARY_HEALING_STG1, "appointed"),
+]
