@@ -1,6 +1,6 @@
 """Storage directories that somebody or something has damaged, each opened by a broker and emptied by consumers.
 
-    python -m tests.soak damage [--count 2000] [--seed N]
+    python -m tests.soak damage [--count 2000] [--seed N] [--case N]
 
 Directories with known content are made first: stopped cleanly, killed, after rollovers with an archive, of several lives.
 Each case is a copy of one of them with one or two damages of `WAYS` in one of the kinds of files. A broker then either
@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,8 +37,9 @@ from bmqtwist.testing.config import CLUSTER, member_configuration
 from bmqtwist.testing.node import ImmediateNode
 
 COUNT = 2000
-SIZES = {"maxJournalFileSize": 64 << 10, "maxDataFileSize": 1 << 20, "maxQlistFileSize": 64 << 10, "maxCSLFileSize": 64 << 10,
-         "maxArchivedFileSets": 3}
+AGAIN_SHARE = 0.3  # of the cases that are started once more
+SIZES = {"maxJournalFileSize": 64 << 10, "maxDataFileSize": 1 << 20, "maxQlistFileSize": 64 << 10,
+         "maxCSLFileSize": 64 << 10, "maxArchivedFileSets": 3}
 QUEUES = {"bmq://d/one": ("",), "bmq://d/two": ("",), "bmq://f/fan": ("foo", "bar")}
 KINDS = ("journal", "data", "qlist", "ledger", "lock", "vote", "archive")
 _SUFFIXES = {".bmq_journal": "journal", ".bmq_data": "data", ".bmq_qlist": "qlist", ".bmq_csl": "ledger"}
@@ -214,7 +215,7 @@ class Damage:
 
     def _swap(self, path: Path, others: list[Path]) -> bool:
         other = self._random.choice(others)
-        if other == path or not path.exists() or not other.exists() or path.read_bytes() == other.read_bytes():
+        if other == path or not path.is_file() or not other.is_file() or path.read_bytes() == other.read_bytes():
             return False
         path_content, other_content = path.read_bytes(), other.read_bytes()
         path.write_bytes(other_content)
@@ -245,19 +246,25 @@ class Campaign:
     """The cases and what came of them."""
 
     def __init__(self, root: Path, seed: int) -> None:
-        self.random, self.root = Random(seed), root
+        self.seed, self.root = seed, root
         self.world = World(root)
         self.sources = [Source(self.world, root / f"source{number}", name, seed + number) for number, name in enumerate(
             ("stopped", "killed", "stopped after rollovers", "killed after rollovers", "killed, several lives"))]
-        self.damage = Damage(self.random)
+        self._begin(0)
         self.outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
         self.damages: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()
         self.findings: list[str] = []
 
-    def run(self, count: int) -> None:
-        """`count` damaged directories."""
-        for number in range(count):
+    def _begin(self, number: int) -> None:
+        """Each case has random numbers of its own, so that it can be had again alone."""
+        self.number, self.random = number, Random(f"{self.seed} {number}")
+        self.damage = Damage(self.random)
+
+    def run(self, numbers: Iterable[int]) -> None:
+        """These cases."""
+        for number in numbers:
+            self._begin(number)
             kind = KINDS[number % len(KINDS)]
             try:
                 outcome = self._vote() if kind == "vote" else self._case(kind)
@@ -269,7 +276,7 @@ class Campaign:
 
     def _accuse(self, kind: str, done: str, what: str) -> None:
         if len(self.findings) < 50:
-            self.findings.append(f"{kind}, {done}: {what}")
+            self.findings.append(f"case {self.number}, {kind}, {done}: {what}")
 
     def _damaged(self, files: dict[str, list[Path]], kind: str) -> tuple[str, set[Path]]:
         touched: set[Path] = set()
@@ -368,7 +375,7 @@ class Campaign:
                 return f"{uri} does not deliver what is posted after the start"
             for app in QUEUES[uri]:
                 found[uri, app][guid] = b"after"
-        if self.random.random() < 0.3:
+        if self.random.random() < AGAIN_SHARE:
             world._forget_clients()
             world.stop()
             world.start()
@@ -423,13 +430,13 @@ class _Member(ImmediateNode):
         self.disk = RealDisk()  # type: ignore[assignment]
 
 
-def run(count: int, seed: int) -> dict[str, Any]:
-    """`count` damaged directories; what came of them."""
+def run(numbers: Sequence[int], seed: int) -> dict[str, Any]:
+    """These damaged directories; what came of them."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bmq-damage-") as name:
         campaign = Campaign(Path(name), seed)
-        campaign.run(count)
-        return {"run": "damage", "seed": seed, "seconds": round(time.monotonic() - began), "cases": count,
+        campaign.run(numbers)
+        return {"run": "damage", "seed": seed, "seconds": round(time.monotonic() - began), "cases": len(numbers),
                 "damages": dict(campaign.damages), "messages": dict(campaign.messages),
                 "outcomes": {kind: dict(found) for kind, found in campaign.outcomes.items()}, "found": campaign.findings}
 
@@ -440,8 +447,9 @@ def main(arguments: list[str]) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--case", type=int, help="this one alone")
     options = parser.parse_args(arguments)
-    result = run(options.count, options.seed)
+    result = run(range(options.count) if options.case is None else [options.case], options.seed)
     print(json.dumps(result), flush=True)
     for finding in result["found"][:5]:
         print(finding, file=sys.stderr)

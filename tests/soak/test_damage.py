@@ -13,7 +13,7 @@ from soak.damage import KINDS, Campaign
 
 def test_a_broker_opens_damaged_directories_or_says_why_not(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, 3)
-    campaign.run(2 * len(KINDS))
+    campaign.run(range(2 * len(KINDS)))
     assert not campaign.findings
     assert sum(sum(found.values()) for found in campaign.outcomes.values()) == 2 * len(KINDS)
 
@@ -23,7 +23,7 @@ def test_altered_bytes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     campaign = Campaign(tmp_path, 3)
     read = Partition.read_payload
     monkeypatch.setattr(Partition, "read_payload", lambda self, message: b"?" + read(self, message)[1:])
-    campaign.run(len(KINDS))
+    campaign.run(range(len(KINDS)))
     assert any("bytes that were never stored" in finding for finding in campaign.findings)
 
 
@@ -32,5 +32,5 @@ def test_losses_that_nobody_told_are_found(tmp_path: Path, monkeypatch: pytest.M
     campaign = Campaign(tmp_path, 3)
     monkeypatch.setattr(damage, "ALARM", ())
     monkeypatch.setattr(damage, "UNTOLD", set())
-    campaign.run(3 * len(KINDS))
+    campaign.run(range(3 * len(KINDS)))
     assert any("nothing was told" in finding for finding in campaign.findings)
