@@ -83,6 +83,7 @@ def makeService(options: Options) -> MultiService:
     """What twistd runs: the broker of a configuration directory. Exits with 2 if that cannot be read."""
     if options["check"]:
         raise SystemExit(run_check(options["config"], options.overrides, bool(options["strict"])))
+    sys.stdout = unblocked(sys.stdout)  # twistd logs to it next, and would wait for its reader
     try:
         loaded = load(options["config"], options.overrides, strict=bool(options["strict"]))
     except LocalError as error:
@@ -161,6 +162,7 @@ class TwistdBroker(MultiService):
             globalLogPublisher.removeObserver(self._logs.observer)  # type: ignore[arg-type]
             self._logs.close()
         close(self._alarms)
+        close(sys.stdout)
         return result
 
 

@@ -10,7 +10,9 @@ import click
 
 from bmqtwist.cli.exits import EXIT_GOOD, EXIT_USAGE
 from bmqtwist.config.compose import NO_OVERRIDES, Overrides
+from bmqtwist.config.load import load
 from bmqtwist.daemon.preflight import check as check_directory
+from bmqtwist.daemon.rehearsal import rehearse
 
 
 @click.command()
@@ -30,6 +32,9 @@ def run_check(directory: str, overrides: Overrides = NO_OVERRIDES, strict: bool 
     """Print every problem and warning, then one sentence; the exit code. With `strict` warnings are problems."""
     out = out or sys.stdout
     problems, warnings = check_directory(directory, overrides, strict=strict)
+    if not problems:
+        more = rehearse(load(directory, overrides))
+        problems, warnings = more[0] + (more[1] if strict else []), warnings + ([] if strict else more[1])
     code = EXIT_USAGE if problems else EXIT_GOOD
     if as_json:
         findings = [{"severity": severity, "file": each.file, "line": each.line, "path": each.path, "text": each.text}

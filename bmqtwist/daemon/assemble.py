@@ -82,7 +82,7 @@ class Node:
                 raise StartFailure("\n".join(map(str, shared)))
             self.broker.security.start()
             for definition in mine:
-                self._open_cluster(definition)
+                self.open_cluster(definition)
             for proxied in configuration.clusters.proxy_clusters:
                 if proxied.name not in self.broker.clusters:
                     self.broker.add_proxy(proxied)
@@ -101,7 +101,8 @@ class Node:
         if self._statistics is not None:
             self._sample_regularly(self._statistics)
 
-    def _open_cluster(self, definition: ClusterDefinition) -> None:
+    def open_cluster(self, definition: ClusterDefinition) -> None:
+        """Lock the directories of one cluster, recover what they hold, load the domains of stored queues."""
         wall = int(self.clock.now() + self.clock.wall_offset)
         broker, config = self.broker, definition.partition_config
         configuration, report = broker.configuration, broker.report

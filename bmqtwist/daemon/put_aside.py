@@ -13,7 +13,7 @@ from typing import Final
 
 from bmqtwist.link.session import Session
 
-TURN_INPUT_S: Final = 0.02  # a turn that has lasted so long takes nothing more
+TURN_INPUT_S: Final = 0.01  # a turn that has lasted so long takes nothing more
 STRANGERS_S: Final = 0.005  # of a turn for connections that are not negotiated
 
 

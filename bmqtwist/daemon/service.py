@@ -48,7 +48,7 @@ PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
 BACKLOG = 1024  # connections the kernel keeps until we accept them
 FILES_RESERVE = 256  # open files that connections never take: journals, logs, the console, what a rollover opens
 STOP_POLL_S = 0.05
-COLLECT_AFTER_OBJECTS = 100_000  # new containers between two collections of the youngest generation
+COLLECT_AFTER_OBJECTS = 20_000, 10, 500  # new containers between two collections of the youngest generation, 3 ms; and so on
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
 
 
@@ -269,4 +269,4 @@ def calm_collector() -> None:
     """Collect seldom: messages hold no cycles, so nearly all a collection would find is what must stay."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER_OBJECTS, 20, 50)
+    gc.set_threshold(*COLLECT_AFTER_OBJECTS)

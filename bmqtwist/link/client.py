@@ -5,15 +5,23 @@ PUT and CONFIRM events are walked here with precompiled struct; control messages
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import AckStatus, PeerError
 from bmqtwist.ids import NULL_GUID
-from bmqtwist.limits import APPLICATION_DATA_BYTES_MAX, CLOSED_IDS_MAX, EARLY_PUT_BYTES_MAX, PUT_OPTIONS_BYTES_MAX
+from bmqtwist.limits import (
+    APPLICATION_DATA_BYTES_MAX,
+    CLOSED_IDS_MAX,
+    EARLY_PUT_BYTES_MAX,
+    INFLATE_STEP_BYTES,
+    PUT_OPTIONS_BYTES_MAX,
+    SLICE_BYTES,
+)
 from bmqtwist.link import requests
 from bmqtwist.link.pending import Pending
-from bmqtwist.link.session import Session, SessionKind
+from bmqtwist.link.session import Session, SessionKind, Work
 from bmqtwist.link.states import State, row
 from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.handles import drop_handle
@@ -24,11 +32,12 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.compression import TooLarge
+from bmqtwist.wire.compression import Inflation, TooLarge
 from bmqtwist.wire.fast import ACK_REQUESTED, CONFIRM_MESSAGE, MESSAGE_PROPERTIES
 from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
 
 _FAILED_ACK_LOG_S = 5.0
+_CONTROL_AT_ONCE_BYTES = 4 << 10  # about 2 ms
 
 ANSWERS = {
     State.SERVING: row("on_unexpected", CONTROL="on_control", PUT="on_puts", CONFIRM="on_confirms",
@@ -42,7 +51,8 @@ class ClientSession(SessionKind):
 
     is_broker = False
     __slots__ = ("description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
-                 "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked")
+                 "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked",
+                 "_inflating")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
@@ -60,6 +70,7 @@ class ClientSession(SessionKind):
         self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
         self._late = False  # they are taken now
         self._unacked: set[bytes] = set()
+        self._inflating: dict[tuple[int, int], Inflation] = {}  # PUTs that take more than a step, by buffer and position
 
     # -- the life of the session ------------------------------------------------------------------------------------
 
@@ -103,11 +114,19 @@ class ClientSession(SessionKind):
         if self.pending.count:
             self.pending.tick(now)
 
-    def on_control(self, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """A request."""
+    def on_control(self, buffer: bytes, specific: int, start: int, end: int) -> Work | None:
+        """A request; a long one is read in slices."""
+        if end - start > _CONTROL_AT_ONCE_BYTES:
+            return self._long_control(buffer, specific, start, end)
         message = self.decode_control(buffer, specific, start, end)
         if message is not None:
             requests.handle(self, message)
+        return None
+
+    def _long_control(self, buffer: bytes, specific: int, start: int, end: int) -> Work:
+        message = yield from self.decode_slowly(buffer, specific, start, end)
+        if message is not None:
+            yield from requests.handle_slowly(self, message)
 
     # -- output -----------------------------------------------------------------------------------------------------
 
@@ -207,19 +226,37 @@ class ClientSession(SessionKind):
 
     # -- PUT --------------------------------------------------------------------------------------------------------
 
-    def on_puts(self, buffer: bytes, specific: int, position: int, end: int) -> None:
-        """Take the messages of a PUT event, up to the first that makes no sense."""
+    def on_puts(self, buffer: bytes, specific: int, position: int, end: int) -> Work | None:
+        """Take the messages of a PUT event, up to the first that makes no sense; those of a large one in slices."""
         if position >= end:
             self._corrupted("Put", NO_MESSAGES)
+        if end - position <= SLICE_BYTES:
+            position = self._take_puts(buffer, position, end, end)
+        return None if position >= end else self._puts_in_slices(buffer, position, end)
+
+    def _puts_in_slices(self, buffer: bytes, position: int, end: int) -> Work:
+        while position < end:
+            yield from self._inflate(buffer, position)
+            began = position
+            position = self._take_puts(buffer, position, end, min(end, position + SLICE_BYTES))
+            if position != began:
+                self._inflating.pop((id(buffer), began), None)
+            yield
+
+    def _take_puts(self, buffer: bytes, start: int, end: int, until: int) -> int:
+        """Take the messages that begin before `until`; where the next one begins, or the end if there is none. It stops
+        before one that takes more than a step to inflate, and behind what made up a step."""
         try:
-            self._take_puts(buffer, position, end)
+            return self._take_good_puts(buffer, start, end, until)
         except MessageError as error:
             self._corrupted("Put", error.code)
+            return end
 
-    def _take_puts(self, buffer: bytes, start: int, end: int) -> None:
+    def _take_good_puts(self, buffer: bytes, start: int, end: int, until: int) -> int:
         handles, unacked = self.handles, self._unacked
         now, wall, stats = self.session.now, self.session.wall, self.stats
-        while start < end:
+        inflated = 0
+        while start < until:
             q_id, guid, payload, flags, crc, compression, schema_id, options, _, stop = put_at(buffer, start, end)
             wants_ack = bool(flags & ACK_REQUESTED)
             size = len(payload)
@@ -231,7 +268,7 @@ class ClientSession(SessionKind):
                     if not requests.put_early(self, q_id, buffer[begin:stop]):
                         self.session.close("#CLIENT_IMPROPER_BEHAVIOR %s: too many PUTs before their open was answered "
                                            "(limit: %d bytes)", self.description, EARLY_PUT_BYTES_MAX)
-                        return
+                        return end
                     continue
                 self._refuse_put(handle, q_id, guid, size)
                 continue
@@ -250,6 +287,28 @@ class ClientSession(SessionKind):
                 self._invalid_put("PUT message that is too large or does not match its CRC32-C", q_id)
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
                 continue
+            if compression:
+                has_properties, most = bool(flags & MESSAGE_PROPERTIES), APPLICATION_DATA_BYTES_MAX - len(options)
+                key = (id(buffer), begin)
+                try:
+                    inflation = self._inflating.pop(key, None) or application_data.inflation(payload, has_properties,
+                                                                                             schema_id, most)
+                    if inflation is not None:
+                        if not inflation.step():
+                            self._inflating[key] = inflation
+                            return begin
+                        inflated += inflation.bytes
+                        if inflated > INFLATE_STEP_BYTES:
+                            until = start
+                        plain = inflation.data()
+                        if inflation.keeps:
+                            payload, crc, compression = plain, crc32c(plain), 0
+                except TooLarge:
+                    self._invalid_put(f"PUT message that inflates to more than {APPLICATION_DATA_BYTES_MAX} bytes", q_id)
+                    self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
+                    continue
+                except PeerError:
+                    pass  # stored as it came; only subscriptions and conversions notice
             if wants_ack:
                 if guid in unacked:
                     if self.session.lines.admits(now):
@@ -258,21 +317,6 @@ class ClientSession(SessionKind):
                     wants_ack = False
                 else:
                     unacked.add(guid)
-            if compression:
-                has_properties, most = bool(flags & MESSAGE_PROPERTIES), APPLICATION_DATA_BYTES_MAX - len(options)
-                try:
-                    if schema_id or not has_properties:
-                        application_data.check_inflated(payload, has_properties, most)
-                    else:
-                        payload, crc = application_data.inflated_v1(payload, most)
-                        compression = 0
-                except TooLarge:
-                    unacked.discard(guid)
-                    self._invalid_put(f"PUT message that inflates to more than {APPLICATION_DATA_BYTES_MAX} bytes", q_id)
-                    self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)
-                    continue
-                except PeerError:
-                    pass  # stored as it came; only subscriptions and conversions notice
             stats.put_msgs += 1
             stats.put_bytes += size
             message = Message(guid, payload, options, bool(flags & MESSAGE_PROPERTIES), compression, schema_id, crc, now,
@@ -284,14 +328,33 @@ class ClientSession(SessionKind):
                 raise
             if refused:
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
+        return start
 
-    def post_late(self, message: bytes) -> None:
-        """A PUT message that had to wait until the open of its queue was answered."""
+    def post_late(self, message: bytes, done: Callable[[], None]) -> None:
+        """A PUT message that had to wait until the open of its queue was answered; `done()`: it is taken."""
+        if self._take_late(message):
+            done()
+        else:
+            self.session.do_first(self._late_in_slices(message, done))
+
+    def _take_late(self, message: bytes) -> bool:
         self._late = True
         try:
-            self.on_puts(message, 0, 0, len(message))
+            return self._take_puts(message, 0, len(message), len(message)) >= len(message)
         finally:
             self._late = False
+
+    def _late_in_slices(self, message: bytes, done: Callable[[], None]) -> Work:
+        yield from self._inflate(message, 0)
+        while not self._take_late(message):
+            yield
+        done()
+
+    def _inflate(self, buffer: bytes, position: int) -> Work:
+        """Inflate the message at a position, if that was begun."""
+        inflation = self._inflating.get((id(buffer), position))
+        while inflation is not None and not inflation.step():
+            yield
 
     def _refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
         self.context.invalid_put(size)
@@ -318,10 +381,25 @@ class ClientSession(SessionKind):
 
     # -- CONFIRM ----------------------------------------------------------------------------------------------------
 
-    def on_confirms(self, buffer: bytes, specific: int, position: int, end: int) -> None:
-        """Walk the messages of a CONFIRM event; unknown ones are ignored."""
+    def on_confirms(self, buffer: bytes, specific: int, position: int, end: int) -> Work | None:
+        """Walk the messages of a CONFIRM event, those of a large one in slices; unknown ones are ignored."""
+        position, step = self.confirm_layout("Confirm", buffer, position, end)
+        if end - position > SLICE_BYTES:
+            return self._confirms_in_slices(buffer, position, end, step)
+        self._take_confirms(buffer, position, end, step)
+        return None
+
+    def _confirms_in_slices(self, buffer: bytes, position: int, end: int, step: int) -> Work:
+        size = SLICE_BYTES // step * step
+        while end - position > size:
+            self._take_confirms(buffer, position, position + size, step)
+            position += size
+            yield
+        self._take_confirms(buffer, position, end, step)
+
+    def _take_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
         handles, now, wall, stats = self.handles, self.session.now, self.session.wall, self.stats
-        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.items("Confirm", buffer, position, end)):
+        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.confirms("Confirm", buffer, position, end, step)):
             handle = handles.get(q_id)
             if handle is None:
                 if self.session.lines.admits(now):
@@ -339,14 +417,18 @@ class ClientSession(SessionKind):
             stats.confirm_msgs += 1
             handle.queue.confirm(substream, guid, now, wall)
 
-    def items(self, what: str, buffer: bytes, position: int, end: int) -> bytes:
-        """The whole messages of a CONFIRM or REJECT event, one behind the other."""
+    def confirm_layout(self, what: str, buffer: bytes, position: int, end: int) -> tuple[int, int]:
+        """Where the messages of a CONFIRM or REJECT event begin, and the size of each; `end` if that makes no sense."""
         sizes = buffer[position] if position < end else 0
         position += sizes >> 4 << 2
         step = (sizes & 15) << 2
         if step < CONFIRM_MESSAGE.size or position > end:
             self._corrupted(what, -1)
-            return b""
+            return end, CONFIRM_MESSAGE.size
+        return position, step
+
+    def confirms(self, what: str, buffer: bytes, position: int, end: int, step: int) -> bytes:
+        """The whole messages of a CONFIRM or REJECT event, one behind the other."""
         if step != CONFIRM_MESSAGE.size:
             buffer = b"".join(buffer[at:at + CONFIRM_MESSAGE.size] for at in range(position, end - step + 1, step))
             position, end = 0, len(buffer)

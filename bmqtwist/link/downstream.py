@@ -55,7 +55,8 @@ class DownstreamClient(ClientSession):
     def on_rejects(self, buffer: bytes, specific: int, position: int, end: int) -> None:
         """Walk the messages of a REJECT event: a consumer was lost with each, or nobody wants it there any more."""
         wall = self.session.wall
-        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.items("Reject", buffer, position, end)):
+        position, step = self.confirm_layout("Reject", buffer, position, end)
+        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.confirms("Reject", buffer, position, end, step)):
             handle = self.handles.get(q_id)
             substream = handle.substreams.get(sub_id) if handle is not None else None
             if substream is not None and not substream.handle.queue.broadcast:

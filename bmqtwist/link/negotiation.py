@@ -102,8 +102,8 @@ class Negotiation(Negotiating):
             if session.state is State.HOLDING:
                 session.enter(State.NEGOTIATING)
             held, self._held = self._held, []
-            for event in held:
-                session.dispatch(*event)
+            if held:
+                session.answer_kept(held)
 
     def on_held(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> None:
         """Keep a frame until the credential was looked at."""

@@ -15,7 +15,7 @@ from bmqtwist.limits import PEER_OUTPUT_BYTES_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.context import PeerContext
 from bmqtwist.link.downstream import DownstreamClient
-from bmqtwist.link.session import Session, SessionKind
+from bmqtwist.link.session import Session, SessionKind, Work
 from bmqtwist.link.states import State, row
 from bmqtwist.link.upbound import Upbound
 from bmqtwist.wire.fast import EventType
@@ -118,27 +118,26 @@ class PeerSession(SessionKind):
         if self.downstream is not None:
             self.downstream.drained()
 
-    def on_frame(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> None:
+    def on_frame(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> Work | None:
         """An event: of its clients, or for the cluster."""
         client = self.downstream
         if client is not None:
             if kind == EventType.PUT:
-                client.on_puts(buffer, specific, start, end)
-                return
+                return client.on_puts(buffer, specific, start, end)
             if kind == EventType.CONFIRM:
-                client.on_confirms(buffer, specific, start, end)
-                return
+                return client.on_confirms(buffer, specific, start, end)
             if kind == EventType.REJECT:
                 client.on_rejects(buffer, specific, start, end)
-                return
+                return None
             if kind == EventType.CONTROL:
                 message = self.decode_control(buffer, specific, start, end)
                 if message is None:
-                    return
+                    return None
                 if requests.is_of_a_client(message):
                     requests.handle(client, message)
-                    return
+                    return None
         self._peers.received(self, EventType(kind), specific, buffer[start:end])
+        return None
 
     def send(self, event: bytes) -> None:
         """Queue a whole event; what is sent in one turn leaves in one write. Nothing is sent once the session is over."""

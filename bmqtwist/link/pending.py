@@ -10,11 +10,12 @@ A request may be late, but nothing that comes too late does harm: one that is OV
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
 from bmqtwist.limits import PENDING_REQUESTS_MAX
+from bmqtwist.queue.routing import Matcher
 
 EARLY_PUT = "(put)"  # `Request.choice` of a PUT message that came before its open was answered; no peer can send it
 
@@ -31,11 +32,12 @@ class Progress(Enum):
 class Request:
     """One open, configure or close, from its arrival to its answer; or PUTs that came before their open was answered."""
 
-    __slots__ = ("r_id", "choice", "value", "q_id", "arrived", "domain", "deadline", "progress")
+    __slots__ = ("r_id", "choice", "value", "q_id", "arrived", "domain", "deadline", "progress", "matchers")
 
     def __init__(self, r_id: int, choice: str, value: Any, q_id: int, arrived: float) -> None:
         self.r_id, self.choice, self.value, self.q_id = r_id, choice, value, q_id
         self.arrived = arrived  # monotonic seconds, as the deadline is
+        self.matchers: Mapping[str, Matcher] = {}  # by text: the expressions of a configure that were compiled before
         self.domain = ""  # of its queue; known once its action has looked
         self.deadline = float("inf")
         self.progress = Progress.WAITING

@@ -8,19 +8,21 @@ the last message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
-from bmqtwist.limits import EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX
+from bmqtwist.limits import EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX, SUBSCRIPTIONS_MAX
 from bmqtwist.link.pending import EARLY_PUT, Progress, Request
 from bmqtwist.link.states import State
+from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, check_open, open_queue
 from bmqtwist.queue.mode import ROUTING_FLAGS, RoutingFlag
 from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.routing import Matcher
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopResponse
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.schema import (
@@ -41,13 +43,33 @@ if TYPE_CHECKING:
     from bmqtwist.link.client import ClientSession
 
 
-def handle(client: ClientSession, message: ControlMessage) -> None:
-    """Answer one control message, or see that it is answered."""
+_COMPILED_AT_ONCE = 64  # expressions, about 50 us each
+
+
+def handle_slowly(client: ClientSession, message: ControlMessage) -> Iterator[None]:
+    """Answer a long control message; what takes long is done before, in slices."""
+    matchers: dict[str, Matcher] = {}
+    if isinstance(message.value, ConfigureStream):
+        for number, subscription in enumerate(message.value.stream_parameters.subscriptions[:SUBSCRIPTIONS_MAX]):
+            text = subscription.expression.text
+            if subscription.expression.version and text and text not in matchers:
+                try:
+                    matchers[text] = compile_expression(text)
+                except ExpressionError:  # told when the request is dealt with
+                    break
+            if number % _COMPILED_AT_ONCE == 0:
+                yield
+    handle(client, message, matchers)
+
+
+def handle(client: ClientSession, message: ControlMessage, matchers: Mapping[str, Matcher] | None = None) -> None:
+    """Answer one control message, or see that it is answered. `matchers`: expressions in it that are compiled already."""
     client.context.report.info("%s: Received control message: %s", client.description, bracketed(message))
     r_id, choice, value = message.r_id or 0, message.choice, message.value
     if choice in _QUEUE_REQUESTS:
         q_id = value.q_id if isinstance(value, ConfigureStream | ConfigureQueueStream) else value.handle_parameters.q_id
         request = Request(r_id, choice, value, q_id, client.session.now)
+        request.matchers = matchers or {}
         if client.pending.full:
             refuse(client, request, Refused(Category.E_REFUSED, f"Too many requests wait for an answer (limit: "
                                                                  f"{PENDING_REQUESTS_MAX})"))
@@ -121,8 +143,7 @@ def put_early(client: ClientSession, q_id: int, message: bytes) -> bool:
 
 def _put(client: ClientSession, request: Request) -> None:
     client.early_put_bytes -= len(request.value)
-    client.post_late(request.value)
-    client.pending.over(request, client.context.now)
+    client.post_late(request.value, lambda: client.pending.over(request, client.context.now))
 
 
 # -- open --------------------------------------------------------------------------------------------------------------
@@ -195,7 +216,7 @@ def _configure_stream(client: ClientSession, request: Request) -> None:
     _configure(client, request, parameters.app_id, [
         ConsumerSpec(subscription.s_id, subscription.expression.version, subscription.expression.text,
                      consumer.consumer_priority, consumer.consumer_priority_count, consumer.max_unconfirmed_messages,
-                     consumer.max_unconfirmed_bytes)
+                     consumer.max_unconfirmed_bytes, request.matchers.get(subscription.expression.text))
         for subscription in parameters.subscriptions for consumer in subscription.consumers])
 
 

@@ -3,21 +3,35 @@
     session.receive(chunk, now, wall)      what the socket delivered
     session.take()                         what to write, asked for at the end of the turn
     session.written(behind)                it is written, but for so many bytes
+    session.go_on(now, wall)               the next turn, when there was more to do than one turn may take
     session.lost(now, wall)                the channel is gone without a disconnect
 
 What the connection is used for is its kind: negotiation first (`link/negotiation.py`), then an application, an
 administrator or another broker (`link/client.py`, `admin.py`, `peer.py`). Each kind has a table of what it does with which
 event in which state (`link/states.py`). Nothing a peer sends raises out of `receive`.
+
+What a peer sends in one go may take long. Events are dealt with in slices (`SLICE_BYTES`, `SLICES_MAX`): what one turn may
+not take goes on in the next, and nothing behind it is looked at before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import PeerError
-from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX, NEGOTIATION_BYTES_MAX, NEGOTIATION_VALUES_MAX
+from bmqtwist.limits import (
+    CONTROL_BYTES_MAX,
+    CONTROL_VALUES_MAX,
+    NEGOTIATION_BYTES_MAX,
+    NEGOTIATION_VALUES_MAX,
+    SLICE_BYTES,
+    SLICE_EVENT_BYTES,
+    SLICES_MAX,
+    SLICES_S,
+)
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome
 from bmqtwist.link.context import SessionContext
 from bmqtwist.link.outbox import Outbox
@@ -26,10 +40,18 @@ from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import Handle
 from bmqtwist.report import LineLimiter, shown
 from bmqtwist.wire import control
+from bmqtwist.wire.budget import at_once
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
-from bmqtwist.wire.fast import HEARTBEAT_RSP
-from bmqtwist.wire.frames import FrameBuffer
+from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
+from bmqtwist.wire.frames import FrameBuffer, Span
 from bmqtwist.wire.schema import AuthenticationResponse, ClientIdentity, SdkLanguage, Status
+
+Work = Iterator[None]  # what is done in slices, one each time it is asked for the next
+Handler = Callable[[bytes, int, int, int], Work | None]  # deals with an event; or gives what has to be done in slices
+
+_OVER = object()
+_EVENTS_AT_ONCE = SLICE_BYTES // SLICE_EVENT_BYTES
+_CONTROL_BYTES = 8 * SLICE_EVENT_BYTES
 
 
 class Session:
@@ -39,7 +61,7 @@ class Session:
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
                  "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "_held",
-                 "_held_max", "__weakref__")
+                 "_held_max", "_work", "_later", "_hung_up", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -66,7 +88,10 @@ class Session:
         self.frames = FrameBuffer(min(event_bytes_max, NEGOTIATION_BYTES_MAX), context.held)
         self._held, self._held_max = context.held, context.input_bytes_max
         self._event_bytes_max = event_bytes_max
-        self._answers: dict[int, Callable[[bytes, int, int, int], None]] = {}
+        self._answers: dict[int, Handler] = {}
+        self._work: Work | None = None  # what was begun and is not done
+        self._later: list[bytes] = []  # what has come meanwhile: no more than what was under way when reading stopped
+        self._hung_up = False  # the channel is gone, what it brought is not dealt with yet
 
     # -- from the transport -----------------------------------------------------------------------------------------
 
@@ -84,19 +109,92 @@ class Session:
             if too_much:
                 self.close("#SESSION_NEGOTIATION %s: %s", self.peer, too_much)
                 return
+        if self._work is None:
+            self._read(chunk)
+        else:
+            self._later.append(chunk)
+            self.context.go_on_later(self)
+
+    def _read(self, chunk: bytes) -> None:
         try:
             buffer, frames = self.frames.receive(chunk)
         except PeerError as error:
             self.close("#TCP_READ_ERROR %s: %s", self.description, error)
             return
+        if len(buffer) > SLICE_BYTES or len(frames) > _EVENTS_AT_ONCE:
+            self._begin(self._walk(buffer, frames))
+            return
+        left = iter(frames)
+        for kind, specific, start, end in left:
+            work = self._answers[kind](buffer, specific, start, end)
+            if work is not None:
+                self._begin(chain(work, self._walk(buffer, left)))
+                return
+        self._walked()
+
+    def _walk(self, buffer: bytes, frames: Iterable[Span]) -> Work:
+        """Deal with events in slices."""
+        left = SLICE_BYTES
         for kind, specific, start, end in frames:
-            self._answers[kind](buffer, specific, start, end)
+            work = self._answers[kind](buffer, specific, start, end)
+            if work is not None:
+                yield from work
+            left -= end - start + (_CONTROL_BYTES if kind == EventType.CONTROL else SLICE_EVENT_BYTES)
+            if left < 0:
+                left = SLICE_BYTES
+                yield
+
+    def _walked(self) -> None:
+        """All events of a chunk are dealt with."""
         if self.frames.error is not None:
             self.close("#TCP_READ_ERROR %s: %s", self.description, self.frames.error)
         elif self.closing:
             self.frames.clear()
         elif self._held.bytes > self._held_max:
             self.context.too_much_held()
+
+    def _begin(self, work: Work) -> None:
+        self._work = work if self._work is None else chain(self._work, work)
+        self._go_on()
+
+    def do_first(self, work: Work) -> None:
+        """Do something in slices from the next turn on, before whatever is under way and what is read then."""
+        self._work = work if self._work is None else chain(work, self._work)
+        self.context.go_on_later(self)
+
+    def _go_on(self) -> None:
+        clock = self.context.clock
+        until = clock() + SLICES_S
+        for _ in range(SLICES_MAX):
+            work = self._work
+            if work is None:  # the session was closed meanwhile
+                return
+            if next(work, _OVER) is _OVER and self._work is work:
+                self._work = None
+                self._walked()
+                return
+            if clock() >= until:
+                break
+        if self._work is not None:
+            self.context.go_on_later(self)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something was begun that goes on in the next turn."""
+        return self._work is not None
+
+    def go_on(self, now: float, wall: int) -> None:
+        """The next turn: go on with what was begun, then with what has come meanwhile."""
+        self.now, self.wall = now, wall
+        self.last_received = now
+        self.missed_heartbeats = 0
+        self._go_on()
+        if self._work is None and self._later:
+            chunk = b"".join(self._later)
+            self._later.clear()
+            self._read(chunk)
+        if self._work is None and self._hung_up:
+            self.lost(now, wall)
 
     def take(self) -> list[bytes]:
         """What to write now, in order."""
@@ -119,8 +217,14 @@ class Session:
         self.kind.drained()
 
     def lost(self, now: float, wall: int) -> None:
-        """The channel is gone: everything held goes back, at the cost of a delivery attempt unless we closed it."""
+        """The channel is gone: everything held goes back, at the cost of a delivery attempt unless we closed it.
+
+        What it brought before is dealt with first.
+        """
         self.now, self.wall = now, wall
+        if self._work is not None:
+            self._hung_up = True
+            return
         if self.state is not State.CLOSED:
             self.kind.ended(crashed=self.context.serving)
             self.enter(State.CLOSED)
@@ -160,6 +264,8 @@ class Session:
         """Free what was kept of the other side's bytes now. An error refers to those that it was raised over."""
         self.frames.clear()
         self.frames.error = None
+        self._work = None
+        self._later.clear()
         self.context.newcomers.remove(self)
 
     def negotiated(self) -> None:
@@ -184,9 +290,13 @@ class Session:
             event: partial(getattr(kind, action), event) if action in TYPED else getattr(kind, action)
             for event, action in row.items()}
 
-    def dispatch(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> None:
-        """Answer one event that was kept back."""
-        self._answers[kind](buffer, specific, start, end)
+    def answer_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> None:
+        """Deal with events that were kept back, before anything that has come behind them."""
+        self._begin(chain(self._walk_kept(events), self._work or ()))
+
+    def _walk_kept(self, events: Iterable[tuple[int, bytes, int, int, int]]) -> Work:
+        for kind, buffer, specific, start, end in events:
+            yield from self._walk(buffer, ((kind, specific, start, end),))
 
     def introduce(self, identity: ClientIdentity) -> None:
         """The other side has said who it is."""
@@ -350,11 +460,16 @@ class SessionKind:
 
     def decode_control(self, buffer: bytes, specific: int, start: int, end: int) -> ControlMessage | None:
         """A control message that can be answered; None = told in the log."""
+        return at_once(self.decode_slowly(buffer, specific, start, end))
+
+    def decode_slowly(self, buffer: bytes, specific: int, start: int,
+                      end: int) -> Generator[None, None, ControlMessage | None]:
+        """The same in slices."""
         tag = "#CORRUPTED_EVENT"
         try:
             if end - start > CONTROL_BYTES_MAX:
                 raise PeerError(f"control message of {end - start} bytes (limit: {CONTROL_BYTES_MAX})")
-            message = control.decode_control(buffer[start:end], encoding_of(specific), CONTROL_VALUES_MAX)
+            message = yield from control.decode_control_slowly(buffer[start:end], encoding_of(specific), CONTROL_VALUES_MAX)
             if message.choice and (message.r_id or 0) >= 0 and (
                     message.r_id is not None or message.choice == "clusterMessage"):
                 return message

@@ -111,7 +111,7 @@ def app_messages(queue: RootQueue, app: App) -> int:
     app.trim()
     held = sum(1 for substream in app.substreams for message, *_ in substream.unconfirmed.values()
                if message.pending & app.bit)
-    return len(app.fresh) + len(app.aside) + len(app.waiting) + len(app.redelivery) + held
+    return len(app.fresh) + app.put_aside_count() + len(app.redelivery) + held
 
 
 def app_bytes(queue: RootQueue, app: App, messages: int) -> int:

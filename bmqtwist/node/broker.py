@@ -21,7 +21,7 @@ from bmqtwist.config.clusters import ClusterProxyDefinition, QueueOperations
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
-from bmqtwist.limits import NEWCOMERS_BYTES_MAX
+from bmqtwist.limits import NEWCOMERS_BYTES_MAX, SLICES_S
 from bmqtwist.link import negotiation
 from bmqtwist.link.admin import AdminAnswer, AdminSession
 from bmqtwist.link.authentication import Authenticate, Outcome
@@ -62,6 +62,7 @@ from bmqtwist.wire.frames import Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
 EXPIRY_PERIOD_S = 1.0
+EXPIRY_GOES_ON_S = 0.01  # where there was more than may be removed at once
 SYNC_POINT_PERIOD_S = 1.0
 SPACE_CHECK_PERIOD_S = 20.0
 SESSION_CHECK_PERIOD_S = 1.0
@@ -105,12 +106,16 @@ class Broker:
         self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.context.SessionContext
         self._turn = Turn(self, self.output_bytes_max)
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
+        self.touch_next = self._turn.touch_next  # of the same
+        self._under_way: dict[Session, None] = {}  # they go on in this turn
+        self._begun: dict[Session, None] = {}  # they go on in the next turn
         self.flush_later = self._turn.flush_later  # of link.context.SessionContext
         self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
         self._throttles: Mapping[str, Throttle] = {
             cluster.name: throttle(cluster.message_throttle_config) for cluster in
             configuration.clusters.my_clusters}
         self._poison_alarm_at = float("-inf")
+        self._expiring = False  # there was more than may be removed at once
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -227,6 +232,8 @@ class Broker:
     def turn(self, now: float) -> None:
         """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
         self.now = now
+        if self._under_way:
+            self._go_on(now)
         for replication in self._replications:
             replication.check(now)
         for metadata in self._metadata:
@@ -235,6 +242,25 @@ class Broker:
                 if job is not None:
                     self.performer.write_metadata(metadata, job)
         self._turn.run(now)
+        if self._begun:
+            self._under_way.update(self._begun)
+            self._begun.clear()
+        if self._under_way:
+            self.performer.turn_due()
+
+    def _go_on(self, now: float) -> None:
+        """Sessions go on with what they have begun: as many as there is time for, one at least, in turns."""
+        wall, until = self.wall(now), self.clock() + SLICES_S
+        for session in list(self._under_way):
+            del self._under_way[session]
+            try:
+                session.go_on(now, wall)
+            except Exception as error:
+                self.contain.session_failed(session, "going on", error)
+            if not session.under_way and not self.performer.unread(session)[0]:
+                self.performer.read(session, True)
+            if self.clock() >= until:
+                break
 
     def synced(self, partition: Partition, token: int, now: float) -> None:
         """A sync has come through."""
@@ -346,6 +372,10 @@ class Broker:
 
     # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
 
+    def clock(self) -> float:
+        """Seconds of the monotonic clock, at this moment."""
+        return self.performer.clock()
+
     def connect(self, peer: str, now: float) -> Session:
         """A connection was accepted."""
         session = negotiation.accepted(self, peer, self.security.connection(peer), now,
@@ -360,6 +390,12 @@ class Broker:
                                       self.configuration.extension.event_bytes_max, identity, peers)
         self.sessions[session] = None
         return session
+
+    def go_on_later(self, session: Session) -> None:
+        """A session has begun what may not be done in one turn."""
+        self._begun[session] = None
+        self.performer.read(session, False)
+        self.performer.turn_due()
 
     def too_much_held(self) -> None:
         """Too much is held of incomplete events: close the connection with the most of it."""
@@ -473,7 +509,7 @@ class Broker:
         try:
             configure(handle, app_id, consumers)
         except Refused as reason:
-            refused = reason
+            refused = reason.with_traceback(None)  # that leads back here: the request would have to be collected
         answer(refused)
 
     def close_queue(self, session: Session, handle: Handle, request: OpenRequest, final: bool,
@@ -485,7 +521,7 @@ class Broker:
         try:
             gone: bool | Refused = close_queue(handle, request, final, session.wall)
         except Refused as reason:
-            gone = reason
+            gone = reason.with_traceback(None)
         answer(gone)
 
     def request_timeout(self, choice: str, domain: str) -> float:
@@ -597,7 +633,7 @@ class Broker:
             cluster.report_alarms()
 
     def _expire(self, now: float) -> None:
-        wall = self.wall(now)
+        wall, more = self.wall(now), False
         for proxy in list(self.proxies.values()):
             try:
                 proxy.tick(now)
@@ -606,13 +642,20 @@ class Broker:
         for cluster in self.clusters.values():
             for queue in cluster.queues.values():
                 try:
-                    if queue.messages:
-                        queue.expire(wall)
+                    if queue.messages and queue.expire(wall):
+                        more = True
                     if queue.uncommitted:
                         queue.expire_uncommitted(now, wall)
                     queue.history.expire(now)
                 except Exception as error:
                     self.contain.queue_failed(queue, "expiry", error)
+        if more and not self._expiring:
+            self._expiring = True
+            self.timers.at(now + EXPIRY_GOES_ON_S, self._expire_more)
+
+    def _expire_more(self, now: float) -> None:
+        self._expiring = False
+        self._expire(now)
 
     def _check_space(self, now: float) -> None:
         for partition in self._turn.partitions:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, UNREAD_SECONDS_MAX
+from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, TURN_DELIVERY_S, UNREAD_SECONDS_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
@@ -38,6 +38,7 @@ class Turn:
         self._broker, self._contain, self._outbox_max = broker, broker.contain, outbox_bytes_max
         self.partitions: list[Partition] = []
         self._touched: list[Queue] = []
+        self._touched_next: list[Queue] = []  # in the next turn
         self._in_memory: list[Put] = []
         self._writers: list[Session] = []
 
@@ -45,6 +46,12 @@ class Turn:
         """Deliver from the queue in this turn."""
         queue.touched = True
         self._touched.append(queue)
+
+    def touch_next(self, queue: Queue) -> None:
+        """Go on with delivering from the queue in the next turn."""
+        if not queue.touched:
+            queue.touched = True
+            self._touched_next.append(queue)
 
     def hold_until_written(self, put: Put) -> None:
         """A PUT to a queue that lives in memory: released with what is written in this turn."""
@@ -58,6 +65,8 @@ class Turn:
     def run(self, now: float) -> None:
         """The whole turn."""
         wall = self._broker.wall(now)
+        if self._touched_next:
+            self._touched, self._touched_next = self._touched_next + self._touched, []
         for partition in self.partitions:
             try:
                 if not partition.busy():
@@ -91,9 +100,10 @@ class Turn:
             except Exception as error:
                 self._contain.partition_failed(partition, "stop", error)
                 partition.files.close(truncate=False)
-        for queue in self._touched:
+        for queue in self._touched + self._touched_next:
             queue.touched = False
         self._touched.clear()
+        self._touched_next.clear()
         self.write()
         if failed is not None:
             raise failed
@@ -173,17 +183,24 @@ class Turn:
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def _deliver(self, now: float) -> None:
+        clock = self._broker.clock
+        until = clock() + TURN_DELIVERY_S
         while self._touched:
             touched, self._touched = self._touched, []
-            for queue in touched:
+            for index, queue in enumerate(touched):
                 if queue.disabled:
                     queue.touched = False
                     continue
+                if index and clock() >= until:  # one queue at least, whatever the clock says
+                    self._touched_next += touched[index:]
+                    break
                 try:
                     queue.deliver(now)
                 except Exception as error:
                     queue.touched = False
                     self._contain.queue_failed(queue, "delivery", error)
+        if self._touched_next:
+            self._broker.performer.turn_due()
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 

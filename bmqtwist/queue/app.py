@@ -1,8 +1,9 @@
 """One app of a queue: its position in the stored messages, and its consumers.
 
 A message an app has not finished with is in exactly one of: `fresh` (not looked at yet), `aside` (no subscription
-matched), `waiting` (the matching ones were full), `redelivery` (came back from a lost consumer), or unconfirmed at one
-of the substreams. `fresh` may still hold messages that are gone; they are skipped when met.
+matched), `waiting` (the matching ones were full), `again` (both of these, to be looked at again), `redelivery` (came back
+from a lost consumer), or unconfirmed at one of the substreams. `fresh` and `again` may still hold messages that are gone;
+they are skipped when met.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class App:
     """The state of one appId; a priority or broadcast queue has one, `__default`."""
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
-                 "router", "fresh", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside", "recheck_waiting",
-                 "stats", "_unsorted")
+                 "router", "fresh", "again", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside",
+                 "recheck_waiting", "stats", "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
@@ -37,6 +38,7 @@ class App:
         self.bit = 1 << ordinal if ordinal >= 0 else 0
         self.registered = ordinal >= 0
         self.fresh: deque[Message] = deque()
+        self.again: deque[Message] = deque()
         self.aside: dict[bytes, Message] = {}
         self.waiting: dict[bytes, Message] = {}
         self.redelivery: dict[bytes, Message] = {}
@@ -50,11 +52,7 @@ class App:
     def reroute(self) -> None:
         """Rebuild routing after a consumer changed; everything put aside is looked at again."""
         self.router = Router(subscription for substream in self.substreams for subscription in substream.subscriptions)
-        if self.waiting:
-            passed_over = sorted([*self.aside.values(), *self.waiting.values()], key=_order)
-            self.aside = {message.guid: message for message in passed_over}
-            self.waiting, self._unsorted = {}, False
-        self.recheck_aside = bool(self.aside)
+        self.recheck_aside = self.recheck_waiting = bool(self.aside or self.waiting or self.again)
         self.stopped_at = b""
 
     def give_back(self, messages: list[Message]) -> None:
@@ -69,6 +67,19 @@ class App:
         if aside and aside[next(reversed(aside))].order > message.order:
             self._unsorted = True
         aside[message.guid] = message
+
+    def look_again(self) -> None:
+        """Have messages that were put aside looked at again, in the order of their arrival."""
+        found = list(self.again)
+        if self.recheck_aside:
+            found += self.aside.values()
+            self.aside, self._unsorted = {}, False
+        if self.recheck_waiting:
+            found += self.waiting.values()
+            self.waiting = {}
+        found.sort(key=_order)
+        self.again = deque(found)
+        self.recheck_aside = self.recheck_waiting = False
 
     def sort_aside(self) -> None:
         """Put the messages that nobody wants now in the order of their arrival: once a turn, however many came back."""
@@ -85,23 +96,23 @@ class App:
         self.trim()
 
     def trim(self) -> None:
-        """Drop what is gone from the head of `fresh`, so that it cannot grow without consumers."""
-        fresh, bit = self.fresh, self.bit
-        while fresh and not fresh[0].pending & bit:
-            fresh.popleft()
+        """Drop what is gone from the heads of `fresh` and `again`, so that they cannot grow without consumers."""
+        bit = self.bit
+        for place in (self.fresh, self.again):
+            while place and not place[0].pending & bit:
+                place.popleft()
 
     def undelivered(self) -> list[Message]:
         """The oldest message of each place where undelivered ones are kept, oldest first (stuck-queue check)."""
         self.trim()
         self.sort_aside()
         heads = [next(iter(place.values())) for place in (self.redelivery, self.aside, self.waiting) if place]
-        if self.fresh:
-            heads.append(self.fresh[0])
+        heads += [place[0] for place in (self.fresh, self.again) if place]
         return sorted(heads, key=_order)
 
     def put_aside_count(self) -> int:
         """How many messages were passed over because no subscription could take them."""
-        return len(self.aside) + len(self.waiting)
+        return len(self.aside) + len(self.waiting) + len(self.again)
 
     def consumers(self) -> int:
         """How many readers have the app open (sum of read counts)."""

@@ -1,7 +1,12 @@
-"""Delivering from a queue: redelivery first, then what was put aside, then new messages, app by app."""
+"""Delivering from a queue: redelivery first, then what was put aside, then new messages, app by app.
+
+A turn delivers TURN_MESSAGES_MAX of a queue and looks at TURN_EVALUATIONS_MAX expressions for an app: whatever is left goes
+on in the next turn, in the same order.
+"""
 
 from __future__ import annotations
 
+from bmqtwist.limits import TURN_EVALUATIONS_MAX, TURN_MESSAGES_MAX
 from bmqtwist.queue.app import App
 from bmqtwist.queue.handle import Substream
 from bmqtwist.queue.queue import Queue
@@ -21,13 +26,10 @@ def deliver(queue: Queue, now: float) -> None:
             continue
         if app.redelivery and not _redeliver(queue, app, now):
             continue
-        if app.recheck_aside:
-            app.recheck_aside = False
-            app.sort_aside()
-            _recheck(queue, app, app.aside, now)
-        if app.recheck_waiting:
-            app.recheck_waiting = False
-            _recheck(queue, app, app.waiting, now)
+        if app.recheck_aside or app.recheck_waiting:
+            app.look_again()
+        if app.again and not _recheck(queue, app, now):
+            continue
         if app.fresh:
             if app.router.only is not None:
                 _deliver_simple(queue, app, now)
@@ -59,7 +61,7 @@ def _deliver_simple(queue: Queue, app: App, now: float) -> None:
     fresh, bit = app.fresh, app.bit
     group = app.router.only
     alone = group.members[0] if len(group.members) == 1 else None  # type: ignore[union-attr]
-    while fresh:
+    for _ in range(min(len(fresh), TURN_MESSAGES_MAX // len(queue.active))):
         message = fresh[0]
         if not message.pending & bit:
             fresh.popleft()
@@ -74,11 +76,18 @@ def _deliver_simple(queue: Queue, app: App, now: float) -> None:
         fresh.popleft()
         _send(queue, app, subscription, message, False, now)
     app.stopped_at = b""
+    if fresh:
+        queue.context.touch_next(queue)
+
+
+def _share(app: App) -> int:
+    """How many messages one turn may try on the expressions of an app."""
+    return max(1, TURN_EVALUATIONS_MAX // len(app.router.groups))
 
 
 def _deliver_routed(queue: Queue, app: App, now: float) -> None:
     fresh, bit, router = app.fresh, app.bit, app.router
-    while fresh:
+    for _ in range(min(len(fresh), _share(app))):
         message = fresh[0]
         if not message.pending & bit:
             fresh.popleft()
@@ -93,6 +102,8 @@ def _deliver_routed(queue: Queue, app: App, now: float) -> None:
         else:
             _put_aside(queue, app, message)
     app.stopped_at = b""
+    if fresh:
+        queue.context.touch_next(queue)
 
 
 def _put_aside(queue: Queue, app: App, message: Message) -> None:
@@ -103,26 +114,36 @@ def _put_aside(queue: Queue, app: App, message: Message) -> None:
         app.set_aside(message)
 
 
-def _recheck(queue: Queue, app: App, place: dict[bytes, Message], now: float) -> None:
-    """Offer the messages of a put-aside list again, in order, until nobody has room."""
-    messages = list(place.values())
-    place.clear()
-    for index, message in enumerate(messages):
-        if not message.pending & app.bit:
+def _recheck(queue: Queue, app: App, now: float) -> bool:
+    """Offer what was put aside again, in order, until nobody has room. False: the rest of it, and what came later, has to
+    wait for the next turn."""
+    again, bit = app.again, app.bit
+    for _ in range(min(len(again), _share(app))):
+        message = again.popleft()
+        if not message.pending & bit:
             continue
         chosen = app.router.choose(queue.values(message))
         if isinstance(chosen, Subscription):
             _send(queue, app, chosen, message, True, now)
         elif chosen is STOP and not app.router.has_room():
-            app.waiting.update((rest.guid, rest) for rest in messages[index:] if rest.pending & app.bit)
-            return
+            app.waiting[message.guid] = message
+            app.waiting.update((rest.guid, rest) for rest in again if rest.pending & bit)
+            again.clear()
+            return True
         else:
             _put_aside(queue, app, message)
+    if again:
+        queue.context.touch_next(queue)
+    return not again
 
 
 def _redeliver(queue: Queue, app: App, now: float) -> bool:
     """Offer the returned messages, oldest first; False = one of them must wait and everything behind it waits too."""
-    for guid, message in list(app.redelivery.items()):
+    most = _share(app)
+    for number, (guid, message) in enumerate(list(app.redelivery.items())):
+        if number >= most:
+            queue.context.touch_next(queue)
+            return False
         if not message.pending & app.bit:
             del app.redelivery[guid]
             continue

@@ -46,6 +46,7 @@ class ConsumerSpec:
     count: int
     max_messages: int
     max_bytes: int
+    matcher: Matcher | None = None  # the expression, if it is compiled already
 
 
 def _invalid(message: str, code: int = 0) -> Refused:
@@ -180,13 +181,13 @@ def _matcher(queue: Queue, spec: ConsumerSpec) -> Matcher | None:
     if not spec.expression_version or not spec.expression:
         return None
     try:
-        return compile_expression(spec.expression)
+        return spec.matcher or compile_expression(spec.expression)
     except ExpressionError as error:
-        queue.context.report.warn(f"#BMQ_SUBSCRIPTION_FAILURE for queue '{queue.uri}', error rebuilding routing [stream "
-                                 f"parameters: expression: \"{shown(spec.expression)}\", rc: {error.code}, reason: "
-                                 f"\"{error.message}\" ]")
-        raise _invalid(f"Invalid subscription expression \"{shown(spec.expression)}\": {error.message}",
-                       error.code) from None
+        why = error.with_traceback(None)  # nothing of it is kept with the refusal
+    queue.context.report.warn(f"#BMQ_SUBSCRIPTION_FAILURE for queue '{queue.uri}', error rebuilding routing [stream "
+                              f"parameters: expression: \"{shown(spec.expression)}\", rc: {why.code}, reason: "
+                              f"\"{why.message}\" ]")
+    raise _invalid(f"Invalid subscription expression \"{shown(spec.expression)}\": {why.message}", why.code)
 
 
 def _inherit_windows(substream: Substream, subscriptions: list[Subscription]) -> None:

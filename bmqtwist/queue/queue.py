@@ -35,6 +35,9 @@ class QueueContext(Protocol):
     def touch(self, queue: Queue) -> None:
         """Deliver from this queue at the end of the turn."""
 
+    def touch_next(self, queue: Queue) -> None:
+        """Go on with delivering from this queue in the next turn."""
+
     def wake_at(self, when: float, queue: Queue) -> None:
         """Deliver from this queue again at a moment of the monotonic clock."""
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
 from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App
 from bmqtwist.queue.handle import Substream
@@ -320,16 +322,16 @@ class RootQueue(Queue):
         else:
             self.partition.append_deletion(self.key, message, reason, wall)
 
-    def expire(self, wall: int) -> None:
-        """Remove what is older than the domain's TTL, oldest first."""
+    def expire(self, wall: int) -> bool:
+        """Remove what is older than the domain's TTL, oldest first, at most EXPIRED_AT_ONCE_MAX. True: there may be more."""
         ttl = self.domain.ttl_s
         gone = []
-        for message in self.messages.values():
+        for message in islice(self.messages.values(), EXPIRED_AT_ONCE_MAX):
             if wall - message.wall <= ttl:
                 break
             gone.append(message)
         if not gone:
-            return
+            return False
         for message in gone:
             self.remove(message, DeletionReason.TTL_EXPIRATION, wall)
             for app in self.active:
@@ -339,6 +341,7 @@ class RootQueue(Queue):
                                  f"with TTL value of [{ttl}] seconds, garbage-collected [{len(gone)}] messages due to "
                                  f"TTL expiration")
         self.touch()
+        return len(gone) == EXPIRED_AT_ONCE_MAX
 
     def purge(self, app: App | None, wall: int) -> tuple[int, int]:
         """Drop all messages, or those one app has not finished with; returns how many and how many bytes.

@@ -167,6 +167,21 @@ class RealDisk:
         return DirectoryLock(held)
 
 
+def is_locked(directory: str) -> bool:
+    """Whether another process holds the directory at this moment; nothing is changed, and no lock file is made."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class DirectoryLock:
     """A held directory."""
 

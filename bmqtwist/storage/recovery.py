@@ -264,9 +264,9 @@ class Recovery(Replay):
         if known is not None:
             names = {app_key: app_id for app_id, app_key in known.apps.items()}
             corrected = [(names.get(app_key, app_id), app_key) for app_id, app_key in apps]
-            if not qlist:
+            if not qlist or DEFAULT_APP_ID in known.apps:  # a queue without apps of its own: they never change
                 corrected = list(known.apps.items())
-            elif (uri, apps) != (known.uri, corrected):
+            if qlist and (uri, apps) != (known.uri, corrected):
                 self.damage(f"QLIST: the record at offset {qlist_offset} says {uri!r} {apps}, the ledger {known.uri!r}"
                             f" {corrected}: the ledger is right")
             uri, apps = known.uri, corrected

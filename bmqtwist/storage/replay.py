@@ -202,4 +202,6 @@ def _place(entry: Entry) -> str:
 def qlist_entry(data: bytes) -> tuple[str, bytes, Apps, bytes]:
     """(URI, key, apps, bytes) of the QLIST record at the beginning of `data`; ValueError if it is none."""
     uri, key, apps, size = parse_queue_record(data)
+    if any(app_key == NULL_KEY for _, app_key in apps):  # whoever names it names the whole queue
+        raise ValueError("an app without a key")
     return uri, key, apps, data[:size]

@@ -12,8 +12,7 @@ from __future__ import annotations
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import DEFLATE_RATIO_MAX, INFLATED_BYTES_MAX
 from bmqtwist.wire import properties
-from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.compression import check_size, deflate, inflate
+from bmqtwist.wire.compression import Inflation, deflate, inflate
 from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB
 
 SCHEMA_ANONYMOUS = 1  # "new style, no schema named": right for every reader
@@ -51,18 +50,19 @@ def properties_area(data: bytes, compression: int, schema_id: int) -> tuple[byte
     return data[:properties.area_length(data)], schema_id != 0
 
 
-def inflated_v1(data: bytes, limit_bytes: int = INFLATED_BYTES_MAX) -> tuple[bytes, int]:
-    """(data, crc) of a v1 PUT with properties and CAT 1, as it is stored: inflated, CAT 0, with a new checksum."""
-    plain = inflate(data, limit_bytes)
-    return plain, crc32c(plain)
+def inflation(data: bytes, has_properties: bool, schema_id: int,
+              limit_bytes: int = INFLATED_BYTES_MAX) -> Inflation | None:
+    """What has to be inflated of a PUT with CAT 1 before it is stored; None = nothing.
 
-
-def check_inflated(data: bytes, has_properties: bool, limit_bytes: int = INFLATED_BYTES_MAX) -> None:
-    """Raise TooLarge if the data of a PUT with CAT 1, stored as it came, would be too large for who inflates it: a
-    consumer, or the broker for a reader of v1 properties."""
-    if len(data) * DEFLATE_RATIO_MAX > limit_bytes:
-        cut = properties.area_length(data) if has_properties else 0
-        check_size(data[cut:], limit_bytes - cut)
+    One with v1 properties is stored inflated: `data()` of the inflation, with CAT 0 and a new checksum. Others are stored as
+    they came, if that would not be too large for who inflates it: a consumer, or the broker for a reader of v1 properties.
+    """
+    if has_properties and not schema_id:
+        return Inflation(data, limit_bytes, True)
+    if len(data) * DEFLATE_RATIO_MAX <= limit_bytes:
+        return None
+    cut = properties.area_length(data) if has_properties else 0
+    return Inflation(memoryview(data)[cut:], limit_bytes - cut, False)
 
 
 def for_old_reader(data: bytes, has_properties: bool, compression: int, schema_id: int) -> tuple[bytes, int]:

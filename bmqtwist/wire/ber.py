@@ -14,13 +14,13 @@ selection leaves the choice unset.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from enum import IntEnum
 from typing import Any
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import BER_DEPTH_MAX
-from bmqtwist.wire.budget import RECORD_VALUES, Budget
+from bmqtwist.wire.budget import RECORD_VALUES, Budget, at_once
 from bmqtwist.wire.fields import Choice, Field, Kind, choice_of, fields_of
 
 _SEQUENCE = 0x30
@@ -34,6 +34,7 @@ _SMALL = [bytes((1, n)) for n in range(128)]  # length and value of the integers
 
 Reader = Callable[[bytes, int, int, str], Any]  # (data, start, stop, name of the field) -> value
 Writer = Callable[[list[bytes], Any], None]
+Reading = Generator[None, None, tuple[Any, int]]  # with pauses: the value, and the position after it
 
 
 def decode(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Any:
@@ -41,10 +42,15 @@ def decode(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Any:
 
     `values_max` is what it may cost to read, as of `wire/budget.py`; 0 = any number.
     """
+    return at_once(decode_slowly(cls, data, start, values_max))
+
+
+def decode_slowly(cls: type, data: bytes, start: int = 0, values_max: int = 0) -> Generator[None, None, Any]:
+    """The same with pauses, as of `wire/budget.py`."""
     if len(data) <= start or data[start] != _SEQUENCE:
         raise PeerError("not a BER sequence", cls.__name__, start)
     _, body, stop, is_open = _header(data, start, len(data), cls.__name__)
-    value, _ = _codec(cls).read(data, body, stop, is_open, BER_DEPTH_MAX, Budget(values_max))
+    value, _ = yield from _codec(cls).read(data, body, stop, is_open, BER_DEPTH_MAX, Budget(values_max))
     return value
 
 
@@ -251,7 +257,7 @@ class _BerCodec:
             self.fields[tag] = (entry.attribute, entry.wire_name, reader, None, False)
         self.writers.append((entry.attribute, entry.optional, write))
 
-    def read(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget) -> tuple[Any, int]:
+    def read(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget) -> Reading:
         """The value whose content begins at `pos`, and the position after it."""
         if depth <= 0:
             raise PeerError("nested too deeply", self.cls.__name__, pos)
@@ -267,8 +273,11 @@ class _BerCodec:
             if is_open and tag == 0 and length == 0:
                 return self.cls(**values), pos + 2
             budget.left -= 1
-            if budget.left < 0:
-                raise PeerError("too many values", self.cls.__name__, pos)
+            if budget.left < budget.pause:
+                if budget.left < 0:
+                    raise PeerError("too many values", self.cls.__name__, pos)
+                budget.next_pause()
+                yield
             known = fields.get(tag)
             if known is None and tag != choice_tag:
                 self._refuse_wrong_form(tag, pos)
@@ -281,16 +290,17 @@ class _BerCodec:
             else:
                 _, start, stop, open_inside = _header(data, pos, limit, self.cls.__name__)
             if known is None:
-                pos = self._read_choice(data, start, stop, open_inside, depth - 1, budget, values)
+                pos = yield from self._read_choice(data, start, stop, open_inside, depth - 1, budget, values)
                 continue
             attribute, name, reader, codec, is_array = known
             if reader is not None:
                 values[attribute] = reader(data, start, stop, name)
                 pos = stop
             elif codec is not None and is_array:
-                values[attribute], pos = codec.read_array(data, start, stop, open_inside, depth - 1, budget, name)
+                values[attribute], pos = yield from codec.read_array(data, start, stop, open_inside, depth - 1, budget,
+                                                                     name)
             elif codec is not None:
-                values[attribute], pos = codec.read(data, start, stop, open_inside, depth - 1, budget)
+                values[attribute], pos = yield from codec.read(data, start, stop, open_inside, depth - 1, budget)
 
     def _refuse_wrong_form(self, tag: int, pos: int) -> None:
         """A known field in the other form (primitive for constructed) is an error, not an unknown field."""
@@ -299,7 +309,7 @@ class _BerCodec:
             raise PeerError("primitive where constructed is expected, or the reverse", self.cls.__name__, pos)
 
     def _read_choice(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget,
-                     values: dict[str, Any]) -> int:
+                     values: dict[str, Any]) -> Generator[None, None, int]:
         if depth <= 0:
             raise PeerError("nested too deeply", self.cls.__name__, pos)
         while True:
@@ -314,13 +324,13 @@ class _BerCodec:
                 pos = _skip(data, pos, limit, depth - 1, budget)
                 continue
             _, start, stop, open_inside = _header(data, pos, limit, selection[0])
-            value, pos = selection[1].read(data, start, stop, open_inside, depth - 1, budget)
+            value, pos = yield from selection[1].read(data, start, stop, open_inside, depth - 1, budget)
             if budget.left < 0:
                 raise PeerError("too many values", selection[0], pos)
             values["choice"], values["value"] = selection[0], value
 
     def read_array(self, data: bytes, pos: int, limit: int, is_open: bool, depth: int, budget: Budget,
-                   name: str) -> tuple[list[Any], int]:
+                   name: str) -> Reading:
         """The elements whose content begins at `pos`; anything but a sequence (such as a length hint) is skipped."""
         items: list[Any] = []
         while True:
@@ -334,9 +344,12 @@ class _BerCodec:
                 pos = _skip(data, pos, limit, depth - 1, budget)
                 continue
             _, start, stop, open_inside = _header(data, pos, limit, name)
-            item, pos = self.read(data, start, stop, open_inside, depth - 1, budget)
-            if budget.left < 0:
-                raise PeerError("too many values", name, pos)
+            item, pos = yield from self.read(data, start, stop, open_inside, depth - 1, budget)
+            if budget.left < budget.pause:
+                if budget.left < 0:
+                    raise PeerError("too many values", name, pos)
+                budget.next_pause()
+                yield
             items.append(item)
 
     def write(self, out: list[bytes], message: Any) -> None:

@@ -1,11 +1,12 @@
-"""Compression of application data: one complete zlib stream, inflated only up to a ceiling."""
+"""Compression of application data: one complete zlib stream, inflated only up to a ceiling, or in steps."""
 
 from __future__ import annotations
 
 import zlib
+from io import BytesIO
 
 from bmqtwist.errors import PeerError
-from bmqtwist.limits import INFLATED_BYTES_MAX
+from bmqtwist.limits import INFLATE_STEP_BYTES, INFLATED_BYTES_MAX
 from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB
 
 
@@ -14,7 +15,6 @@ class TooLarge(PeerError):
 
 
 COMPRESS_BYTES_MIN = 1024  # shorter data is sent as it is
-PIECE_BYTES = 1 << 20  # inflated at a time where only the size is wanted
 
 
 def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> bytes:
@@ -33,21 +33,54 @@ def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> 
     return plain
 
 
-def check_size(data: bytes, limit_bytes: int) -> None:
-    """Raise what `inflate` would raise for the size of a stream, without the memory for it; PeerError if it is broken."""
-    stream = zlib.decompressobj()
-    size = 0
-    try:
-        while size <= limit_bytes:
-            piece = stream.decompress(data, PIECE_BYTES)
-            size += len(piece)
-            data = stream.unconsumed_tail
-            if stream.eof or not piece:
-                break
-    except zlib.error:
-        raise PeerError("broken zlib stream", "data") from None
-    if size > limit_bytes:
-        raise TooLarge(f"inflates to more than {limit_bytes} bytes", "data")
+class Inflation:
+    """One zlib stream that is inflated in steps. With `keeps` its bytes are kept, and it has to be complete; without, only
+    its size is of interest, and takes no memory."""
+
+    __slots__ = ("bytes", "keeps", "_stream", "_rest", "_size", "_limit", "_kept", "_over", "_error")
+
+    def __init__(self, data: bytes | memoryview, limit_bytes: int, keeps: bool) -> None:
+        self._stream, self._rest, self._size = zlib.decompressobj(), data, len(data)
+        self._limit, self.keeps = limit_bytes, keeps
+        self._kept = BytesIO()
+        self.bytes = 0  # inflated so far
+        self._over = False
+        self._error: PeerError | None = None
+
+    def step(self, bytes_max: int = INFLATE_STEP_BYTES) -> bool:
+        """Inflate so many bytes more. True: it is over."""
+        if not self._over:
+            try:
+                self._over = self._step(bytes_max)
+            except PeerError as error:
+                self._over, self._error = True, error.with_traceback(None)
+        return self._over
+
+    def _step(self, bytes_max: int) -> bool:
+        stream = self._stream
+        try:
+            piece = stream.decompress(self._rest, bytes_max)
+        except zlib.error:
+            raise PeerError("broken zlib stream", "data") from None
+        self._rest = stream.unconsumed_tail
+        self.bytes += len(piece)
+        if self.bytes > self._limit:
+            raise TooLarge(f"inflates to more than {self._limit} bytes", "data")
+        if self.keeps:
+            self._kept.write(piece)
+        if not stream.eof and len(piece) == bytes_max:
+            return False
+        if self.keeps and not stream.eof:
+            raise PeerError("zlib stream cut short", "data", self._size)
+        if self.keeps and stream.unused_data:
+            raise PeerError("bytes after the zlib stream", "data", self._size - len(stream.unused_data))
+        return True
+
+    def data(self) -> bytes:
+        """What was kept of it, once it is over; raises what `inflate` raises."""
+        if self._error is not None:
+            raise self._error
+        return self._kept.getvalue()
 
 
 def deflate(data: bytes) -> tuple[bytes, int]:

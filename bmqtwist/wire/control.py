@@ -9,12 +9,14 @@ is what an unknown selection decodes to) and `value` (the selection's dataclass,
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, TypeVar
 
 from bmqtwist.errors import PeerError
 from bmqtwist.wire import ber, jsoncodec
+from bmqtwist.wire.budget import at_once
 from bmqtwist.wire.cluster_schema import (
     ClusterMessage,
     ElectionProposal,
@@ -50,8 +52,8 @@ from bmqtwist.wire.schema import (
 
 __all__ = [
     "AuthenticationMessage", "ClusterMessage", "ControlMessage", "ElectorMessage", "Encoding", "NegotiationMessage",
-    "decode_authentication", "decode_control", "decode_elector", "decode_negotiation", "encode_body", "encode_event",
-    "encoding_of",
+    "decode_authentication", "decode_control", "decode_control_slowly", "decode_elector", "decode_negotiation",
+    "encode_body", "encode_event", "encoding_of",
 ]
 
 
@@ -146,6 +148,11 @@ def decode_control(body: bytes, encoding: int, values_max: int = 0) -> ControlMe
     return _decode(ControlMessage, body, encoding, values_max)
 
 
+def decode_control_slowly(body: bytes, encoding: int, values_max: int = 0) -> Generator[None, None, ControlMessage]:
+    """The same with pauses, for a message that may take long to read."""
+    return _decode_slowly(ControlMessage, body, encoding, values_max)
+
+
 def decode_negotiation(body: bytes, encoding: int, values_max: int = 0) -> NegotiationMessage:
     """A NegotiationMessage from the body of a CONTROL event, padding included; PeerError if it is not one."""
     return _decode(NegotiationMessage, body, encoding, values_max)
@@ -162,9 +169,12 @@ def decode_elector(body: bytes) -> ElectorMessage:
 
 
 def _decode(cls: type[_M], body: bytes, encoding: int, values_max: int = 0) -> _M:
-    message: _M = (ber.decode(cls, body, values_max=values_max) if encoding == Encoding.BER
-                   else jsoncodec.decode(cls, body, values_max))
-    return message
+    return at_once(_decode_slowly(cls, body, encoding, values_max))
+
+
+def _decode_slowly(cls: type[_M], body: bytes, encoding: int, values_max: int) -> Generator[None, None, _M]:
+    return (ber.decode_slowly(cls, body, values_max=values_max) if encoding == Encoding.BER
+            else jsoncodec.decode_slowly(cls, body, values_max))
 
 
 TopLevel = ControlMessage | NegotiationMessage | AuthenticationMessage | ElectorMessage

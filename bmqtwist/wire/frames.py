@@ -1,11 +1,13 @@
 """From TCP chunks to whole events, whatever the slicing.
 
 The header of an event is drawn in `layout.py`. A chunk that holds whole events only, the usual case, is handed back as
-it is. What is left over is gathered in one growing buffer and copied out once, when the event it begins is complete; the
-length an event claims is checked before anything of it is kept.
+it is. What is left over is gathered in one growing buffer, which is handed on as it is when the event it begins is complete:
+an event may be large. The length an event claims is checked before anything of it is kept.
 """
 
 from __future__ import annotations
+
+from io import BytesIO
 
 from bmqtwist.errors import PeerError
 from bmqtwist.wire.fast import EVENT_HEADER, EVENT_HEADER_BYTES, EVENT_HEADER_WORDS, EVENT_TYPE_MASK
@@ -34,19 +36,15 @@ class FrameBuffer:
     What is held of an incomplete event counts in `total`, too.
     """
 
-    __slots__ = ("_held", "_need", "error", "limit_bytes", "total")
+    __slots__ = ("_held", "_need", "error", "held_bytes", "limit_bytes", "total")
 
     def __init__(self, limit_bytes: int, total: Held | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.total = total or Held()
         self.error: PeerError | None = None
-        self._held = bytearray()  # the beginning of an event
+        self._held: BytesIO | None = None  # the beginning of an event
+        self.held_bytes = 0  # how much of it there is
         self._need = 0  # bytes of _held that are worth looking at it again
-
-    @property
-    def held_bytes(self) -> int:
-        """How much of an incomplete event is waiting here."""
-        return len(self._held)
 
     def receive(self, chunk: bytes) -> tuple[bytes, list[Span]]:
         """Take the next bytes; give a buffer and the spans of the whole events in it, in order.
@@ -55,7 +53,7 @@ class FrameBuffer:
         header. Raises a fatal PeerError if the bytes cannot be followed. If whole events precede the bad bytes those
         are given first, `error` is set, and the next call raises.
         """
-        if not self._held and self.error is None:
+        if self._held is None and self.error is None:
             size = len(chunk)
             if size >= EVENT_HEADER_BYTES:
                 length, version_type, words, specific, _ = _unpack(chunk)
@@ -66,18 +64,20 @@ class FrameBuffer:
         if self.error is not None:
             raise self.error
         held = self._held
-        held += chunk
+        assert held is not None
+        held.write(chunk)
+        self.held_bytes += len(chunk)
         self.total.bytes += len(chunk)
-        if len(held) < self._need:
+        if self.held_bytes < self._need:
             return b"", []
-        whole = bytes(held)
+        whole = held.getvalue()  # not copied
         self.clear()
         return self._cut(whole)
 
     def clear(self) -> None:
         """Forget the beginning of an event: nobody wants the rest."""
-        self.total.bytes -= len(self._held)
-        self._held = bytearray()
+        self.total.bytes -= self.held_bytes
+        self._held, self.held_bytes = None, 0
 
     def _cut(self, data: bytes) -> tuple[bytes, list[Span]]:
         spans: list[Span] = []
@@ -103,7 +103,8 @@ class FrameBuffer:
         else:
             self._need = _LENGTH_BYTES
         if pos < size:
-            self._held = bytearray(data[pos:])
+            self._held, self.held_bytes = BytesIO(), size - pos
+            self._held.write(memoryview(data)[pos:])
             self.total.bytes += size - pos
         return data, spans
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Generator
 from enum import IntEnum
 from functools import cache
 from typing import Any
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import BER_DEPTH_MAX
-from bmqtwist.wire.budget import RECORD_VALUES, Budget
+from bmqtwist.wire.budget import RECORD_VALUES, Budget, at_once
 from bmqtwist.wire.fields import Field, Kind, choice_of, fields_of
 
 _PADDING = b"\x00\x01\x02\x03\x04"
@@ -31,7 +32,14 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 def decode(cls: type, data: bytes, values_max: int = 0) -> Any:
     """The message of type `cls`; word padding, present or missing, is ignored. `values_max`: as of `ber.decode`."""
+    return at_once(decode_slowly(cls, data, values_max))
+
+
+def decode_slowly(cls: type, data: bytes, values_max: int = 0) -> Generator[None, None, Any]:
+    """The same with pauses, as of `wire/budget.py`."""
     name = cls.__name__
+    if values_max and data.count(b"{") + data.count(b"[") > values_max:  # each costs one at least
+        raise PeerError("too many values", name)
     try:
         tree = _DECODER.decode(data.rstrip(_PADDING).decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -40,7 +48,7 @@ def decode(cls: type, data: bytes, values_max: int = 0) -> Any:
         raise PeerError("nested too deeply", name) from None
     except ValueError as error:
         raise PeerError("not JSON", name, getattr(error, "pos", 0)) from None
-    return _codec(cls).read(tree, BER_DEPTH_MAX, Budget(values_max), name)
+    return (yield from _codec(cls).read(tree, BER_DEPTH_MAX, Budget(values_max), name))
 
 
 def encode(message: Any) -> bytes:
@@ -62,24 +70,27 @@ class _JsonCodec:
         self.has_choice = choice is not None
         self.selections: dict[str, type] = {name: type_ for _, name, type_ in choice.selections} if choice else {}
 
-    def read(self, tree: Any, depth: int, budget: Budget, path: str) -> Any:
+    def read(self, tree: Any, depth: int, budget: Budget, path: str) -> Generator[None, None, Any]:
         """The value that a parsed JSON object stands for; `path` names it in errors."""
         if not isinstance(tree, dict):
             raise PeerError("not an object", path)
         if depth <= 0:
             raise PeerError("nested too deeply", path)
         budget.left -= RECORD_VALUES + len(tree)
-        if budget.left < 0:
-            raise PeerError("too many values", path)
+        if budget.left < budget.pause:
+            if budget.left < 0:
+                raise PeerError("too many values", path)
+            budget.next_pause()
+            yield
         values: dict[str, Any] = {}
         for key, item in tree.items():
             entry = self.by_name.get(key)
             if entry is not None:
                 if item is not None:
-                    values[entry.attribute] = _read(entry, item, depth - 1, budget, f"{path}.{key}")
+                    values[entry.attribute] = yield from _read(entry, item, depth - 1, budget, f"{path}.{key}")
             elif key in self.selections:
                 values["choice"] = key
-                values["value"] = _codec(self.selections[key]).read(item, depth - 1, budget, f"{path}.{key}")
+                values["value"] = yield from _codec(self.selections[key]).read(item, depth - 1, budget, f"{path}.{key}")
         return self.cls(**values)
 
     def write(self, message: Any) -> dict[str, Any]:
@@ -103,16 +114,23 @@ class _JsonCodec:
         return tree
 
 
-def _read(entry: Field, item: Any, depth: int, budget: Budget, path: str) -> Any:
+def _read(entry: Field, item: Any, depth: int, budget: Budget, path: str) -> Generator[None, None, Any]:
+    if entry.kind is not Kind.RECORD:
+        return _read_primitive(entry, item, path)
+    assert entry.type is not None
+    codec = _codec(entry.type)
+    if not entry.array:
+        return (yield from codec.read(item, depth, budget, path))
+    if not isinstance(item, list):
+        raise PeerError("not an array", path)
+    items = []
+    for each in item:
+        items.append((yield from codec.read(each, depth - 1, budget, path)))
+    return items
+
+
+def _read_primitive(entry: Field, item: Any, path: str) -> Any:
     kind = entry.kind
-    if kind is Kind.RECORD:
-        assert entry.type is not None
-        codec = _codec(entry.type)
-        if not entry.array:
-            return codec.read(item, depth, budget, path)
-        if not isinstance(item, list):
-            raise PeerError("not an array", path)
-        return [codec.read(each, depth - 1, budget, path) for each in item]
     if kind is Kind.INT:
         if type(item) is not int or not entry.low <= item <= entry.high:
             raise PeerError("not an integer of its type", path)

@@ -4,6 +4,7 @@
     python -m tests.soak frames --count N     mutated frames and control messages through sessions and decoders
     python -m tests.soak storage --count N    damaged file sets through recovery
     python -m tests.soak configs --count N    mutated configuration directories
+    python -m tests.soak damage --count N     damaged storage directories, each opened by a broker and emptied
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
     python -m tests.soak restarts --count N   restarts under our client library (more options: `restarts --help`)
     python -m tests.soak hostile --count N    strangers and guests that send anything (more options: `hostile --help`)
@@ -29,7 +30,7 @@ from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
 
-from soak import hostile, kill9, metadata, restarts
+from soak import damage, hostile, kill9, metadata, restarts
 
 FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
 
@@ -95,10 +96,12 @@ def main(arguments: list[str]) -> int:
         return hostile.main(arguments[1:])
     if arguments[:1] == ["metadata"]:
         return metadata.main(arguments[1:])
+    if arguments[:1] == ["damage"]:
+        return damage.main(arguments[1:])
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", default="all",
-                        choices=["all", *_RUNS, "kill9", "restarts", "hostile", "metadata", "coverage"])
+                        choices=["all", *_RUNS, "kill9", "restarts", "hostile", "metadata", "damage", "coverage"])
     parser.add_argument("--count", type=int, help="how many cases; kills, for `all`")
     parser.add_argument("--minutes", type=int, default=MINUTES)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -112,4 +115,5 @@ def main(arguments: list[str]) -> int:
     failed += restarts.main(["--seed", str(options.seed)]) != 0
     failed += hostile.main(["--seed", str(options.seed)]) != 0
     failed += metadata.main([]) != 0
+    failed += damage.main(["--seed", str(options.seed)]) != 0
     return failed + bool(coverage(options.minutes))

@@ -92,7 +92,8 @@ def strangers() -> dict[str, bytes]:
 def guests(random: Random) -> dict[str, bytes]:
     """What is sent by those who were let in; queue id 0 is open for both."""
     big = 250 << 10
-    bomb = zlib.compress(bytes.fromhex("180000020000000c00000000") + bytes(4 << 20), 9)
+    area = bytes.fromhex("180000020000000c00000000")  # no properties
+    bomb, big_bomb, too_big_bomb = (zlib.compress(area + bytes(size), 9) for size in (4 << 20, (64 << 20) - 100, 65 << 20))
     hostile = "\n\x1b[2J\0" + RTL
 
     def put(payload: bytes, flags: int = ACK_REQUESTED, compressed: bool = False, q_id: int = 0) -> bytes:
@@ -130,6 +131,14 @@ def guests(random: Random) -> dict[str, bytes]:
         "subscriptions too many": configure(SUBSCRIPTIONS_MAX + 1, ""),
         "broken expressions": configure(500, hostile + "(" * 100),
         "bombs": event(EventType.PUT, put(bomb, ACK_REQUESTED | MESSAGE_PROPERTIES, True) * 4),
+        "largest bomb": event(EventType.PUT, put(big_bomb, ACK_REQUESTED | MESSAGE_PROPERTIES, True)),
+        "too large a bomb": event(EventType.PUT, put(too_big_bomb, ACK_REQUESTED | MESSAGE_PROPERTIES, True)),
+        "bomb without properties": event(EventType.PUT, put(too_big_bomb, ACK_REQUESTED, True)),
+        "very many puts": event(EventType.PUT, put(b"x", 0) * 20_000),
+        "very many refused puts": event(EventType.PUT, put(b"x", q_id=12345) * 20_000),
+        "very many confirms": event(EventType.CONFIRM, bytes([0x16, 0, 0, 0]) + bytes(24) * 100_000),
+        "very many small events": event(EventType.CONFIRM, bytes([0x16, 0, 0, 0]) + bytes(24)) * 5000,
+        "very many requests": open_queue("bmq://d/q\n") * 500,
         "unknown queue": event(EventType.PUT, put(b"x", q_id=12345) * 500),
         "wrong checksum": event(EventType.PUT, put(b"x" * 100)[:-8] + b"yyyyyyyy"),
         "confirms": event(EventType.CONFIRM, bytes([0x16, 0, 0, 0]) + bytes(24) * 2000),
@@ -232,7 +241,7 @@ class Crowd:
 def post_and_measure(port: int, seconds: int) -> None:
     """The good client: posts, waits for the ACK, and prints its times in milliseconds."""
     client = RawClient(port, "good", 60.0)
-    client.open("bmq://d/good", 0, WRITE)
+    client.open("bmq://g/good", 0, WRITE)
     took: list[float] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -283,7 +292,8 @@ def run(count: int, connections: int, seed: int) -> dict[str, Any]:
         broker = BrokerProcess(Path(name), app={"bmqtwist": {"http": {"port": http}}})
         crowds: list[Crowd] = []
         try:
-            broker.domain("d")
+            broker.domain("d", max_messages=100_000, max_bytes=256 << 20, ttl=2)
+            broker.domain("g")
             broker.start()
             quiet = Good(broker.port, QUIET_SECONDS).result()
             begun, alone = time.monotonic(), broker.memory()

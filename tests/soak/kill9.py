@@ -1,12 +1,16 @@
 """kill -9 at random moments under load, again and again.
 
-    python -m tests.soak kill9 [--count 200] [--durability none,group] [--seed N]
+    python -m tests.soak kill9 [--count 200] [--durability none,group] [--seed N] [--quiet-operator]
 
 One priority queue with one consumer, one with two, and one fanout queue with three apps are posted to and consumed from
 without a pause; a thread kills the broker somewhere in between, now and then already while it starts. Then it is started
 again, everything outstanding is consumed up to a last marker message, and `ledger.QueueHistory` judges. Consumers leave
 some messages unconfirmed on purpose; producers send again, with the old GUIDs, half of what was not acknowledged.
 The journal is small, so that rollovers are hit too.
+
+An operator purges queues, apps and a whole domain meanwhile, adds an app to the fanout domain and takes it away again
+(DOMAINS RECONFIGURE); some kills hit the broker within the milliseconds of a command. What that allows to be missing is in
+`ledger.py`; `--quiet-operator` does without.
 """
 
 from __future__ import annotations
@@ -16,12 +20,14 @@ import json
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from bench.broker import DOMAINS, FANOUT_APPS, Broker
 from bench.rawclient import READ, WRITE, Closed, RawClient, acks, confirm_event, pushes
+from bmqtwist.cli.adminclient import AdminClient, NotAllowed, Unreachable
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import (
     ACK_REQUESTED,
@@ -37,6 +43,10 @@ WINDOW = 400  # messages a producer sends ahead of its ACKs
 REMEMBERED = 200_000  # messages per queue that a resurrection would be noticed of
 DRAIN_SECONDS = 60
 GONE = (Closed, OSError)
+GUEST_APP = "guest"  # of the fanout domain, now and then
+COMMAND_PERIOD_S = 0.15  # between two commands of the operator, on average
+KILLED_AT_COMMAND = 0.2  # share of the lives that end within a few milliseconds of a command
+COMMAND_KILL_S = 0.004
 
 
 class Producer:
@@ -148,18 +158,108 @@ def _payload(buffer: bytes, data: int) -> bytes:
     return buffer[data:stop - buffer[stop - 1]]
 
 
+class Operator:
+    """Purges and reconfigures while messages flow; one command at a time, and nobody else does anything meanwhile."""
+
+    def __init__(self, broker: Broker, histories: list[QueueHistory], random: Random) -> None:
+        self._broker, self._random = broker, random
+        self._one, self._two, self._fan = histories
+        self._file = broker.root / "etc" / "domains" / f"{DOMAINS['fanout']}.json"
+        self._client: AdminClient | None = None
+        self._due = 0.0
+        self._added_unanswered = False
+        self.numbers = dict.fromkeys(("purges", "purges unanswered", "purges refused", "apps added", "apps removed",
+                                      "reconfigurations unanswered", "kills at a command"), 0)
+
+    def connect(self, port: int) -> None:
+        """A new life of the broker, which has read the domain's file as it is."""
+        if self._client is not None:
+            self._client.close()
+        self._client = AdminClient("127.0.0.1", port)
+        try:
+            self._client.negotiate()
+        except NotAllowed as error:  # killed in the midst of it
+            raise Closed from error
+        if self._added_unanswered:
+            self._fan.restarted_unanswered(GUEST_APP)
+            self._added_unanswered = False
+        self._wait()
+
+    def _wait(self) -> None:
+        self._due = time.monotonic() + self._random.expovariate(1 / COMMAND_PERIOD_S)
+
+    def work(self, fatal: Callable[[], None] | None) -> None:
+        """Now and then a command; `fatal` kills the broker while it runs."""
+        if time.monotonic() < self._due:
+            return
+        if fatal is not None:
+            self.numbers["kills at a command"] += 1
+            fatal()
+        if self._random.random() < 0.4:
+            self._reconfigure()
+        else:
+            self._purge()
+        self._wait()
+
+    def _run(self, command: str) -> str | None:
+        """The answer; None = the broker died before."""
+        assert self._client is not None
+        try:
+            return self._client.run(command)
+        except (Unreachable, NotAllowed):
+            return None
+
+    def _purge(self) -> None:
+        priority, fanout = DOMAINS["priority"], DOMAINS["fanout"]
+        everyone = [(history, app) for history in (self._one, self._two) for app in history.apps]
+        app = self._random.choice(list(self._fan.apps))
+        command, purged = self._random.choice([
+            (f"DOMAINS DOMAIN {priority} QUEUE one PURGE *", [(self._one, "__default")]),
+            (f"DOMAINS DOMAIN {priority} PURGE", everyone),
+            (f"DOMAINS DOMAIN {fanout} QUEUE fan PURGE *", [(self._fan, each) for each in self._fan.apps]),
+            (f"DOMAINS DOMAIN {fanout} QUEUE fan PURGE {app}", [(self._fan, app)])])
+        answer = self._run(command)
+        good = answer is not None and answer.startswith("Purged") and "Errors" not in answer
+        self.numbers["purges" if good else "purges unanswered" if answer is None else "purges refused"] += 1
+        for history, each in purged:
+            history.purge(each, good)
+        if answer is None:
+            raise Closed
+
+    def _reconfigure(self) -> None:
+        adding = not self._fan.apps[GUEST_APP].there
+        document = json.loads(self._file.read_text())
+        document["definition"]["parameters"]["mode"]["fanout"]["appIDs"] = [*FANOUT_APPS, *([GUEST_APP] if adding else [])]
+        other = self._file.with_suffix(".new")
+        other.write_text(json.dumps(document))
+        other.replace(self._file)
+        answer = self._run(f"DOMAINS RECONFIGURE {DOMAINS['fanout']}")
+        if adding:
+            self._fan.add(GUEST_APP)
+        else:
+            self._fan.remove(GUEST_APP)
+        if answer is None:
+            self._added_unanswered = adding
+            self.numbers["reconfigurations unanswered"] += 1
+            raise Closed
+        if "SUCCESS" not in answer.upper():
+            raise RuntimeError(f"DOMAINS RECONFIGURE failed: {answer}")
+        self.numbers["apps added" if adding else "apps removed"] += 1
+
+
 class Soak:
     """One broker, its clients and their histories."""
 
-    def __init__(self, broker: Broker, seed: int) -> None:
+    def __init__(self, broker: Broker, seed: int, operated: bool = True) -> None:
         self.broker, self.random = broker, Random(seed)
         one, two = (QueueHistory(f"bmq://{DOMAINS['priority']}/{name}", ("__default",)) for name in ("one", "two"))
-        fan = QueueHistory(f"bmq://{DOMAINS['fanout']}/fan", FANOUT_APPS[:3])
+        fan = QueueHistory(f"bmq://{DOMAINS['fanout']}/fan", FANOUT_APPS[:3], (GUEST_APP,))
         self.histories = [one, two, fan]
         self.producers = [Producer(history, self.random) for history in self.histories]
         self.consumers = [Consumer(one, "__default", self.random, 0), Consumer(two, "__default", self.random, 0),
                           Consumer(two, "__default", self.random, 0)]
-        self.consumers += [Consumer(fan, app, self.random, 0) for app in FANOUT_APPS[:3]]
+        self.consumers += [Consumer(fan, app, self.random, 0) for app in fan.apps]
+        self.operator = Operator(broker, self.histories, self.random) if operated else None
         self.numbers: dict[str, Any] = {"kills": 0, "kills while starting": 0, "slowest start s": 0.0}
         # two apps that nobody reads would keep every fanout message for ever
         self.unread = [Consumer(QueueHistory(fan.uri, (app,)), app, self.random, 0) for app in FANOUT_APPS[3:]]
@@ -180,6 +280,8 @@ class Soak:
             history.broker_died()
         for client in (*self.consumers, *self.unread, *self.producers):
             client.connect(self.broker.port)
+        if self.operator is not None:
+            self.operator.connect(self.broker.port)
 
     def _kill_later(self, seconds: float) -> threading.Thread:
         def kill() -> None:
@@ -192,9 +294,16 @@ class Soak:
 
     def life(self) -> None:
         """Load until the broker is killed."""
-        killer = self._kill_later(self.random.choice((0.02, 0.1, 0.3, 0.6, 1.2)) * self.random.uniform(0.2, 1.8))
+        killers = [self._kill_later(self.random.choice((0.02, 0.1, 0.3, 0.6, 1.2)) * self.random.uniform(0.2, 1.8))]
+        fatal = self.random.random() < KILLED_AT_COMMAND
+
+        def kill_at_command() -> None:
+            killers.append(self._kill_later(self.random.uniform(0, COMMAND_KILL_S)))
+
         try:
             while True:
+                if self.operator is not None:
+                    self.operator.work(kill_at_command if fatal else None)
                 for producer in self.producers:
                     producer.work()
                 for consumer in self.consumers:
@@ -202,7 +311,8 @@ class Soak:
                 self._skip_unread()
         except GONE:
             pass
-        killer.join()
+        for killer in killers:
+            killer.join()
         self.numbers["kills"] += 1
         self._late_news()
 
@@ -238,7 +348,7 @@ class Soak:
                 consumer.work(0.5)
             self._skip_unread()
             missing = [(history.uri, app) for history in self.histories for app, view in history.apps.items()
-                       if markers[id(history)] not in view.held]
+                       if view.there and markers[id(history)] not in view.held]
             if not missing and not any(producer.pending for producer in self.producers):
                 break
             if time.monotonic() > deadline:
@@ -254,7 +364,7 @@ class Soak:
 
     def totals(self) -> dict[str, Any]:
         """Everything counted."""
-        totals = dict(self.numbers)
+        totals = {**self.numbers, **(self.operator.numbers if self.operator is not None else {})}
         for history in self.histories:
             for name, count in history.counts.items():
                 totals[name] = totals.get(name, 0) + count
@@ -262,11 +372,11 @@ class Soak:
         return totals
 
 
-def run(count: int, durability: str, seed: int, show: bool = True) -> dict[str, Any]:
+def run(count: int, durability: str, seed: int, show: bool = True, operated: bool = True) -> dict[str, Any]:
     """`count` kills; what was counted. No verdict of ledger.VERDICTS may be above 0."""
     with tempfile.TemporaryDirectory(prefix="bmq-soak-") as name:
         broker = Broker(Path(name), durability, partitions=2, data_bytes=64 << 20, journal_bytes=4 << 20)
-        soak = Soak(broker, seed)
+        soak = Soak(broker, seed, operated)
         began = time.monotonic()
         try:
             soak.start()
@@ -291,10 +401,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--durability", default="none,group")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--quiet-operator", action="store_true")
     options = parser.parse_args(arguments)
     wrong = 0
     for durability in options.durability.split(","):
-        result = run(options.count, durability, options.seed)
+        result = run(options.count, durability, options.seed, operated=not options.quiet_operator)
         print(json.dumps(result), flush=True)
         wrong += sum(result[verdict] for verdict in VERDICTS) + result["tracebacks"] + result["refused"]
     return 1 if wrong else 0

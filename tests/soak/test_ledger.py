@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from soak.ledger import QueueHistory
+from soak.ledger import VERDICTS, QueueHistory
 
 GUID, PAYLOAD = bytes(16), b"payload"
 
@@ -29,7 +29,7 @@ def test_a_delivered_message_is_not_lost(history: QueueHistory) -> None:
     """Unconfirmed, but there."""
     history.deliver("app", GUID, PAYLOAD)
     history.judge()
-    assert not any(history.counts[verdict] for verdict in ("lost", "duplicated", "resurrected", "unexpected"))
+    assert not any(history.counts[verdict] for verdict in VERDICTS)
 
 
 def test_a_message_delivered_twice_in_one_life_is_duplicated(history: QueueHistory) -> None:
@@ -66,3 +66,116 @@ def test_settled_messages_are_forgotten_in_the_end_and_unsettled_ones_are_not(hi
     history.settle("app", {GUID})
     history.forget_settled(0)
     assert list(history.attempted) == [other]
+
+
+OTHER = b"\3" * 16
+
+
+def wrong(history: QueueHistory) -> dict[str, int]:
+    """What was found."""
+    return {verdict: history.counts[verdict] for verdict in VERDICTS if history.counts[verdict]}
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_what_was_purged_may_be_missing_and_nothing_that_was_sent_later(history: QueueHistory, certain: bool) -> None:
+    """Whether the command was answered or not."""
+    history.purge("app", certain)
+    history.broker_died()
+    history.judge()
+    assert not wrong(history)
+    history.attempt(OTHER, PAYLOAD)
+    history.acknowledge(OTHER, 0)
+    history.judge()
+    assert wrong(history) == {"lost": 1}
+
+
+@pytest.mark.parametrize("certain, accused", [(True, {"resurrected": 1}), (False, {})])
+def test_what_was_certainly_purged_does_not_come_back_in_another_life(history: QueueHistory, certain: bool,
+                                                                      accused: dict[str, int]) -> None:
+    """In the same life it may have been under way; without an answer it may be there still."""
+    history.purge("app", certain)
+    history.deliver("app", GUID, PAYLOAD)
+    assert not wrong(history)
+    history.broker_died()
+    history.deliver("app", GUID, PAYLOAD)
+    assert wrong(history) == accused
+
+
+def test_what_was_not_acknowledged_before_a_purge_may_have_come_after_it(history: QueueHistory) -> None:
+    """It was on its way when the command was sent."""
+    history.attempt(OTHER, PAYLOAD)
+    history.purge("app", True)
+    history.acknowledge(OTHER, 0)
+    history.broker_died()
+    history.deliver("app", OTHER, PAYLOAD)
+    history.judge()
+    assert not wrong(history)
+
+
+def test_a_purge_of_one_app_excuses_no_other() -> None:
+    """Each app has its own."""
+    history = QueueHistory("bmq://d/q", ("one", "two"))
+    history.attempt(GUID, PAYLOAD)
+    history.acknowledge(GUID, 0)
+    history.purge("one", True)
+    history.judge()
+    assert wrong(history) == {"lost": 1}
+
+
+@pytest.fixture
+def guest() -> QueueHistory:
+    """A queue whose domain may get an app, and a message from before."""
+    history = QueueHistory("bmq://d/q", (), ("guest",))
+    history.attempt(GUID, PAYLOAD)
+    history.acknowledge(GUID, 0)
+    return history
+
+
+def test_an_app_that_is_not_there_misses_nothing_and_gets_nothing(guest: QueueHistory) -> None:
+    """Before it was added."""
+    guest.judge()
+    assert not wrong(guest)
+    guest.deliver("guest", GUID, PAYLOAD)
+    assert wrong(guest) == {"unexpected": 1}
+
+
+def test_an_added_app_gets_what_is_sent_from_then_on_and_nothing_older(guest: QueueHistory) -> None:
+    """The message from before must not come, later ones must."""
+    guest.add("guest")
+    guest.judge()
+    assert not wrong(guest)
+    guest.attempt(OTHER, PAYLOAD)
+    guest.acknowledge(OTHER, 0)
+    guest.broker_died()
+    guest.judge()
+    assert wrong(guest) == {"lost": 1}
+    guest.deliver("guest", GUID, PAYLOAD)
+    assert wrong(guest) == {"lost": 1, "resurrected": 1}
+
+
+def test_what_was_sent_until_a_restart_that_adds_an_app_may_be_missing(guest: QueueHistory) -> None:
+    """The command was not answered; the next life reads the same file."""
+    guest.add("guest")
+    guest.attempt(OTHER, PAYLOAD)
+    guest.acknowledge(OTHER, 0)
+    guest.broker_died()
+    guest.restarted_unanswered("guest")
+    guest.judge()
+    assert not wrong(guest)
+
+
+def test_an_app_that_was_removed_and_added_again_gets_nothing_of_its_first_life(guest: QueueHistory) -> None:
+    """Neither is anything missing for it."""
+    guest.add("guest")
+    guest.attempt(OTHER, PAYLOAD)
+    guest.acknowledge(OTHER, 0)
+    guest.remove("guest")
+    guest.broker_died()
+    guest.judge()
+    assert not wrong(guest)
+    guest.add("guest")
+    guest.broker_died()
+    guest.judge()
+    assert not wrong(guest)
+    guest.deliver("guest", OTHER, PAYLOAD)
+    assert wrong(guest) == {"resurrected": 1}

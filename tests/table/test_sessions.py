@@ -71,12 +71,19 @@ class SessionContext:
         self.held, self.input_bytes_max, self.newcomers = Held(), 1 << 30, Newcomers(0, 1 << 20)
         self.flushes: list[Session] = []
         self.gone_sessions: list[Session] = []
+        self.unfinished: list[Session] = []
         self.judged: list[Authenticate] = []
         self.commands: list[str] = []
         self.others = Others()
 
     def peers_for(self, identity: ClientIdentity) -> Others:
         return self.others
+
+    def clock(self) -> float:
+        return self.now
+
+    def go_on_later(self, session: Session) -> None:
+        self.unfinished.append(session)
 
     def flush_later(self, session: Session) -> None:
         session.waiting = True

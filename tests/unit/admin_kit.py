@@ -67,6 +67,9 @@ class Shell:
 
     def turn_due(self) -> None: ...
 
+    def clock(self) -> float:
+        return self.broker.now
+
     def chance(self) -> float:
         return 0.5
 

@@ -60,6 +60,7 @@ class Engine:
         self.report, self.now = ListReport(), 100.0
         self.touched: list[RootQueue] = []
         self.wakes: list[float] = []
+        self.next_turns = 0  # how often there was more to deliver than one turn may
         self.in_memory: list[Put] = []
         self.poisons: list[bytes] = []
         self.disk = MemoryDisk()
@@ -79,6 +80,10 @@ class Engine:
     def touch(self, queue: RootQueue) -> None:
         queue.touched = True
         self.touched.append(queue)
+
+    def touch_next(self, queue: RootQueue) -> None:
+        self.next_turns += 1
+        self.touch(queue)
 
     def wake_at(self, when: float, queue: RootQueue) -> None:
         self.wakes.append(when)

@@ -5,6 +5,8 @@ The set: sync point, CREATION, 8 MESSAGEs (6 undeleted), 2 DELETIONs, 2 sync poi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from storage_kit import (
     DEFAULT,
@@ -479,3 +481,17 @@ def test_smaller_configured_sizes_do_not_hide_a_larger_set() -> None:
     assert numbers(recovered) == ALL
     with pytest.raises(PartitionUnavailable):
         partition.append_message(KEY, make_message(9, b"x" * 200), WALL)
+
+
+@pytest.mark.parametrize("damage, told", [
+    (lambda data: data.replace(b"__default", b"__dufault").replace(DEFAULT[0][1], b"1\0\0\0\0"), "the ledger is right"),
+    (lambda data: data.replace(DEFAULT[0][1], bytes(5)), "an app without a key")])
+def test_the_app_of_a_queue_without_apps_of_its_own_is_never_another(damage: Callable[[bytes], bytes], told: str) -> None:
+    """Name and key were both wrong, and its messages waited for an app that nobody reads; a key of zeros names the whole
+    queue, which was then dropped in the place of the app."""
+    disk = build()
+    path = path_of(disk, "qlist")
+    disk.put(path, damage(disk.content(path)))
+    assert any(told in text for text in life_after(disk, ALL))
+    assert {app.app_id: app.key for app in recover(open_files(disk), {KEY: Ledger()}).queues[KEY].apps.values()} == {
+        name: key for name, key in DEFAULT}

@@ -1,0 +1,371 @@
+"""What a client can have done in one turn is bounded: the rest goes on in the next, in order, and nothing is lost of it."""
+
+from __future__ import annotations
+
+import gc
+import zlib
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import codec
+from kit.client import Queue
+from kit.memory import MemoryWorld
+
+from bmqtwist.limits import (
+    EXPIRED_AT_ONCE_MAX,
+    INFLATE_STEP_BYTES,
+    SLICE_BYTES,
+    SLICES_MAX,
+    SUBSCRIPTIONS_MAX,
+    TURN_EVALUATIONS_MAX,
+    TURN_MESSAGES_MAX,
+)
+from bmqtwist.link.client import ClientSession
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.routing import Router
+from bmqtwist.testing.node import ImmediatePerformer
+from bmqtwist.wire import compression
+from bmqtwist.wire.fast import EventType, event_header
+
+PUT_BYTES = 40
+CONFIRM_BYTES = 24
+MANY = 3 * SLICES_MAX * SLICE_BYTES // PUT_BYTES  # PUTs of three turns
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> MemoryWorld:
+    world = MemoryWorld(tmp_path)
+    world.domain("d", domain_bytes=1 << 40)
+    return world
+
+
+class Turns:
+    """How often something was done in each turn."""
+
+    def __init__(self, memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        self.counts = [0]
+        action, turn = getattr(owner, name), memory.broker.turn
+
+        def counted(*arguments: Any) -> Any:
+            self.counts[-1] += 1
+            return action(*arguments)
+
+        def next_turn(now: float) -> None:
+            turn(now)
+            self.counts.append(0)
+
+        monkeypatch.setattr(owner, name, counted)
+        monkeypatch.setattr(memory.broker, "turn", next_turn)
+
+    @property
+    def most(self) -> int:
+        return max(self.counts)
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let so many seconds pass between any two looks at the clock."""
+    ticks = count()
+    monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * seconds)
+
+
+def puts_of(queue: Queue, number: int) -> bytes:
+    """One PUT event."""
+    return codec.put_frame([codec.put_message(queue.q_id, queue.client.new_guid()) for _ in range(number)])
+
+
+def test_very_many_puts_in_one_event_are_taken_over_several_turns_in_order(memory: MemoryWorld,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were all taken in one turn: 20,000 in 76 ms."""
+    producer = memory.producer()
+    turns = Turns(memory, monkeypatch, RootQueue, "post")
+    producer.client.send(puts_of(producer, MANY))
+    producer.client.barrier()
+    acknowledged = [event.ack for event in producer.client.heard if event.kind == "ack"]
+    assert len(acknowledged) == MANY and not any(ack.status for ack in acknowledged)
+    assert turns.most <= SLICES_MAX * (SLICE_BYTES // PUT_BYTES + 1) and sum(turns.counts) == MANY
+    assert [ack.guid for ack in acknowledged] == sorted(ack.guid for ack in acknowledged)
+
+
+def test_what_comes_behind_a_long_event_is_dealt_with_behind_it(memory: MemoryWorld) -> None:
+    """A close in the same bytes, and another event that comes while it is under way."""
+    producer, other = memory.producer(), memory.producer("bmq://d/other")
+    client = producer.client
+    close = codec.control_frame({"rId": 77, "closeQueue": {
+        "handleParameters": client.handle_parameters(producer.uri, producer.q_id, write=1), "isFinal": True}})
+    client.send(puts_of(producer, MANY) + close)
+    assert client.link.session is not None and client.link.session.under_way
+    client.send(puts_of(producer, 1))
+    assert client.link.session.under_way and other.post(b"another client is served meanwhile")
+    answer = client.wait(lambda event: event.kind == "control" and event.control.get("rId") == 77, "the answer")
+    client.barrier()
+    heard = client.heard
+    before = [event for event in heard[:heard.index(answer)] if event.kind == "ack"]
+    assert 0 < len(before) and memory.stored(producer.uri) == MANY
+    assert not any(event.kind == "ack" for event in heard[heard.index(answer):]), "the queue id was closed"
+    assert not client.link.session.under_way
+
+
+def test_a_long_event_ends_its_turn_by_the_clock_too(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = memory.producer()
+    hurry(monkeypatch, 0.004)
+    turns = Turns(memory, monkeypatch, RootQueue, "post")
+    producer.client.send(puts_of(producer, MANY))
+    memory.run()
+    assert turns.most <= 2 * (SLICE_BYTES // PUT_BYTES + 1) and memory.stored() == MANY
+
+
+def test_very_many_confirms_in_one_event_are_taken_over_several_turns(memory: MemoryWorld,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that mean nothing first, then the good ones."""
+    producer, consumer = memory.producer(), memory.consumer(m=1 << 20)
+    producer.client.send(puts_of(producer, 3000))
+    guids = [push.guid for push in memory.pushes(consumer)]
+    assert len(guids) == 3000
+    junk = [(999, bytes(16), 0)] * (2 * SLICES_MAX * SLICE_BYTES // CONFIRM_BYTES)
+    items = junk + [(consumer.q_id, guid, consumer.sub_id) for guid in guids]
+    taken: list[int] = []
+    take = ClientSession._take_confirms
+    monkeypatch.setattr(ClientSession, "_take_confirms", lambda self, buffer, start, end, step: (
+        taken.append(end - start), take(self, buffer, start, end, step))[1])
+    consumer.client.send(codec.confirm_frame(items))
+    assert consumer.client.link.session is not None and consumer.client.link.session.under_way
+    memory.run()
+    assert max(taken) <= SLICE_BYTES and len(taken) > SLICES_MAX and memory.stored() == 0
+
+
+def test_a_connection_that_breaks_in_the_midst_has_what_it_brought_dealt_with(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    session = producer.client.link.session
+    assert session is not None
+    producer.client.send(puts_of(producer, MANY))
+    producer.client.link.drop()
+    memory.run()
+    assert memory.stored() == MANY and session not in memory.broker.sessions
+
+
+def test_a_session_that_is_closed_in_the_midst_has_the_rest_dropped(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    session = producer.client.link.session
+    assert session is not None
+    producer.client.send(puts_of(producer, MANY))
+    session.close("enough")
+    memory.run()
+    assert 0 < len(memory.broker.domains["d"].queues["q"].messages) < MANY
+    assert not session.under_way and session not in memory.broker.sessions
+
+
+def test_nothing_is_read_from_a_session_that_is_under_way_and_again_afterwards(memory: MemoryWorld,
+                                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = memory.producer()
+    asked: list[bool] = []
+    monkeypatch.setattr(ImmediatePerformer, "read", lambda self, session, wanted: asked.append(wanted))
+    producer.client.send(puts_of(producer, MANY))
+    assert asked == [False]
+    memory.run()
+    assert asked[-1] is True and set(asked[:-1]) == {False}
+
+
+def test_many_sessions_that_are_under_way_go_on_in_turns(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stops the row; whoever was left out is first in the next turn."""
+    producers = [memory.producer() for _ in range(4)]
+    went_on: list[str] = []
+    session_type = type(producers[0].client.link.session)
+    go_on = session_type.go_on  # type: ignore[union-attr]
+    hurry(monkeypatch, 0.001)
+    monkeypatch.setattr(session_type, "go_on",
+                        lambda self, now, wall: (went_on.append(self.peer), go_on(self, now, wall))[1])
+    for producer in producers:
+        producer.client.send(puts_of(producer, MANY))
+    memory.run()
+    assert memory.stored() == 4 * MANY
+    assert set(Counter(went_on[:40]).values()) <= {9, 10, 11}
+
+
+@pytest.mark.parametrize("shape", [{"properties": {"a": 1}, "v2": False}, {"properties": {"a": 1}}, {}])
+def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
+                                                         shape: dict[str, Any]) -> None:
+    """64 MiB at once took 296 ms. The message before it and the one behind it keep their places."""
+    producer = memory.producer()
+    turns = Turns(memory, monkeypatch, compression.Inflation, "_step")
+    size = 20 * INFLATE_STEP_BYTES
+    guids = [producer.put(b"before"), producer.put(bytes(size), compress=True, **shape), producer.put(b"behind")]
+    producer.client.barrier()
+    assert [event.ack.guid for event in producer.client.heard if event.kind == "ack"] == guids
+    assert turns.most <= SLICES_MAX + 1
+    inflated = "v2" in shape
+    assert (sum(turns.counts) >= 20) == inflated
+    stored = list(memory.broker.domains["d"].queues["q"].messages.values())
+    assert len(stored) == 3 and (stored[1].size > size) == inflated
+
+
+def test_many_small_bombs_in_one_event_share_a_step(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = memory.producer()
+    turns = Turns(memory, monkeypatch, compression.Inflation, "data")
+    messages = [codec.put_message(producer.q_id, producer.client.new_guid(), bytes(INFLATE_STEP_BYTES - 100),
+                                  properties={"a": 1}, v2=False, compress=True) for _ in range(9)]
+    hurry(monkeypatch, 1.0)
+    producer.client.send(codec.put_frame(messages))
+    producer.client.barrier()
+    assert turns.most <= 4 and sum(turns.counts) == 9
+    assert len(memory.broker.domains["d"].queues["q"].messages) == 9
+
+
+def test_a_broken_stream_that_is_inflated_in_steps_is_stored_as_it_came(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    broken = zlib.compress(bytes(3 * INFLATE_STEP_BYTES))[:-9]
+    guid = producer.client.new_guid()
+    good = codec.put_message(producer.q_id, guid, broken)
+    producer.client.send(codec.put_frame([good[:7] + bytes([good[7] | 1 << 5]) + good[8:]]))
+    assert producer.next_ack(guid).status == 0
+    stored, = memory.broker.domains["d"].queues["q"].messages.values()
+    assert stored.size == len(broken) and stored.compression == 1
+
+
+def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PUTs that came before their open was answered: the first takes long, the others stay behind it."""
+    turns = Turns(memory, monkeypatch, compression.Inflation, "_step")
+    hurry(monkeypatch, 1.0)
+    client = memory.client()
+    guids = [client.new_guid() for _ in range(3)]
+    big: dict[str, Any] = {"properties": {"a": 1}, "v2": False, "compress": True}
+    with memory.storage_stalled():
+        client.send(codec.control_frame({"rId": 1, "openQueue": {
+            "handleParameters": client.handle_parameters("bmq://d/new", 0, write=1)}}))
+        client.send(codec.put_frame([codec.put_message(0, guids[0], bytes(5 * INFLATE_STEP_BYTES), **big),
+                                     codec.put_message(0, guids[1], b"2")]))
+        client.send(codec.put_frame([codec.put_message(0, guids[2], b"3")]))
+        memory.run()
+    memory.settle()
+    assert [event.ack.guid for event in client.heard if event.kind == "ack"] == guids
+    assert turns.most <= 2 and sum(turns.counts) >= 5
+
+
+@pytest.mark.parametrize("encoding", ["BER", "JSON"])
+def test_a_long_request_is_read_and_compiled_in_slices(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
+                                                       encoding: str) -> None:
+    """1024 subscriptions took 45 ms. What comes behind it is answered behind it."""
+    hurry(monkeypatch, 1.0)
+    consumer = memory.consumer()
+    parameters = consumer.stream_parameters()
+    one, = parameters["subscriptions"]
+    parameters["subscriptions"] = [{**one, "sId": 100 + number, "expression": {
+        "version": "E_VERSION_1", "text": f"x == {number} && y > 3"}} for number in range(SUBSCRIPTIONS_MAX)]
+    request = codec.control_frame({"rId": 50, "configureStream": {"qId": consumer.q_id, "streamParameters": parameters}},
+                                  encoding)
+    turns = 0
+    turn = memory.broker.turn
+
+    def counted(now: float) -> None:
+        nonlocal turns
+        turns += 1
+        turn(now)
+
+    monkeypatch.setattr(memory.broker, "turn", counted)
+    consumer.client.send(request + codec.control_frame({"rId": 51, "configureStream": {
+        "qId": 12345, "streamParameters": consumer.stream_parameters()}}))
+    first = consumer.client.wait(lambda event: event.kind == "control", "the first answer")
+    second = consumer.client.wait(lambda event: event.kind == "control", "the second answer")
+    assert first.control["rId"] == 50 and "configureStreamResponse" in first.control
+    assert second.control["rId"] == 51 and "status" in second.control
+    assert turns > 20
+    handle, = (each for each in memory.broker.domains["d"].queues["q"].handles if each.read_count)
+    substream, = handle.substreams.values()
+    assert len(substream.subscriptions) == SUBSCRIPTIONS_MAX
+    assert substream.subscriptions[7].matcher is not None and substream.subscriptions[7].matcher.matches({"x": 7, "y": 4})
+
+
+def test_one_turn_delivers_a_bounded_number_of_messages_in_order(memory: MemoryWorld,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = memory.producer()
+    producer.client.send(puts_of(producer, 5 * TURN_MESSAGES_MAX // 2))
+    producer.client.barrier()
+    turns = Turns(memory, monkeypatch, ClientSession, "push")
+    consumer = memory.consumer(m=1 << 20)
+    pushed = [push.guid for push in memory.pushes(consumer)]
+    assert turns.most == TURN_MESSAGES_MAX and pushed == sorted(pushed) and len(pushed) == sum(turns.counts)
+    assert len(pushed) == 5 * TURN_MESSAGES_MAX // 2
+
+
+def test_one_turn_looks_at_a_bounded_number_of_expressions(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New messages, those that were put aside, and those that came back: all arrive, in order."""
+    producer = memory.producer()
+    groups = 256
+    guids = [producer.put(bytes([number]), properties={"x": number % 5}) for number in range(100)]
+    producer.client.barrier()
+    turns = Turns(memory, monkeypatch, Router, "choose")
+
+    def consume(texts: list[str]) -> Queue:
+        consumer = memory.client().open("bmq://d/q", read=1)
+        parameters = consumer.stream_parameters(m=1 << 20)
+        one, = parameters["subscriptions"]
+        parameters["subscriptions"] = [{**one, "sId": 100 + number, "expression": {"version": "E_VERSION_1", "text": text}}
+                                       for number, text in enumerate(texts)]
+        consumer.configure_stream(parameters)
+        return consumer
+
+    nobody = [f"x == {1000 + number}" for number in range(groups - 1)]
+    first = consume([*nobody, "x == 1"])
+    share = TURN_EVALUATIONS_MAX // groups
+    assert [push.payload[0] % 5 for push in memory.pushes(first)] == [1] * 20 and turns.most <= 2 * share
+    second = consume([*nobody, "x > 1"])
+    got = [push.guid for push in memory.pushes(second)]
+    assert got == [guid for number, guid in enumerate(guids) if number % 5 > 1] and turns.most <= 2 * share
+    second.client.link.drop()
+    third = consume([*nobody, "x >= 2"])
+    got = [push.guid for push in memory.pushes(third)]
+    assert got == [guid for number, guid in enumerate(guids) if number % 5 > 1] and turns.most <= 2 * share
+
+
+def test_messages_expire_a_bounded_number_at_a_time(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.domain("d", messageTtl=1)
+    producer = memory.producer("bmq://d/old")
+    producer.client.send(puts_of(producer, 5 * EXPIRED_AT_ONCE_MAX // 2))
+    producer.client.barrier()
+    turns = Turns(memory, monkeypatch, RootQueue, "remove")
+    memory.advance(4)
+    assert memory.stored(producer.uri) == 0 and turns.most == EXPIRED_AT_ONCE_MAX
+
+
+@pytest.mark.parametrize("text", ["", "x ==", "("])
+def test_a_request_that_is_refused_leaves_nothing_to_collect(memory: MemoryWorld, text: str) -> None:
+    """Thousands of objects in a circle cost a long turn of the collector now and then."""
+    consumer = memory.consumer()
+    parameters = consumer.stream_parameters()
+    one, = parameters["subscriptions"]
+    number = SUBSCRIPTIONS_MAX + 1 if not text else 500
+    parameters["subscriptions"] = [{**one, "sId": each, "expression": {
+        "version": "E_VERSION_1", "text": f"x == {each}"}} for each in range(number - 1)] + [{**one, "expression": {
+            "version": "E_VERSION_1", "text": text}}]
+    request = codec.control_frame({"rId": 50, "configureStream": {"qId": consumer.q_id, "streamParameters": parameters}})
+    gc.collect()
+    gc.disable()
+    try:
+        consumer.client.send(request)
+        memory.run()
+        left = gc.collect()
+    finally:
+        gc.enable()
+    assert memory.logged("#CLIENT_CONFIGUREQUEUE_FAILURE") and left < 100
+
+
+def test_half_a_long_event_is_handed_on_as_it_is(memory: MemoryWorld) -> None:
+    """Gathered chunk by chunk: the confirms of both sides of every seam count."""
+    producer, consumer = memory.producer(), memory.consumer(m=1 << 20)
+    producer.client.send(puts_of(producer, 2000))
+    guids = [push.guid for push in memory.pushes(consumer)]
+    event = codec.confirm_frame([(consumer.q_id, guid, consumer.sub_id) for guid in guids])
+    for at in range(0, len(event), 777):
+        consumer.client.send(event[at:at + 777])
+    memory.run()
+    assert memory.stored() == 0 and len(guids) == 2000
+
+
+def test_json_of_too_many_objects_is_refused_before_it_is_read(memory: MemoryWorld) -> None:
+    consumer = memory.consumer()
+    body = b'{"rId":1,"configureStream":{"streamParameters":{"subscriptions":[' + b"{}," * 80_000 + b"{}]}}}"
+    consumer.client.send(event_header(EventType.CONTROL, len(body) + 3 & ~3, 1 << 5) + body + bytes(-len(body) % 4))
+    memory.run()
+    assert memory.logged("#CORRUPTED_EVENT", "too many values")
