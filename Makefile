@@ -10,10 +10,11 @@ WORKERS ?= 2
 SEEDS ?= 20
 MINUTES ?= 10
 
-.PHONY: help run demo test test-fast conformance soak sim fast bench lint docs clean
+.PHONY: help run cluster demo test test-fast conformance soak sim fast bench lint docs clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
+	@echo "make cluster      three nodes and a proxy as processes, in data/cluster (bmq cluster --help says what to do with them)"
 	@echo "make demo         post and consume through the official SDK against a running broker"
 	@echo "make test         the whole test suite"
 	@echo "make conformance  the suite, then what of the specifications it proved"
@@ -42,6 +43,9 @@ run: $(VENV)/.installed
 	@echo "The broker listens on tcp://localhost:30114 when it says 'BMQbrkr started successfully'."
 	@echo "Try it: make demo (in another terminal). Stop it: Ctrl-C."
 	$(BIN)/bmqbrkr $(CONFIG)
+
+cluster: $(VENV)/.installed
+	$(BIN)/bmq cluster up --dir data/cluster --proxies 1
 
 demo: $(VENV)/.installed-test
 	$(BIN)/python examples/demo.py
