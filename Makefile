@@ -18,7 +18,7 @@ help:
 	@echo "make demo         post and consume through the official SDK against a running broker"
 	@echo "make test         the whole test suite"
 	@echo "make conformance  the suite, then what of the specifications it proved"
-	@echo "make sim          simulated runs with fresh seeds (SEEDS=n)"
+	@echo "make sim          simulated runs with fresh seeds (SEEDS=n), then a campaign over clusters (SIM=options, see its --help)"
 	@echo "make soak         mutated input, kill -9 under load, then the real broker under load for MINUTES=n"
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
@@ -58,6 +58,7 @@ conformance: $(VENV)/.installed-test
 
 sim: $(VENV)/.installed-test
 	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
+	PYTHONPATH=tests $(BIN)/python -m sim.campaign --seeds $(SEEDS) $(SIM)
 
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris is not to be had here: the coverage-guided fuzzer is left out"

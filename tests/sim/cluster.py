@@ -73,8 +73,12 @@ class SimulatedCluster(Simulation):
             node = SimulatedNode(self.network, name, f"{name}:{PORT}",
                                  partial(member_configuration, number, count, PORT, alone=alone, **configured),
                                  lambda configuration: domains, **(options or {}).get(name, {}))
+            self.made(node)
             node.boot()
         self.clients = 0
+
+    def made(self, node: SimulatedNode) -> None:
+        """A node is there, and has not lived yet."""
 
     def node(self, name: str) -> SimulatedNode:
         """A node by its name."""
