@@ -228,6 +228,28 @@ def test_queues_are_refused_as_long_as_there_are_no_primaries() -> None:
             nodes.client(node.name).open(QUEUE, write=1)
 
 
+@pytest.mark.spec("cluster", 39)
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_quorum_has_is_committed_by_the_next_leader_though_nobody_was_told_so_by_this_one(seed: int) -> None:
+    nodes = ElectedCluster(seed, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    followers = [nodes.cluster(node.name).metadata for node in nodes.machines if node is not former]
+    uri = nodes.assign(former)
+    while not any(each.log.lsn > each.log.committed and len(each.log.log.records) > each.log.log.covered
+                  and each.log.log.durable == len(each.log.log.records) for each in followers):
+        nodes.run(0.0001)
+    former.crash(power=True, down=None)
+    assert not any(uri in each.state.queues for each in followers)
+    nodes.run(3.0)
+    assert all(uri in each.state.queues for each in followers)
+    former.boot()
+    nodes.run(SETTLE_S)
+    assert {nodes.cluster(node.name).metadata.state.queues[uri].key for node in nodes.machines} == {
+        followers[0].state.queues[uri].key}
+    nodes.judge_all()
+
+
 def test_a_cluster_of_one_has_no_vote_file_and_dials_nobody() -> None:
     nodes = ElectedCluster(1, 1)
     node: SimulatedNode = nodes.machines[0]
