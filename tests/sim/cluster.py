@@ -5,18 +5,16 @@ A client is `kit.client.Client`: where it waits, the simulation is played until 
 
 from __future__ import annotations
 
-from functools import partial
 from random import Random
 from typing import Any
 
 from kit.client import Client
 
-from bmqtwist.testing.config import DomainTable, member_configuration, sample_domains
+from bmqtwist.testing.cluster import make_nodes
 from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, Network, Receiver
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.testing.simulation import Simulation
 
-PORT = 30114
 STEP_S = 0.001  # how far the simulation is played before a client looks again
 PARTITION = {"maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 22, "maxQlistFileSize": 1 << 16,
              "maxCSLFileSize": 1 << 18}
@@ -66,13 +64,7 @@ class SimulatedCluster(Simulation):
         super().__init__(Random(f"{seed}/cluster"))
         self.network = Network(self)
         configured.setdefault("cluster", {"partition": PARTITION})
-        domains = DomainTable()
-        domains.texts.update(sample_domains())
-        for number in range(1, count + 1):
-            name = f"n{number}"
-            node = SimulatedNode(self.network, name, f"{name}:{PORT}",
-                                 partial(member_configuration, number, count, PORT, alone=alone, **configured),
-                                 lambda configuration: domains, **(options or {}).get(name, {}))
+        for node in make_nodes(self.network, count, options or {}, alone, **configured):
             self.made(node)
             node.boot()
         self.clients = 0
