@@ -10,14 +10,15 @@ WORKERS ?= 2
 SEEDS ?= 20
 MINUTES ?= 10
 
-.PHONY: help run demo test test-fast conformance soak sim fast bench lint docs clean
+.PHONY: help run cluster demo test test-fast conformance soak sim fast bench lint docs clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
+	@echo "make cluster      three nodes and a proxy as processes, in data/cluster (bmq cluster --help says what to do with them)"
 	@echo "make demo         post and consume through the official SDK against a running broker"
 	@echo "make test         the whole test suite"
 	@echo "make conformance  the suite, then what of the specifications it proved"
-	@echo "make sim          simulated runs with fresh seeds (SEEDS=n)"
+	@echo "make sim          simulated runs with fresh seeds (SEEDS=n), then a campaign over clusters (SIM=options, see its --help)"
 	@echo "make soak         mutated input, kill -9 under load, then the real broker under load for MINUTES=n"
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
@@ -43,6 +44,9 @@ run: $(VENV)/.installed
 	@echo "Try it: make demo (in another terminal). Stop it: Ctrl-C."
 	$(BIN)/bmqbrkr $(CONFIG)
 
+cluster: $(VENV)/.installed
+	$(BIN)/bmq cluster up --dir data/cluster --proxies 1
+
 demo: $(VENV)/.installed-test
 	$(BIN)/python examples/demo.py
 
@@ -54,6 +58,7 @@ conformance: $(VENV)/.installed-test
 
 sim: $(VENV)/.installed-test
 	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
+	PYTHONPATH=tests $(BIN)/python -m sim.campaign --seeds $(SEEDS) $(SIM)
 
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris is not to be had here: the coverage-guided fuzzer is left out"

@@ -13,6 +13,7 @@ COMMANDS = {
     "bench": ("bmqtwist.cli.bench:bench", "Measure throughput and latency through a queue."),
     "broker": ("bmqtwist.cli.broker:broker", "Run a broker, with its data and a sample configuration in one directory."),
     "check": ("bmqtwist.cli.check:check", "Look at a configuration and say what is wrong with it."),
+    "cluster": ("bmqtwist.cli.cluster.command:cluster", "Run several brokers on this machine as one cluster."),
     "completion": ("bmqtwist.cli.completion:completion", "Print the completion script of a shell."),
     "config": ("bmqtwist.cli.configcmd:config", "Show the effective configuration, or compare two."),
     "consume": ("bmqtwist.cli.consume:consume", "Print the messages of a queue, and confirm them."),

@@ -10,6 +10,12 @@ A node votes once in a term, and only for a node whose metadata log is at least 
 durable before anything that follows from them is said: what is to be said waits meanwhile. Who knows a leader takes part
 in no other election until that leader is silent, gone, or has ceded.
 
+A node whose term and vote are lost could vote a second time in a term, or count for a leader of a term that is older than
+its vote. So it neither votes nor follows until all other nodes have told it their terms, and is in the newest of them then,
+without a vote: whoever got its vote had made the term durable before. (If it asked for votes itself, that is of no account
+any more.) To wait for a while would not do, since a candidate may be held up for longer; nor would the leader of a majority,
+since an older one may have that, too.
+
 `election_table.ACTIONS` says for every state and every event what is done. `now`: seconds, monotonic.
 """
 
@@ -54,9 +60,10 @@ class Elector(ElectionBase):
 
     def _start(self, event: Start) -> None:
         self.ballot.found(event.term, event.vote, event.damaged)
-        self._damaged = event.damaged
+        self.ignorant, self._terms = event.damaged, {}
         if event.damaged:
-            self._alarm("it is not known how this node has voted: it does not vote until it has heard a leader")
+            self._alarm("it is not known how this node has voted: it neither votes nor follows until all other nodes have "
+                        "told it their terms")
         wait = self.timing.initial_wait if self.others else 0.0
         self._change(FOLLOWER, None, ElectionReason.STARTED, "start")
         self._arm(ElectionTimer.INITIAL, wait)
@@ -72,7 +79,10 @@ class Elector(ElectionBase):
     def _stand(self, event: ElectionTimer) -> None:
         if self.leader is not None or self.tentative is not None:
             return
-        if self._damaged or self.mode is ElectionMode.NEVER:
+        if self.ignorant:
+            self._ask_for_terms()
+            self._wait()
+        elif self.mode is ElectionMode.NEVER:
             self._wait()
         elif not self.others:
             self._propose(self.term + 1, "alone")
@@ -84,6 +94,8 @@ class Elector(ElectionBase):
 
     def _scouted(self, event: Received) -> None:
         scouting, message = self._scouting, event.message
+        if self.ignorant and message.term:
+            self._learn(event.sender, message.term)
         self._highest = max(self._highest, message.term)
         if scouting is None or self.leader is not None or self.tentative is not None:
             return
@@ -157,11 +169,12 @@ class Elector(ElectionBase):
     def _on_scouting(self, event: Received) -> None:
         request = event.message.value
         will = self.leader in (None, request.ceded_by) and event.message.term > self.term and self._is_eligible(request)
-        self._tell(event.sender, "scoutingResponse", ScoutingResponse(will, self._leader_on_wire))
+        term = 0 if self.ignorant else self.term  # which tells another one that is ignorant nothing
+        self._tell(event.sender, "scoutingResponse", ScoutingResponse(will, self._leader_on_wire), term)
 
     def _is_eligible(self, request: ScoutingRequest | ElectionProposal) -> bool:
         """Whether this node may vote for one whose log is as it says."""
-        return not self._damaged and lsn_of(request.last) >= self._newest()
+        return not self.ignorant and lsn_of(request.last) >= self._newest()
 
     def _on_proposal(self, event: Received) -> None:
         sender, term, proposal = event.sender, event.message.term, event.message.value
@@ -197,6 +210,11 @@ class Elector(ElectionBase):
 
     def _on_heartbeat(self, event: Received) -> None:
         sender, term = event.sender, event.message.term
+        if self.ignorant:
+            self._learn(sender, term)
+        if self.ignorant:
+            self._ask_for_terms()
+            return
         if term < self.term:
             self._tell(sender, "heartbeatResponse", HeartbeatResponse())
             return
@@ -213,11 +231,25 @@ class Elector(ElectionBase):
                 self._tell(sender, "electionResponse", ElectionResponse())
         self._answer_beat(event)
 
+    def _learn(self, node_id: int, term: int) -> None:
+        """Another node has told its term to this one, which is ignorant, and is not any more once it knows those of all."""
+        self._terms[node_id] = term
+        if len(self._terms) == len(self.others):
+            self.ignorant = False
+            self._set_term(max(self.term, *self._terms.values()), None)
+            self._note(f"no other node is in a newer term than {self.term}: it takes part again")
+
+    def _ask_for_terms(self) -> None:
+        """Who is asked for a promise tells its term, and nothing follows from that."""
+        for node_id in self.others:
+            if node_id not in self._terms:
+                self._tell(node_id, "scoutingRequest", ScoutingRequest(self._last()), self.term + 1)
+
     def _follow(self, leader: int, term: int, cause: str) -> None:
         self._clear()
         if term > self.term:
             self._set_term(term, None)
-        self._damaged, self._last_beat = False, self._now
+        self._last_beat = self._now
         self._change(FOLLOWER, leader, ElectionReason.NONE, cause)
         self._arm(ElectionTimer.CHECK, self.timing.check_period)
 

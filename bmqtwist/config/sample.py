@@ -1,17 +1,21 @@
-"""A configuration to begin with: one node on this machine, and domains of every kind.
+"""Configurations to begin with: one node on this machine, or several with proxies, and domains of every kind.
 
 `etc/` of the source holds what `sample_files("data/")` makes; `bmq broker` writes the same into its directory.
+`etc/cluster/` holds what `cluster_files(SAMPLE_CLUSTER)` makes; `bmq cluster up` writes the same with other ports.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE
 
 CLUSTER = "local"
 PORT = 30114  # clients find a broker there if they are told nothing else
+LOG = "logs/bmqbrkr.log"  # of each broker of a cluster, in its working directory
 _TTL_S, _DEDUPLICATION_MS = 300, 300_000
 _WATERMARK = 0.8
 _SMALL = (2000, 2 << 20, 1000, 1 << 20)  # messages and bytes of a domain, then of a queue
@@ -33,31 +37,86 @@ _DOMAINS: dict[str, tuple[dict[str, Any], str, str, tuple[int, int, int, int]]] 
 }
 
 
+# How nodes find a leader. `fast`: for nodes near each other; another one leads 3 s after the leader was heard last, at the
+# latest, if votes are not split. `original`: what the original does where nothing is said, and that takes up to 24 s.
+ELECTORS: dict[str, dict[str, int]] = {
+    "fast": {"initialWaitTimeoutMs": 1000, "maxRandomWaitTimeoutMs": 500, "scoutingResultTimeoutMs": 500,
+             "electionResultTimeoutMs": 500, "heartbeatBroadcastPeriodMs": 250, "heartbeatCheckPeriodMs": 100,
+             "heartbeatMissCount": 6},
+    "original": {"initialWaitTimeoutMs": 8000, "maxRandomWaitTimeoutMs": 3000, "scoutingResultTimeoutMs": 4000,
+                 "electionResultTimeoutMs": 4000, "heartbeatBroadcastPeriodMs": 2000, "heartbeatCheckPeriodMs": 1000,
+                 "heartbeatMissCount": 10}}
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBroker:
+    """One broker of a cluster on this machine: a node, or a proxy (`node_id` 0). `http_port`: of its console, 0 = none."""
+
+    name: str
+    port: int
+    http_port: int
+    node_id: int
+
+
+def sample_brokers(nodes: int, proxies: int, ports: Sequence[int]) -> list[SampleBroker]:
+    """n1, n2, ... and p1, p2, ...; `ports`: those for clients, then those of the consoles, in that order."""
+    names = [(f"n{number}", number) for number in range(1, nodes + 1)]
+    names += [(f"p{number}", 0) for number in range(1, proxies + 1)]
+    return [SampleBroker(name, ports[at], ports[len(names) + at], node_id) for at, (name, node_id) in enumerate(names)]
+
+
+SAMPLE_CLUSTER = sample_brokers(3, 1, [30124, 30125, 30126, 30127, 30134, 30135, 30136, 30137])
+
+
 def sample_files(root: str = "", port: int = PORT, http_port: int = 0) -> dict[str, str]:
     """The text of each file of a configuration directory, by its path below that.
 
     root: put before the directories `storage`, `archive` and `logs`; "" or with a slash at its end. http_port: of the
     console, 0 = none.
     """
-    files: dict[str, Any] = {BROKER_FILE: _broker(root, port, http_port), CLUSTERS_FILE: _clusters(root, port)}
-    files |= {f"domains/{name}.json": _domain(*kind) for name, kind in _DOMAINS.items()}
+    files = {BROKER_FILE: _broker(f"{root}logs/bmqbrkr.%T.%p.log", f"{root}logs/stat.%T.%p", port, http_port),
+             CLUSTERS_FILE: _clusters(_member(root, [_node(1, "localhost", port)]))}
+    return _texts(files) | domain_files()
+
+
+def domain_files() -> dict[str, str]:
+    """The text of each domain's file, by its path below a configuration directory."""
+    return _texts({f"domains/{name}.json": _domain(*kind) for name, kind in _DOMAINS.items()})
+
+
+def cluster_files(brokers: Sequence[SampleBroker], elector: str = "fast", durability: str = "group"
+                  ) -> dict[str, dict[str, str]]:
+    """The text of each file of the configuration directories of a cluster, but for its domains: by name of the broker, then
+    by the path. Every broker runs in a working directory of its own; `clusters.json` is the same for all nodes, and for all
+    proxies. elector: one of ELECTORS."""
+    nodes = [_node(each.node_id, each.name, each.port) for each in brokers if each.node_id]
+    member = _clusters(_member("", nodes, ELECTORS[elector]))
+    proxy = _clusters(proxy={"name": CLUSTER, "nodes": nodes, "queueOperations": _OPERATIONS})
+    return {each.name: _texts({
+        BROKER_FILE: _broker(LOG, "logs/stat.%T.%p", each.port, each.http_port, instance=each.name, durability=durability,
+                             threshold="ERROR"),
+        CLUSTERS_FILE: member if each.node_id else proxy}) for each in brokers}
+
+
+def _texts(files: dict[str, Any]) -> dict[str, str]:
     return {path: json.dumps(document, indent=4) + "\n" for path, document in files.items()}
 
 
-def _broker(root: str, port: int, http_port: int) -> dict[str, Any]:
+def _broker(log: str, statistics: str, port: int, http_port: int, instance: str = "default", durability: str = "group",
+            threshold: str = "INFO") -> dict[str, Any]:
     line = "%d (%t) %s %F:%l %m\n"
     return {
         "taskConfig": {
             "logController": {
-                "fileName": f"{root}logs/bmqbrkr.%T.%p.log", "fileMaxAgeDays": 10, "rotationBytes": 256 << 20,
+                "fileName": log, "fileMaxAgeDays": 10, "rotationBytes": 256 << 20,
                 "logfileFormat": line, "consoleFormat": line, "loggingVerbosity": "INFO",
-                "consoleSeverityThreshold": "INFO", "categories": []}},
+                "consoleSeverityThreshold": threshold, "categories": []}},
         "appConfig": {
-            "brokerInstanceName": "default", "configVersion": 1, "hostName": "localhost", "hostTags": "",
+            "brokerInstanceName": instance, "configVersion": 1, "hostName": "localhost", "hostTags": "",
             "hostDataCenter": "UNSPECIFIED",
             "stats": {
                 "snapshotInterval": 1, "plugins": [],
-                "printer": {"printInterval": 60, "file": f"{root}logs/stat.%T.%p", "maxAgeDays": 3,
+                "printer": {"printInterval": 60, "file": statistics, "maxAgeDays": 3,
                             "rotateBytes": 256 << 20, "rotateDays": 1, "encoding": "TABLE_AND_JSON"}},
             "networkInterfaces": {
                 "heartbeats": {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10},
@@ -67,27 +126,35 @@ def _broker(root: str, port: int, http_port: int) -> dict[str, Any]:
                     "listeners": [{"name": "TCPInterface", "port": port}]}},
             "bmqconfConfig": {"cacheTTLSeconds": 30},
             "bmqtwist": {
-                "durability": "group", "http": {"address": "127.0.0.1", "port": http_port},
+                "durability": durability, "http": {"address": "127.0.0.1", "port": http_port},
                 "outboxBytesMax": 256 << 20, "payloadCacheBytes": 64 << 20, "sessionsPerIdentityMax": 0,
                 "unauthenticatedSecondsMax": 180}}}
 
 
-def _clusters(root: str, port: int) -> dict[str, Any]:
-    node = {"id": 1, "name": "localhost", "dataCenter": "UNSPECIFIED",
+_OPERATIONS = {"keepaliveDurationMs": 1_800_000, "consumptionMonitorPeriodMs": 30_000, "shutdownTimeoutMs": 20_000}
+
+
+def _node(node_id: int, name: str, port: int) -> dict[str, Any]:
+    return {"id": node_id, "name": name, "dataCenter": "UNSPECIFIED",
             "transport": {"tcp": {"endpoint": f"tcp://localhost:{port}"}}}
+
+
+def _member(root: str, nodes: list[dict[str, Any]], elector: dict[str, int] | None = None) -> dict[str, Any]:
     return {
-        "myClusters": [{
-            "name": CLUSTER, "nodes": [node],
-            "partitionConfig": {
-                "numPartitions": 4, "location": f"{root}storage", "archiveLocation": f"{root}archive",
-                "maxDataFileSize": 256 << 20, "maxJournalFileSize": 64 << 20, "maxQlistFileSize": 8 << 20,
-                "maxCSLFileSize": 8 << 20, "preallocate": False, "maxArchivedFileSets": 0, "flushAtShutdown": True},
-            "masterAssignment": "E_LEADER_IS_MASTER_ALL",
-            "queueOperations": {"keepaliveDurationMs": 1_800_000, "consumptionMonitorPeriodMs": 30_000,
-                                "shutdownTimeoutMs": 20_000},
-            "messageThrottleConfig": {"lowThreshold": 2, "highThreshold": 4, "lowInterval": 1000,
-                                      "highInterval": 3000}}],
-        "myVirtualClusters": [], "proxyClusters": []}
+        "name": CLUSTER, "nodes": nodes,
+        "partitionConfig": {
+            "numPartitions": 4, "location": f"{root}storage", "archiveLocation": f"{root}archive",
+            "maxDataFileSize": 256 << 20, "maxJournalFileSize": 64 << 20, "maxQlistFileSize": 8 << 20,
+            "maxCSLFileSize": 8 << 20, "preallocate": False, "maxArchivedFileSets": 0, "flushAtShutdown": True},
+        "masterAssignment": "E_LEADER_IS_MASTER_ALL",
+        **({"elector": elector} if elector is not None else {}),
+        "queueOperations": _OPERATIONS,
+        "messageThrottleConfig": {"lowThreshold": 2, "highThreshold": 4, "lowInterval": 1000, "highInterval": 3000}}
+
+
+def _clusters(member: dict[str, Any] | None = None, proxy: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"myClusters": [] if member is None else [member], "myVirtualClusters": [],
+            "proxyClusters": [] if proxy is None else [proxy]}
 
 
 def _domain(mode: dict[str, Any], storage: str, consistency: str, limits: tuple[int, int, int, int]) -> dict[str, Any]:

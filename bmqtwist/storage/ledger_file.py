@@ -24,7 +24,11 @@ class DiskLedgerFile:
         self._end = 0
 
     def open(self) -> None:
-        """Find the newest file; there may be none. What an unfinished replacement left is removed."""
+        """Find the newest file; there may be none. What an unfinished replacement left is removed.
+
+        A process that was killed may have written what it did not come to sync. Whoever reads the file counts on what it
+        says, so that is made durable first.
+        """
         names = self._disk.names(self._directory)
         for name in names:
             if name.endswith(LEDGER_SUFFIX + _TEMPORARY):
@@ -32,6 +36,12 @@ class DiskLedgerFile:
         ledgers = self._ledgers(names)
         if ledgers:
             self._use(ledgers[-1])
+            try:
+                self.sync()
+                self._disk.sync_directory(self._directory)
+            except OSError:
+                self.close()
+                raise
 
     def _ledgers(self, names: list[str]) -> list[str]:
         return sorted(name for name in names if parse_ledger_file_name(name) is not None)

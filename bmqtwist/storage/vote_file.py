@@ -31,12 +31,17 @@ class VoteFile:
         self._disk, self._directory = disk, directory
         self._file: File | None = None
         self._number = 0  # of the last write
+        self._listed = False  # its name survives a loss of power, as far as this object knows
 
     def read(self) -> tuple[int, int | None, bool]:
-        """Term and vote, and whether they are lost; (0, None, False) if there was no vote yet."""
+        """Term and vote, and whether they are lost; (0, None, False) if there was no vote yet. They are durable then, also
+        if the process that wrote them was killed before they were."""
         if NAME not in self._disk.names(self._directory):
             return 0, None, False
         self._file = self._disk.open(f"{self._directory}/{NAME}")
+        self._file.sync()
+        self._disk.sync_directory(self._directory)
+        self._listed = True
         slots = [self._file.read(at, VOTE_SLOT.size) for at in (0, SLOT_DISTANCE_BYTES)]
         found = [each for each in map(_decode, slots) if each is not None]
         if not found:
@@ -46,14 +51,14 @@ class VoteFile:
 
     def write(self, term: int, vote: int | None) -> None:
         """Return when term and vote survive a loss of power."""
-        new = self._file is None
         if self._file is None:
             self._file = self._disk.create(f"{self._directory}/{NAME}")
         slot = _encode(self._number + 1, term, _NO_VOTE if vote is None else vote)
         self._file.write((self._number + 1) % 2 * SLOT_DISTANCE_BYTES, [slot])
         self._file.sync()
-        if new:
+        if not self._listed:  # whoever made the file may have died, or failed, before it came to this
             self._disk.sync_directory(self._directory)
+            self._listed = True
         self._number += 1
 
     def close(self) -> None:

@@ -6,6 +6,8 @@
 | `run` | `asyncio.run` in virtual time |
 | `outcome` | the outcome of a Deferred on a `twisted.internet.task.Clock` |
 | `BrokerProcess` | a broker in a process of its own, on a free port and with files in a directory |
+| `Cluster` | several nodes of a cluster in this process: a simulated network, a clock that jumps |
+| `ClusterProcess` | several nodes of a cluster, a process each |
 | fixtures `bmq_broker`, `bmq_process`, `bmq_url` | the same for pytest, which finds them by itself |
 
 See docs/testing.md. Nothing is imported before it is used.
@@ -19,6 +21,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bmqtwist.testing.broker import Broker, Unmet
     from bmqtwist.testing.clock import Clock
+    from bmqtwist.testing.cluster import Cluster
+    from bmqtwist.testing.cluster_process import ClusterProcess
     from bmqtwist.testing.faults import Fault, Faults
     from bmqtwist.testing.loop import Stuck, VirtualLoop, run
     from bmqtwist.testing.process import BrokerProcess, NotInTime
@@ -26,12 +30,13 @@ if TYPE_CHECKING:
     from bmqtwist.testing.stored import Stored
     from bmqtwist.testing.tx import outcome
 
-_HOMES = {"Broker": "broker", "BrokerProcess": "process", "Clock": "clock", "Fault": "faults", "Faults": "faults",
+_HOMES = {"Broker": "broker", "BrokerProcess": "process", "Clock": "clock", "Cluster": "cluster",
+          "ClusterProcess": "cluster_process", "Fault": "faults", "Faults": "faults",
           "NotInTime": "process", "Recorder": "recorder", "Stored": "stored", "Stuck": "loop", "Unmet": "broker",
           "VirtualLoop": "loop", "outcome": "tx", "run": "loop"}
 
-__all__ = ["Broker", "BrokerProcess", "Clock", "Fault", "Faults", "NotInTime", "Recorder", "Stored", "Stuck", "Unmet",
-           "VirtualLoop", "outcome", "run"]
+__all__ = ["Broker", "BrokerProcess", "Clock", "Cluster", "ClusterProcess", "Fault", "Faults", "NotInTime", "Recorder",
+           "Stored", "Stuck", "Unmet", "VirtualLoop", "outcome", "run"]
 
 
 def __getattr__(name: str) -> object:

@@ -7,13 +7,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from bmqtwist.cli.cluster.processes import broker_command
 from bmqtwist.testing.config import ConfigDirectory, plain_domain, sample_domains
 
 START_SECONDS_MAX = 60.0
@@ -77,11 +77,8 @@ class BrokerProcess:
 
     def launch(self, *arguments: str) -> None:
         """Run the command; does not wait for it to serve."""
-        program = Path(sys.executable).parent / "bmqbrkr"
-        command = [str(program)] if program.exists() else [
-            sys.executable, "-c", "import sys; from bmqtwist.tap import bmqbrkr; sys.exit(bmqbrkr())"]
         self._release_output()
-        self.process = subprocess.Popen([*command, *arguments, str(self.config.etc)], cwd=self.root,
+        self.process = subprocess.Popen([*broker_command(), *arguments, str(self.config.etc)], cwd=self.root,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                         start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
         self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)

@@ -239,6 +239,12 @@ class SimulatedNode(MemoryNode):
         self._turning = False
         self.broker.turn(self.local_now)
 
+    def jump(self, seconds: float, wall: float = 0.0) -> None:
+        """Its clocks jump: the monotonic one ahead, as that of a machine that was suspended, the other one anywhere, which
+        a broker that runs does not notice."""
+        self._ahead += seconds
+        self.clock.wall_offset += wall
+
     def pause(self) -> None:
         """Hold it up, as a debugger or a host that swaps does."""
         self.paused = True

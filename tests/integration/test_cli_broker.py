@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from bmqtwist.cli.broker import write_sample
-from bmqtwist.config.sample import sample_files
+from bmqtwist.config.sample import ELECTORS, SAMPLE_CLUSTER, cluster_files, sample_files
 from bmqtwist.daemon.preflight import check
 from bmqtwist.testing.process import free_port
 
@@ -20,11 +20,23 @@ BMQ = Path(sys.executable).parent / "bmq"
 
 
 def test_the_sample_of_the_source_is_the_one_that_is_written() -> None:
-    """Every file of `etc/`, and no other."""
+    """Every file of `etc/`, and no other; those of a cluster are below `cluster/`."""
     files = sample_files("data/")
+    files |= {f"cluster/{name}/{path}": text for name, found in cluster_files(SAMPLE_CLUSTER).items()
+              for path, text in found.items()}
     assert {str(path.relative_to(ROOT / "etc")) for path in (ROOT / "etc").rglob("*.json")} == set(files)
     for path, text in files.items():
         assert (ROOT / "etc" / path).read_text(encoding="utf-8") == text, path
+
+
+@pytest.mark.parametrize("name", [each.name for each in SAMPLE_CLUSTER])
+def test_the_sample_of_a_cluster_is_good_and_its_page_tells_ports_and_times(name: str) -> None:
+    assert check(str(ROOT / "etc" / "cluster" / name))[0] == []
+    page = (ROOT / "etc" / "cluster" / "README.md").read_text(encoding="utf-8")
+    broker = next(each for each in SAMPLE_CLUSTER if each.name == name)
+    assert f"`tcp://localhost:{broker.port}` | `http://127.0.0.1:{broker.http_port}/` |" in page
+    for member, value in ELECTORS["fast"].items():
+        assert f"| `{member}` | {value} | {ELECTORS['original'][member]} |" in page
 
 
 def test_the_sample_is_good_and_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

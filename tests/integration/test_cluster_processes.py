@@ -3,79 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-import pytest
-
 from bmqtwist.storage.vote_file import NAME
-from bmqtwist.testing.process import BrokerProcess, free_port
+from bmqtwist.testing import BrokerProcess, ClusterProcess
 
-ELECTOR = {"initialWaitTimeoutMs": 300, "maxRandomWaitTimeoutMs": 200, "scoutingResultTimeoutMs": 500,
-           "electionResultTimeoutMs": 500, "heartbeatBroadcastPeriodMs": 200, "heartbeatCheckPeriodMs": 100}
-_ACTIVE = re.compile(r"onClusterLeader: new leader: \[n(\d), \d\], leader status: ACTIVE")
+_ACTIVE = re.compile(r"onClusterLeader: new leader: \[(n\d), \d\], leader status: ACTIVE")
 
 
-class Node:
-    """One of them; `number` from 1 on."""
-
-    def __init__(self, root: Path, number: int, ports: list[int]) -> None:
-        nodes = [{"id": each, "name": f"n{each}", "dataCenter": "dc1",
-                  "transport": {"tcp": {"endpoint": f"tcp://127.0.0.1:{port}"}}} for each, port in enumerate(ports, 1)]
-        self.number, self.http = number, free_port()
-        app = {"hostName": f"n{number}", "bmqtwist": {"http": {"port": self.http}}}
-        self.process = BrokerProcess(root / f"n{number}", ports[number - 1], app=app,
-                                     cluster={"nodes": nodes, "elector": ELECTOR}, samples=False)
-        self.process.config.clusters["myVirtualClusters"] = [{"name": "c3", "selfNodeId": number}]
-        self.process.config.write()
-
-    def leader(self, since: int) -> int:
-        """Who leads, as this node says after so many lines."""
-        found = _ACTIVE.search(self.process.expect("leader status: ACTIVE", since=since, deadline=30.0))
-        assert found is not None
-        return int(found[1])
-
-    def ready(self) -> str:
-        """What it says when it is asked whether it serves clients."""
-        try:
-            with urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=20) as answer:
-                return str(answer.read().decode())
-        except HTTPError as error:
-            return error.read().decode()
-
-    @property
-    def said(self) -> int:
-        """How many lines it has said."""
-        return len(self.process.records)
+def told_leader(broker: BrokerProcess, since: int) -> str:
+    """Who leads, as this node says after so many lines."""
+    found = _ACTIVE.search(broker.expect("leader status: ACTIVE", since=since, deadline=30.0))
+    assert found is not None
+    return found[1]
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Node]]:
-    """Three nodes that run."""
-    ports = [free_port() for _ in range(3)]
-    with ExitStack() as stack:
-        made = [Node(tmp_path, number, ports) for number in (1, 2, 3)]
-        for node in made:
-            node.process.launch()
-            stack.callback(node.process.close)
-        yield made
+def ready(console: str) -> str:
+    """What a node says when it is asked whether it serves clients."""
+    try:
+        with urlopen(f"{console}/readyz", timeout=20) as answer:
+            return str(answer.read().decode())
+    except HTTPError as error:
+        return error.read().decode()
 
 
-def test_they_elect_a_leader_and_another_one_when_it_is_killed(nodes: list[Node], tmp_path: Path) -> None:
-    leaders = {node.leader(0) for node in nodes}
-    assert len(leaders) == 1 and nodes[0].ready() == "partitions not available: c3 (no primaries)\n"
-    former = nodes[leaders.pop() - 1]
-    others = [node for node in nodes if node is not former]
-    said = {node.number: node.said for node in others}
-    former.process.kill()
-    successors = {node.leader(said[node.number]) for node in others}
-    assert len(successors) == 1 and former.number not in successors
-    since = former.said
-    former.process.launch()
-    assert former.leader(since) in successors
-    assert all((tmp_path / f"n{node.number}" / "storage" / NAME).exists() for node in nodes)
-    assert [node.process.stop() for node in nodes] == [0, 0, 0]
-    assert not [line for node in nodes for line in node.process.records if "INTERNAL_ERROR" in line]
+def test_they_elect_a_leader_and_another_one_when_it_is_killed(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path) as cluster:
+        leader = cluster.leader
+        assert {told_leader(cluster[name], 0) for name in cluster.names} == {leader}
+        assert ready(cluster.consoles["n1"]) == "partitions not available: c3 (no primaries)\n"
+        others = [name for name in cluster.names if name != leader]
+        said = {name: len(cluster[name].records) for name in cluster.names}
+        cluster[leader].kill()
+        successors = {told_leader(cluster[name], said[name]) for name in others}
+        assert len(successors) == 1 and leader not in successors
+        cluster[leader].launch()
+        assert told_leader(cluster[leader], said[leader]) in successors
+        assert {cluster.elect()} == successors and len(cluster.urls) == 3
+        assert all((tmp_path / name / "storage" / NAME).exists() for name in cluster.names)
+        assert [cluster[name].stop() for name in cluster.names] == [0, 0, 0]
+        assert cluster.leader == "" and not [line for name in cluster.names for line in cluster[name].records
+                                             if "INTERNAL_ERROR" in line]

@@ -172,6 +172,20 @@ def damaged() -> Situation:
     return Situation(damaged=True).start()
 
 
+def third_in_term_8() -> Situation:
+    """It does not know its vote; node 3 has said that it is in term 8."""
+    situation = damaged()
+    situation.happen(scouted(3, 8, False))
+    return situation
+
+
+def third_knows_no_term() -> Situation:
+    """It does not know its vote, and neither does node 3."""
+    situation = damaged()
+    situation.happen(scouted(3, 0, False))
+    return situation
+
+
 def following() -> Situation:
     return Situation().follow()
 
@@ -425,9 +439,17 @@ RULES = (
     Rule(65, following, SetQuorum(3), (), F, (CHECK,), 5, 2),
     Rule(65, dormant, SetQuorum(3), (), D, (), 0),
     # votes that are not known, or cannot be written
-    Rule(66, damaged, scouting(2, 6), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
+    Rule(66, damaged, scouting(2, 6), ("2 SCOUT_RSP(0) no",), F, (INITIAL,)),
     Rule(66, damaged, proposal(2, 6), ("2 REFUSE(5)",), F, (INITIAL,)),
-    Rule(66, damaged, 8.0, (), F, (RANDOM,)),
+    Rule(66, damaged, 8.0, ("all SCOUT_REQ(6)",), F, (RANDOM,)),
+    Rule(66, damaged, beat(2, 9), ("3 SCOUT_REQ(6)",), F, (INITIAL,)),
+    Rule(66, damaged, beat(2, 4), ("3 SCOUT_REQ(6)",), F, (INITIAL,)),
+    Rule(66, damaged, scouted(3, 8, False), (), F, (INITIAL,)),
+    Rule(66, third_in_term_8, scouted(2, 7, False), ("save 8/-",), F, (INITIAL,), 8),
+    Rule(66, third_in_term_8, beat(2, 7), ("save 8/-", "2 STALE_BEAT(8)"), F, (INITIAL,), 8),
+    Rule(66, third_in_term_8, beat(2, 8), ("save 8/-", "n NONE", "2 SUPPORT(8)", "2 HEARD(8)"), F, (CHECK,), 8, 2),
+    Rule(66, third_in_term_8, beat(2, 9), ("save 9/-", "n NONE", "2 SUPPORT(9)", "2 HEARD(9)"), F, (CHECK,), 9, 2),
+    Rule(66, third_knows_no_term, beat(2, 8), ("3 SCOUT_REQ(6)",), F, (INITIAL,)),
     Rule(67, standing, WriteFailed(9, "late"), (), C, (ELECTION,), 6),
     Rule(67, following, WriteFailed(9, "late"), (), F, (CHECK,), 5, 2),
     Rule(67, leading, WriteFailed(9, "late"), (), L, (CHECK, BEAT), 6, 1),

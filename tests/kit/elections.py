@@ -45,6 +45,7 @@ class ElectionNode:
     paused: bool = False
     kept: list[Callable[[], None]] = field(default_factory=list)  # what came while it was paused
     durable: tuple[int, int | None] = (0, None)
+    forgot: bool = False  # what was durable is lost
     votes: dict[int, int] = field(default_factory=dict)  # term -> the vote that was durable in it
     log: list[Lsn] = field(default_factory=list)
     holders: set[int] = field(default_factory=set)  # of all of this leader's log
@@ -91,7 +92,9 @@ class Elections:
                                        lambda node=node: node.log[-1] if node.log else (0, 0))  # type: ignore[misc]
                 term, vote = node.durable
                 newest = node.log[-1][0] if node.log else 0
-                self.step(node, Start(newest, None) if newest > term else Start(term, vote))
+                if newest > term:
+                    term, vote = newest, None
+                self.step(node, Start(term, vote, node.forgot))
                 for other in self.nodes.values():
                     if other is not node and other.elector is not None:
                         self.tell_peers(node.node_id, other.node_id, True)
@@ -104,6 +107,18 @@ class Elections:
             for other in self.nodes.values():
                 if other is not node and noticed:
                     self.soon(lambda other=other: self.step(other, PeerDown(number)))  # type: ignore[misc]
+
+    def forget(self, number: int) -> None:
+        """A node dies, and its vote is not readable when it comes back. Not two at a time: nobody could tell then. Whether
+        it asked others for their votes, and was not elected, is of no account any more."""
+        node = self.nodes[number]
+        if len(self.nodes) == 1 or any(each.forgot for each in self.nodes.values()):
+            return
+        self.crash(number)
+        node.durable, node.forgot = (0, None), True
+        for term in [term for term, vote in node.votes.items() if vote == number and self.leaders.get(term) != number]:
+            del node.votes[term]
+            self.said.pop((number, term), None)
 
     def pause(self, number: int) -> None:
         self.nodes[number].paused = True
@@ -154,7 +169,7 @@ class Elections:
             if node.life != life:
                 return
             assert job.term >= node.durable[0], "the durable term never decreases"
-            node.durable = job.term, job.vote
+            node.durable, node.forgot = (job.term, job.vote), False
             if job.vote is not None:
                 assert node.votes.setdefault(job.term, job.vote) == job.vote, "one vote in one term, over all lives"
         begun = self.now + self.random.random() * 0.02

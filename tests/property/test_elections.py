@@ -7,10 +7,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.elections import SETTLE_S, TIMING, Elections
 
-from bmqtwist.cluster.election_events import ElectionMode, ElectionReason, ElectionState, SetMode, Stop, Transfer
+from bmqtwist.cluster.election_events import (
+    ElectionMode,
+    ElectionReason,
+    ElectionState,
+    PeerDown,
+    SetMode,
+    Stop,
+    Transfer,
+)
+from bmqtwist.cluster.elector import Elector
 
 FAULTS = ["depose"] * 3 + ["crash"] * 3 + ["boot"] * 4 + ["heal"] * 2 + ["resume"] * 2 + ["append"] * 4 + ["weather"] * 3 + [
-    "cut", "one way", "isolate", "pause", "transfer", "mode"]
+    "cut", "one way", "isolate", "pause", "transfer", "mode"] + ["forget"] * 3
 STEPS = st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 1 << 20)), min_size=30, max_size=80)
 
 
@@ -29,6 +38,10 @@ def disturb(world: Elections, kind: str, value: int) -> None:
         world.run(value // 128 % 20 / 10 * TIMING.random_wait_max)
         world.boot()
     elif kind == "boot":
+        world.boot(number)
+    elif kind == "forget":
+        world.forget(number)
+        world.run(value // 128 % 20 / 10 * TIMING.random_wait_max)
         world.boot(number)
     elif kind == "cut" and other != number:
         world.break_link(number, other, True, noticed)
@@ -193,6 +206,53 @@ def test_a_transfer_takes_no_random_wait(seed: int) -> None:
     gone, new = [moment for moment, _, change in world.changes if moment > asked
                  and ElectionState.LEADER in (change.before.state, change.after.state)]
     assert new - gone < TIMING.random_wait_max / 4
+
+
+def voted_and_forgot() -> Elections:
+    """A node votes for one that leads then, and forgets that before it has an entry of it. It hears the leader of before,
+    which does not know yet, and no longer the new one."""
+    world = Elections(1, 3)
+    world.boot()
+    world.run(SETTLE_S)
+    former = world.leader
+    assert former is not None
+    others = [number for number in world.nodes if number != former.node_id]
+    for number in others:  # they notice that the connections with it are gone, and it does not
+        world.cut |= {(former.node_id, number), (number, former.node_id)}
+        world.step(world.nodes[number], PeerDown(former.node_id))
+    terms = set(world.leaders)
+    while world.leaders.keys() == terms:
+        world.run(0.001)
+    newer = world.nodes[world.leaders[max(world.leaders)]]
+    voter = next(world.nodes[number] for number in others if number != newer.node_id)
+    world.break_link(newer.node_id, voter.node_id)
+    world.forget(voter.node_id)
+    world.run(0.1)  # what was under way to it is lost
+    world.cut -= {(former.node_id, voter.node_id), (voter.node_id, former.node_id)}
+    world.boot(voter.node_id)
+    for _ in range(3):
+        world.run(0.6)
+        world.append(former)
+    world.run(SETTLE_S)
+    for node in (former, voter):
+        world.step(node, SetMode(ElectionMode.NEVER))
+    world.heal()
+    world.run(2 * SETTLE_S)
+    return world
+
+
+@pytest.mark.spec("cluster", 27)
+def test_a_node_that_has_forgotten_its_vote_does_not_help_the_leader_before_to_commit() -> None:
+    world = voted_and_forgot()
+    assert world.leader is not None and not any(node.forgot for node in world.nodes.values())
+
+
+def test_that_one_finds_the_mistake_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    def any_leader_will_do(elector: Elector, leader: int, term: int) -> None:
+        elector.ignorant = False
+    monkeypatch.setattr(Elector, "_learn", any_leader_will_do)
+    with pytest.raises(AssertionError, match="committed"):
+        voted_and_forgot()
 
 
 def test_a_leader_that_stops_is_replaced_after_its_goodbye() -> None:

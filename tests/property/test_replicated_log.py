@@ -118,7 +118,13 @@ class Cluster:
     def step(self, node: Machine, event: Input) -> None:
         if node.log is None:
             return
-        for output in node.log.step(event, WALL):
+        before = node.log.log.last
+        outputs = node.log.step(event, WALL)
+        if node.log.role is Role.LEADING and node.log.log.last > before:
+            assert before[0] == node.log.term or isinstance(event, Lead), "the first record of a term comes with the lead"
+        numbers = [record.lsn for record in node.log.log.records]
+        assert numbers == sorted(set(numbers)), "numbers grow"
+        for output in outputs:
             if isinstance(output, Send):
                 self.flying.append((output.node_id, output.message))
             elif isinstance(output, StateChanged):
@@ -339,6 +345,7 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.spec("cluster", 33, 34)
 @pytest.mark.parametrize("size", [1, 3, 5])
 @settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ACTIONS, st.sampled_from([600, 1500, 1 << 20]), st.sampled_from([0, 500, 1 << 20]),

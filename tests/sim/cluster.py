@@ -11,12 +11,12 @@ from typing import Any
 
 from kit.client import Client
 
-from bmqtwist.testing.config import DomainTable, member_configuration, proxy_configuration, sample_domains
+from bmqtwist.testing.cluster import make_nodes
+from bmqtwist.testing.config import DomainTable, proxy_configuration, sample_domains
 from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, Network, Receiver
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.testing.simulation import Simulation
 
-PORT = 30114
 STEP_S = 0.001  # how far the simulation is played before a client looks again
 PARTITION = {"maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 22, "maxQlistFileSize": 1 << 16,
              "maxCSLFileSize": 1 << 18}
@@ -70,12 +70,9 @@ class SimulatedCluster(Simulation):
         self.domains = domains = DomainTable()
         domains.texts.update(sample_domains())
         domains.texts.update(texts or {})
-        for number in range(1, count + 1):
-            name = f"n{number}"
-            node = SimulatedNode(self.network, name, f"{name}:{PORT}",
-                                 partial(member_configuration, number, count, PORT, alone=alone,
-                                         **{key: configured[key] for key in configured if not key.startswith("proxy_")}),
-                                 lambda configuration: domains, **(options or {}).get(name, {}))
+        members = {key: value for key, value in configured.items() if not key.startswith("proxy_")}
+        for node in make_nodes(self.network, count, options or {}, alone, domains, **members):
+            self.made(node)
             node.boot()
         for name, upstream in (proxies or {}).items():
             numbers = {each: number for number, each in enumerate(upstream, 1)}
@@ -84,6 +81,9 @@ class SimulatedCluster(Simulation):
                 cluster=configured.get("proxy_cluster")), lambda configuration: domains, **(options or {}).get(name, {}))
             node.boot()
         self.clients = 0
+
+    def made(self, node: SimulatedNode) -> None:
+        """A node is there, and has not lived yet."""
 
     def node(self, name: str) -> SimulatedNode:
         """A node by its name."""

@@ -11,8 +11,9 @@ import pytest
 from kit.client import Client, Closed, Expired, Queue
 
 from bmqtwist.storage.message import Message
+from bmqtwist.testing.cluster import PORT
 from bmqtwist.testing.network import CONNECT_SECONDS_MAX, KERNEL_BYTES, ConnectionEnd, Receiver
-from sim.cluster import PORT, SimulatedCluster, SimulatedLink
+from sim.cluster import SimulatedCluster, SimulatedLink
 
 QUEUE = "bmq://bmq.test.persistent.priority/q"
 SEEDS = range(4)

@@ -332,18 +332,30 @@ def test_a_vote_that_cannot_be_written_is_never_said_and_the_candidate_gives_up(
 
 
 @pytest.mark.spec("cluster", 27)
-def test_a_node_that_does_not_know_its_votes_votes_again_when_it_has_heard_a_leader() -> None:
+def test_a_node_that_does_not_know_its_votes_votes_again_when_it_knows_the_terms_of_all_others() -> None:
+    """It may have voted for node 3 in term 7, of which node 2, which leads term 6 still, knows nothing."""
     situation = damaged()
     assert short(situation.happen(proposal(2, 6)), [2, 3]) == ("2 REFUSE(5)",)
     assert "alarm" in short(Situation(damaged=True).happen(Start(5, None, True)), [2, 3])
-    situation.happen(beat(2, 7))
-    situation.happen(PeerDown(2))
-    assert "3 SUPPORT(8)" in short(situation.happen(proposal(3, 8)), [2, 3])
+    for _ in range(100):
+        assert short(situation.happen(beat(2, 6)), [2, 3]) == ("3 SCOUT_REQ(6)",)  # neither answered nor followed
+        situation.wait(2.0)
+    situation.happen(scouted(3, 7, False))
+    assert short(situation.happen(beat(2, 6)), [2, 3]) == ("2 STALE_BEAT(7)",) and situation.elector.leader is None
+    assert short(situation.happen(proposal(2, 7)), [2, 3]) == ("2 REFUSE(7)",)
+    assert "2 SUPPORT(8)" in short(situation.happen(proposal(2, 8)), [2, 3])
+
+
+def test_a_node_that_does_not_know_its_votes_never_stands() -> None:
+    situation = damaged()
+    for sender in (2, 3):
+        situation.happen(scouted(sender, 5, True))
+    assert {each for each in short(situation.wait(600.0), [2, 3]) if "PROPOSE" in each} == set()
 
 
 def test_a_file_that_was_damaged_is_written_anew_with_the_term_of_the_leader() -> None:
     situation = damaged()
-    situation.happen(beat(2, 5))
+    situation.happen(scouted(3, 5, False))
     assert "save 5/-" in short(situation.happen(beat(2, 5)), [2, 3])
     assert short(situation.happen(proposal(3, 5)), [2, 3]) == ("3 REFUSE(5)",)
 

@@ -129,6 +129,7 @@ def test_each_cell(role: Role, kind: type) -> None:
     assert (log.role, [named(output) for output in outputs]) == TABLE[role][kind]
 
 
+@pytest.mark.spec("cluster", 36)
 @pytest.mark.parametrize("role", Role, ids=lambda role: role.name)
 @pytest.mark.parametrize("event", [
     Written(99), WriteFailed(99, ""), Lead(8, 1, Primaries(1)), Follow(1, 1), Follow(1, None),

@@ -73,3 +73,39 @@ def test_a_replacement_that_is_cut_short_leaves_the_file_before() -> None:
         again.open()
         seen.add(again.read_all())
     assert seen == {b"old", b"new"}
+
+
+@pytest.mark.spec("cluster", 34)
+def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced() -> None:
+    """It says to the leader that it has all of it."""
+    disk = MemoryDisk()
+    ledger = DiskLedgerFile(disk, "/storage")
+    ledger.open()
+    ledger.replace(A, b"head", WALL)
+    ledger.append(b"more")
+    disk.kill()
+    again = DiskLedgerFile(disk, "/storage")
+    again.open()
+    assert again.read_all() == b"headmore"
+    disk.crash()
+    last = DiskLedgerFile(disk, "/storage")
+    last.open()
+    assert last.read_all() == b"headmore"
+
+
+def test_a_new_file_that_a_process_finds_stays_though_its_name_was_not_synced() -> None:
+    disk = MemoryDisk()
+    ledger = DiskLedgerFile(disk, "/storage")
+    ledger.open()
+    ledger.replace(A, b"old", WALL)
+    disk.stop_after = disk.steps + 4  # create, write, sync, rename
+    with pytest.raises(Died):
+        ledger.replace(B, b"new", WALL + 1)
+    disk.kill()
+    again = DiskLedgerFile(disk, "/storage")
+    again.open()
+    found = again.read_all()
+    disk.crash()
+    last = DiskLedgerFile(disk, "/storage")
+    last.open()
+    assert last.read_all() == found == b"new"

@@ -91,6 +91,7 @@ def test_an_update_of_a_domain_without_queues_changes_nothing():
     assert not changes.updated
 
 
+@pytest.mark.spec("cluster", 42)
 def test_leases_never_go_back_and_a_lease_has_one_node():
     state = ClusterState()
     assert state.apply(primaries((0, 1, 5), (1, 1, 5))).partitions == [0, 1]
@@ -101,6 +102,7 @@ def test_leases_never_go_back_and_a_lease_has_one_node():
     assert state.partitions == {0: Primary(1, 5), 1: Primary(2, 6)}
 
 
+@pytest.mark.spec("cluster", 41)
 def test_a_snapshot_replaces_everything_and_tells_the_difference():
     state = ClusterState()
     state.apply(snapshot([(0, 1, 1), (1, 1, 1)], [info("bmq://d/a", b"aaaaa"), info("bmq://d/b", b"bbbbb"),

@@ -1,6 +1,7 @@
 """The metadata ledger: the original's records for the same operations, and nothing decided before it is written."""
 
 from base64 import b64decode
+from random import Random
 
 import pytest
 from ledger_kit import Disk, Failed, leading, opened
@@ -26,8 +27,11 @@ from bmqtwist.cluster.log_events import (
 )
 from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord
 from bmqtwist.ids import DEFAULT_APP_KEY
+from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import ListReport
+from bmqtwist.storage.ledger_file import DiskLedgerFile
 from bmqtwist.storage.ledger_format import encode_ledger, parse_ledger_file_name, read_ledger
+from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
 from bmqtwist.wire.cluster_schema import ClusterMessage, LeaderMessageSequence, QueueAssignmentAdvisory
 
@@ -471,6 +475,60 @@ def test_with_a_quorum_of_two_a_change_waits_for_the_second_node():
     assert [entry[:3] for entry in kinds(disk)] == [
         ("SNAPSHOT", 1, 1), ("COMMIT", 1, 2), ("UPDATE", 1, 3), ("UPDATE", 1, 4), ("COMMIT", 1, 5), ("COMMIT", 1, 6)]
     assert same(opened(Disk(disk.safe), members=(1, 2, 3))[0].log.state, ledger.log.state)
+
+
+@pytest.mark.spec("cluster", 35)
+def test_an_acknowledgement_that_comes_twice_counts_once():
+    """Of five nodes three are needed: this one and two others."""
+    ledger, _ = opened(members=(1, 2, 3, 4, 5))
+    ledger.become_leader(1, 1000, candidates=[1, 2, 3, 4, 5])
+    for _ in range(5):
+        assert ledger.step(Acknowledged(2, 1, (1, 1))) == []
+    assert ledger.log.state.partitions == {} and ledger.log.committed == (0, 0)
+    assert ledger.step(Acknowledged(4, 1, (1, 1))) and ledger.log.committed == (1, 1)
+
+
+@pytest.mark.spec("cluster", 43)
+@pytest.mark.parametrize("power", [True, False])
+def test_a_crash_at_any_moment_of_a_rollover_leaves_the_state_that_was_there(power):
+    """At every operation on the disk, and with every part of what was written and not synced."""
+    place, moments = "/storage", 0
+    for operations in range(20):
+        for torn in range(6 if power else 1):
+            disk = MemoryDisk()
+            file = DiskLedgerFile(disk, place)
+            file.open()
+            log = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
+            metadata = ClusterMetadata(log, file, ListReport())
+            metadata.open()
+            metadata.lead(1, Primaries(1, [1, 2, 3]), lambda outcome, wall: None, 1000)
+            committed, durable, rolled = {}, (0, 0), 0
+            try:
+                for number in range(12):
+                    if number == 3:
+                        disk.stop_after = disk.steps + operations
+                    uri = f"bmq://d/{number}"
+                    metadata.propose(AssignQueue(uri, ["x"], number), lambda outcome, wall: None, 1000)
+                    metadata.settle(1000)
+                    metadata.received(Acknowledged(2, 1, log.lsn), 1000)
+                    metadata.settle(1000)
+                    committed, durable = dict(log.state.queues), log.lsn
+                    rolled = sum(what == "rename" for what, _ in disk.log)
+            except Died:
+                moments += rolled > 0
+            if power:
+                disk.crash(Random(torn))
+            else:
+                disk.kill()
+            again = DiskLedgerFile(disk, place)
+            again.open()
+            other = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
+            other.open(again.read_all())
+            assert other.lsn >= durable
+            assert all(queue == log.state.queues[uri] for uri, queue in other.state.queues.items())
+            other.step(Lead(0, 9, Primaries(1, [1, 2, 3])), 1000)  # applies what is not known to be committed, too
+            assert all(other.head.queues[uri] == queue for uri, queue in committed.items())
+    assert moments > 0
 
 
 def test_a_leader_counts_itself_after_its_own_sync_only():

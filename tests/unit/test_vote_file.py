@@ -83,3 +83,32 @@ def test_a_first_write_that_failed_is_no_vote_and_can_be_made_again() -> None:
     assert votes(disk).read() == (0, None, False)
     file.write(2, 2)
     assert votes(disk).read() == (2, 2, False)
+
+
+@pytest.mark.spec("cluster", 26)
+@pytest.mark.parametrize("fails", ["write", "sync", "sync_directory"])
+def test_a_first_write_that_failed_leaves_a_file_whose_name_the_next_write_makes_durable(fails: str) -> None:
+    disk = MemoryDisk()
+    file = votes(disk)
+    disk.fail = lambda operation, path: errno.ENOSPC if operation == fails else None
+    with pytest.raises(OSError, match="."):
+        file.write(1, 1)
+    disk.fail = lambda operation, path: None
+    file.write(2, 2)
+    disk.crash()
+    assert votes(disk).read() == (2, 2, False)
+
+
+@pytest.mark.spec("cluster", 26)
+@pytest.mark.parametrize("operation", ["sync", "sync_directory"])
+def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced(operation: str) -> None:
+    disk = MemoryDisk()
+    file = votes(disk)
+    disk.fail = lambda what, path: errno.EIO if what == operation else None  # it dies there
+    with pytest.raises(OSError, match="."):
+        file.write(1, 3)
+    disk.fail = lambda what, path: None
+    disk.kill()
+    found = votes(disk).read()
+    disk.crash()
+    assert votes(disk).read() == found == (1, 3, False)

@@ -1,0 +1,275 @@
+"""`bmq cluster`: its command lines."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from bmqtwist.cli.cluster.follow import added, last_lines
+from bmqtwist.cli.cluster.health import BrokerView, complaints, leader_of
+from bmqtwist.cli.cluster.local import OUTPUT, RECORD, ClusterRecord, LocalCluster, Misused, locked
+from bmqtwist.cli.cluster.ports import LOOPBACK, free_ports
+from bmqtwist.cli.exits import EXIT_NOT_ALL, Unreachable
+from bmqtwist.config.broker import Durability
+from bmqtwist.config.sample import ELECTORS, SampleBroker, sample_brokers
+
+NODES, PROXIES, ELECTOR, DURABILITY = 3, 0, "fast", "group"
+_NODES_MAX = 15
+_KILL_SECONDS_MAX = 20.0
+_say = partial(click.echo, err=True)
+
+Command = Callable[..., Any]
+
+
+def _directory(command: Command) -> Command:
+    return click.option("--dir", "directory", default="bmq-cluster", show_default=True, envvar="BMQ_CLUSTER_DIR",
+                        type=click.Path(file_okay=False, path_type=Path),
+                        help="Directory of the cluster.  [env: BMQ_CLUSTER_DIR]")(command)
+
+
+def _timeout(seconds: float, what: str) -> Callable[[Command], Command]:
+    return click.option("--timeout", default=seconds, show_default=True, type=click.FloatRange(0, min_open=True), help=what)
+
+
+_until_healthy = _timeout(60.0, "Seconds until the cluster has to be healthy.")
+_until_stopped = _timeout(60.0, "Seconds until a broker has to be stopped.")
+_which = click.argument("name", metavar="BROKER")
+
+
+@click.group()
+def cluster() -> None:
+    """Run several brokers on this machine as one cluster, and do with them what an operator does.
+
+    A BROKER is named n1, n2, ... (or 1, 2, ...), a proxy p1, p2, ...
+    """
+
+
+@cluster.command()
+@_directory
+@click.option("--nodes", type=click.IntRange(1, _NODES_MAX), help=f"How many nodes; {NODES} where nothing is said.")
+@click.option("--proxies", type=click.IntRange(0, _NODES_MAX), help=f"How many proxies; {PROXIES} where nothing is said.")
+@click.option("--base-port", type=click.IntRange(1, 65535),
+              help="The first port; the others, and those of the consoles, follow. Free ones where nothing is said.")
+@click.option("--durability", type=click.Choice(get_args(Durability)), help="What an acknowledgement means.")
+@click.option("--elector", type=click.Choice(list(ELECTORS)),
+              help="fast: another node leads within 3 s. original: the times of the original, up to 24 s.")
+@_until_healthy
+def up(directory: Path, nodes: int | None, proxies: int | None, base_port: int | None, durability: str | None,
+       elector: str | None, timeout: float) -> None:
+    """Make a cluster and start it; in a directory that has one, start what is down, with its data kept.
+
+    Ends when the cluster is healthy: all brokers run, and the nodes follow one leader that is active.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        if (directory / RECORD).exists():
+            found = LocalCluster.load(directory, _say)
+        else:
+            count = (NODES if nodes is None else nodes, PROXIES if proxies is None else proxies)
+            ports = _ports(2 * sum(count), base_port)
+            record = ClusterRecord(sample_brokers(*count, ports), elector or ELECTOR, durability or DURABILITY)
+            found = LocalCluster.make(directory, record, _say)
+        _check_same(found, nodes, proxies, base_port, durability, elector)
+        found.write_missing()
+        found.start([each for each in found.brokers if not found.pid(each)])
+        _show(found, found.wait_until_healthy(timeout, found.brokers))
+
+
+def _ports(count: int, first: int | None) -> list[int]:
+    if first is None:
+        return free_ports(count)
+    if first + count > 65536:
+        raise Misused(f"--base-port {first}: {count} ports are needed, and 65535 is the last one")
+    return list(range(first, first + count))
+
+
+def _check_same(found: LocalCluster, nodes: int | None, proxies: int | None, base_port: int | None,
+                durability: str | None, elector: str | None) -> None:
+    """What a cluster is made of is said once."""
+    count = sum(1 for each in found.brokers if each.node_id)
+    has: dict[str, tuple[object, object]] = {
+        "--nodes": (nodes, count), "--proxies": (proxies, len(found.brokers) - count),
+        "--base-port": (base_port, found.brokers[0].port), "--durability": (durability, found.record.durability),
+        "--elector": (elector, found.record.elector)}
+    for option, (wanted, there) in has.items():
+        if wanted is not None and wanted != there:
+            raise Misused(f"the cluster in '{found.directory}' was made with {option} {there}, not {wanted}: leave the "
+                          "option out, or name another directory with --dir")
+
+
+@cluster.command()
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+def status(directory: Path, as_json: bool) -> None:
+    """Show every broker, who leads, and whether all is well. Exit code 1 if it is not."""
+    found = LocalCluster.load(directory, _say)
+    views = found.views()
+    wrong = complaints(found.brokers, views)
+    if as_json:
+        click.echo(json.dumps(_tree(found, views, wrong)))
+    else:
+        for line in _table(found, views):
+            click.echo(line)
+        click.echo(f"not healthy: {'; '.join(wrong)}" if wrong else "healthy")
+    raise SystemExit(EXIT_NOT_ALL if wrong else 0)
+
+
+@cluster.command()
+@_directory
+@_which
+def kill(directory: Path, name: str) -> None:
+    """Kill a broker as `kill -9` does: what it has not written is lost."""
+    with _at_work(directory) as found:
+        broker = _running(found, name)
+        if found.signal([broker], signal.SIGKILL, _KILL_SECONDS_MAX):
+            raise Unreachable(f"{broker.name} is still there {_KILL_SECONDS_MAX:g} s after SIGKILL: its disk may hang; look "
+                              "at the machine")
+
+
+@cluster.command()
+@_directory
+@_which
+@_until_stopped
+def stop(directory: Path, name: str, timeout: float) -> None:
+    """Stop a broker gracefully, and wait until it is gone."""
+    with _at_work(directory) as found:
+        found.stop([_running(found, name)], timeout)
+
+
+@cluster.command()
+@_directory
+@_which
+@_until_healthy
+def restart(directory: Path, name: str, timeout: float) -> None:
+    """Stop a broker gracefully if it runs, start it, and wait until all that run are healthy."""
+    with _at_work(directory) as found:
+        _restart(found, found.broker(name), timeout)
+
+
+@cluster.command()
+@_directory
+@_until_healthy
+def roll(directory: Path, timeout: float) -> None:
+    """Restart all brokers one after the other, the leader last; the next one when the cluster is healthy again."""
+    with _at_work(directory) as found:
+        views = found.views()
+        wrong = complaints(found.brokers, views)
+        if wrong:
+            raise Misused(f"the cluster is not healthy ({'; '.join(wrong)}), and to stop one more broker could end its "
+                          f"service: mend that first; `bmq cluster up --dir {directory}` starts what is down")
+        leader = leader_of(found.brokers, views)[0]
+        for broker in sorted(found.brokers, key=lambda each: each.name == leader):
+            _restart(found, broker, timeout)
+            _say(f"{broker.name}: the cluster is healthy again")
+
+
+@cluster.command()
+@_directory
+@_until_stopped
+def down(directory: Path, timeout: float) -> None:
+    """Stop all brokers gracefully. Data and configuration stay: `bmq cluster up` goes on with them."""
+    with _at_work(directory) as found:
+        if not any(map(found.pid, found.brokers)):
+            _say("all brokers are down")
+        found.stop(found.brokers, timeout)
+
+
+@cluster.command()
+@_directory
+@_which
+@click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0), help="How many lines from the end.")
+@click.option("-f", "--follow", is_flag=True, help="Show what is added, until Ctrl-C.")
+@click.option("--output", is_flag=True,
+              help="What the broker printed, instead of its log: alarms, and why it did not start.")
+def logs(directory: Path, name: str, lines: int, follow: bool, output: bool) -> None:
+    """Show the end of the log of a broker."""
+    found = LocalCluster.load(directory, _say)
+    broker = found.broker(name)
+    path = found.home(broker) / OUTPUT if output else found.log(broker)
+    if not path.exists():
+        raise Misused(f"{broker.name} has no '{path}' yet: it was not started, or ended before it wrote one; look at "
+                      f"`bmq cluster logs {broker.name} --output`")
+    last, file = last_lines(path, lines)
+    out = sys.stdout.buffer
+    out.writelines(last)
+    out.flush()
+    for data in added(path, file) if follow else ():
+        out.write(data)
+        out.flush()
+    file.close()
+
+
+# -- helpers ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _at_work(directory: Path) -> Iterator[LocalCluster]:
+    """The cluster of a directory, which nobody else starts or stops meanwhile."""
+    LocalCluster.load(directory, _say)  # before a lock is made where no cluster is
+    with locked(directory):
+        yield LocalCluster.load(directory, _say)
+
+
+def _running(found: LocalCluster, name: str) -> SampleBroker:
+    broker = found.broker(name)
+    if not found.pid(broker):
+        raise Misused(f"{broker.name} is down already; `bmq cluster restart {broker.name} --dir {found.directory}` starts "
+                      "it")
+    return broker
+
+
+def _restart(found: LocalCluster, broker: SampleBroker, timeout: float) -> None:
+    """And wait until all that run besides are healthy with it."""
+    others = [each for each in found.brokers if each is not broker and found.pid(each)]
+    found.stop([broker], timeout)
+    found.start([broker])
+    found.wait_until_healthy(timeout, [broker, *others])
+    away = [each.name for each in found.brokers if each is not broker and each not in others]
+    if away:
+        _say(f"{', '.join(away)}: down; `bmq cluster up --dir {found.directory}` starts what is down")
+
+
+def _show(found: LocalCluster, views: Mapping[str, BrokerView]) -> None:
+    """Where everything is."""
+    for line in _table(found, views):
+        click.echo(line)
+    click.echo(f"connect to {_url(found.brokers[-1])}; configuration, data and logs are in {found.directory.resolve()}")
+
+
+def _url(broker: SampleBroker) -> str:
+    return f"tcp://localhost:{broker.port}"
+
+
+def _console(broker: SampleBroker) -> str:
+    return f"http://{LOOPBACK}:{broker.http_port}/" if broker.http_port else ""
+
+
+def _table(found: LocalCluster, views: Mapping[str, BrokerView]) -> list[str]:
+    rows = [("BROKER", "ROLE", "LEADER", "TERM", "PID", "ADDRESS", "CONSOLE", "LOG", "HEALTH")]
+    for each in found.brokers:
+        view = views[each.name]
+        rows.append((each.name, view.role or "-", view.leader or "-", str(view.term or "-"), str(view.pid or "-"),
+                     _url(each), _console(each) or "-", str(found.log(each)), view.complaint(each) or "healthy"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _tree(found: LocalCluster, views: Mapping[str, BrokerView], wrong: list[str]) -> dict[str, Any]:
+    leader, term = leader_of(found.brokers, views)
+    rows = []
+    for each in found.brokers:
+        view = views[each.name]
+        rows.append({"name": each.name, "kind": "node" if each.node_id else "proxy", "up": bool(view.pid), "pid": view.pid,
+                     "role": view.role, "leader": view.leader, "leaderStatus": view.leader_status, "term": view.term,
+                     "url": _url(each), "console": _console(each), "log": str(found.log(each).resolve()),
+                     "ready": bool(view.role) and not view.unready, "health": view.complaint(each) or "healthy"})
+    return {"directory": str(found.directory.resolve()), "healthy": not wrong, "complaints": wrong, "leader": leader,
+            "term": term, "elector": found.record.elector, "durability": found.record.durability, "brokers": rows}

@@ -1,0 +1,81 @@
+"""Which process is the broker of a directory, and signals for it.
+
+A pid alone says little: after its process has ended another one may get it. A broker is recognized by its command line and
+by its working directory, which no other broker shares.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bmqtwist.cli.bmqbrkr import PID_FILE
+from bmqtwist.config.compose import ENVIRONMENT
+
+_COMMANDS = (b"bmqbrkr", b"twistd")
+_POLL_S = 0.05
+
+
+def broker_command() -> list[str]:
+    """`bmqbrkr` as it is installed beside this Python; where it is not, what it would do."""
+    program = Path(sys.executable).parent / "bmqbrkr"
+    return [str(program)] if program.exists() else [sys.executable, "-c", "from bmqtwist.tap import bmqbrkr; bmqbrkr()"]
+
+
+def launch(directory: Path, configuration: Path, output: Path) -> subprocess.Popen[bytes]:
+    """Start a broker in its working directory; what it prints is added to `output`. Variables of the environment that
+    replace members of every configuration do not count: they would give all brokers one port."""
+    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
+    with open(output, "ab") as file:
+        return subprocess.Popen([*broker_command(), str(configuration)], cwd=directory, stdout=file,
+                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
+
+
+def is_broker(pid: int, directory: Path) -> bool:
+    """Whether the process is a broker that works in the directory."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            line = file.read()
+        return any(name in line for name in _COMMANDS) and os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(directory)
+    except OSError:
+        return False
+
+
+def running(directory: Path, recorded: int) -> int:
+    """The pid of the directory's broker, whoever started it; 0 = none runs. `recorded`: where it was seen last."""
+    try:
+        written = int((directory / PID_FILE).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        written = 0
+    return next((pid for pid in (recorded, written) if pid > 0 and is_broker(pid, directory)), 0)
+
+
+def send_signal(pid: int, directory: Path, number: signal.Signals) -> bool:
+    """Send it to the broker of the directory, and to no other process that has got its pid meanwhile; False: it is gone."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_broker(pid, directory):
+            return False
+        signal.pidfd_send_signal(process, number)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(process)
+
+
+def wait_until_gone(pid: int, directory: Path, seconds: float) -> bool:
+    """Whether it is gone within so many seconds."""
+    end = time.monotonic() + seconds
+    while is_broker(pid, directory):
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,191 @@
+"""Several nodes of one cluster in this process: a simulated network, disks in memory, and a clock that jumps.
+
+    cluster = Cluster(3)
+    leader = cluster.elect()
+    cluster.partition([leader], ["n2", "n3"])
+    cluster.run(60)                             # a minute passes, in milliseconds
+
+Nothing happens but while time passes: in `run`, `until` and `elect`. The same seed is the same life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+from bmqtwist.config.sample import ELECTORS
+from bmqtwist.testing.config import CLUSTER, DomainTable, member_configuration, sample_domains
+from bmqtwist.testing.network import Network
+from bmqtwist.testing.process import NotInTime
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.testing.simulation import Simulation
+
+PORT = 30114  # of every node, at its own host in the simulated network
+UNTIL_SECONDS_MAX = 120.0
+_STEP_S = 0.01
+_HEARTBEATS = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
+_APP = {"heartbeats": _HEARTBEATS, "tcp": {"heartbeatIntervalMs": 1000}}
+_PARTITION = {"maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 22, "maxQlistFileSize": 1 << 16,
+              "maxCSLFileSize": 1 << 18}
+
+
+def make_nodes(network: Network, count: int, options: Mapping[str, Mapping[str, Any]], alone: bool, domains: DomainTable,
+               **configured: Mapping[str, Any]) -> list[SimulatedNode]:
+    """Nodes n1, n2, ... that have not lived yet. `options` are those of `SimulatedNode`, by name of the node; `alone`: each
+    is a cluster of its own."""
+    return [SimulatedNode(network, f"n{number}", f"n{number}:{PORT}",
+                          partial(member_configuration, number, count, PORT, alone=alone, **configured),
+                          lambda configuration: domains, **options.get(f"n{number}", {}))
+            for number in range(1, count + 1)]
+
+
+class Cluster:
+    """`nodes` nodes n1, n2, ... that run. `app` and `cluster` replace members of the configuration, as for `BrokerProcess`;
+    `elector` is the fast profile of `bmq cluster` where nothing is said."""
+
+    def __init__(self, nodes: int = 3, seed: int = 0, *, app: Mapping[str, Any] | None = None,
+                 cluster: Mapping[str, Any] | None = None) -> None:
+        self._simulation = Simulation(Random(f"{seed}/cluster"))
+        self._network = Network(self._simulation)
+        definition = {"elector": ELECTORS["fast"], "partition": _PARTITION, **(cluster or {})}
+        domains = DomainTable()
+        domains.texts.update(sample_domains())
+        made = make_nodes(self._network, nodes, {}, False, domains, app={**_APP, **(app or {})}, cluster=definition)
+        self._nodes = {node.name: node for node in made}
+        for node in made:
+            node.boot()
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds, on the clock of the simulation."""
+        return self._simulation.now
+
+    def run(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self._simulation.play(self._simulation.now + seconds)
+
+    def until(self, condition: Callable[[], object], seconds: float = UNTIL_SECONDS_MAX) -> None:
+        """Let time pass until something is so; NotInTime if it is not within so many seconds."""
+        end = self.now + seconds
+        while not condition():
+            if self.now >= end:
+                raise NotInTime(f"not so within {seconds:g} s:\n{self.story()}")
+            self.run(_STEP_S)
+
+    def jump(self, name: str, seconds: float, wall: float = 0.0) -> None:
+        """The clock of a node jumps ahead, as that of a machine that was suspended; `wall`: what it takes for the time of
+        day jumps as well, in either direction, which it notices when it is started again."""
+        self._nodes[name].jump(seconds, wall)
+
+    # -- who leads --------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """All nodes."""
+        return list(self._nodes)
+
+    @property
+    def up(self) -> list[str]:
+        """Nodes that run, whether they are paused or not."""
+        return [name for name, node in self._nodes.items() if node.up]
+
+    @property
+    def leader(self) -> str:
+        """The node that all follow that run and are not paused, itself among them, and that is active; "" = none."""
+        awake = {name: node for name, node in self._nodes.items() if node.up and not node.paused}
+        views = {(leadership.standing.leader, leadership.standing.term, leadership.active)
+                 for node in awake.values() for leadership in [node.broker.clusters[CLUSTER].leadership]}
+        leader, _, active = views.pop() if len(views) == 1 else (None, 0, False)
+        return f"n{leader}" if active and f"n{leader}" in awake else ""
+
+    def elect(self, seconds: float = UNTIL_SECONDS_MAX) -> str:
+        """Let time pass until there is a leader; its name."""
+        self.until(lambda: self.leader, seconds)
+        return self.leader
+
+    def term(self, name: str) -> int:
+        """The newest term that a node takes part in."""
+        return self._nodes[name].broker.clusters[CLUSTER].leadership.standing.term
+
+    # -- processes and machines ---------------------------------------------------------------------------------------
+
+    def kill(self, name: str, power: bool = False, silently: bool = False) -> None:
+        """kill -9; `power`: its machine loses power, and what was not synced; `silently`: nobody is told that its
+        connections are gone."""
+        self._nodes[name].crash(power=power, down=None, silently=silently)
+
+    def stop(self, name: str) -> None:
+        """The graceful stop, for as long as it takes."""
+        node = self._nodes[name]
+        node.stop(down=None)
+        self.until(lambda: not node.up)
+
+    def start(self, name: str) -> None:
+        """Start a node that does not run, over what is on its disk."""
+        if self._nodes[name].up:
+            raise AssertionError(f"{name} runs already")
+        self._nodes[name].boot()
+
+    def restart(self, name: str) -> None:
+        """Stop it if it runs, and start it."""
+        if self._nodes[name].up:
+            self.stop(name)
+        self.start(name)
+
+    def pause(self, name: str) -> None:
+        """Hold a node up: it keeps its connections and says nothing."""
+        self._nodes[name].pause()
+
+    def resume(self, name: str) -> None:
+        """Let it go on; what has come meanwhile happens now."""
+        self._nodes[name].resume()
+
+    # -- the network --------------------------------------------------------------------------------------------------
+
+    def partition(self, *groups: Iterable[str]) -> None:
+        """Nothing gets from one group to another. Who is in no group is reached by all."""
+        sides = [list(group) for group in groups]
+        for at, side in enumerate(sides):
+            for other in sides[at + 1:]:
+                for one in side:
+                    for two in other:
+                        self.cut(one, two)
+
+    def cut(self, one: str, two: str, both: bool = True) -> None:
+        """Nothing gets from one node to the other any more, and (`both`) back."""
+        self._network.cut(one, two, both)
+
+    def slow(self, one: str, two: str, seconds: float) -> None:
+        """What goes from one node to the other takes so much longer."""
+        self._network.slow(one, two, seconds)
+
+    def heal(self) -> None:
+        """Whatever was cut or slow is as before; what waited arrives."""
+        for one in self._nodes:
+            for two in self._nodes:
+                if one != two:
+                    self._network.heal(one, two, both=False)
+                    self._network.slow(one, two, 0.0)
+
+    # -- what they say --------------------------------------------------------------------------------------------------
+
+    def admin(self, name: str, command: str) -> str:
+        """Run an admin command at a node; the answer's text."""
+        return self._nodes[name].broker.admin(command, "test").text
+
+    def log(self, name: str) -> list[str]:
+        """What a node has logged, in all its lives."""
+        return self._nodes[name].log()
+
+    def story(self) -> str:
+        """Where the nodes stand, for people."""
+        lines = []
+        for name, node in self._nodes.items():
+            state = "down" if not node.up else "paused" if node.paused else ""
+            standing = node.broker.clusters[CLUSTER].leadership.standing
+            lines.append(f"{name} {state or standing.state.name.lower()}, term {standing.term}, leader {standing.leader}")
+        return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""Several nodes of one cluster, each in a process of its own: on free ports, with files in a directory, never left over."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bmqtwist.cli.cluster.ports import free_ports
+from bmqtwist.config.sample import ELECTORS
+from bmqtwist.errors import BmqError
+from bmqtwist.testing.config import CLUSTER
+from bmqtwist.testing.process import START_SECONDS_MAX, BrokerProcess, NotInTime
+
+_POLL_S = 0.05
+_ACTIVE = "ACTIVE"
+
+
+class ClusterProcess:
+    """`nodes` nodes n1, n2, ... below the directory `root`; as a context manager they are started, have a leader, and are
+    gone in the end. `app` and `cluster` as of `BrokerProcess`, the same for all; the elector is the fast one of
+    `bmq cluster` where nothing is said."""
+
+    def __init__(self, root: Path, nodes: int = 3, *, app: dict[str, Any] | None = None,
+                 cluster: dict[str, Any] | None = None) -> None:
+        ports = free_ports(2 * nodes)
+        members = [{"id": number, "name": f"n{number}", "dataCenter": "dc1",
+                    "transport": {"tcp": {"endpoint": f"tcp://127.0.0.1:{ports[number - 1]}"}}}
+                   for number in range(1, nodes + 1)]
+        definition = {"elector": ELECTORS["fast"], **(cluster or {}), "nodes": members}
+        self.consoles = {f"n{number}": f"http://127.0.0.1:{ports[nodes + number - 1]}" for number in range(1, nodes + 1)}
+        self._brokers: dict[str, BrokerProcess] = {}
+        for number in range(1, nodes + 1):
+            name = f"n{number}"
+            extension = {"http": {"port": ports[nodes + number - 1]}, **((app or {}).get("bmqtwist", {}))}
+            broker = BrokerProcess(root / name, ports[number - 1], cluster=definition,
+                                   app={**(app or {}), "hostName": name, "bmqtwist": extension})
+            broker.config.clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
+            broker.config.write()
+            self._brokers[name] = broker
+
+    def __getitem__(self, name: str) -> BrokerProcess:
+        """A node: its `url`, `log()`, `expect(text)`, `admin(command)`, and what may happen to it: `kill()`, `stop()`,
+        `launch()`, `restart()`, `pause()`, `resume()`."""
+        return self._brokers[name]
+
+    @property
+    def names(self) -> list[str]:
+        """All nodes."""
+        return list(self._brokers)
+
+    @property
+    def urls(self) -> list[str]:
+        """What clients connect to, a URL a node."""
+        return [broker.url for broker in self._brokers.values()]
+
+    @property
+    def leader(self) -> str:
+        """The node that all follow that run, itself among them, and that is active; "" = there is none."""
+        views = set()
+        for broker in self._brokers.values():
+            if broker.running:
+                try:
+                    answer = broker.admin(f"ENCODING JSON_COMPACT CLUSTERS CLUSTER {CLUSTER} STATUS")
+                except (BmqError, OSError):
+                    return ""
+                elector = json.loads(answer)["clusterStatus"]["electorInfo"]
+                views.add((elector["leaderNode"], elector["leaderStatus"]))
+        found, status = views.pop() if len(views) == 1 else ("", "")
+        name = str(found).strip("[]").partition(",")[0]
+        return name if status == _ACTIVE and self._brokers[name].running else ""
+
+    def elect(self, deadline: float = START_SECONDS_MAX) -> str:
+        """Wait until there is a leader; its name. NotInTime with the ends of the logs if there is none."""
+        end = time.monotonic() + deadline
+        while not (leader := self.leader):
+            if time.monotonic() > end:
+                tails = "\n".join(f"{name}: {line}" for name, broker in self._brokers.items() for line in broker.log()[-15:])
+                raise NotInTime(f"no leader within {deadline:g} s:\n{tails}")
+            time.sleep(_POLL_S)
+        return leader
+
+    def start(self, deadline: float = START_SECONDS_MAX) -> str:
+        """Start all that do not run, and wait until there is a leader; its name."""
+        for broker in self._brokers.values():
+            if not broker.running:
+                broker.launch()
+        return self.elect(deadline)
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        with ExitStack() as stack:
+            for broker in self._brokers.values():
+                stack.callback(broker.close)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,221 @@
+"""`bmq cluster`: brokers of a cluster as processes, and what an operator does with them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_kit import Cli, Done
+
+from bmqtwist.cli.cluster.health import BrokerView, complaints, leader_of
+from bmqtwist.cli.cluster.local import ClusterRecord, LocalCluster
+from bmqtwist.cli.cluster.processes import is_broker, running, send_signal
+from bmqtwist.config.sample import SAMPLE_CLUSTER, sample_brokers
+from bmqtwist.daemon.preflight import check
+
+QUEUE = "bmq://bmq.test.persistent.priority/q"
+
+
+@pytest.fixture
+def bmq(tmp_path: Path) -> Iterator[Cluster]:
+    """The command over a directory of its own; whatever it started is gone in the end."""
+    cluster = Cluster(tmp_path / "c")
+    yield cluster
+    if (cluster.directory / "cluster.json").exists():
+        cluster("down")
+        for each in cluster.status()["brokers"]:
+            assert not each["up"]
+
+
+class Cluster:
+    """`bmq cluster ... --dir`"""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self._cli = directory, Cli("")
+
+    def __call__(self, command: str, *arguments: str, code: int = 0) -> Done:
+        done = self._cli("cluster", command, "--dir", str(self.directory), *arguments)
+        assert done.code == code, (done.out, done.err)
+        return done
+
+    def refused(self, command: str, *arguments: str) -> str:
+        """What it says when it refuses, in this process."""
+        done = self._cli.inside("cluster", command, "--dir", str(self.directory), *arguments)
+        assert done.code == 2, (done.out, done.err)
+        return done.err
+
+    def status(self) -> dict[str, object]:
+        done = self._cli("cluster", "status", "--dir", str(self.directory), "--json")
+        return json.loads(done.out)  # type: ignore[no-any-return]
+
+    def broker(self, name: str) -> dict[str, object]:
+        return next(each for each in self.status()["brokers"] if each["name"] == name)  # type: ignore[attr-defined]
+
+
+@pytest.mark.process
+def test_three_nodes_and_a_proxy_are_made_killed_restarted_and_rolled(bmq: Cluster) -> None:
+    shown = bmq("up", "--proxies", "1", "--durability", "none").lines
+    assert [line.split()[0] for line in shown] == ["BROKER", "n1", "n2", "n3", "p1", "connect"]
+    before = bmq.status()
+    assert before["healthy"] and before["durability"] == "none" and before["term"] == 1
+    leader = str(before["leader"])
+    configurations = {name: (bmq.directory / name / "etc" / "clusters.json").read_bytes() for name in ("n1", "n2", "n3")}
+    assert len(set(configurations.values())) == 1
+    bmq("kill", leader)
+    assert "is down already" in bmq.refused("kill", leader)
+    assert not bmq.status()["healthy"] and bmq("status", code=1).lines[-1] == f"not healthy: {leader}: down"
+    assert "not healthy" in bmq.refused("roll") and f"{leader}: down" in bmq.refused("roll")
+    other = "n1" if leader != "n1" else "n2"
+    assert f"{leader}: down; `bmq cluster up" in bmq("restart", other).err  # two of three are enough
+    pids = {name: bmq.broker(name)["pid"] for name in ("n1", "n2", "n3", "p1")}
+    bmq("up")
+    after = bmq.status()
+    assert after["healthy"] and int(str(after["term"])) > 1
+    assert [name for name, pid in pids.items() if bmq.broker(name)["pid"] != pid] == [leader]  # the others were left alone
+    rolled = bmq("roll").err
+    assert [line.partition(":")[0] for line in rolled.splitlines() if "healthy again" in line][-1] == after["leader"]
+    assert bmq.status()["healthy"] and rolled.count("stopped") == rolled.count("started") == 4
+    assert b"leader status: ACTIVE" in bmq("logs", "n1", "-n", "1000").out
+    assert b"STARTED bmqbrkr" in bmq("logs", "1", "--output").out
+    bmq("down")
+    assert not any(each["up"] for each in bmq.status()["brokers"])  # type: ignore[attr-defined]
+    assert "all brokers are down" in bmq("down").err
+
+
+@pytest.mark.process
+def test_one_node_keeps_its_data_from_one_up_to_the_next(bmq: Cluster) -> None:
+    bmq("up", "--nodes", "1")
+    address = str(bmq.broker("n1")["url"])
+    cli = Cli(address)
+    assert cli("produce", QUEUE, "kept").code == 0
+    bmq("down")
+    bmq("up")
+    assert bmq.broker("n1")["url"] == address
+    assert cli("consume", QUEUE, "-n", "1").lines == ["kept"]
+    (bmq.directory / "domains" / "mine.json").write_text(
+        (bmq.directory / "domains" / "bmq.test.mem.priority.json").read_text())  # one place for all brokers
+    assert cli("produce", "bmq://mine/q", "x").code == 0
+    bmq("stop", "n1")
+    assert not bmq.broker("n1")["up"]
+    bmq("restart", "n1")
+    assert bmq.status()["healthy"]
+
+
+@pytest.mark.process
+def test_a_broker_that_somebody_else_started_is_found(bmq: Cluster) -> None:
+    """In the same directory, by hand."""
+    bmq("up", "--nodes", "1")
+    bmq("stop", "n1")
+    with subprocess.Popen([Path(sys.executable).parent / "bmqbrkr", "etc"], cwd=bmq.directory / "n1",
+                          stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith(b"STARTED") for line in process.stdout)
+        assert bmq.broker("n1")["pid"] == process.pid
+        bmq("stop", "n1")
+        process.stdout.read()
+
+
+@pytest.mark.process
+def test_a_broker_that_does_not_start_is_named_with_its_last_words(bmq: Cluster) -> None:
+    bmq("up", "--nodes", "1")
+    bmq("down")
+    clusters = bmq.directory / "n1" / "etc" / "clusters.json"
+    clusters.write_text(clusters.read_text().replace('"numPartitions": 4', '"numPartitions": "four"'))
+    said = bmq("up", code=3).err
+    assert "n1 has ended" in said and "numPartitions" in said and "`bmq cluster up" in said
+
+
+def test_what_is_refused_says_what_to_do(bmq: Cluster) -> None:
+    assert "make one with `bmq cluster up --dir" in bmq.refused("status")
+    assert "make one with `bmq cluster up --dir" in bmq.refused("kill", "n1")
+    assert "65535 is the last one" in bmq.refused("up", "--base-port", "65531")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1]
+        said = bmq.refused("up", "--nodes", "1", "--base-port", str(first))
+        assert f"n1 cannot start: another program listens at its port {first}" in said and "End that program" in said
+    assert "it has n1" in bmq.refused("kill", "n7") and "is down already" in bmq.refused("stop", "1")
+    assert "was made with --nodes 1, not 5: leave the option out" in bmq.refused("up", "--nodes", "5")
+    assert "was made with --elector fast, not original" in bmq.refused("up", "--elector", "original")
+    assert "--output" in bmq.refused("logs", "n1")
+    record = bmq.directory / "cluster.json"
+    text = record.read_text()
+    record.write_text(text.replace('"version": 1', '"version": 2'))
+    assert "is of another version" in bmq.refused("status")
+    record.write_text(text[:-20])
+    assert "is damaged" in bmq.refused("up")
+    record.write_text(text)
+
+
+def test_a_directory_with_other_things_in_it_is_left_alone(bmq: Cluster) -> None:
+    bmq.directory.mkdir()
+    (bmq.directory / "thesis.txt").write_text("mine")
+    assert "is not empty, and holds no cluster" in bmq.refused("up")
+    assert not (bmq.directory / "cluster.json").exists()
+
+
+def test_two_at_a_time_do_not_meet(bmq: Cluster) -> None:
+    never_started(bmq.directory)
+    with open(bmq.directory / ".lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "wait until it is done" in bmq.refused("down")
+        assert bmq.status()["healthy"] is False  # looking needs no lock
+
+
+def never_started(directory: Path) -> LocalCluster:
+    """A cluster that was never started."""
+    directory.mkdir()
+    return LocalCluster.make(directory, ClusterRecord(sample_brokers(1, 0, [1, 2]), "fast", "group"), print)
+
+
+@pytest.mark.parametrize("elector", ["fast", "original"])
+def test_the_configurations_are_good(tmp_path: Path, elector: str) -> None:
+    """And what is edited stays."""
+    cluster = LocalCluster.make(tmp_path, ClusterRecord(SAMPLE_CLUSTER, elector, "always"), print)
+    cluster.write_missing()
+    for name in ("n1", "n2", "n3", "p1"):
+        assert check(str(tmp_path / name / "etc"))[0] == []
+    edited = tmp_path / "n2" / "etc" / "bmqbrkrcfg.json"
+    edited.write_text(edited.read_text().replace("always", "group"))
+    cluster.write_missing()
+    assert "always" not in edited.read_text()
+
+
+def test_a_pid_counts_only_for_a_broker_that_works_in_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "bmqbrkr.pid").write_text(f"{os.getpid()}\n")
+    assert not is_broker(os.getpid(), tmp_path) and running(tmp_path, os.getpid()) == 0
+    assert not send_signal(os.getpid(), tmp_path, signal.SIGKILL)  # or this test would not go on
+    sleeper = [sys.executable, "-c", "import sys; sys.stdin.read()", "bmqbrkr"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with subprocess.Popen(sleeper, cwd=tmp_path, stdin=subprocess.PIPE) as process:
+        assert is_broker(process.pid, tmp_path) and not is_broker(process.pid, elsewhere)
+        assert running(tmp_path, process.pid) == process.pid and running(elsewhere, process.pid) == 0
+        assert not send_signal(process.pid, elsewhere, signal.SIGKILL) and process.poll() is None
+        assert send_signal(process.pid, tmp_path, signal.SIGKILL)
+        process.wait()
+        assert not is_broker(process.pid, tmp_path) and not send_signal(process.pid, tmp_path, signal.SIGKILL)
+
+
+def test_a_cluster_is_healthy_when_all_are_and_follow_one_leader() -> None:
+    brokers = sample_brokers(2, 1, range(1, 7))
+    good = {"n1": BrokerView(1, "leader", "n1", "ACTIVE", 4), "n2": BrokerView(2, "follower", "n1", "ACTIVE", 4),
+            "p1": BrokerView(3, "proxy")}
+    assert complaints(brokers, good) == [] and leader_of(brokers, good) == ("n1", 4)
+    cases = {
+        "n2: down": BrokerView(), "n2 does not answer: gone": BrokerView(2, silent="gone"),
+        "n2 knows no leader": BrokerView(2, "follower"),
+        "n2: its leader n1 is PASSIVE": BrokerView(2, "follower", "n1", "PASSIVE", 4),
+        "n2: stopping": BrokerView(2, "follower", "n1", "ACTIVE", 4, unready="stopping"),
+        "the nodes follow different leaders: n1, n2": BrokerView(2, "leader", "n2", "ACTIVE", 3)}
+    for text, view in cases.items():
+        assert complaints(brokers, {**good, "n2": view}) == [text]
+    assert leader_of(brokers, {**good, "n2": BrokerView(2, "leader", "n2", "ACTIVE", 5)}) == ("n2", 5)
+    assert complaints(brokers, {**good, "p1": BrokerView(3, "proxy", unready="starting")}) == ["p1: starting"]

@@ -1,0 +1,72 @@
+"""What a judge is: it stands outside, is told what the machines of all nodes are told and say, and says no.
+
+A judge believes no node: it keeps a history of its own, and looks at what the disks would hold after a loss of power.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
+from bmqtwist.cluster.log_events import Input, Lsn, Output
+from bmqtwist.cluster.record_log import LogRecord
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.vote_file import NAME, VoteFile
+from bmqtwist.testing.simulated_node import SimulatedNode
+
+if TYPE_CHECKING:
+    from sim.campaign.world import CampaignWorld
+
+
+class Violation(AssertionError):
+    """An invariant does not hold; `rule` is its name in the specification."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+class Judge:
+    """Looks at nothing; every method may raise Violation."""
+
+    def __init__(self, world: CampaignWorld) -> None:
+        self.world = world
+
+    def booted(self, node: SimulatedNode) -> None:
+        """A life of a node begins: it has recovered."""
+
+    def damaged(self, node: SimulatedNode) -> None:
+        """The vote of a node was destroyed while it was down."""
+
+    def elector_stepped(self, node: SimulatedNode, now: float, event: ElectionInput,
+                        outputs: list[ElectionOutput]) -> None:
+        """Its elector took an input. `now`: of the node's clock."""
+
+    def appended(self, node: SimulatedNode, record: LogRecord, previous: Lsn) -> None:
+        """Its log has another record, behind the one with the LSN `previous`."""
+
+    def log_stepped(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
+        """Its log took an input."""
+
+    def assigned(self, uri: str, key: bytes) -> None:
+        """Somebody was told that a queue is assigned."""
+
+    def looked(self) -> None:
+        """Something happened somewhere."""
+
+    def quiet(self) -> None:
+        """All faults are over, and everything had time to settle."""
+
+
+def durable_vote(node: SimulatedNode) -> tuple[int, int | None, bool]:
+    """Term and vote that a loss of power would leave, and whether they are lost."""
+    return VoteFile(after_power_loss(node.disk, NAME), f"/memory/{node.name}/storage").read()
+
+
+def after_power_loss(disk: MemoryDisk, ending: str) -> MemoryDisk:
+    """A disk with what a loss of power would leave, in the worst case, of the files whose names end so."""
+    left = MemoryDisk()
+    for path, file in disk._durable_names.items():
+        if path.endswith(ending):
+            left.put(path, bytes(file.durable).ljust(min(file.length, len(file.durable)), b"\0"))
+    return left

@@ -1,0 +1,94 @@
+"""One schedule from its first step to the quiet end."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bmqtwist.cluster import metadata_log
+from bmqtwist.cluster.changes import AssignQueue
+from bmqtwist.testing.config import CLUSTER
+from sim.campaign.actions import WEIGHTS, act, calm
+from sim.campaign.elections import ElectionJudge
+from sim.campaign.judges import Judge, Violation
+from sim.campaign.metadata import MetadataJudge
+from sim.campaign.schedule import Schedule, draw
+from sim.campaign.world import CampaignWorld
+from sim.elected import SETTLE_S
+
+JUDGES: tuple[Callable[[CampaignWorld], Judge], ...] = (ElectionJudge, MetadataJudge)
+STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a schedule. `rule`: what does not hold, "" = all does; `digest`: of everything that happened."""
+
+    schedule: Schedule
+    digest: str
+    counts: Counter[str]
+    rule: str = ""
+    text: str = ""
+
+
+@contextmanager
+def _log_limits(schedule: Schedule) -> Iterator[None]:
+    usual = metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES
+    metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = schedule.retained_bytes, schedule.message_bytes
+    try:
+        yield
+    finally:
+        metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = usual
+
+
+def play(schedule: Schedule) -> Run:
+    """Play it; never raises for what it finds."""
+    with _log_limits(schedule):
+        return _judged(schedule)
+
+
+def _judged(schedule: Schedule) -> Run:
+    world = CampaignWorld(schedule, JUDGES)
+    rule = text = ""
+    try:
+        _play(world, schedule)
+    except Violation as violation:
+        rule, text = violation.rule, str(violation)
+    except Exception as error:  # no input may raise
+        rule, text = type(error).__name__, "".join(traceback.format_exception(error)[-6:])
+    world.counts["steps"] += len(schedule.steps)
+    world.counts["seconds"] += int(world.now)
+    return Run(schedule, world.digest, world.counts, rule, text)
+
+
+def _play(world: CampaignWorld, schedule: Schedule) -> None:
+    world.run(schedule.begin)
+    for step in schedule.steps:
+        act(world, step)
+        world.run(step.wait)
+    calm(world)
+    world.run(SETTLE_S)
+    calm(world)  # who was down meanwhile
+    world.run(SETTLE_S)
+    believed = world.believed()
+    if len(believed) != 1:
+        raise Violation("L1", f"{[node.name for node in believed]} lead when all is quiet: "
+                        f"{[(node.name, node.up, world.cluster(node.name).leadership.standing) for node in world.machines]}")
+    done: list[object] = []
+    world.propose(believed[0], AssignQueue("bmq://bmq.test.persistent.priority/last", ("__default",), 1), done.append)
+    world.run(2.0)
+    if not done:
+        raise Violation("L1", f"{believed[0].name} leads, and commits nothing")
+    for judge in world.judges:
+        judge.quiet()
+    standings = {world.cluster(node.name).leadership.standing.leader for node in world.machines}
+    if standings != {believed[0].broker.clusters[CLUSTER].node_id}:
+        raise Violation("L1", f"{standings} are followed when all is quiet")
+
+
+def campaign(seed: int, size: int, steps: int = STEPS) -> Run:
+    """Draw a schedule and play it."""
+    return play(draw(seed, size, steps, WEIGHTS))

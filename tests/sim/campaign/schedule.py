@@ -1,0 +1,69 @@
+"""What happens when, as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from typing import Any
+
+LEADER = 0  # as the node of a step: whoever leads then
+LEDGER_BYTES = (2000, 2000, 1 << 18)  # a small ledger file is full again and again
+RETAINED_BYTES = (0, 500, 1 << 20)  # with little of it, who lags gets a snapshot
+MESSAGE_BYTES = (1, 1 << 20)  # with little of it, each record is sent alone
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`kind` happens to `node` (and `other`, numbers from 1 on), then `wait` seconds pass. `share` and `dice`: in [0, 1),
+    for how much, and for whatever else has to be chosen."""
+
+    kind: str
+    node: int
+    other: int
+    share: float
+    dice: float
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One run: `size` nodes; `begin` seconds pass before the first step. Bytes: limits of the metadata log."""
+
+    seed: int
+    size: int
+    ledger_bytes: int
+    retained_bytes: int
+    message_bytes: int
+    begin: float
+    steps: tuple[Step, ...]
+
+    def with_steps(self, steps: Sequence[Step]) -> Schedule:
+        """The same with others."""
+        return replace(self, steps=tuple(steps))
+
+    def text(self) -> str:
+        """As JSON, a step a line."""
+        head = {name: value for name, value in asdict(self).items() if name != "steps"}
+        steps = ",\n  ".join(json.dumps(asdict(step)) for step in self.steps)
+        return f'{json.dumps(head)[:-1]}, "steps": [\n  {steps}]}}\n'
+
+    @classmethod
+    def read(cls, text: str) -> Schedule:
+        """From JSON."""
+        tree: dict[str, Any] = json.loads(text)
+        return cls(**{**tree, "steps": tuple(Step(**step) for step in tree["steps"])})
+
+
+def draw(seed: int, size: int, count: int, weights: Mapping[str, int]) -> Schedule:
+    """So many steps; the same seed is the same schedule. `weights`: of the kinds."""
+    random = Random(f"{seed}/{size}/schedule")
+    kinds, shares = list(weights), list(weights.values())
+    steps = []
+    for _ in range(count):
+        node = random.randint(1, size) if random.random() < 0.7 else LEADER
+        steps.append(Step(random.choices(kinds, shares)[0], node, random.randint(1, size), round(random.random(), 4),
+                          round(random.random(), 4), round(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random(), 4)))
+    limits = map(random.choice, (LEDGER_BYTES, RETAINED_BYTES, MESSAGE_BYTES))
+    return Schedule(seed, size, *limits, round(random.random() * 8, 4), tuple(steps))

@@ -1,0 +1,125 @@
+"""A cluster of whole nodes whose machines are watched: judges see every input and every output of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from bmqtwist.cluster.changes import Change
+from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
+from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
+from bmqtwist.cluster.record_log import LogRecord
+from bmqtwist.storage.vote_file import NAME
+from bmqtwist.testing.config import CLUSTER
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_events import ClusterStateRecord
+from sim.campaign.judges import Judge, Violation
+from sim.campaign.schedule import Schedule
+from sim.elected import INACTIVITY_S, ElectedCluster
+
+CLOCK_SPREAD_S = 1000.0  # the clocks of nodes differ by up to so much
+
+
+class CampaignWorld(ElectedCluster):
+    """The cluster of a schedule. `makers`: of the judges. Itself a participant of the simulation, which is told when
+    something has happened."""
+
+    inactivity = INACTIVITY_S
+
+    def __init__(self, schedule: Schedule, makers: Sequence[Callable[[CampaignWorld], Judge]]) -> None:
+        random = Random(f"{schedule.seed}/clocks")
+        options: dict[str, dict[str, Any]] = {f"n{number}": {"clock_ahead": random.random() * CLOCK_SPREAD_S}
+                                              for number in range(1, schedule.size + 1)}
+        self.counts: Counter[str] = Counter()
+        self.judges = [make(self) for make in makers]
+        self.violation: Violation | None = None  # the first one
+        self.proposals = 0
+        self.unsettled: Counter[str] = Counter()  # queues -> changes of which it is not known what became of them
+        super().__init__(schedule.seed, schedule.size, options, maxCSLFileSize=schedule.ledger_bytes)
+        self.nodes.append(self)  # type: ignore[arg-type]
+
+    # -- simulation.Participant ---------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """Nothing is due here."""
+        return None
+
+    def tick(self) -> None:
+        """Nothing is due here."""
+
+    def tell(self) -> None:
+        """Something has happened."""
+        self.counts["events"] += 1
+        self.ask(lambda judge: judge.looked())
+        if self.violation is not None:
+            raise self.violation
+
+    def ask(self, question: Callable[[Judge], None]) -> None:
+        """A judge that says no within the broker would be taken for a mistake of that: it is heard afterwards."""
+        try:
+            for judge in self.judges:
+                question(judge)
+        except Violation as violation:
+            self.violation = self.violation or violation
+
+    # -- the nodes ----------------------------------------------------------------------------------------------------
+
+    def made(self, node: SimulatedNode) -> None:
+        """Before its first life."""
+        node.on_boot = partial(self._booted, node)
+
+    def by_number(self, number: int) -> SimulatedNode:
+        """n1 is 1."""
+        return self.node(f"n{number}")
+
+    def _booted(self, node: SimulatedNode) -> None:
+        self.counts["boots"] += 1
+        cluster = node.broker.clusters[CLUSTER]
+        elector, log = cluster.leadership.elector, cluster.metadata.log
+        step, take, append = elector.step, log.step, log.log.append
+
+        def elector_step(now: float, event: ElectionInput) -> list[ElectionOutput]:
+            outputs = step(now, event)
+            self.ask(lambda judge: judge.elector_stepped(node, now, event, outputs))
+            return outputs
+
+        def log_step(event: Input, wall: int) -> list[Output]:
+            outputs = take(event, wall)
+            self.ask(lambda judge: judge.log_stepped(node, event, outputs))
+            return outputs
+
+        def log_append(record: ClusterStateRecord) -> LogRecord:
+            previous = log.log.last
+            made = append(record)
+            self.ask(lambda judge: judge.appended(node, made, previous))
+            return made
+
+        elector.step, log.step, log.log.append = elector_step, log_step, log_append  # type: ignore[method-assign]
+        self.ask(lambda judge: judge.booted(node))
+
+    def damage_vote(self, node: SimulatedNode) -> None:
+        """Nobody can tell any more how a node that is down has voted."""
+        path = f"/memory/{node.name}/storage/{NAME}"
+        if path in node.disk.paths() and node.disk.content(path):
+            node.disk.put(path, b"\xff" * len(node.disk.content(path)))
+            self.counts["votes lost"] += 1
+            self.ask(lambda judge: judge.damaged(node))
+
+    def propose(self, node: SimulatedNode, change: Change, told: Callable[[Any], None] = lambda value: None,
+                uri: str = "") -> None:
+        """Ask a node for a change, of a queue if that is named; `told` what was done, if it was."""
+        def decided(outcome: Outcome, wall: int) -> None:
+            if isinstance(outcome, Done) or not outcome.unknown:
+                self.unsettled[uri] -= 1
+            if isinstance(outcome, Done):
+                self.counts["changes done"] += 1
+                told(outcome.value)
+            else:
+                self.counts["changes not known" if outcome.unknown else "changes refused"] += 1
+        self.proposals += 1
+        self.unsettled[uri] += 1
+        node.broker.clusters[CLUSTER].metadata.propose(change, decided, node.broker.wall(node.local_now))
+        node.turn_due()

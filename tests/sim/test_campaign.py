@@ -1,0 +1,57 @@
+"""Random campaigns over clusters of whole nodes (`make sim` runs more of them), and that they find what they have to."""
+
+from __future__ import annotations
+
+import pytest
+
+from sim.campaign.actions import ACTIONS
+from sim.campaign.canaries import CANARIES, planted
+from sim.campaign.play import Run, campaign, play
+from sim.campaign.schedule import LEADER, Schedule, Step
+from sim.campaign.shrink import shrink
+
+CANARY_SEEDS = 12  # within which each of them is found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_whatever_happens_no_invariant_is_broken_and_the_cluster_works_in_the_end(size: int, fresh_seed: int) -> None:
+    run = campaign(fresh_seed, size)
+    assert not run.rule, f"{run.text}\n{run.schedule.text()}"
+
+
+@pytest.mark.spec("cluster", 118)
+def test_the_same_seed_is_the_same_life_byte_for_byte() -> None:
+    assert campaign(3, 3).digest == campaign(3, 3).digest != campaign(4, 3).digest
+
+
+@pytest.mark.parametrize("name", CANARIES)
+def test_a_mistake_that_is_planted_is_found(name: str) -> None:
+    with planted(name):
+        assert any(campaign(seed, size).rule for seed in range(CANARY_SEEDS) for size in (3, 5))
+
+
+def test_everything_that_may_happen_does() -> None:
+    counts = sum((campaign(seed, 3).counts for seed in range(12)), start=campaign(20, 5).counts)
+    assert not [kind for kind in ACTIONS if not counts[kind]]
+    assert min(counts[each] for each in ("elected", "votes", "commits", "changes done", "votes lost")) > 0
+
+
+def test_a_schedule_that_fails_is_shrunk_to_what_it_takes() -> None:
+    with planted("log check off"):
+        failed = next(run for seed in range(CANARY_SEEDS) if (run := campaign(seed, 3)).rule)
+        smallest, played = shrink(failed, runs_max=60)
+        assert smallest.rule == failed.rule and len(smallest.schedule.steps) < len(failed.schedule.steps) and played <= 60
+        again = Schedule.read(smallest.schedule.text())
+        assert again == smallest.schedule and play(again).digest == smallest.digest
+
+
+def test_shrinking_leaves_out_steps_one_by_one_and_shortens_waits() -> None:
+    wanted = {3, 11}
+
+    def again(schedule: Schedule) -> Run:
+        kept = {int(step.share) for step in schedule.steps}
+        return Run(schedule, "", failed.counts, "E1" if wanted <= kept else "")
+    steps = tuple(Step("kill", LEADER, 1, float(number), 0.0, 1.0) for number in range(20))
+    failed = Run(Schedule(1, 3, 0, 0, 0, 0.0, steps), "", campaign(1, 1, 1).counts, "E1")
+    smallest, _ = shrink(failed, again)
+    assert [(step.share, step.wait) for step in smallest.schedule.steps] == [(3.0, 0.0), (11.0, 0.0)]
