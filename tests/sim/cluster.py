@@ -11,7 +11,7 @@ from typing import Any
 
 from kit.client import Client
 
-from bmqtwist.testing.cluster import make_nodes
+from bmqtwist.testing.cluster import PORT, make_nodes
 from bmqtwist.testing.config import DomainTable, proxy_configuration, sample_domains
 from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, Network, Receiver
 from bmqtwist.testing.simulated_node import SimulatedNode

@@ -1,4 +1,4 @@
-"""`python -m tests.soak [kill9|restarts|hostile|metadata|damage|frames|storage|configs|all]`: each module has its options."""
+"""`python -m tests.soak [kill9|restarts|hostile|metadata|damage|frames|storage|configs|all]`: options: see there."""
 
 from __future__ import annotations
 
