@@ -57,7 +57,7 @@ from bmqtwist.node.downstreams import ANNOUNCES, can_be_asked_to_stop, stop_requ
 from bmqtwist.node.links import LinkHost, ProxyLinks
 from bmqtwist.node.upstream_queue import UpstreamQueue
 from bmqtwist.node.upstream_requests import UpstreamRequests
-from bmqtwist.node.welcome import MEMBER_EXTENSION, RELAY_FEATURES
+from bmqtwist.node.welcome import RELAY_EXTENSION, RELAY_FEATURES
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
@@ -563,7 +563,7 @@ class ProxyCluster:
 
 
 def _takes_back(peer: PeerSession) -> bool:
-    return all(feature in peer.session.features.get(MEMBER_EXTENSION, ()) for feature in RELAY_FEATURES)
+    return all(feature in peer.session.features.get(RELAY_EXTENSION, ()) for feature in RELAY_FEATURES)
 
 
 def _targets(opened: UpstreamQueue, area: bytes) -> list[tuple[str, int | None]]:
