@@ -26,7 +26,8 @@ SLOW_S = 1.0  # an acknowledgement that takes longer was held up
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """One that may have FILES_MAX open files."""
     made = BrokerProcess(tmp_path, cluster={"partition": {
-        "numPartitions": PARTITIONS, "maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 20, "maxQlistFileSize": 1 << 16}})
+        "numPartitions": PARTITIONS, "maxJournalFileSize": 1 << 20, "maxDataFileSize": 1 << 20,
+        "maxQlistFileSize": 1 << 16}})
     made.domain("d")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX, before[1]))
