@@ -10,7 +10,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/routing", "queue/app", "queue/handle",
     "queue/put", "queue/queue", "queue/root", "queue/delivery", "queue/handles", "queue/domain", "link/outbox",
     "link/session", "link/client", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker",
-    "node/timers")]  # a class and its subclasses: all or none
+    "node/timers", "daemon/reactor", "daemon/put_aside", "daemon/watchdog")]  # a class and its subclasses: all or none
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":
