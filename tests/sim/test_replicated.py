@@ -248,6 +248,55 @@ def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
     nodes.judge_partitions()
 
 
+@pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
+def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> None:
+    nodes = ReplicatingCluster(12)
+    nodes.settle()
+    for _ in range(4):
+        nodes.post(10)
+        nodes.run(1.5)
+    index = nodes.cluster("n1").metadata.state.queues[STRONG].partition_id
+    node = next(each for each in nodes.machines if each is not nodes.primary(index))
+    node.crash(power=False, down=None)
+    path = next(path for path in node.disk.paths()
+                if f"/storage/bmq_{index}." in path and path.endswith(kind))
+    node.disk.flip(path, where, 0xFF)
+    node.boot()
+    assert nodes.replication(node).cells[index].machine.doubtful
+    nodes.settle()
+    assert not nodes.replication(node).cells[index].machine.doubtful
+    nodes.judge_partitions()
+    node.crash(power=True, down=1.0)
+    nodes.settle()
+    assert not nodes.replication(node).cells[index].machine.doubtful
+    nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 69)
+def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stored_once() -> None:
+    nodes = ReplicatingCluster(13)
+    nodes.settle()
+    nodes.post(1)
+    primary = nodes.primary()
+    _, queue = nodes.writer()
+    for node in nodes.machines:
+        if node is not primary:
+            node.crash(power=False, down=None)
+    guid = queue.put(b"again")
+    nodes.run(1.0)
+    assert not queue.acks(), "nobody else has it"
+    nodes.run(10.0)
+    for node in nodes.machines:
+        if node is not primary:
+            node.boot()
+    nodes.settle()
+    _, queue = nodes.writer()
+    queue.put(b"again", guid=guid)
+    assert queue.next_ack(guid).status == 0
+    nodes.run(1.0)
+    assert all(nodes.stored(node).count(b"again") == 1 for node in nodes.machines)
+
+
 def test_queues_of_another_primary_are_refused() -> None:
     nodes = ReplicatingCluster(9)
     nodes.settle()
