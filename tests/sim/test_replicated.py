@@ -297,6 +297,62 @@ def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stor
     assert all(nodes.stored(node).count(b"again") == 1 for node in nodes.machines)
 
 
+@pytest.mark.spec("cluster", 66)
+def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease() -> None:
+    nodes = ReplicatingCluster(14)
+    nodes.settle()
+    nodes.post(5, EVENTUAL)
+    primary = nodes.primary()
+    lease = nodes.partition(primary).lease
+    _, queue = nodes.writer(EVENTUAL)
+    for node in nodes.machines:
+        if node is not primary:
+            nodes.network.cut(primary.name, node.name)
+    nodes.run(2.6)
+    assert not nodes.replication(primary).serves(0) and queue.client.link.closed
+    heal(nodes)
+    nodes.run(3.0)
+    assert nodes.primary() is primary and nodes.partition(primary).lease == lease
+    nodes.post(5, EVENTUAL)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+
+
+def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_lack_and_no_more() -> None:
+    nodes = ReplicatingCluster(15)
+    nodes.settle()
+    nodes.post(20)
+    for node in nodes.machines:
+        node.stop(down=None)
+        nodes.run(8.0)
+        nodes.post(5)
+        node.boot()
+        nodes.settle()
+        nodes.judge_partitions()
+    told = [line for node in nodes.machines for line in node.log()]
+    assert not [line for line in told if "is cut off" in line or "gets all that is live" in line]
+
+
+def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary() -> None:
+    nodes = ReplicatingCluster(16)
+    nodes.settle()
+    nodes.post(10, FANOUT)
+    record = nodes.cluster("n1").metadata.state.queues[FANOUT]
+    apps = list(record.apps)
+    readers = {app: nodes.client(nodes.primary(record.partition_id).name).consume(FANOUT, app) for app in apps[:2]}
+    for app, reader in readers.items():
+        pushed = reader.take(10)
+        reader.confirm(*pushed[:5 if app == apps[0] else 10])
+    nodes.run(1.0)
+    nodes.primary(record.partition_id).crash(power=True, down=1.0)
+    nodes.settle()
+    node = nodes.primary(record.partition_id)
+    again = {app: nodes.client(node.name).consume(FANOUT, app) for app in apps}
+    nodes.run(0.5)
+    assert {app: len(reader.pushes()) for app, reader in again.items()} == {
+        app: 5 if app == apps[0] else 0 if app == apps[1] else 10 for app in apps}
+
+
 def test_queues_of_another_primary_are_refused() -> None:
     nodes = ReplicatingCluster(9)
     nodes.settle()
