@@ -353,6 +353,22 @@ def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary
         app: 5 if app == apps[0] else 0 if app == apps[1] else 10 for app in apps}
 
 
+def test_the_status_says_who_is_primary_and_whether_it_is_active() -> None:
+    nodes = ReplicatingCluster(17)
+    nodes.settle()
+    primary = nodes.primary()
+    for node in nodes.machines:
+        text = node.broker.admin("CLUSTERS CLUSTER c3 STATUS", "test").text
+        assert text.count(f"Primary Node   : [{primary.name}, {primary.name[1:]}]") == 2
+        assert text.count("Primary Status : ACTIVE") == 2
+    for node in nodes.machines:
+        if node is not primary:
+            node.crash(power=False, down=None)
+    nodes.run(3.0)
+    assert "Primary Status : PASSIVE" in primary.broker.admin("CLUSTERS CLUSTER c3 STATUS", "test").text
+    assert primary.broker.clusters["c3"].unavailable == "c3 (no primaries)"
+
+
 def test_queues_of_another_primary_are_refused() -> None:
     nodes = ReplicatingCluster(9)
     nodes.settle()
