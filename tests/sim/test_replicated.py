@@ -381,7 +381,7 @@ def test_queues_of_another_primary_are_refused() -> None:
 
 
 FAULTS = ("kill", "kill", "power", "stop", "cut", "one way", "heal", "heal", "pause", "resume", "resume", "blackout", "post",
-          "post", "post", "post", "post", "roll", "reset")
+          "post", "post", "post", "post", "roll", "reset", "syncs", "full", "mend")
 
 
 def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
@@ -409,6 +409,12 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
         for cell in nodes.replication(node).cells:
             if not cell.busy:
                 cell.partition.roll.finish(node.broker.wall(node.local_now))
+    elif kind == "syncs":
+        node.fail_syncs()
+    elif kind == "full":
+        node.fill_disk(random.randrange(2000))
+    elif kind == "mend":
+        node.mend()
     elif kind == "post":
         post(nodes, random)
 
@@ -443,6 +449,10 @@ def campaign(seed: int, size: int, steps: int) -> ReplicatingCluster:
         nodes.run(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random())
     heal(nodes)
     resume(nodes)
+    for node in nodes.machines:
+        node.mend()
+        if node.up and any(cell.broken for cell in nodes.replication(node).cells):
+            node.crash(power=False, down=0.5)  # as an operator does when a disk has failed
     nodes.settle()
     nodes.settle()
     nodes.post(3)
