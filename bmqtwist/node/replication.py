@@ -350,6 +350,8 @@ class Replication:
                     self._perform(cell, output, now)
         finally:
             cell.stepping = False
+        if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
+            self._promise(cell.index, 0)
 
     def _perform(self, cell: Cell, output: PartitionOutput, now: float) -> None:
         wall = self._wall(now)
@@ -590,8 +592,6 @@ class Replication:
             clean = cell.partition.follow()
             if not clean and output.after is not PartitionRole.STOPPED:
                 self._replace(cell, None, now, None)
-        if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
-            self._promise(cell.index, 0)
 
     def _tell(self, index: int, primary: Primary) -> None:
         """The metadata name another primary."""

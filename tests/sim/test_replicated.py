@@ -8,7 +8,10 @@ import pytest
 from kit.client import RequestRefused
 
 from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.promise_file import NAME
+from bmqtwist.storage.psn import psns_of
+from bmqtwist.storage.records import RECORD
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
 from sim.test_elected import heal, resume
 
@@ -27,6 +30,11 @@ def test_every_node_has_what_a_client_posts(count: int) -> None:
     assert all(node.broker.clusters["c3"].unavailable == "" for node in nodes.machines)
     partition = nodes.partition(nodes.primary())
     assert partition.committed == partition.position
+    whole, (lease, sequence) = partition.read_run((0, 0)), partition.summary.last
+    last = partition.read_run((lease, sequence - 1))
+    assert whole is not None and last is not None
+    for journal, number in ((whole.journal[:60], 1), (last.journal, sequence)):
+        assert is_sync_point(RECORD.unpack(journal)) and next(iter(psns_of(journal))) == (lease, number)
 
 
 def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> None:
@@ -161,7 +169,6 @@ def test_a_node_that_was_away_while_the_others_compacted_gets_an_image() -> None
     nodes.judge_partitions()
 
 
-@pytest.mark.spec("cluster", 70)
 def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> None:
     nodes = ReplicatingCluster(6)
     nodes.settle()
@@ -179,6 +186,35 @@ def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> Non
     assert queue.next_ack(guid).status == 0
     nodes.run(1.0)
     assert all(nodes.stored(node) == [] for node in nodes.machines)
+    for node in nodes.machines:
+        node.stop(down=1.0)
+        nodes.settle()
+    _, queue = nodes.writer()
+    queue.put(b"once", guid=guid)
+    assert queue.next_ack(guid).status == 0
+    nodes.run(1.0)
+    assert all(nodes.stored(node) == [] for node in nodes.machines)
+
+
+@pytest.mark.spec("cluster", 69)
+def test_a_message_that_comes_twice_before_it_is_committed_is_acknowledged_when_it_is() -> None:
+    nodes = ReplicatingCluster(18)
+    nodes.settle()
+    nodes.post(1)
+    primary = nodes.primary()
+    (_, first), (_, second) = nodes.writer(), nodes.writer()
+    for node in nodes.machines:
+        if node is not primary:
+            nodes.network.cut(primary.name, node.name)
+    guid = first.put(b"twice")
+    nodes.run(0.2)
+    second.put(b"twice", guid=guid)
+    nodes.run(1.0)
+    assert not first.acks() and not second.acks()
+    heal(nodes)
+    assert second.next_ack(guid).status == 0 and first.next_ack(guid).status == 0
+    nodes.run(1.0)
+    assert all(nodes.stored(node).count(b"twice") == 1 for node in nodes.machines)
 
 
 def test_partitions_are_spread_where_that_is_configured() -> None:
@@ -211,7 +247,6 @@ def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader()
     nodes.judge_partitions()
 
 
-@pytest.mark.spec("cluster", 83)
 def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> None:
     nodes = ReplicatingCluster(10, masterAssignment="E_LEAST_ASSIGNED")
     nodes.settle()
@@ -272,7 +307,6 @@ def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> N
     nodes.judge_partitions()
 
 
-@pytest.mark.spec("cluster", 69)
 def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stored_once() -> None:
     nodes = ReplicatingCluster(13)
     nodes.settle()
