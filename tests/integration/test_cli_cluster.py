@@ -17,7 +17,7 @@ from cli_kit import Cli, Done
 
 from bmqtwist.cli.cluster.health import BrokerView, complaints, leader_of
 from bmqtwist.cli.cluster.local import ClusterRecord, LocalCluster
-from bmqtwist.cli.cluster.processes import is_broker, running, send_signal
+from bmqtwist.cli.cluster.processes import is_broker, running, send_signal, wait_until_begun
 from bmqtwist.config.sample import SAMPLE_CLUSTER, sample_brokers
 from bmqtwist.daemon.preflight import check
 
@@ -196,6 +196,7 @@ def test_a_pid_counts_only_for_a_broker_that_works_in_the_directory(tmp_path: Pa
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with subprocess.Popen(sleeper, cwd=tmp_path, stdin=subprocess.PIPE) as process:
+        wait_until_begun(process)
         assert is_broker(process.pid, tmp_path) and not is_broker(process.pid, elsewhere)
         assert running(tmp_path, process.pid) == process.pid and running(elsewhere, process.pid) == 0
         assert not send_signal(process.pid, elsewhere, signal.SIGKILL) and process.poll() is None

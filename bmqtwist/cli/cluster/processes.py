@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bmqtwist.cli.bmqbrkr import PID_FILE
 from bmqtwist.config.compose import ENVIRONMENT
 
 _COMMANDS = (b"bmqbrkr", b"twistd")
-_POLL_S = 0.05
+_POLL_S, _BEGIN_S = 0.05, 0.002
 
 
 def broker_command() -> list[str]:
@@ -31,8 +32,20 @@ def launch(directory: Path, configuration: Path, output: Path) -> subprocess.Pop
     replace members of every configuration do not count: they would give all brokers one port."""
     environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     with open(output, "ab") as file:
-        return subprocess.Popen([*broker_command(), str(configuration)], cwd=directory, stdout=file,
-                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, env=environment)
+        process = subprocess.Popen([*broker_command(), str(configuration)], cwd=directory, stdout=file,
+                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                                   env=environment)
+    wait_until_begun(process)
+    return process
+
+
+def wait_until_begun(process: subprocess.Popen[bytes]) -> None:
+    """For a moment the kernel shows no command line of a new process: whoever looks for it then would take it for gone."""
+    while process.poll() is None:
+        with suppress(OSError), open(f"/proc/{process.pid}/cmdline", "rb") as file:
+            if file.read():
+                return
+        time.sleep(_BEGIN_S)
 
 
 def is_broker(pid: int, directory: Path) -> bool:
