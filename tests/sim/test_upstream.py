@@ -92,6 +92,18 @@ def test_after_ten_seconds_any_node_will_do_and_it_is_kept() -> None:
     assert above.active.name == "n2"
 
 
+@pytest.mark.spec("cluster", 97)
+def test_the_ten_seconds_begin_with_the_first_open() -> None:
+    above = Above(2, {"n1": "dc2"})
+    near = above.nodes[1]
+    near.status = None
+    above.world.run(60.0)
+    number = ask(client := above.client(), write=1)
+    above.world.run(5.0)
+    near.announce(NodeStatus.E_AVAILABLE)
+    assert "openQueueResponse" in client.response(number) and above.active is near
+
+
 def test_a_node_that_announces_nothing_is_taken_as_it_is() -> None:
     above = Above(1, features="PROTOCOL_ENCODING:BER,JSON", status=None)
     above.client().open(URI, write=1)
