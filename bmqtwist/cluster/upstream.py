@@ -75,7 +75,8 @@ SelectorOutput = Use | Lost | NobodyLeft | WakeAt
 
 
 class UpstreamSelector:
-    """The choice of one proxy. `nodes`: data centre by id; `chance`: a number in [0, 1), drawn at each call."""
+    """The choice of one proxy. `nodes`: data centre by id; `chance`: a number in [0, 1), drawn at each call. `started`: when
+    the nodes were dialled first."""
 
     def __init__(self, nodes: Mapping[int, str], data_centre: str, chance: Callable[[], float], started: float) -> None:
         near = [node_id for node_id, place in nodes.items() if place == data_centre and data_centre not in ANYWHERE]
@@ -83,7 +84,7 @@ class UpstreamSelector:
         self.statuses = dict.fromkeys(sorted(nodes), NodeStatus.E_UNAVAILABLE)
         self.active: int | None = None
         self.generation = 0  # of the present choice, or of the last one
-        self._chance, self._started = chance, started
+        self._chance, self.started = chance, started
         self._woken = False
 
     def step(self, now: float, event: SelectorInput) -> list[SelectorOutput]:
@@ -104,7 +105,7 @@ class UpstreamSelector:
                 found.append(NobodyLeft())
             elif not self._woken and self._waits(now):
                 self._woken = True
-                found.append(WakeAt(self._started + LOCAL_WAIT_S))
+                found.append(WakeAt(self.started + LOCAL_WAIT_S))
         return found
 
     def _choice(self, now: float) -> int | None:
@@ -117,7 +118,7 @@ class UpstreamSelector:
 
     def _waits(self, now: float) -> bool:
         """Whether only the own data centre will do."""
-        return not self.generation and now < self._started + LOCAL_WAIT_S
+        return not self.generation and now < self.started + LOCAL_WAIT_S
 
 
 def _status(before: NodeStatus, event: Connected | Announced | Disconnected) -> NodeStatus:

@@ -118,6 +118,7 @@ class ProxyCluster:
         """Count a client in; answered with the queue when the upstream has done so."""
         if not self._started:
             self._started = True
+            self.selector.started = self._host.now
             self.links.start(self._host.now)
         opened = self.opened.get(uri.canonical)
         if opened is None:

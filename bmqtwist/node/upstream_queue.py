@@ -29,7 +29,6 @@ class UpstreamQueue:
         self.uri, self.q_id = uri, q_id
         self.relay: RelayQueue | None = None
         self.streams: dict[str, AppStream] = {}  # by app
-        self.by_sub_id: dict[int, AppStream] = {}
         self.ids = SubscriptionIds()
         self.asked: dict[Substream, list[ConsumerSpec]] = {}  # what each consumer has asked for last
         self._next_sub_id = 1
@@ -43,7 +42,7 @@ class UpstreamQueue:
         sub_id = 0
         if app_id != DEFAULT_APP_ID:
             sub_id, self._next_sub_id = self._next_sub_id, self._next_sub_id + 1
-        stream = self.streams[app_id] = self.by_sub_id[sub_id] = AppStream(app_id, sub_id)
+        stream = self.streams[app_id] = AppStream(app_id, sub_id)
         return stream
 
     @property

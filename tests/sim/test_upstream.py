@@ -26,11 +26,14 @@ URI = "bmq://bmq.test.persistent.priority/q"
 class Above:
     """A proxy p1, and nodes n1, n2 ... above it."""
 
-    def __init__(self, count: int = 2, places: dict[str, str] | None = None, **scripted: Any) -> None:
+    def __init__(self, count: int = 2, places: dict[str, str] | None = None, patience_ms: int = 10000,
+                 **scripted: Any) -> None:
         names = [f"n{number}" for number in range(1, count + 1)]
         nodes = [{"id": number, "name": name, "dataCenter": (places or {}).get(name, "dc1"),
                   "transport": {"tcp": {"endpoint": f"tcp://{name}:{PORT}"}}} for number, name in enumerate(names, 1)]
-        self.world = SimulatedCluster(1, 0, proxies={"p1": names}, proxy_cluster={"nodes": nodes},  # type: ignore[arg-type]
+        self.world = SimulatedCluster(1, 0, proxies={"p1": names}, proxy_cluster={  # type: ignore[arg-type]
+            "nodes": nodes, "queueOperations": {"openTimeoutMs": patience_ms, "configureTimeoutMs": 10000,
+                                                "closeTimeoutMs": 10000, "shutdownTimeoutMs": 4000}},
                                       texts={"d.sc": json.dumps(domain_config("d.sc")),
                                              "d.fan": json.dumps(domain_config("d.fan", "fanout")),
                                              "d.bc": json.dumps(domain_config("d.bc", "broadcast", in_memory=True))})
@@ -76,7 +79,7 @@ def test_a_node_of_the_own_data_centre_is_taken() -> None:
 
 @pytest.mark.spec("cluster", 97)
 def test_after_ten_seconds_any_node_will_do_and_it_is_kept() -> None:
-    above = Above(2, {"n1": "dc2"})
+    above = Above(2, {"n1": "dc2"}, patience_ms=30000)
     near = above.nodes[1]
     near.status = None
     number = ask(client := above.client(), write=1)
@@ -90,6 +93,18 @@ def test_after_ten_seconds_any_node_will_do_and_it_is_kept() -> None:
     above.nodes[0].announce(NodeStatus.E_STOPPING)
     above.world.run(1.0)
     assert above.active.name == "n2"
+
+
+@pytest.mark.spec("cluster", 97)
+def test_the_ten_seconds_begin_with_the_first_open() -> None:
+    above = Above(2, {"n1": "dc2"})
+    near = above.nodes[1]
+    near.status = None
+    above.world.run(60.0)
+    number = ask(client := above.client(), write=1)
+    above.world.run(5.0)
+    near.announce(NodeStatus.E_AVAILABLE)
+    assert "openQueueResponse" in client.response(number) and above.active is near
 
 
 def test_a_node_that_announces_nothing_is_taken_as_it_is() -> None:

@@ -49,7 +49,6 @@ class ScriptedNode(Receiver):
             "configureStream": lambda value: ("configureStreamResponse", ConfigureStreamResponse(value)),
             "closeQueue": lambda value: ("closeQueueResponse", CloseQueueResponse())}
         self.connections = 0
-        self.silent = False
         self._negotiated = False
         self._frames = FrameBuffer(1 << 30, Held())
         network.add(self)
@@ -79,8 +78,7 @@ class ScriptedNode(Receiver):
         if not self._negotiated:
             self._negotiated = True
             self.identity = control.decode_negotiation(body, control.encoding_of(specific)).value
-            if not self.silent:
-                self._introduce()
+            self._introduce()
             return
         self.heard.append((kind, body))
         if kind is EventType.CONTROL:
@@ -106,7 +104,7 @@ class ScriptedNode(Receiver):
 
     def _asked(self, message: ControlMessage) -> None:
         self.requests.append(message)
-        if message.choice in self.answers and message.choice not in self.held and not self.silent:
+        if message.choice in self.answers and message.choice not in self.held:
             self.answer(message)
 
     def answer(self, message: ControlMessage) -> None:
