@@ -60,11 +60,12 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
+from bmqtwist.storage.image import ImageFiles, ImageSource
 from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
-from bmqtwist.storage.replica import ImageFiles, ImageSource, ReplicatedPartition
+from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS
 from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
 from bmqtwist.wire.control import ControlMessage, encode_event

@@ -17,11 +17,12 @@ from storage_kit import WALL, make_message, open_files  # noqa: E402
 
 from bmqtwist.storage import replica as replica_module  # noqa: E402
 from bmqtwist.storage.found_log import RecoveryClock, find_log  # noqa: E402
+from bmqtwist.storage.image import ImageFiles, ImageSource  # noqa: E402
 from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402
 from bmqtwist.storage.message import Message  # noqa: E402
 from bmqtwist.storage.partition import PartitionUnavailable  # noqa: E402
 from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
-from bmqtwist.storage.replica import ImageFiles, ImageSource, ReplicatedPartition  # noqa: E402
+from bmqtwist.storage.replica import ReplicatedPartition  # noqa: E402
 from bmqtwist.storage.state import PartitionState  # noqa: E402
 from bmqtwist.storage.store import FileSizes  # noqa: E402
 

@@ -1,0 +1,177 @@
+"""Records on their way between nodes: taken apart, given the places of other files, applied to a state."""
+
+from __future__ import annotations
+
+import errno
+from typing import Protocol
+
+from bmqtwist.errors import PeerError
+from bmqtwist.storage.datacheck import check_messages
+from bmqtwist.storage.journal import Entry
+from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.psn import RecordRun
+from bmqtwist.storage.records import (
+    DATA_HEADER,
+    DATA_WORDS_MASK,
+    FLAGS_MASK,
+    FLAGS_SHIFT,
+    QUEUE_RECORD_HEADER,
+    QUEUE_RECORD_WORDS_MASK,
+    RECORD,
+    RECORD_BYTES,
+    SEQUENCE_MASK,
+    TYPE_SHIFT,
+    DeletionReason,
+    QueueOp,
+    RecordType,
+)
+from bmqtwist.storage.replay import Apps, RecordMismatch, Replay, qlist_entry
+from bmqtwist.storage.rollover import Rollover
+from bmqtwist.storage.state import PartitionState, StoredQueue
+from bmqtwist.storage.store import PartitionFiles
+
+_MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
+_DATA_AT = MESSAGE_RECORD.offset("data_dwords")
+_QLIST_AT = QUEUE_OP_RECORD.offset("qlist_words")
+_MARKS_AT = JOURNAL_OP_RECORD.offset("data_dwords")
+_LISTED = (QueueOp.CREATION, QueueOp.ADDITION)
+
+
+class AppliedTo(Protocol):
+    """The partition that records are applied to (`storage.replica.ReplicatedPartition`)."""
+
+    state: PartitionState
+    roll: Rollover
+
+    def begin_lease(self, lease: int) -> None:
+        """Records of a newer lease follow."""
+
+
+class Applier(Replay):
+    """Applies the records that come from another node."""
+
+    def __init__(self, partition: AppliedTo, epoch: float) -> None:
+        super().__init__(partition.state, epoch)
+        self._partition = partition
+        self._belongs, self._record = b"", b""
+
+    def apply(self, record: bytes, belongs: bytes) -> None:
+        """One record in our own places, with the DATA or QLIST record that belongs to it."""
+        head, lease, wall, body, _ = RECORD.unpack(record)
+        self._belongs, self._record = belongs, record
+        self.run([(0, head, lease, wall, body)])
+
+    def read_data(self, queue: StoredQueue, message: Message) -> int:
+        """From what came with the record."""
+        return checked(message, self._belongs)
+
+    def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
+        """From what came with the record."""
+        return qlist_entry(self._belongs)
+
+    def stored(self, queue: StoredQueue, message: Message) -> None:
+        """Its application data are in DATA alone."""
+        super().stored(queue, message)
+        self.state.cached_bytes -= message.size
+
+    def journal_op(self, entry: Entry) -> None:
+        """A newer lease may begin."""
+        if entry[2] > self.state.lease:
+            self._partition.begin_lease(entry[2])
+
+    def deletion(self, entry: Entry) -> None:
+        """A copy that is under way is told; a message that the cluster did not get may be posted again."""
+        copy = self._partition.roll.copy
+        key, guid = self._record[23:28], self._record[28:44]
+        queue = self.state.queues.get(key)
+        message = queue.messages.get(guid) if queue is not None else None
+        if copy is not None and message is not None:
+            copy.ended(message.live_key, entry[1] & SEQUENCE_MASK, self._record)
+        super().deletion(entry)
+        if queue is not None and entry[1] >> FLAGS_SHIFT & FLAGS_MASK == DeletionReason.NO_SC_QUORUM:
+            queue.history.forget({guid})
+
+    def delete_queue(self, queue: StoredQueue | None, key: bytes) -> None:
+        """Likewise."""
+        copy = self._partition.roll.copy
+        if copy is not None and queue is not None and queue.live_keys:
+            sequence = int.from_bytes(self._record[:8], "big") & SEQUENCE_MASK
+            copy.ended(queue.live_keys[0], sequence, self._record)
+        super().delete_queue(queue, key)
+
+
+def records_of(run: RecordRun) -> list[tuple[bytes, bytes]]:
+    """The JOURNAL records of a run, each with the DATA or QLIST record that belongs to it. PeerError if they do not fit."""
+    found, data_at, qlist_at = list[tuple[bytes, bytes]](), 0, 0
+    journal, data, qlist = run.journal, run.data, run.qlist
+    if len(journal) % RECORD_BYTES:
+        raise PeerError("no whole records", "journal", len(journal))
+    for at in range(0, len(journal), RECORD_BYTES):
+        record = journal[at:at + RECORD_BYTES]
+        kind, belongs = record[0] >> 4, b""
+        if kind == _MESSAGE:
+            if data_at + DATA_HEADER.size > len(data):
+                raise PeerError("a DATA record is missing", "data", data_at)
+            size = (DATA_HEADER.unpack_from(data, data_at)[0] & DATA_WORDS_MASK) << 2
+            belongs = data[data_at:data_at + size]
+            data_at += size
+            if size <= DATA_HEADER.size or data_at > len(data):
+                raise PeerError("a DATA record is cut short", "data", data_at)
+        elif kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
+            if qlist_at + QUEUE_RECORD_HEADER.size > len(qlist):
+                raise PeerError("a QLIST record is missing", "qlist", qlist_at)
+            size = (QUEUE_RECORD_HEADER.unpack_from(qlist, qlist_at)[2] & QUEUE_RECORD_WORDS_MASK) << 2
+            belongs = qlist[qlist_at:qlist_at + size]
+            qlist_at += size
+            if not size or qlist_at > len(qlist):
+                raise PeerError("a QLIST record is cut short", "qlist", qlist_at)
+        found.append((record, belongs))
+    if data_at != len(data) or qlist_at != len(qlist):
+        raise PeerError("more DATA or QLIST than records", "data", data_at)
+    return found
+
+
+def checked(message: Message, data: bytes) -> int:
+    """Complete a message from its DATA record; the bytes of that. RecordMismatch if the record is not what was written."""
+    offset = message.data_offset * 8
+    probe = offset or DATA_HEADER.size * 8
+    message.data_offset = probe >> 3
+    good, damaged = check_messages(lambda at, size: data[at - probe:at - probe + size], [message])
+    message.data_offset = offset >> 3
+    if damaged or good != len(data):
+        raise RecordMismatch(f"the data of message {message.guid.hex().upper()}: {', '.join(damaged) or 'wrong size'}")
+    return good
+
+
+def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
+    """A record with the offsets of our own files."""
+    kind = head >> TYPE_SHIFT
+    if kind == _MESSAGE:
+        return record[:_DATA_AT] + (data_end >> 3).to_bytes(4, "big") + record[_DATA_AT + 4:]
+    if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
+        return record[:_QLIST_AT] + (qlist_end >> 2).to_bytes(4, "big") + record[_QLIST_AT + 4:]
+    if kind == _JOURNAL_OP:
+        return (record[:_MARKS_AT] + (data_end >> 3).to_bytes(4, "big") + (qlist_end >> 2).to_bytes(4, "big")
+                + record[_MARKS_AT + 8:])
+    return record
+
+
+def attachment(files: PartitionFiles, record: bytes, head: int) -> bytes:
+    """The DATA or QLIST record of a JOURNAL record, from the same files."""
+    kind = head >> TYPE_SHIFT
+    if kind == _MESSAGE:
+        offset = int.from_bytes(record[_DATA_AT:_DATA_AT + 4], "big") * 8
+        header = files.read_data(offset, DATA_HEADER.size)
+        size = (DATA_HEADER.unpack(header)[0] & DATA_WORDS_MASK) << 2 if len(header) == DATA_HEADER.size else 0
+        data = files.read_data(offset, size)
+        if size <= DATA_HEADER.size or len(data) != size:
+            raise OSError(errno.EIO, f"DATA holds no record at offset {offset}")
+        return data
+    if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
+        offset = int.from_bytes(record[_QLIST_AT:_QLIST_AT + 4], "big") * 4
+        header = files.read_qlist(offset, QUEUE_RECORD_HEADER.size)
+        if len(header) < QUEUE_RECORD_HEADER.size:
+            raise OSError(errno.EIO, f"QLIST holds no record at offset {offset}")
+        return files.read_qlist(offset, (QUEUE_RECORD_HEADER.unpack(header)[2] & QUEUE_RECORD_WORDS_MASK) << 2)
+    return b""

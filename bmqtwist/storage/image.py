@@ -1,0 +1,125 @@
+"""All that is live in a partition, on its way to a node that cannot be given records.
+
+    ImageSource    all of it, as of one record, in parts
+    ImageFiles     puts it beside the present files, which stay until it is complete
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from bmqtwist.storage.exchange import checked, placed, records_of
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.psn import Psn, RecordRun
+from bmqtwist.storage.records import (
+    DATA_HEADER,
+    FLAGS_MASK,
+    FLAGS_SHIFT,
+    MAGIC,
+    MESSAGE,
+    MESSAGE_HEAD,
+    RECORD_BYTES,
+    REF_COUNT_LOW_BITS,
+    REF_COUNT_MAX,
+    TYPE_SHIFT,
+    RecordType,
+    SyncPoint,
+    data_record_bytes,
+    pack_sync_point,
+)
+from bmqtwist.storage.replica import RUN_BYTES, RUN_RECORDS_MAX, ReplicatedPartition
+
+_MESSAGE = int(RecordType.MESSAGE)
+
+
+class ImageSource:
+    """All that is live in a partition as of its last record, in parts. The partition may go on; `OSError` once it has moved
+    to another file set."""
+
+    def __init__(self, partition: ReplicatedPartition) -> None:
+        if partition.batch_waits and not partition.write_batch():
+            raise OSError(errno.EIO, "its last records cannot be written")
+        if partition.roll.moved is not None:
+            partition.roll.moved.settle(1 << 62)
+        self._files, self._set = partition.sets, partition.sets.base
+        self.at = partition.summary.last
+        self._items = list(partition.state.live.values())
+        self._next = 0
+        self.parts = 0  # so far
+
+    def part(self) -> tuple[RecordRun, bool]:
+        """The next one, and whether it is the last."""
+        if self._files.base != self._set:
+            raise OSError(errno.ESTALE, "the partition has rolled over")
+        journal, data, qlist, size = list[bytes](), list[bytes](), list[bytes](), 0
+        while self._next < len(self._items) and len(journal) < RUN_RECORDS_MAX:
+            item = self._items[self._next]
+            if isinstance(item, Message):
+                length = data_record_bytes(DATA_HEADER.size + len(item.options) + item.size)
+                if journal and size + length > RUN_BYTES:
+                    break
+                content = self._files.read_data(item.data_offset * 8, length)
+                if len(content) < length:
+                    raise OSError(errno.EIO, "DATA is shorter than its records")
+                journal.append(_message_record(item))
+                data.append(content)
+                size += length
+            elif isinstance(item, tuple):
+                journal.append(item[0])
+                qlist.append(item[1])
+                size += len(item[1])
+            else:
+                journal.append(item)
+            size += RECORD_BYTES
+            self._next += 1
+        self.parts += 1
+        return (RecordRun(self.at, self.at, b"".join(journal), b"".join(data), b"".join(qlist)),
+                self._next == len(self._items))
+
+
+class ImageFiles:
+    """The next file set of a partition, as it is filled with an image. OSError, PeerError: it is of no use."""
+
+    def __init__(self, partition: ReplicatedPartition, wall: int) -> None:
+        partition.roll.stop(wall)
+        partition.roll_due = False
+        self._files, self._node_id = partition.sets, partition.node_id
+        if self._files.rolling:
+            self._files.abandon_roll()
+        self._files.begin_roll(wall)
+
+    def take(self, run: RecordRun) -> None:
+        """One part, in order."""
+        _, data_end, qlist_end = self._files.next_positions()
+        journal = []
+        for record, belongs in records_of(run):
+            head = int.from_bytes(record[:8], "big")
+            journal.append(placed(record, head, data_end, qlist_end))
+            if head >> TYPE_SHIFT == _MESSAGE:
+                message = Message(b"", None, crc=int.from_bytes(record[52:56], "big"))
+                checked(message, belongs)
+                data_end += len(belongs)
+            else:
+                qlist_end += len(belongs)
+        self._files.append_next(journal, [run.data], [run.qlist])
+        ends, sizes = self._files.next_positions(), self._files.sizes
+        if any(end > size for end, size in zip(ends, (sizes.journal, sizes.data, sizes.qlist), strict=True)):
+            raise OSError(errno.ENOSPC, "an image is larger than the files may be")
+
+    def complete(self, at: Psn, wall: int) -> Callable[[], None]:
+        """All parts are here. What makes them the current file set, for a thread: the old one goes to the archive."""
+        mark, data, qlist = self._files.next_positions()
+        self._files.append_next([pack_sync_point(at[1], at[0], wall, SyncPoint.REGULAR, self._node_id, data, qlist)], [], [])
+        return lambda: self._files.finish_roll(mark, damaged=False)
+
+    def abandon(self) -> None:
+        """It does not come to its end."""
+        self._files.abandon_roll()
+
+
+def _message_record(message: Message) -> bytes:
+    ref_count = min(message.ref_count, REF_COUNT_MAX)
+    return MESSAGE.pack(MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | message.sequence, message.lease,
+                        message.wall, ref_count >> REF_COUNT_LOW_BITS, message.compression, message.queue_key,
+                        message.data_offset, message.guid, message.crc, MAGIC)
