@@ -1,7 +1,7 @@
 """Input that waits for a later turn, so that no turn takes long and nobody waits behind strangers.
 
     strangers   what connections send that are not negotiated: a few milliseconds of each turn are theirs
-    late        what arrives in a turn that has taken long already
+    late        what arrives in a turn that has taken long already; a few bytes wait only if it has taken very long
 
 A session whose input waits is not read from meanwhile, so there is one chunk of each, and few more.
 """
@@ -14,6 +14,8 @@ from typing import Final
 from bmqtwist.link.session import Session
 
 TURN_INPUT_S: Final = 0.01  # a turn that has lasted so long takes nothing more
+FEW_BYTES: Final = 2048  # so many are taken all the same,
+FEW_BYTES_S: Final = 0.05  # until the turn has lasted so long: a round of many sockets takes a while to come to theirs
 STRANGERS_S: Final = 0.005  # of a turn for connections that are not negotiated
 
 

@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
-from bmqtwist.daemon.put_aside import TURN_INPUT_S, PutAside
+from bmqtwist.daemon.put_aside import FEW_BYTES, FEW_BYTES_S, TURN_INPUT_S, PutAside
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
@@ -211,7 +211,9 @@ class ReactorPerformer:
         self._turn_due = True
         if not watchdog.began:
             watchdog.began = now
-        if session.negotiated_at is None or now - watchdog.began > TURN_INPUT_S or self._waits and session in self._aside:
+        took = now - watchdog.began
+        if session.negotiated_at is None or took > TURN_INPUT_S and (len(data) > FEW_BYTES or took > FEW_BYTES_S) or (
+                self._waits and session in self._aside):
             self._aside.put(session, data)
             self._waits = True
             self.read(session, False)

@@ -302,7 +302,9 @@ class Campaign:
     # -- one case ---------------------------------------------------------------------------------------------------
 
     def _case(self, kind: str) -> str:
-        source, world = self.random.choice(self.sources), self.world
+        archived = kind == "archive"  # only rollovers leave one
+        source = self.random.choice([each for each in self.sources if not archived or "rollovers" in each.name])
+        world = self.world
         done, touched = self._damaged(source.put(world), kind)
         if not done:
             return "nothing to damage"

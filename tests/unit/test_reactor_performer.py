@@ -294,6 +294,17 @@ def test_a_turn_that_has_taken_long_takes_no_more_and_the_order_of_each_session_
     assert broker.turns == 2 and performer.watchdog.slow == 0
 
 
+def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(world: Any) -> None:
+    """A client that asks for little does not wait behind one that asks for much."""
+    reactor, broker, performer = world
+    reactor.rightNow = 1000.0
+    heard: list[bytes] = []
+    greedy, other, good = (Slow(reactor, heard, True) for _ in range(3))
+    reactor.work = [partial(performer.received, greedy, b"G" * 30), partial(performer.received, other, b"O" * 3000),
+                    partial(performer.received, good, b"g")]
+    assert rounds_until_still(reactor, heard) == [[b"G" * 30, b"g", b"O" * 3000]]
+
+
 def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_is_heard(world: Any) -> None:
     reactor, _, performer = world
     reactor.rightNow = 1000.0
