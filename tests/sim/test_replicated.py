@@ -12,8 +12,8 @@ from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.promise_file import NAME
 from bmqtwist.storage.psn import psns_of
 from bmqtwist.storage.records import RECORD
+from sim.elected import heal, resume
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
-from sim.test_elected import heal, resume
 
 
 @pytest.mark.spec("cluster", 63)
