@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import NotDone, Outcome
 from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
+from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable, Told
 from bmqtwist.node.proposals import Proposals
+from bmqtwist.node.relays import Relays
 from bmqtwist.node.replication import Replication
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.mode import QueueMode
@@ -68,6 +70,7 @@ class Cluster:
         self.leadership: Leadership
         self.replication: Replication | None = None  # of a cluster of several nodes
         self.proposals: Proposals | None = None  # of the same
+        self.relays: Relays | None = None  # queues of partitions that other nodes are primary of
         self.partitions: list[Partition] = []
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
@@ -270,8 +273,8 @@ class Cluster:
         record = self.metadata.state.queues.get(uri)
         if record is None or self.replication.serves(record.partition_id):
             return None
-        return Refused(Category.E_NOT_READY, f"Partition [{record.partition_id}] of queue '{uri}' is led by another node, "
-                                             "or by none yet", _NO_PARTITION)
+        return Refused(Category.E_REFUSED, f"Partition [{record.partition_id}] of queue '{uri}' is led by another node, "
+                                           "or by none yet", NOT_PRIMARY)
 
     @property
     def _expected(self) -> ClusterState:

@@ -76,7 +76,7 @@ class Shutdown:
             waiting = (any(each.stop_awaited for each in self._proxies.values())
                        or any(each.stop_awaited for each in self._downstreams.values()))
         for proxy in self._proxies.values():
-            left = proxy.unanswered
+            left = proxy.relays.unanswered
             if left and now < self._deadlines[proxy.name]:
                 self._report.info(f"ClusterProxy ({proxy.name}): waiting for the answers to {left} PUT(s)")
                 waiting = True

@@ -44,6 +44,9 @@ class Uplink(Protocol):
     def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
         """Nobody here wants these messages any more; False = those above do not take them back, or not now."""
 
+    def payload(self, queue: RelayQueue, message: Message) -> bytes:
+        """The application data of a message that is here without them. PartitionUnavailable or OSError: they are gone."""
+
     def keep(self, put: Put) -> None:
         """A PUT is kept until the primary has answered."""
 
@@ -258,8 +261,8 @@ class RelayQueue(Queue):
             self.touch()
 
     def payload(self, message: Message) -> bytes:
-        """It came with the message."""
-        return message.payload or b""
+        """It came with the message, unless this node was primary then."""
+        return message.payload if message.payload is not None else self.uplink.payload(self, message)
 
     # -- CONFIRM, REJECT ----------------------------------------------------------------------------------------------
 
