@@ -32,6 +32,7 @@ from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.identity import Identity
 from bmqtwist.node.leadership import Leadership
 from bmqtwist.node.links import ClusterLinks
+from bmqtwist.node.member_relays import MemberRelays
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.proposals import Proposals
@@ -134,8 +135,10 @@ class Node:
         replication = Replication(definition.name, node_id, [node.id for node in definition.nodes], definition.elector,
                                   cluster, broker, links, promise_file)
         leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
+        members = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),
+                               replication.primary_of, links, broker, broker.configuration.extension.relay_bytes_max)
         cluster.join(leadership, replication, Proposals(node_id, metadata, links, broker, leadership.whom_to_ask,
-                                                        self.clock.timer_ns))
+                                                        self.clock.timer_ns), members)
         extension = broker.configuration.extension
         sets = self._open_file_sets(definition, wall)
         try:

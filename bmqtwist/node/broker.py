@@ -11,7 +11,7 @@ Pure: files, clock, threads and sockets are given. A `Performer` (node/performer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from bmqtwist.cluster.log_events import FileJob
@@ -150,14 +150,6 @@ class Broker:
     def replace_partition(self, old: Partition, new: Partition) -> None:
         """Another object stands for a partition now."""
         self._turn.partitions = [new if each is old else each for each in self._turn.partitions]
-
-    def leave_queues(self, queues: Collection[Queue], reason: str, now: float) -> None:
-        """Close the sessions that have any of these queues open: their clients connect again."""
-        for session in list(self.sessions):
-            if any(handle.queue in queues for handle in session.handles.values()):
-                self.report.warn(f"{session.description}: closing: {reason}")
-                session.now, session.wall = now, self.wall(now)
-                session.leave()
 
     def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
         """A cluster that this node is a proxy of."""
@@ -543,6 +535,11 @@ class Broker:
             except Exception as error:
                 self.contain.told(f"ClusterProxy ({proxy.name}): what waited too long", error)
         for cluster in self.clusters.values():
+            if cluster.relays is not None:
+                try:
+                    cluster.relays.tick(now)
+                except Exception as error:
+                    self.contain.told(f"Cluster ({cluster.name}): what waited too long", error)
             for queue in cluster.queues.values():
                 try:
                     if queue.messages and queue.expire(wall):

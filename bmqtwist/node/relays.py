@@ -52,7 +52,7 @@ from bmqtwist.node.upstream_queue import Upstream, UpstreamQueue, WaitingPush
 from bmqtwist.node.upstream_requests import UpstreamRequests
 from bmqtwist.node.welcome import MEMBER_EXTENSION, RELAY_FEATURES
 from bmqtwist.queue.domain import Domain
-from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
@@ -247,6 +247,27 @@ class Relays:
             return False
         del self.opened[opened.uri.canonical]
         return True
+
+    def take(self, uri: str) -> tuple[RelayQueue | None, list[OpenAsked]]:
+        """This node leads a queue now: what clients have of it, and opens that wait."""
+        opened = self.opened.get(uri)
+        if opened is None:
+            return None, []
+        self.lose([opened])
+        self._forget(opened)
+        return opened.relay, [each for stream in opened.streams.values() for each in stream.line
+                              if isinstance(each, OpenAsked) and each.alive()]
+
+    def add(self, uri: QueueUri, relay: RelayQueue, asked: dict[Substream, list[ConsumerSpec]]) -> None:
+        """This node leads a queue no longer, and clients have it open."""
+        opened = self._add(uri)
+        opened.relay, opened.asked = relay, asked
+        upstream, opened.upstream = opened.upstream, None
+        for app_id in {DEFAULT_APP_ID, *relay.apps}:
+            stream = opened.make_stream(app_id)
+            stream.counts, stream.wanted = opened.counts(app_id), opened.merged(app_id)
+        if upstream is not None:
+            self.use(opened, upstream)
 
     @property
     def queues(self) -> dict[str, RelayQueue]:

@@ -106,6 +106,12 @@ class ReplicatedCluster(Protocol):
     def committed(self, partition: Partition, now: float) -> None:
         """The cluster has more of a partition's records."""
 
+    def primary_changed(self, partition_id: int) -> None:
+        """Another node may be active primary of a partition, or none."""
+
+    def records_came(self, now: float) -> None:
+        """A partition that another node leads has written more."""
+
 
 class Cell:
     """One partition: `cluster.partition_events.LogView` of its machine, and what is under way with its files."""
@@ -230,6 +236,7 @@ class Replication:
                 if self._told.get(index) != primary:
                     self._tell(index, primary)
                 self._step(self.cells[index], now, Assigned(*primary))
+                self._cluster.primary_changed(index)
 
     def peer_up(self, node_id: int, now: float) -> None:
         """A node can be spoken with."""
@@ -240,7 +247,9 @@ class Replication:
 
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more: whoever leads gives its partitions to others."""
-        self.active = {index: primary for index, primary in self.active.items() if primary.node_id != node_id}
+        for index in [index for index, primary in self.active.items() if primary.node_id == node_id]:
+            del self.active[index]
+            self._cluster.primary_changed(index)
         for cell in self.cells:
             cell.images.pop(node_id, None)
             self._step(cell, now, PeerDown(node_id))
@@ -298,6 +307,8 @@ class Replication:
         cell.partition.keep_batches()
         if cell.machine.role is not PartitionRole.UNKNOWN:
             self._step(cell, self._host.now, LogMoved())
+        if not cell.partition.leading:
+            self._cluster.records_came(self._host.now)
 
     def set_factor(self, factor: int, now: float) -> None:
         """So many nodes must have a record before it is told to be committed."""
@@ -564,6 +575,12 @@ class Replication:
                 self._host.report.info(f"Cluster ({self.name}) is available")
         elif known == primary:
             del self.active[index]
+        self._cluster.primary_changed(index)
+
+    def primary_of(self, index: int) -> Primary | None:
+        """Which other node is active primary of a partition, as the metadata and itself say."""
+        active, known = self.active.get(index), self.leadership.metadata.state.partitions.get(index)
+        return None if active is None or active.node_id == self.node_id or active != known else active
 
     @property
     def is_available(self) -> bool:

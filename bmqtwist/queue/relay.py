@@ -178,6 +178,32 @@ class RelayQueue(Queue):
             self._answer_pending(guid, AckStatus.UNKNOWN)
         self.messages.clear()
 
+    def take_posts(self) -> list[Put]:
+        """This node is primary now: what waits for an answer, in order, to be posted here."""
+        found: list[Put] = []
+        for guid in list(self.pending):
+            repeated = self.repeated.get(guid, ())
+            put = self._take_pending(guid)
+            found += (put, *repeated) if put is not None else ()
+        return found
+
+    def take_over(self, put: Put) -> None:
+        """This node was primary: a PUT that it has taken waits for the next one."""
+        put.queue, put.stored = self, False
+        if put.message.guid in self.pending:
+            self.repeated.setdefault(put.message.guid, []).append(put)
+        else:
+            self.pending[put.message.guid] = put
+            self.uplink.keep(put)
+
+    def hold(self, app: App, message: Message) -> Message:
+        """This node was primary: a consumer has got this message from it."""
+        message = self.messages.setdefault(message.guid, message)
+        message.pending |= app.bit
+        if not message.order:
+            self._order = message.order = self._order + 1
+        return message
+
     def _take_pending(self, guid: bytes) -> Put | None:
         put = self.pending.pop(guid, None)
         if put is not None:
