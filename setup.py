@@ -8,9 +8,10 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "wire/fast", "wire/frames", "wire/walk", "storage/records", "storage/message", "storage/gate", "storage/state",
     "storage/compaction", "storage/rollover", "storage/partition", "storage/fileset", "storage/files",
     "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/routing", "queue/app", "queue/handle",
-    "queue/put", "queue/queue", "queue/root", "queue/delivery", "queue/handles", "queue/domain", "link/outbox",
-    "link/session", "link/client", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker",
-    "node/timers", "daemon/reactor", "daemon/put_aside", "daemon/watchdog")]  # a class and its subclasses: all or none
+    "queue/put", "queue/queue", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain",
+    "link/outbox", "link/session", "link/client", "link/downstream", "link/upbound", "link/admin", "link/peer",
+    "link/negotiation", "node/turn", "node/broker", "node/timers", "daemon/reactor", "daemon/put_aside",
+    "daemon/watchdog")]  # a class and its subclasses: all or none
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

@@ -496,7 +496,6 @@ class PartitionMachine:
         """Our log is the primary's up to here."""
         self._matched = max(self._matched, psn)
         if self.role is HEALING and self._matched[0] == self.lease:
-            self.doubtful = False
             self._be(FOLLOWING, self.primary, "has the primary's log")
 
     def _learn(self, committed: Psn) -> None:
@@ -517,6 +516,8 @@ class PartitionMachine:
     def _tell(self, always: bool = False) -> None:
         """A receipt, if it says anything new."""
         durable = min(self.log.durable, self._matched)
+        if durable[0] == self.lease and not self.leads:
+            self.doubtful = False  # what was missing is safe here again
         source = self._source if self.leads else self.primary
         if source is None or not always and (self._matched, durable) == self._told:
             return
@@ -592,6 +593,8 @@ class PartitionMachine:
         """What a quorum has is committed, if that is of our own lease."""
         if not self._begun:
             return
+        if self.log.durable[0] == self.lease:
+            self.doubtful = False
         safe = sorted([self.log.durable, *(target.durable for target in self.targets.values())], reverse=True)
         reach, told = (safe[count - 1] if count <= len(safe) else NO_PSN for count in (self.majority, self.factor))
         if reach[0] == self.lease and reach > self.committed:
@@ -601,7 +604,6 @@ class PartitionMachine:
             self._told_committed = told
             self._out.append(Committed(told))
         if self.role is STG2 and self.committed >= self._goal and self._is_supported:
-            self.doubtful = False
             self._be(HEALED, self.node_id, f"record {self.committed[0]}-{self.committed[1]} is committed")
             self._out.append(Serve(self.lease, True, "everything is committed"))
 

@@ -179,7 +179,8 @@ def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
         stored.setdefault(storage.partition_id, []).append(storage)
     active = {queue.uri for queue in cluster.queues.values() if is_active(queue)}
     partitions = tuple(partition_state(each, primaries.get(each.partition_id, ""),
-                                       tuple(stored.get(each.partition_id, ())), active)
+                                       tuple(stored.get(each.partition_id, ())), active,
+                                       cluster.primary_status(each.partition_id), primaries.get(each.partition_id) == name)
                        for each in cluster.partitions)
     nodes = []
     for node in cluster.definition.nodes:
@@ -210,18 +211,19 @@ def elector_state(cluster: Cluster, names: dict[int, str]) -> state.ElectorState
     return state.ElectorState(standing.state.name, leader, term, sequence, status)
 
 
-def partition_state(partition: Partition, primary: str, stored: tuple[state.StorageState, ...],
-                    active: set[str]) -> state.PartitionSnapshot:
+def partition_state(partition: Partition, primary: str, stored: tuple[state.StorageState, ...], active: set[str],
+                    status: str = "ACTIVE", ours: bool = True) -> state.PartitionSnapshot:
     """One partition with its files and the queues stored in it."""
     sizes = partition.files.sizes
     journal, data, qlist = (
         state.FileState(used, total, kept) for used, total, kept in
         zip(partition.positions(), (sizes.journal, sizes.data, sizes.qlist), partition.outstanding(), strict=True))
     return state.PartitionSnapshot(
-        partition.partition_id, primary, partition.lease, partition.sequence, available=partition.available,
+        partition.partition_id, primary, partition.lease, partition.sequence, status, partition.available, ours,
         queues=len(stored), active=sum(storage.uri in active for storage in stored),
         data_file=f"bmq_{partition.partition_id}.{getattr(partition.files, 'base', '')}.bmq_data", data=data,
-        journal=journal, qlist=qlist, records=len(partition.live), storages=stored)
+        journal=journal, qlist=qlist, records=len(partition.live), storages=stored,
+        unreceipted=max(0, partition.position - partition.committed) if ours else 0)
 
 
 def sources(broker: Broker) -> list[Source]:

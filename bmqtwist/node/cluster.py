@@ -525,6 +525,14 @@ class Cluster:
         if self.proposals is not None:
             self.proposals.state_changed(wall)
 
+    def primary_status(self, partition_id: int) -> str:
+        """Whether the primary of a partition is active, as far as this node knows."""
+        if self.replication is None:
+            return "ACTIVE"
+        known = self.metadata.state.partitions.get(partition_id)
+        return "UNDEFINED" if known is None else (
+            "ACTIVE" if self.replication.active.get(partition_id) == known else "PASSIVE")
+
     @property
     def unavailable(self) -> str:
         """Why not all of the cluster can be used; empty = it can."""

@@ -50,7 +50,7 @@ from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.upstream_queue import Upstream, UpstreamQueue, WaitingPush
 from bmqtwist.node.upstream_requests import UpstreamRequests
-from bmqtwist.node.welcome import MEMBER_EXTENSION, RELAY_FEATURES
+from bmqtwist.node.welcome import RELAY_EXTENSION, RELAY_FEATURES
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
@@ -555,7 +555,7 @@ class Relays:
 
 
 def _takes_back(peer: PeerSession) -> bool:
-    return all(feature in peer.session.features.get(MEMBER_EXTENSION, ()) for feature in RELAY_FEATURES)
+    return all(feature in peer.session.features.get(RELAY_EXTENSION, ()) for feature in RELAY_FEATURES)
 
 
 def _targets(opened: UpstreamQueue, area: bytes) -> list[tuple[str, int | None]]:

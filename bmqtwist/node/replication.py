@@ -62,7 +62,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
 from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
-from bmqtwist.storage.psn import LogSummary, Psn
+from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ImageFiles, ImageSource, ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS
@@ -166,6 +166,7 @@ class Replication:
         self._wanted: list[StoredPromise] = []
         self._saving = self._lost = False
         self._check_at = float("-inf")  # when the leases have to be looked at
+        self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
         self._lines = LineLimiter()
         self._made: Callable[[int, FoundLog], ReplicatedPartition]
         self._clock: Callable[[float], RecoveryClock]
@@ -188,11 +189,12 @@ class Replication:
                                                      "it takes part in no partition until it follows a leader")
         for index, each in enumerate(files):
             found = find_log(each, self._cluster.queue_records(index), self._clock(now), index, wall)
-            if found.lost:
+            if found.doubtful:
                 self._promises[index] = StoredPromise(self._promises[index].lease, True)
                 self._file.write(self._promises)
-                self._host.report.alarm("RECOVERY", "%s", f"Cluster ({self.name}) Partition [{index}]: its file set is "
-                                        "damaged, and was put aside: the other nodes are asked for all of it")
+                what = ("its file set is damaged, and was put aside: the other nodes are asked for all of it" if found.lost
+                        else f"its JOURNAL is damaged, {found.cut} B of it do not count: the other nodes are asked for them")
+                self._host.report.alarm("RECOVERY", "%s", f"Cluster ({self.name}) Partition [{index}]: {what}")
             elif found.cut:
                 self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: the last {found.cut} B of JOURNAL do "
                                        "not count: they were being written when the node died")
@@ -359,6 +361,8 @@ class Replication:
                     self._perform(cell, output, now)
         finally:
             cell.stepping = False
+        if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
+            self._promise(cell.index, 0)
 
     def _perform(self, cell: Cell, output: PartitionOutput, now: float) -> None:
         wall = self._wall(now)
@@ -391,7 +395,7 @@ class Replication:
             self._decline(cell, output, now)
         elif isinstance(output, RoleChanged):
             self._changed(cell, output, now)
-        else:
+        elif self._lines.admits(now):
             self._host.report.alarm("CLUSTER", "%s", output.text)
 
     def _tick(self, cell: Cell, now: float) -> None:
@@ -454,8 +458,10 @@ class Replication:
             cell.inputs.append(Fed(output.node_id, output.after, 0))
             return
         machine = cell.machine
-        self._links.send(output.node_id, encode_partition_message(
-            cell.index, Records(self.node_id, machine.lease, machine.committed, run)))
+        message = Records(self.node_id, machine.lease, machine.committed, run)
+        if self._encoded[0] is not run or self._encoded[1] != machine.committed:
+            self._encoded = run, machine.committed, encode_partition_message(cell.index, message)
+        self._links.send(output.node_id, self._encoded[2])  # all replicas are sent the same, as a rule
         cell.inputs.append(Fed(output.node_id, run.last, run.size))
 
     def _feed_image(self, cell: Cell, output: FeedImage) -> None:
@@ -603,8 +609,6 @@ class Replication:
             clean = cell.partition.follow()
             if not clean and output.after is not PartitionRole.STOPPED:
                 self._replace(cell, None, now, None)
-        if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
-            self._promise(cell.index, 0)
 
     def _tell(self, index: int, primary: Primary) -> None:
         """The metadata name another primary."""

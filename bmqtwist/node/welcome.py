@@ -18,7 +18,8 @@ from bmqtwist.wire.schema import (
 
 MEMBER_EXTENSION = "BMQTWIST"  # group of the features that the original does not have
 MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cluster have to know
-RELAY_FEATURES = ("RETURNED_MESSAGES",)  # what brokers use towards those that know it
+RELAY_EXTENSION = "BMQTWIST_RELAY"  # group of those that brokers use towards whoever knows them
+RELAY_FEATURES = ("RETURNED_MESSAGES",)
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
 
@@ -64,14 +65,15 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
-        features=f"{features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES + RELAY_FEATURES)}", cluster_name=cluster,
+        features=f"{features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
+        f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}", cluster_name=cluster,
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
 
 
 def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str) -> ClientIdentity:
     """How a broker introduces itself that is no node of the cluster: to the nodes above it, and to proxies of its own."""
     introduction = member_identity(identity, app, session_number, cluster, -1)
-    introduction.features = f"{features(app)};{MEMBER_EXTENSION}:{','.join(RELAY_FEATURES)}"
+    introduction.features = f"{features(app)};{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}"
     return introduction
 
 

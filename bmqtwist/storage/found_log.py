@@ -2,8 +2,9 @@
 
 A single broker makes the best of damage. A node of several must not: it tells the others what it holds, so its log ends
 before the first record that is not whole, and the others have the rest. What a loss of power tore was never told to be
-safe here. Damage before the base, in what a compaction has copied, leaves nothing to be built upon: the file set is put
-aside, and the node begins with nothing, which it remembers (`doubtful`) until it has been healed.
+safe here. Other damage is told: a record that is followed by two sync points, which are written a second apart and synced,
+was safe once. Damage before the base, in what a compaction has copied, leaves nothing to be built upon: the file set is put
+aside, and the node begins with nothing. A node that has lost what was safe remembers that until it has been healed.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from bmqtwist.storage.records import MAGIC, RECORD_BYTES, SEQUENCE_MASK
 from bmqtwist.storage.recovery import KnownQueue, RecoveredPartition, recover
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes, PartitionFiles
 
+SYNC_POINTS = 2  # behind a record, which was safe then
+
 
 @dataclass(slots=True)
 class FoundLog:
     """The log in the files, and the state that it leaves. `cut`: bytes of JOURNAL that count no more, though something is in
-    them; `lost`: the file set had to be put aside."""
+    them; `lost`: the file set had to be put aside; `doubtful`: records that were safe are missing."""
 
     summary: LogSummary
     recovered: RecoveredPartition
     cut: int = 0
     lost: bool = False
+    doubtful: bool = False
 
 
 @dataclass(slots=True)
@@ -66,6 +70,7 @@ class _Journal:
     end: int
     reach: int  # behind the last byte that is anything
     whole: bool
+    sync_points: list[Psn]  # also of those that do not count
 
     def offset(self, psn: Psn) -> int:
         """Behind the record with this PSN, which is in the log."""
@@ -76,7 +81,7 @@ def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, cl
              wall: int, limit: int | None = None) -> FoundLog:
     """Read the file set; nothing of JOURNAL counts behind `limit`. OSError."""
     journal = _read_journal(files, limit)
-    reach = journal.reach
+    reach, sync_points = journal.reach, journal.sync_points
     while journal.whole:
         view = FilesUpTo(files, journal.end)
         recovered = recover(view, known, clock.history_since, clock.epoch, partition_id,  # type: ignore[arg-type]
@@ -84,13 +89,14 @@ def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, cl
         torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable,
                    default=None)
         if torn is None:
-            return FoundLog(journal.summary, recovered, max(0, reach - journal.end))
+            safe = sum(psn > journal.summary.last for psn in sync_points)
+            return FoundLog(journal.summary, recovered, max(0, reach - journal.end), doubtful=safe >= SYNC_POINTS)
         if torn <= journal.summary.base:
             break
         journal = _read_journal(files, journal.offset(torn) - RECORD_BYTES)
     files.begin_roll(wall)
     files.finish_roll(0, damaged=True)
-    return FoundLog(LogSummary(), recover(files, known, partition_id=partition_id), lost=True)
+    return FoundLog(LogSummary(), recover(files, known, partition_id=partition_id), lost=True, doubtful=True)
 
 
 def _read_journal(files: PartitionFiles, limit: int | None) -> _Journal:
@@ -99,25 +105,28 @@ def _read_journal(files: PartitionFiles, limit: int | None) -> _Journal:
     scan = JournalScan(view.read_journal, length, view.journal_after)
     base, last, leases, end, problems = NO_PSN, NO_PSN, dict[int, int](), JOURNAL_HEADER_BYTES, len(scan.problems)
     copied = scan.marked
-    whole, reach = True, end
+    whole, broken, sync_points = True, False, list[Psn]()
     for offset, head, lease, _, body in scan:
         psn = lease, head & SEQUENCE_MASK
+        if is_sync_point((head, lease, 0, body, MAGIC)):
+            sync_points.append(psn)
+        if broken:
+            continue
         inside = copied and offset <= scan.mark
         if inside:
             whole &= len(scan.problems) == problems
             base = psn
         elif len(scan.problems) > problems or not _follows(last, psn, (head, lease, 0, body, MAGIC)):
-            reach = length
-            break
+            broken = True
+            continue
         last = psn
         leases[lease] = psn[1]
-        end = reach = offset + RECORD_BYTES
-    else:
-        reach = length if scan.stale and limit is None else end
+        end = offset + RECORD_BYTES
+    reach = length if broken or scan.stale and limit is None else end
     if copied and end <= scan.mark:
         whole = False  # its sync point is not there
     kept = tuple((lease, sequence) for lease, sequence in leases.items() if lease >= base[0])
-    return _Journal(LogSummary(last, base, kept), end, reach, whole)
+    return _Journal(LogSummary(last, base, kept), end, reach, whole, sync_points)
 
 
 def _follows(last: Psn, psn: Psn, record: tuple[int, int, int, bytes, int]) -> bool:

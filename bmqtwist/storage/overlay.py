@@ -6,7 +6,6 @@ With it a start can be rehearsed over the files of a broker without a change to 
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Hashable, Sequence
 
 from bmqtwist.storage.store import Disk, File, Lock
@@ -67,7 +66,7 @@ class OverlayFile:
         for page in range(offset // PAGE_BYTES, -(-(offset + len(data)) // PAGE_BYTES)):
             if page not in self._pages:
                 if self._kept.bytes + PAGE_BYTES > KEPT_BYTES_MAX:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    raise OSError(errno.ENOSPC, "No space left on device")
                 self._kept.bytes += PAGE_BYTES
                 self._pages[page] = bytearray(self._original(page))
             start = page * PAGE_BYTES
@@ -121,7 +120,7 @@ class OverlayDisk:
     def create(self, path: str) -> File:
         """A new empty file; FileExistsError if the name is taken."""
         if path.rpartition("/")[2] in self.names(path.rpartition("/")[0]):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            raise FileExistsError(errno.EEXIST, "File exists", path)
         self._files[path] = file = OverlayFile(None, self._kept)
         return file
 
@@ -129,7 +128,7 @@ class OverlayDisk:
         """An existing file."""
         if path not in self._files:
             if path in self._gone:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
             below = self._base.open(path)
             self._opened.append(below)
             self._files[path] = OverlayFile(below, self._kept)

@@ -60,8 +60,8 @@ class KnownQueue(Protocol):
 class RecoveredPartition:
     """What was found: the state, the PSN of the last record (0, 0: there is none), and where the files end, bytes.
 
-    unlisted: keys of queues that the ledger does not know. unreadable: PSNs of CREATIONs and ADDITIONs whose QLIST record is
-    not what was written.
+    unlisted: keys of queues that the ledger does not know. unreadable: PSNs of records that are left out, and of
+    CREATIONs and ADDITIONs whose QLIST record is not what was written.
     """
 
     state: PartitionState = field(default_factory=PartitionState)
@@ -129,6 +129,10 @@ class Recovery(Replay):
         self.recovered.damaged = True
         self.recovered.alarms.append(text)
 
+    def left_out(self, entry: Entry) -> None:
+        """The state is not what this record would make of it."""
+        self.recovered.unreadable.append((entry[2], entry[1] & SEQUENCE_MASK))
+
     # ---- headers -------------------------------------------------------------------------------------------------
 
     def check_headers(self, partition_id: int | None) -> None:
@@ -175,6 +179,7 @@ class Recovery(Replay):
                 return self.create(key, *listed, created, pack_queue_record(listed[0], key, listed[1]),
                                    from_ledger=record is not None)
         self.strangers[key] = self.strangers.get(key, 0) + 1
+        self.left_out(entry)
         return None
 
     def walk_qlist(self) -> dict[bytes, tuple[str, Apps]]:
@@ -208,6 +213,7 @@ class Recovery(Replay):
         """A MESSAGE that cannot be kept."""
         self.last_offset = MESSAGE_BODY.unpack(entry[4])[3] * 8
         if queue is not None:
+            self.left_out(entry)
             what = "no GUID" if guid == NULL_GUID else f"GUID {guid.hex().upper()}, which is stored already"
             self.damage(f"JOURNAL: the MESSAGE at offset {entry[0]} has {what}: skipped")
 
@@ -225,6 +231,7 @@ class Recovery(Replay):
 
     def unknown(self, entry: Entry, why: str) -> None:
         """A record that means nothing to us."""
+        self.left_out(entry)
         self.damage(f"JOURNAL: the record at offset {entry[0]} {why}: skipped")
 
     def journal_op(self, entry: Entry) -> None:
@@ -250,13 +257,13 @@ class Recovery(Replay):
             uri, listed_key, apps, qlist = self.read_queue_record(qlist_offset)
             self.qlist_end = max(self.qlist_end, qlist_offset + len(qlist))
             if listed_key != key or qlist[-4:] != QLIST_MAGIC:
-                self.recovered.unreadable.append((entry[2], entry[1] & SEQUENCE_MASK))
+                self.left_out(entry)
                 self.damage(f"QLIST: the record at offset {qlist_offset} has a wrong queue key or end mark")
                 qlist = pack_queue_record(uri, key, apps)
         except ValueError as error:
             uri, apps, qlist = "", [], b""
             if qlist_offset:
-                self.recovered.unreadable.append((entry[2], entry[1] & SEQUENCE_MASK))
+                self.left_out(entry)
             if qlist_offset or known is None:
                 self.damage(f"QLIST: the record at offset {qlist_offset} for queue key {key.hex().upper()} is"
                             f" unreadable ({error})")

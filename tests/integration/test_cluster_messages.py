@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from integration.test_cluster_processes import Node
 from kit.sdk import application, heard, script
 
-from bmqtwist.testing.process import free_port
+from bmqtwist.testing import BrokerProcess, ClusterProcess
 
 QUEUE = "bmq://d/q"
 ROUNDS = 3
@@ -40,37 +37,34 @@ while True:
 """
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Node]]:
-    """Three nodes that run, with a strong domain; a lease of three quarters of two seconds."""
-    ports = [free_port() for _ in range(3)]
-    with ExitStack() as stack:
-        made = [Node(tmp_path, number, ports) for number in (1, 2, 3)]
-        for node in made:
-            node.process.domain("d", consistency="strong")
-            node.process.launch()
-            stack.callback(node.process.close)
-        yield made
-
-
-def primary(nodes: list[Node], since: dict[int, int]) -> Node:
+def primary(nodes: list[BrokerProcess], since: dict[BrokerProcess, int]) -> BrokerProcess:
     """Who is active primary of the first partition, of those that have said so after so many lines."""
     end = time.monotonic() + 40.0
     while time.monotonic() < end:
         for node in nodes:
-            if any(_ACTIVE in line for line in node.process.records[since[node.number]:]):
+            if any(_ACTIVE in line for line in node.records[since[node]:]):
                 return node
         time.sleep(0.02)
-    raise AssertionError("\n".join(line for node in nodes for line in node.process.records[-20:]))
+    raise AssertionError("\n".join(line for node in nodes for line in node.records[-20:]))
 
 
 @pytest.mark.spec("cluster", 64)
-def test_what_was_acknowledged_survives_the_primary(nodes: list[Node]) -> None:
-    everybody, acknowledged, start = {node.number: 0 for node in nodes}, set[int](), 0
-    assert sorted(node.leader(0) for node in nodes)[0] == sorted(node.leader(0) for node in nodes)[2]
-    led = primary(nodes, everybody)
+def test_what_was_acknowledged_survives_the_primary(tmp_path: Path) -> None:
+    cluster = ClusterProcess(tmp_path)
+    nodes = [cluster[name] for name in cluster.names]
+    for node in nodes:
+        node.domain("d", consistency="strong")
+    with cluster:
+        kill_primaries(nodes)
+        assert [node.stop() for node in nodes] == [0, 0, 0]
+
+
+def kill_primaries(nodes: list[BrokerProcess]) -> None:
+    """Post to the primary and kill it, ROUNDS times; then everything that was acknowledged is there once."""
+    acknowledged, start = set[int](), 0
+    led = primary(nodes, dict.fromkeys(nodes, 0))
     for _ in range(ROUNDS):
-        with script(led.process.url, PRODUCER) as producer:
+        with script(led.url, PRODUCER) as producer:
             assert producer.stdin is not None and producer.stdout is not None
             producer.stdin.write(f"{start}\n")
             producer.stdin.flush()
@@ -78,19 +72,19 @@ def test_what_was_acknowledged_survives_the_primary(nodes: list[Node]) -> None:
             for _ in range(200):
                 acknowledged.add(int(re.findall(r"\d+", heard(producer, "acked"))[0]))
             others = [node for node in nodes if node is not led]
-            since = {node.number: node.said for node in others}
-            led.process.kill()
+            since = {node: len(node.records) for node in others}
+            led.kill()
             producer.kill()
             acknowledged |= {int(number) for number in re.findall(r"acked (\d+)\n", producer.stdout.read())}
         former, led = led, primary(others, since)
-        former.process.launch()
-        former.leader(former.said - 1)
+        said = len(former.records)
+        former.launch()
+        former.expect("leader status: ACTIVE", since=said, deadline=30.0)
         start += 1_000_000
-    with application(led.process.url) as app:
+    with application(led.url) as app:
         app.session.open_queue(QUEUE, read=True)
         found = [int(message.data.split()[1]) for message in app.take(len(acknowledged))]
         while not acknowledged <= set(found):
             found += [int(message.data.split()[1]) for message in app.take(1, deadline=5.0)]
     assert len(found) == len(set(found)), "delivered twice"
-    assert not [line for node in nodes for line in node.process.records if "INTERNAL_ERROR" in line]
-    assert [node.process.stop() for node in nodes] == [0, 0, 0]
+    assert not [line for node in nodes for line in node.records if "INTERNAL_ERROR" in line]

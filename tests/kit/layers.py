@@ -21,6 +21,7 @@ RANKS: dict[str, float] = {
 # Modules that do instead of deciding. Everything else is pure.
 IO_MODULES = {"storage.files", "link.tcp", "config.load", "security.tls", "logs.observer", "logs.background",
               "daemon.service", "daemon.directories", "daemon.reactor", "daemon.control_pipe", "daemon.process",
+              "daemon.rehearsal",
               "daemon.statistics_log", "daemon.watchdog", "storagetool.inputs", "sdk._adapters.identity",
               "sdk._adapters.sockets", "sdk._adapters.transport", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap"}
 IO_PACKAGES = {"console", "cli", "kombu", "testing"}

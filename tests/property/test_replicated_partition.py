@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from storage_kit import WALL, make_message, open_files  # noqa: E402
 
 from bmqtwist.storage import replica as replica_module  # noqa: E402
 from bmqtwist.storage.found_log import RecoveryClock, find_log  # noqa: E402
-from bmqtwist.storage.memory import MemoryDisk  # noqa: E402
+from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402
 from bmqtwist.storage.message import Message  # noqa: E402
 from bmqtwist.storage.partition import PartitionUnavailable  # noqa: E402
 from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
@@ -273,3 +274,79 @@ def test_images_and_cuts_happen() -> None:
     pair = life([(random.choice(names), random.randrange(1 << 16)) for _ in range(1500)])
     assert pair.images > 3 and pair.cuts > 3, (pair.images, pair.cuts)
     assert pair.primary.partition.summary.base > NO_PSN
+
+
+def away(seed: int) -> Pair:
+    """The primary has compacted what the replica lacks."""
+    random, pair = Random(seed), Pair()
+    for _ in range(30):
+        pair.run(random.choice(["put", "put", "confirm"]), random.randrange(1 << 16))
+    pair.feed()
+    pair.replica.sync()
+    for _ in range(30):
+        pair.run(random.choice(["put", "put", "delete"]), random.randrange(1 << 16))
+    pair.primary.partition.flush(WALL)
+    pair.primary.partition.rollover(WALL)
+    pair.primary.sync()
+    return pair
+
+
+@pytest.mark.spec("cluster", 78)
+@pytest.mark.parametrize("power", [False, True])
+def test_a_death_at_any_step_of_an_image_leaves_the_old_log_or_the_new_one(power: bool) -> None:
+    steps, old, new = 0, 0, 0
+    while True:
+        pair = away(1)
+        replica, before = pair.replica, pair.replica.partition.summary
+        replica.disk.stop_after = replica.disk.steps + steps
+        try:
+            pair.image()
+        except Died:
+            pass
+        else:
+            break
+        if power:
+            replica.disk.crash(Random(steps))
+        else:
+            replica.disk.kill()
+        replica.boot()
+        found = replica.partition.summary
+        assert found == before or found.last == pair.primary.partition.summary.last, (steps, found, before)
+        old, new = old + (found == before), new + (found != before)
+        equal(pair)
+        steps += 1
+    assert old > 5 and new > 2, (old, new)
+
+
+@pytest.mark.spec("cluster", 74)
+@pytest.mark.parametrize("power", [False, True])
+def test_a_death_at_any_step_of_a_cut_loses_nothing_before_it(power: bool) -> None:
+    for steps in range(1000):
+        pair = Pair()
+        random = Random(2)
+        for _ in range(30):
+            pair.run(random.choice(["put", "put", "confirm"]), random.randrange(1 << 16))
+        pair.feed()
+        pair.primary.sync()
+        common = pair.replica.partition.summary.last
+        for _ in range(10):
+            pair.run("put", random.randrange(1 << 16))
+        pair.run("strand", 0)
+        former = pair.replica
+        former.disk.stop_after = former.disk.steps + steps
+        try:
+            former.cut(common)
+            pair.feed()
+        except Died:
+            pass
+        else:
+            assert steps > 5
+            return
+        if power:
+            former.disk.crash(Random(steps))
+        else:
+            former.disk.kill()
+        former.boot()
+        assert former.partition.summary.holds(common), (steps, former.partition.summary)
+        equal(pair)
+    raise AssertionError("it does not end")

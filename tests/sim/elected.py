@@ -89,3 +89,18 @@ class ElectedCluster(SimulatedCluster):
         for state in states:
             assert {uri: queue.key for uri, queue in state.queues.items()}.items() >= self.assigned.items()
             assert (state.queues, state.partitions, state.keys) == (states[0].queues, states[0].partitions, states[0].keys)
+
+
+def heal(nodes: ElectedCluster) -> None:
+    """Every link carries everything again."""
+    for one in nodes.machines:
+        for two in nodes.machines:
+            if one is not two:
+                nodes.network.heal(one.name, two.name)
+
+
+def resume(nodes: ElectedCluster) -> None:
+    """Whoever was paused goes on."""
+    for node in nodes.machines:
+        if node.up and node.paused:
+            node.resume()

@@ -8,9 +8,12 @@ import pytest
 from kit.client import RequestRefused
 
 from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.promise_file import NAME
+from bmqtwist.storage.psn import psns_of
+from bmqtwist.storage.records import RECORD
+from sim.elected import heal, resume
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
-from sim.test_elected import heal, resume
 
 
 @pytest.mark.spec("cluster", 63)
@@ -27,6 +30,11 @@ def test_every_node_has_what_a_client_posts(count: int) -> None:
     assert all(node.broker.clusters["c3"].unavailable == "" for node in nodes.machines)
     partition = nodes.partition(nodes.primary())
     assert partition.committed == partition.position
+    whole, (lease, sequence) = partition.read_run((0, 0)), partition.summary.last
+    last = partition.read_run((lease, sequence - 1))
+    assert whole is not None and last is not None
+    for journal, number in ((whole.journal[:60], 1), (last.journal, sequence)):
+        assert is_sync_point(RECORD.unpack(journal)) and next(iter(psns_of(journal))) == (lease, number)
 
 
 def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> None:
@@ -161,7 +169,6 @@ def test_a_node_that_was_away_while_the_others_compacted_gets_an_image() -> None
     nodes.judge_partitions()
 
 
-@pytest.mark.spec("cluster", 70)
 def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> None:
     nodes = ReplicatingCluster(6)
     nodes.settle()
@@ -179,6 +186,35 @@ def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> Non
     assert queue.next_ack(guid).status == 0
     nodes.run(1.0)
     assert all(nodes.stored(node) == [] for node in nodes.machines)
+    for node in nodes.machines:
+        node.stop(down=1.0)
+        nodes.settle()
+    _, queue = nodes.writer()
+    queue.put(b"once", guid=guid)
+    assert queue.next_ack(guid).status == 0
+    nodes.run(1.0)
+    assert all(nodes.stored(node) == [] for node in nodes.machines)
+
+
+@pytest.mark.spec("cluster", 69)
+def test_a_message_that_comes_twice_before_it_is_committed_is_acknowledged_when_it_is() -> None:
+    nodes = ReplicatingCluster(18)
+    nodes.settle()
+    nodes.post(1)
+    primary = nodes.primary()
+    (_, first), (_, second) = nodes.writer(), nodes.writer()
+    for node in nodes.machines:
+        if node is not primary:
+            nodes.network.cut(primary.name, node.name)
+    guid = first.put(b"twice")
+    nodes.run(0.2)
+    second.put(b"twice", guid=guid)
+    nodes.run(1.0)
+    assert not first.acks() and not second.acks()
+    heal(nodes)
+    assert second.next_ack(guid).status == 0 and first.next_ack(guid).status == 0
+    nodes.run(1.0)
+    assert all(nodes.stored(node).count(b"twice") == 1 for node in nodes.machines)
 
 
 def test_partitions_are_spread_where_that_is_configured() -> None:
@@ -211,7 +247,6 @@ def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader()
     nodes.judge_partitions()
 
 
-@pytest.mark.spec("cluster", 83)
 def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> None:
     nodes = ReplicatingCluster(10, masterAssignment="E_LEAST_ASSIGNED")
     nodes.settle()
@@ -248,6 +283,126 @@ def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
     nodes.judge_partitions()
 
 
+@pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
+def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> None:
+    nodes = ReplicatingCluster(12)
+    nodes.settle()
+    for _ in range(4):
+        nodes.post(10)
+        nodes.run(1.5)
+    index = nodes.cluster("n1").metadata.state.queues[STRONG].partition_id
+    node = next(each for each in nodes.machines if each is not nodes.primary(index))
+    node.crash(power=False, down=None)
+    path = next(path for path in node.disk.paths()
+                if f"/storage/bmq_{index}." in path and path.endswith(kind))
+    node.disk.flip(path, where, 0xFF)
+    node.boot()
+    assert nodes.replication(node).cells[index].machine.doubtful
+    nodes.settle()
+    assert not nodes.replication(node).cells[index].machine.doubtful
+    nodes.judge_partitions()
+    node.crash(power=True, down=1.0)
+    nodes.settle()
+    assert not nodes.replication(node).cells[index].machine.doubtful
+    nodes.judge_partitions()
+
+
+def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stored_once() -> None:
+    nodes = ReplicatingCluster(13)
+    nodes.settle()
+    nodes.post(1)
+    primary = nodes.primary()
+    _, queue = nodes.writer()
+    for node in nodes.machines:
+        if node is not primary:
+            node.crash(power=False, down=None)
+    guid = queue.put(b"again")
+    nodes.run(1.0)
+    assert not queue.acks(), "nobody else has it"
+    nodes.run(10.0)
+    for node in nodes.machines:
+        if node is not primary:
+            node.boot()
+    nodes.settle()
+    _, queue = nodes.writer()
+    queue.put(b"again", guid=guid)
+    assert queue.next_ack(guid).status == 0
+    nodes.run(1.0)
+    assert all(nodes.stored(node).count(b"again") == 1 for node in nodes.machines)
+
+
+@pytest.mark.spec("cluster", 66)
+def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease() -> None:
+    nodes = ReplicatingCluster(14)
+    nodes.settle()
+    nodes.post(5, EVENTUAL)
+    primary = nodes.primary()
+    lease = nodes.partition(primary).lease
+    _, queue = nodes.writer(EVENTUAL)
+    for node in nodes.machines:
+        if node is not primary:
+            nodes.network.cut(primary.name, node.name)
+    nodes.run(2.6)
+    assert not nodes.replication(primary).serves(0) and queue.client.link.closed
+    heal(nodes)
+    nodes.run(3.0)
+    assert nodes.primary() is primary and nodes.partition(primary).lease == lease
+    nodes.post(5, EVENTUAL)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+
+
+def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_lack_and_no_more() -> None:
+    nodes = ReplicatingCluster(15)
+    nodes.settle()
+    nodes.post(20)
+    for node in nodes.machines:
+        node.stop(down=None)
+        nodes.run(8.0)
+        nodes.post(5)
+        node.boot()
+        nodes.settle()
+        nodes.judge_partitions()
+    told = [line for node in nodes.machines for line in node.log()]
+    assert not [line for line in told if "is cut off" in line or "gets all that is live" in line]
+
+
+def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary() -> None:
+    nodes = ReplicatingCluster(16)
+    nodes.settle()
+    nodes.post(10, FANOUT)
+    record = nodes.cluster("n1").metadata.state.queues[FANOUT]
+    apps = list(record.apps)
+    readers = {app: nodes.client(nodes.primary(record.partition_id).name).consume(FANOUT, app) for app in apps[:2]}
+    for app, reader in readers.items():
+        pushed = reader.take(10)
+        reader.confirm(*pushed[:5 if app == apps[0] else 10])
+    nodes.run(1.0)
+    nodes.primary(record.partition_id).crash(power=True, down=1.0)
+    nodes.settle()
+    node = nodes.primary(record.partition_id)
+    again = {app: nodes.client(node.name).consume(FANOUT, app) for app in apps}
+    nodes.run(0.5)
+    assert {app: len(reader.pushes()) for app, reader in again.items()} == {
+        app: 5 if app == apps[0] else 0 if app == apps[1] else 10 for app in apps}
+
+
+def test_the_status_says_who_is_primary_and_whether_it_is_active() -> None:
+    nodes = ReplicatingCluster(17)
+    nodes.settle()
+    primary = nodes.primary()
+    for node in nodes.machines:
+        text = node.broker.admin("CLUSTERS CLUSTER c3 STATUS", "test").text
+        assert text.count(f"Primary Node   : [{primary.name}, {primary.name[1:]}]") == 2
+        assert text.count("Primary Status : ACTIVE") == 2
+    for node in nodes.machines:
+        if node is not primary:
+            node.crash(power=False, down=None)
+    nodes.run(3.0)
+    assert "Primary Status : PASSIVE" in primary.broker.admin("CLUSTERS CLUSTER c3 STATUS", "test").text
+    assert primary.broker.clusters["c3"].unavailable == "c3 (no primaries)"
+
+
 def test_queues_of_another_primary_are_refused() -> None:
     nodes = ReplicatingCluster(9)
     nodes.settle()
@@ -260,7 +415,7 @@ def test_queues_of_another_primary_are_refused() -> None:
 
 
 FAULTS = ("kill", "kill", "power", "stop", "cut", "one way", "heal", "heal", "pause", "resume", "resume", "blackout", "post",
-          "post", "post", "post", "post", "roll", "reset")
+          "post", "post", "post", "post", "roll", "reset", "syncs", "full", "mend")
 
 
 def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
@@ -288,6 +443,12 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
         for cell in nodes.replication(node).cells:
             if not cell.busy:
                 cell.partition.roll.finish(node.broker.wall(node.local_now))
+    elif kind == "syncs":
+        node.fail_syncs()
+    elif kind == "full":
+        node.fill_disk(random.randrange(2000))
+    elif kind == "mend":
+        node.mend()
     elif kind == "post":
         post(nodes, random)
 
@@ -322,6 +483,10 @@ def campaign(seed: int, size: int, steps: int) -> ReplicatingCluster:
         nodes.run(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random())
     heal(nodes)
     resume(nodes)
+    for node in nodes.machines:
+        node.mend()
+        if node.up and any(cell.broken for cell in nodes.replication(node).cells):
+            node.crash(power=False, down=0.5)  # as an operator does when a disk has failed
     nodes.settle()
     nodes.settle()
     nodes.post(3)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.client import Client, RequestRefused
+from kit.client import Client, RequestRefused, refusal
 
 from bmqtwist.errors import AckStatus, Category
 from bmqtwist.testing.config import domain_config
@@ -309,6 +309,55 @@ def test_a_node_that_answers_nothing_is_left() -> None:
         client.response(number)
     above.world.run(60.0)
     assert node.connections == 2 and not above.proxy.broker.proxies["c3"].relays.opened
+
+
+def test_a_configure_that_is_refused_above_is_not_in_force_here() -> None:
+    above = Above(1)
+    node = above.nodes[0]
+    reader = above.client().consume(URI, priority=1)
+    good = node.answers["configureStream"]
+    node.refuse("configureStream", Category.E_INVALID_ARGUMENT, -1)
+    assert refusal(reader.configure, priority=2).category == "E_INVALID_ARGUMENT"
+    node.answers["configureStream"] = good
+    other = above.client().consume(URI, priority=0)
+    above.world.run(1.0)
+    assert len(node.of("configureStream")) == 2, "those above still have what they had"
+    above.push(node, 0, b"p" * 16, b"x")
+    assert reader.take(1) and not other.pushes()
+
+
+@pytest.mark.spec("cluster", 100)
+def test_what_a_node_says_that_is_not_used_any_more_does_not_count() -> None:
+    above = Above(acks=None)
+    reader, writer = above.client().consume(URI), above.client().open(URI, write=1)
+    first = above.active
+    guid = writer.put(b"x")
+    above.world.run(0.2)
+    first.announce(NodeStatus.E_STOPPING)
+    above.world.run(0.5)
+    assert above.active is above.other(first)
+    above.push(first, 0, b"p" * 16, b"late")
+    first.send(events.encode_ack([events.AckMessage(0, 0, guid, 0)]))
+    above.world.run(0.5)
+    assert not reader.pushes() and not writer.acks()
+
+
+@pytest.mark.spec("cluster", 105)
+def test_a_stop_waits_for_the_answers_to_what_was_posted() -> None:
+    above = Above(acks=None)
+    writer = above.client().open(URI, write=1)
+    guid = writer.put(b"x")
+    above.world.run(0.2)
+    above.proxy.stop(down=None)
+    above.world.run(0.2)
+    for each in above.nodes:
+        each.cluster_message("stopResponse", StopResponse(""), 1)
+    above.world.run(2.5)
+    assert above.proxy.up
+    above.active.send(events.encode_ack([events.AckMessage(0, 0, guid, 0)]))
+    assert writer.next_ack(guid).status == 0
+    above.world.run(2.0)
+    assert not above.proxy.up
 
 
 @pytest.mark.spec("cluster", 110)

@@ -338,3 +338,13 @@ def test_whatever_happens_the_upstream_has_what_clients_were_told(seed: int) -> 
         perform(Answered("value") if request is not None else Retry())
     assert above == stream.counts == clients and answers == given
     assert not above.read or subscriptions == stream.wanted == stream.told
+
+
+def test_who_comes_after_the_last_reader_is_configured_anew() -> None:
+    asked = Asked()
+    stream = opened(asked)
+    step(stream, asked.close(Counts(2, 0)))
+    step(stream, Answered("v"))
+    step(stream, asked.open())
+    step(stream, Answered("v"))
+    assert step(stream, asked.configure(spec())) == ["SendConfigure"], "those above know of no subscription any more"

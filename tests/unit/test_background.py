@@ -99,7 +99,12 @@ def serving(port: int) -> AdminClient:
             time.sleep(0.05)
 
 
-def test_a_broker_whose_output_nobody_reads_serves_and_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command, ended", [
+    (["from bmqtwist.tap import bmqbrkr; bmqbrkr()"], 0),
+    (["from twisted.scripts.twistd import run; run()", "-n", "--pidfile=", "bmq", "--config"], -signal.SIGTERM)],
+    ids=["bmqbrkr", "twistd"])
+def test_a_broker_whose_output_nobody_reads_serves_and_stops(tmp_path: Path, command: list[str], ended: int) -> None:
+    """twistd itself logs to its output; it ends by the signal it was sent."""
     broker = BrokerProcess(tmp_path)
     reading, writing = os.pipe()
     try:
@@ -109,14 +114,14 @@ def test_a_broker_whose_output_nobody_reads_serves_and_stops(tmp_path: Path) -> 
                 os.write(writing, bytes(4096))
         except BlockingIOError:
             os.set_blocking(writing, True)
-        process = subprocess.Popen([sys.executable, "-c", "from bmqtwist.tap import bmqbrkr; bmqbrkr()",
-                                    str(broker.config.etc)], cwd=tmp_path, stdout=writing, stderr=writing)
+        process = subprocess.Popen([sys.executable, "-c", *command, str(broker.config.etc)], cwd=tmp_path, stdout=writing,
+                                   stderr=writing)
         try:
             client = serving(broker.port)
             assert "HELP" in client.run("HELP")
             client.close()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(30) == ended
         finally:
             process.kill()
             process.wait()

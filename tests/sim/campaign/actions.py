@@ -20,7 +20,7 @@ from sim.campaign.world import CampaignWorld
 
 DOWN_S, PAUSED_S, SLOW_S, JUMP_S = 8.0, 8.0, 1.5, 4.0  # at most
 URIS = 12  # that queues are assigned and forgotten under
-MEMBERS_APPS = ("a", "b", "c")
+APPS = ("a", "b", "c")
 
 Do = Callable[[CampaignWorld, SimulatedNode, SimulatedNode, Step], None]
 
@@ -190,16 +190,16 @@ ELECTIONS = {"transfer": Action(3, transfer), "mode": Action(2, mode)}
 
 # -- metadata ---------------------------------------------------------------------------------------------------------------
 
-def _askable(world: CampaignWorld, node: SimulatedNode, step: Step) -> list[SimulatedNode]:
-    """All that believe to lead, and now and then somebody else."""
+def _askable(world: CampaignWorld, node: SimulatedNode) -> list[SimulatedNode]:
+    """All that believe to lead; else one that will refuse."""
     asked = [each for each in world.believed() if not each.paused]
     return asked or ([node] if node.up and not node.paused else [])
 
 
 def assign(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     uri = f"bmq://bmq.test.persistent.priority/q{int(step.dice * URIS)}"
-    for each in _askable(world, node, step):
-        change = AssignQueue(uri, MEMBERS_APPS[:int(step.share * 3)] or ("__default",), _timer(world))
+    for each in _askable(world, node):
+        change = AssignQueue(uri, APPS[:int(step.share * 3)] or ("__default",), _timer(world))
         world.propose(each, change, partial(_assigned, world), uri)
 
 
@@ -209,12 +209,12 @@ def _assigned(world: CampaignWorld, queue: QueueRecord) -> None:
 
 def unassign(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     uri = f"bmq://bmq.test.persistent.priority/q{int(step.dice * URIS)}"
-    for each in _askable(world, node, step):
+    for each in _askable(world, node):
         world.propose(each, UnassignQueue(uri), uri=uri)
 
 
 def apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    for each in _askable(world, node, step):
+    for each in _askable(world, node):
         queues = sorted(each.broker.clusters[CLUSTER].metadata.state.queues)
         if queues:
             uri = queues[int(step.dice * len(queues))]
@@ -224,7 +224,7 @@ def apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: 
 
 
 def partitions(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
-    for each in _askable(world, node, step):
+    for each in _askable(world, node):
         world.propose(each, AssignPartitions([int(node.name[1:])], []))
 
 

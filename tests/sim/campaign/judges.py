@@ -68,5 +68,5 @@ def after_power_loss(disk: MemoryDisk, ending: str) -> MemoryDisk:
     left = MemoryDisk()
     for path, file in disk._durable_names.items():
         if path.endswith(ending):
-            left.put(path, bytes(file.durable).ljust(min(file.length, len(file.durable)), b"\0"))
+            left.put(path, bytes(file.durable))
     return left

@@ -1,0 +1,76 @@
+"""What consumers and operators want while a partition takes no records, and what a refused RECONFIGURE leaves as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.memory import MemoryWorld
+
+from bmqtwist.testing.config import CLUSTER
+
+FANOUT = "bmq://f/q"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> MemoryWorld:
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    world.domain("f", "fanout", apps=("foo", "bar"))
+    return world
+
+
+def partition(memory: MemoryWorld, what: str) -> None:
+    """ENABLE or DISABLE all of them."""
+    for number in range(2):
+        memory.admin(f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION {number} {what}")
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_confirms_while_the_partition_takes_no_records_are_owed_and_written_later(memory: MemoryWorld, crash: bool) -> None:
+    """They were forgotten: the messages came back with the next start. They still do if the process ends before."""
+    producer, consumer = memory.producer(), memory.consumer()
+    producer.post_all(b"1", b"2")
+    partition(memory, "DISABLE")
+    consumer.confirm(*memory.pushes(consumer))
+    memory.settle()
+    if not crash:
+        partition(memory, "ENABLE")
+        memory.settle()
+    memory.crash_and_start()
+    assert memory.got(memory.consumer()) == ([b"1", b"2"] if crash else [])
+
+
+@pytest.mark.parametrize("command", ["DOMAINS DOMAIN f QUEUE q PURGE *", "DOMAINS DOMAIN f QUEUE q PURGE foo",
+                                     "DOMAINS DOMAIN f PURGE"])
+def test_a_purge_that_cannot_be_recorded_is_an_error_and_drops_nothing(memory: MemoryWorld, command: str) -> None:
+    """Neither now nor after a start."""
+    memory.producer(FANOUT).post_all(b"1", b"2")
+    partition(memory, "DISABLE")
+    answer = memory.admin(command)
+    assert "Purged" not in answer and answer, answer
+    partition(memory, "ENABLE")
+    assert memory.got(memory.consumer(FANOUT, "foo")) == [b"1", b"2"]
+    memory.crash_and_start()
+    assert [memory.got(memory.consumer(FANOUT, app)) for app in ("foo", "bar")] == [[b"1", b"2"]] * 2
+
+
+def test_a_reconfigure_that_is_refused_changes_nothing_at_all(memory: MemoryWorld) -> None:
+    """Some of what it would change is allowed, and comes before what is not."""
+    producer = memory.producer(FANOUT)
+    consumers = {app: memory.consumer(FANOUT, app) for app in ("foo", "bar")}
+    before = memory.broker.domains["f"].settings
+    for refused in ({"mode": "priority"}, {"mode": "fanout", "in_memory": True}):
+        mode = str(refused.pop("mode"))
+        answer = memory.reconfigure("f", mode, apps=("foo", "new"), queue_messages=1, maxDeliveryAttempts=7, messageTtl=1,
+                                    **refused)  # type: ignore[arg-type]
+        assert "SUCCESS" not in answer
+        assert memory.broker.domains["f"].settings == before
+        producer.post_all(b"1", b"2")
+        for consumer in consumers.values():
+            pushed = memory.pushes(consumer)
+            assert [push.payload for push in pushed] == [b"1", b"2"]
+            consumer.confirm(*pushed)
+    assert memory.reconfigure("f", "fanout", apps=("foo", "new"), queue_messages=100) == "SUCCESS"
+    producer.post(b"3")
+    assert memory.got(memory.consumer(FANOUT, "new")) == [b"3"] and memory.got(consumers["bar"]) == []
