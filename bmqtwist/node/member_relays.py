@@ -36,8 +36,8 @@ class MemberHost(RelayHost, Protocol):
 
 
 class MemberRelays:
-    """`node.relays.RelayUser` and `node.leadership.QueueUser` of one cluster. `record_of`: what the metadata have of a queue.
-    `primary_of`: the active primary of a partition, if that is another node."""
+    """`node.relays.RelayUser` and `node.leadership.QueueUser` of one cluster. `record_of`: what the metadata have of a
+    queue. `primary_of`: the active primary of a partition, if that is another node."""
 
     def __init__(self, definition: ClusterDefinition, partitions: list[Partition],
                  record_of: Callable[[str], QueueRecord | None], primary_of: Callable[[int], Primary | None],
