@@ -129,6 +129,8 @@ class Broker:
                                                    cluster.node_id), self)
         if cluster.replication is not None:
             self._replications.append(cluster.replication)
+        if cluster.members is not None:
+            cluster.members.statuses.tell_proxies = self.downstreams[cluster.name].announce
         self._turn.partitions += cluster.partitions
         self.wake_queues(cluster)
         cluster.metadata.settle(int(self.identity.started_wall))

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, Change, UnassignQueue, UpdateApps
+from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.log_events import NotDone, Outcome
 from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
 from bmqtwist.cluster.streams import NOT_PRIMARY
@@ -40,6 +41,7 @@ from bmqtwist.storage.recovery import RecoveredPartition, recover
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS, StoredQueue
 from bmqtwist.storage.store import PartitionFiles
+from bmqtwist.wire.cluster_schema import NodeStatus
 
 if TYPE_CHECKING:
     from bmqtwist.config.clusters import ClusterDefinition
@@ -102,6 +104,8 @@ class Cluster:
             self.members = leadership.queues = members
             replication.leadership = leadership
             leadership.state_changed = self._state_changed
+        if members is not None:
+            members.statuses.changed = self._statuses_changed
 
     def start(self, leadership: Leadership, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
               now: float, wall: int) -> None:
@@ -485,6 +489,30 @@ class Cluster:
         """Another node may be active primary of a partition, or none."""
         if self.members is not None:
             self.members.primary_changed(partition_id)
+
+    def _statuses_changed(self) -> None:
+        """Another member is different now, or this one: whoever goes leads no partition any more."""
+        if self.members is not None and self.replication is not None:
+            self.members.statuses_changed()
+            self.replication.appoint(self._context.now)
+
+    def hand_over(self) -> None:
+        """This node goes: others are to lead its partitions, and the cluster."""
+        if self.members is not None:
+            self.members.statuses.become(NodeStatus.E_STOPPING)
+            self.leadership.set_mode(ElectionMode.NEVER)
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether they do, or nobody is there who could."""
+        successor = self.replication.successor() if self.replication is not None else None
+        if successor is None:
+            return True
+        if any(primary.node_id == self.node_id for primary in self.metadata.state.partitions.values()):
+            return False
+        if self.leadership.leads:
+            self.leadership.transfer(successor)
+        return not self.leadership.leads
 
     def records_came(self, now: float) -> None:
         """A partition that another node leads has written more."""

@@ -106,6 +106,9 @@ class ProposalUser(Protocol):
         """A node says something; False: it is about something else."""
 
 
+ABOUT_NODES = ("nodeStatusAdvisory", "stopRequest", "stopResponse")
+
+
 class QueueUser(Protocol):
     """Who has queues open at other nodes, and for them."""
 
@@ -113,7 +116,7 @@ class QueueUser(Protocol):
         """An event about queues. PeerError: it makes no sense."""
 
     def control(self, node_id: int, message: ControlMessage, now: float) -> None:
-        """A request about queues, or an answer."""
+        """A request about queues, or an answer, or how a node is."""
 
 
 class Leadership:
@@ -240,7 +243,7 @@ class Leadership:
                 self._step(now, wall, Received(node_id, control.decode_elector(body)))
             elif kind == EventType.CONTROL:
                 message = control.decode_control(body, encoding_of(specific))
-                if message.choice == "clusterMessage":
+                if message.choice == "clusterMessage" and message.value.choice not in ABOUT_NODES:
                     self._about_cluster(node_id, message.value, now, wall)
                 elif self.queues is not None:
                     self.queues.control(node_id, message, now)

@@ -55,6 +55,7 @@ from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.node.leadership import Leadership, timing
 from bmqtwist.node.links import ClusterLinks
+from bmqtwist.node.node_status import NodeStatuses
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.report import LineLimiter, Report
@@ -66,9 +67,10 @@ from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ImageFiles, ImageSource, ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS
-from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, PrimaryStatus, PrimaryStatusAdvisory
 from bmqtwist.wire.control import ControlMessage, encode_event
 
+_HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
 LEASE_SHARE = 0.75  # of the time after which a silent leader is given up
 RETRY_SHARE = 0.5  # of the same
 SAVE_AGAIN_S = 1.0  # after a promise could not be written
@@ -154,10 +156,10 @@ class Replication:
     """See above."""
 
     def __init__(self, name: str, node_id: int, members: list[int], elector: ElectorConfig, cluster: ReplicatedCluster,
-                 host: ReplicationHost, links: ClusterLinks, promise_file: PromiseFile) -> None:
+                 host: ReplicationHost, links: ClusterLinks, promise_file: PromiseFile, statuses: NodeStatuses) -> None:
         self.name, self.node_id, self._members = name, node_id, members
         self._cluster, self._host, self._links, self._file = cluster, host, links, promise_file
-        self.timing = replication_timing(elector)
+        self.timing, self._statuses = replication_timing(elector), statuses
         self.leadership: Leadership
         self.cells: list[Cell] = []
         self.active: dict[int, Primary] = {}  # partition -> who says that he is active
@@ -242,6 +244,7 @@ class Replication:
 
     def peer_up(self, node_id: int, now: float) -> None:
         """A node can be spoken with."""
+        self._statuses.up(node_id)
         for cell in self.cells:
             if self._serves(cell):
                 self._advise([node_id], cell, PrimaryStatus.E_ACTIVE)
@@ -255,6 +258,7 @@ class Replication:
         for cell in self.cells:
             cell.images.pop(node_id, None)
             self._step(cell, now, PeerDown(node_id))
+        self._statuses.announced(node_id, NodeStatus.E_UNAVAILABLE)
         self.appoint(now)
 
     def leader_known(self, now: float) -> None:
@@ -325,11 +329,24 @@ class Replication:
         if self.leadership.elector.state is ElectionState.LEADER and self.leadership.active:
             up = self._alive()
             head = self.leadership.metadata.log.head.partitions
-            if any(primary.node_id not in up for primary in head.values()):
-                self._propose(AssignPartitions(up, up), now)
+            if up and any(primary.node_id not in up for primary in head.values()):
+                self._propose(AssignPartitions(self._fit(up), up), now)
 
     def _alive(self) -> list[int]:
-        return [node_id for node_id in self._members if node_id == self.node_id or self._links.is_up(node_id)]
+        """Who is here, and stays."""
+        statuses = self._statuses
+        return [node_id for node_id in self._members if (
+            statuses.stays(node_id) if node_id != self.node_id else not statuses.is_going)]
+
+    def _fit(self, up: list[int]) -> list[int]:
+        """Who gets what a leader that goes is primary of: those that lack nothing, if there are any."""
+        if not self._statuses.is_going:
+            return up
+        return [node_id for node_id in up if self._statuses.others[node_id] is NodeStatus.E_AVAILABLE] or up
+
+    def successor(self) -> int | None:
+        """Who is to lead instead of this node."""
+        return next(iter(self._fit(self._alive())), None)
 
     def _declined(self, sender: int, index: int, declined: Decline, now: float) -> None:
         leadership = self.leadership
@@ -337,7 +354,7 @@ class Replication:
             return
         if leadership.metadata.log.head.partitions.get(index) != Primary(sender, declined.lease):
             return
-        up = self._alive()
+        up = self._alive() or [self.node_id]
         candidates = [node_id for node_id in up if declined.able or node_id != sender] or up
         self._propose(AssignPartitions(candidates, up, {index: declined.used}), now)
 
@@ -361,6 +378,7 @@ class Replication:
                     self._perform(cell, output, now)
         finally:
             cell.stepping = False
+        self._look_around()
         if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
             self._promise(cell.index, 0)
 
@@ -582,6 +600,13 @@ class Replication:
         elif known == primary:
             del self.active[index]
         self._cluster.primary_changed(index)
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """Whether everything here is healed, and all partitions have active primaries: once."""
+        if self._statuses.own is NodeStatus.E_STARTING and self.is_available and all(
+                cell.machine.role in _HEALED for cell in self.cells):
+            self._statuses.become(NodeStatus.E_AVAILABLE)
 
     def primary_of(self, index: int) -> Primary | None:
         """Which other node is active primary of a partition, as the metadata and itself say."""

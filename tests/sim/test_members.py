@@ -8,6 +8,7 @@ import pytest
 from kit.client import Client, payloads
 
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import NodeStatus
 from sim.elected import heal
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
 
@@ -170,3 +171,68 @@ def test_a_primary_that_is_cut_off_keeps_its_clients_and_their_messages() -> Non
     assert all(nodes.stored(node) == [] for node in nodes.machines)
     quiet(writer, reader)
     nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 105)
+@pytest.mark.spec("cluster", 111)
+@pytest.mark.parametrize("assignment", ["E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED"])
+def test_members_are_restarted_one_after_the_other_and_nobody_is_refused(assignment: str) -> None:
+    nodes = Members(4, masterAssignment=assignment)
+    keeper = nodes.replicas()[0]
+    queue, consumer = nodes.client(keeper.name).open(STRONG, write=1), nodes.client(keeper.name).consume(STRONG)
+    posted: list[bytes] = []
+    got: list[bytes] = []
+
+    def live(seconds: float) -> None:
+        for _ in range(int(seconds / 0.2)):
+            posted.append(b"message %d" % len(posted))
+            queue.put(posted[-1])
+            nodes.run(0.2)
+            found = consumer.pushes()
+            consumer.confirm(*found)
+            got.extend(payloads(found))
+    live(1.0)
+    for node in nodes.machines:
+        if node is keeper:
+            continue
+        begun = nodes.now
+        node.stop(down=None)
+        while node.up:
+            live(0.2)
+        assert nodes.now - begun < 5.0, "it waits for nothing but what is to be told"
+        said = "\n".join(node.log())
+        assert "other members lead all of it" in said
+        live(2.0)
+        assert nodes.primary() is not node
+        node.boot()
+        live(12.0)
+        assert nodes.cluster(node.name).unavailable == ""
+    live(2.0)
+    acks = queue.acks()
+    assert len(acks) == len(posted) and not any(ack.status for ack in acks)
+    assert got == posted, "every one once, in order"
+    quiet(queue.client, consumer.client)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 49)
+def test_a_member_is_available_when_it_is_healed_and_everything_has_a_primary() -> None:
+    nodes = Members(5)
+    statuses = {node.name: nodes.cluster(node.name).members.statuses for node in nodes.machines}  # type: ignore[union-attr]
+    for own in statuses.values():
+        assert own.own is NodeStatus.E_AVAILABLE and set(own.others.values()) == {NodeStatus.E_AVAILABLE}
+    away, *others = nodes.machines
+    away.crash(power=False, down=None)
+    nodes.run(0.1)
+    number = int(away.name[1:])
+    assert all(statuses[node.name].others[number] is NodeStatus.E_UNAVAILABLE for node in others)
+    for node in others:
+        node.crash(power=False, down=None)
+    away.boot()
+    nodes.run(10.0)
+    alone = nodes.cluster(away.name).members.statuses  # type: ignore[union-attr]
+    assert alone.own is NodeStatus.E_STARTING
+    others[0].boot()
+    nodes.settle()
+    assert alone.own is NodeStatus.E_AVAILABLE
