@@ -248,6 +248,8 @@ class Replication:
         for cell in self.cells:
             if self._serves(cell):
                 self._advise([node_id], cell, PrimaryStatus.E_ACTIVE)
+                cell.partition.sync_point(self._wall(now), force=True)  # a record that it lacks: so it is healed at once
+                self._moved(cell)
             self._step(cell, now, PeerUp(node_id))
 
     def peer_down(self, node_id: int, now: float) -> None:
