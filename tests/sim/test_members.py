@@ -236,3 +236,101 @@ def test_a_member_is_available_when_it_is_healed_and_everything_has_a_primary() 
     others[0].boot()
     nodes.settle()
     assert alone.own is NodeStatus.E_AVAILABLE
+
+
+PROXIES = {"p1": ["n1", "n2", "n3"]}
+
+
+class Load:
+    """A producer and a consumer at each place, for one queue: what they post, and what they are told."""
+
+    def __init__(self, nodes: Members, uri: str, places: list[str]) -> None:
+        self.nodes, self.uri = nodes, uri
+        self.queues = {place: nodes.client(place).open(uri, write=1) for place in places}
+        self.consumers = {place: nodes.client(place).consume(uri, m=20) for place in places}
+        self.posted: dict[bytes, bytes] = {}  # GUID -> payload
+        self.got: dict[str, list[bytes]] = {place: [] for place in places}
+        self.acked: set[bytes] = set()
+
+    def lose(self, place: str) -> None:
+        """A node is killed, and its clients with it."""
+        for each in (self.queues.pop(place), self.consumers.pop(place)):
+            each.client.kill()
+
+    def live(self, seconds: float, count: int = 1) -> None:
+        """Post, consume and confirm at every place."""
+        for _ in range(int(seconds / 0.2)):
+            for place, queue in self.queues.items():
+                for _ in range(count):
+                    payload = b"%s %d" % (place.encode(), len(self.posted))
+                    self.posted[queue.put(payload)] = payload
+            self.nodes.run(0.2)
+            for place, consumer in self.consumers.items():
+                self.take(place, consumer)
+
+    def take(self, place: str, consumer: Any) -> None:
+        """What a consumer has got, confirmed."""
+        found = consumer.pushes()
+        consumer.confirm(*found)
+        self.got[place] += payloads(found)
+
+    def judge(self) -> None:
+        """When all is quiet: everything was acknowledged where it could be, and delivered; nobody saw anything."""
+        for _ in range(60):
+            self.nodes.run(0.2)
+            for place, consumer in self.consumers.items():
+                self.take(place, consumer)
+        for place, queue in self.queues.items():
+            assert not queue.client.link.closed, place
+            acks = queue.acks()
+            assert not [ack for ack in acks if ack.status], place
+            mine = [guid for guid, payload in self.posted.items() if payload.startswith(place.encode())]
+            told = [ack.guid for ack in acks]
+            assert set(told) == set(mine) and len(told) == len(set(told)), place
+            self.acked |= set(told)
+        delivered = {payload for payloads in self.got.values() for payload in payloads}
+        assert delivered >= {self.posted[guid] for guid in self.acked}
+        for consumer in self.consumers.values():
+            assert not consumer.client.link.closed
+        self.nodes.run(1.0)
+        for node in self.nodes.machines:
+            if node.up:
+                assert self.nodes.stored(node, self.uri) == [], node.name
+
+
+@pytest.mark.spec("cluster", 88)
+@pytest.mark.spec("cluster", 97)
+@pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
+@pytest.mark.parametrize("victim", ["primary", "replica", "active"])
+def test_clients_everywhere_go_on_whoever_dies(victim: str, uri: str) -> None:
+    nodes = Members(6, proxies=PROXIES)
+    load = Load(nodes, uri, ["n1", "n2", "n3", "p1"])
+    load.live(1.0)
+    active = nodes.node("p1").broker.proxies["c3"].selector.active
+    node = {"primary": nodes.primary(), "replica": nodes.replicas()[0], "active": nodes.node(f"n{active}")}[victim]
+    load.lose(node.name)
+    node.crash(power=False, down=None)
+    load.live(8.0)
+    node.boot()
+    load.live(8.0)
+    load.judge()
+    nodes.settle()
+    nodes.judge_partitions()
+
+
+def test_order_of_each_producer_is_kept_through_failovers() -> None:
+    nodes = Members(7, proxies=PROXIES)
+    former = nodes.primary()
+    places = [each for each in ("n1", "n2", "n3", "p1") if each != former.name]
+    load = Load(nodes, STRONG, places)
+    for place in places[1:]:
+        load.consumers.pop(place).close()
+    load.live(1.0, count=5)
+    former.crash(power=False, down=None)
+    load.live(8.0, count=5)
+    load.judge()
+    got = load.got[places[0]]
+    first = list(dict.fromkeys(got))
+    for place in places:
+        mine = [payload for payload in first if payload.startswith(place.encode())]
+        assert mine == [payload for payload in load.posted.values() if payload.startswith(place.encode())]
