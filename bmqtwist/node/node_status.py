@@ -24,16 +24,27 @@ class NodeStatuses:
         self._title, self._links, self._report = title, links, report
         self.own = NodeStatus.E_STARTING
         self.others = dict.fromkeys(others, NodeStatus.E_UNAVAILABLE)
+        self._going: set[int] = set()  # they have said so
         self.changed: Callable[[], None] = lambda: None
         self.tell_proxies: Callable[[NodeStatus], None] = lambda status: None
 
     def up(self, node_id: int) -> None:
         """A node is connected: it will say how it is, and is told how we are."""
-        self.announced(node_id, NodeStatus.E_UNKNOWN)
+        self._set(node_id, NodeStatus.E_UNKNOWN)
         self._tell(node_id)
 
+    def down(self, node_id: int) -> None:
+        """A node is not connected any more."""
+        self._going.discard(node_id)
+        self._set(node_id, NodeStatus.E_UNAVAILABLE)
+
     def announced(self, node_id: int, status: NodeStatus) -> None:
-        """A node has said how it is; or it is gone."""
+        """A node has said how it is."""
+        if status in _GOING:
+            self._going.add(node_id)
+        self._set(node_id, status)
+
+    def _set(self, node_id: int, status: NodeStatus) -> None:
         before = self.others[node_id]
         if before is not status:
             self.others[node_id] = status
@@ -58,7 +69,7 @@ class NodeStatuses:
 
     def stays(self, node_id: int) -> bool:
         """Whether another node is connected, and has not said that it goes."""
-        return self._links.is_up(node_id) and self.others[node_id] not in _GOING
+        return self._links.is_up(node_id) and node_id not in self._going
 
     def gates(self, node_id: int) -> Gates:
         """What a node may be sent."""

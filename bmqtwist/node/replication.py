@@ -248,8 +248,6 @@ class Replication:
         for cell in self.cells:
             if self._serves(cell):
                 self._advise([node_id], cell, PrimaryStatus.E_ACTIVE)
-                cell.partition.sync_point(self._wall(now), force=True)  # a record that it lacks: so it is healed at once
-                self._moved(cell)
             self._step(cell, now, PeerUp(node_id))
 
     def peer_down(self, node_id: int, now: float) -> None:
@@ -260,7 +258,7 @@ class Replication:
         for cell in self.cells:
             cell.images.pop(node_id, None)
             self._step(cell, now, PeerDown(node_id))
-        self._statuses.announced(node_id, NodeStatus.E_UNAVAILABLE)
+        self._statuses.down(node_id)
         self.appoint(now)
 
     def leader_known(self, now: float) -> None:

@@ -28,7 +28,8 @@ class ElectedCluster(SimulatedCluster):
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
                  **partition: int) -> None:
         heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
-        super().__init__(seed, count, options, proxies=proxies, app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
+        super().__init__(seed, count, options, proxies=proxies,
+                         app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
                          cluster={"elector": ELECTOR, "partition": {**PARTITION, **partition},
                                   "masterAssignment": masterAssignment})
         self.assigned: dict[str, bytes] = {}  # uri of each queue whose assignment was told to be committed -> its key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from kit.client import Client, payloads
 
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
-from sim.elected import heal
+from sim.elected import heal, resume
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
 
 BROADCAST = "bmq://bmq.test.mem.broadcast/b"
@@ -334,3 +335,113 @@ def test_order_of_each_producer_is_kept_through_failovers() -> None:
     for place in places:
         mine = [payload for payload in first if payload.startswith(place.encode())]
         assert mine == [payload for payload in load.posted.values() if payload.startswith(place.encode())]
+
+
+FAULTS = ("kill", "kill", "power", "stop", "stop", "cut", "one way", "heal", "heal", "heal", "pause", "resume", "resume",
+          "roll", "reset", "clients")
+
+
+def disturb(nodes: Members, load: Load, random: Random) -> None:
+    """One fault, or a moment of normal life."""
+    kind, (node, other) = random.choice(FAULTS), random.sample(nodes.machines, 2)
+    if kind in ("kill", "power") and node.up:
+        node.crash(power=kind == "power", down=random.random() * 8)
+    elif kind == "stop" and node.up and not node.paused:
+        node.stop(down=random.random() * 3)
+    elif kind in ("cut", "one way"):
+        nodes.network.cut(node.name, other.name, kind == "cut")
+    elif kind == "heal":
+        heal(nodes)
+    elif kind == "pause" and node.up:
+        node.pause()
+    elif kind == "resume":
+        resume(nodes)
+    elif kind == "roll" and node.up and not node.paused:
+        for cell in nodes.replication(node).cells:
+            if not cell.busy:
+                cell.partition.roll.finish(node.broker.wall(node.local_now))
+    elif kind == "reset" and node.up and node.broker.sessions:
+        random.choice(list(node.broker.sessions)).transport.reset()  # type: ignore[attr-defined]
+    elif kind == "clients" and load.queues:
+        load.lose(random.choice(list(load.queues)))
+
+
+class RoughLoad(Load):
+    """Clients that are gone come again, as far as they can."""
+
+    def __init__(self, nodes: Members, uri: str, places: list[str]) -> None:
+        super().__init__(nodes, uri, places)
+        self.places, self.acked_payloads = places, set[bytes]()
+
+    def live(self, seconds: float, count: int = 1) -> None:
+        """As above, for as long as the nodes of the clients live."""
+        for place in self.places:
+            node = self.nodes.node(place)
+            if place in self.queues and (self.queues[place].client.link.closed or self.consumers[place].client.link.closed):
+                self.lose(place)
+            if place not in self.queues and node.up and not node.paused:
+                self.come(place)
+        for _ in range(int(seconds / 0.2) + 1):
+            for place, queue in self.queues.items():
+                if not queue.client.link.closed:
+                    payload = b"%s %d" % (place.encode(), len(self.posted))
+                    self.posted[queue.put(payload)] = payload
+            self.nodes.run(0.2)
+            for place, consumer in self.consumers.items():
+                if not consumer.client.link.closed and not self.nodes.node(place).paused:
+                    consumer.client.pump(0.001)
+                    found = [event.push for event in list(consumer.client.inbox) if consumer.mine(event)]
+                    if found and self.nodes.node(place).up:
+                        self.take(place, consumer)
+
+    def come(self, place: str) -> None:
+        """New clients at a node."""
+        try:
+            queue, consumer = self.nodes.client(place).open(self.uri, write=1), self.nodes.client(place).consume(self.uri)
+        except AssertionError:
+            return  # it does not serve anybody just now
+        self.queues[place], self.consumers[place] = queue, consumer
+
+    def take(self, place: str, consumer: Any) -> None:
+        """As above; a node that dies meanwhile has not taken the CONFIRMs."""
+        try:
+            super().take(place, consumer)
+        except AssertionError:
+            return
+
+    def lose(self, place: str) -> None:
+        """What clients were told before they went counts."""
+        client = self.queues[place].client
+        acks = [event.ack for event in client.inbox if event.kind == "ack"]
+        assert not [ack for ack in acks if ack.status], place
+        self.acked |= {ack.guid for ack in acks}
+        gone = [guid for guid, payload in self.posted.items() if payload.startswith(place.encode() + b" ")]
+        for guid in gone:  # the others may have come through, or not
+            self.posted[guid] = b"lost " + self.posted[guid]
+        self.acked_payloads |= {self.posted[guid].removeprefix(b"lost ") for guid in self.acked}
+        self.acked.clear()
+        super().lose(place)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_what_is_acknowledged_is_delivered_and_nothing_is_refused(seed: int) -> None:
+    random = Random(f"{seed}/members")
+    nodes = Members(seed, proxies=PROXIES, masterAssignment=random.choice(("E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED")))
+    load = RoughLoad(nodes, STRONG, ["n1", "n2", "n3", "p1"])
+    for _ in range(25):
+        disturb(nodes, load, random)
+        load.live(random.choice((0.2, 1.0, 4.0)) * random.random())
+    heal(nodes)
+    resume(nodes)
+    nodes.settle()
+    for place in load.places:
+        if place in load.queues and load.queues[place].client.link.closed:
+            load.lose(place)
+    load.live(5.0)
+    assert set(load.queues) == set(load.places)
+    load.judge()
+    delivered = {payload for payloads in load.got.values() for payload in payloads}
+    assert delivered >= load.acked_payloads
+    for node in nodes.nodes:
+        assert not [line for line in node.log() if "INTERNAL_ERROR" in line], node.name  # type: ignore[attr-defined]
+    nodes.judge_partitions()

@@ -139,9 +139,9 @@ def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> Non
     former.resume()
     nodes.run(1.0)
     client.pump(0.1)
-    assert not [event for event in client.inbox if event.kind == "ack" and event.ack.guid == guid and not event.ack.status]
     nodes.settle()
     assert nodes.primary() is not former and nodes.roles()[former.name] is PartitionRole.REPLICA_HEALED
+    assert queue.next_ack(guid).status == 0 and nodes.stored(nodes.primary(), EVENTUAL)[5:] == [b"too late"]
     nodes.judge_partitions()
 
 
