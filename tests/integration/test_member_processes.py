@@ -1,4 +1,4 @@
-"""Three members and a proxy as processes, and the official SDK at a replica and at the proxy: primaries come and go unseen."""
+"""Three members and a proxy as processes, the official SDK at a replica and at the proxy: primaries come and go unseen."""
 
 from __future__ import annotations
 

@@ -445,3 +445,46 @@ def test_whatever_happens_what_is_acknowledged_is_delivered_and_nothing_is_refus
     for node in nodes.nodes:
         assert not [line for line in node.log() if "INTERNAL_ERROR" in line], node.name  # type: ignore[attr-defined]
     nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 93)
+def test_a_push_to_a_member_carries_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Members(8)
+    node = nodes.replicas()[0]
+    relays = nodes.cluster(node.name).relays
+    assert relays is not None
+    bodies: list[bytes] = []
+    take = relays.pushes
+
+    def spied(peer: Any, body: bytes, now: float) -> None:
+        bodies.append(body)
+        take(peer, body, now)
+    monkeypatch.setattr(relays, "pushes", spied)
+    for uri, carried in ((STRONG, False), (EVENTUAL, False), (IN_MEMORY, True), (BROADCAST, True)):
+        bodies.clear()
+        consumer = nodes.client(node.name).consume(uri)
+        nodes.client(nodes.primary().name if uri in (STRONG, EVENTUAL) else node.name).open(uri, write=1).post(b"x" * 5000)
+        assert payloads(consumer.take(1)) == [b"x" * 5000]
+        assert len(bodies) == 1 and (len(bodies[0]) > 5000) == carried, uri
+
+
+@pytest.mark.parametrize("late", [2.0, 15.0])
+def test_a_push_waits_for_its_record_in_order_and_goes_back_if_it_does_not_come(
+        late: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Members(9)
+    node = nodes.replicas()[0]
+    members = nodes.cluster(node.name).members
+    assert members is not None
+    consumer, queue = nodes.client(node.name).consume(STRONG), nodes.client(nodes.primary().name).open(STRONG, write=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(members, "stored", lambda uri, guid: None)
+        guids = queue.post_all(b"1", b"2", b"3")
+        nodes.run(late)
+        assert not consumer.pushes()
+    nodes.run(1.5)
+    got = consumer.take(3)
+    assert [each.guid for each in got] == guids and payloads(got) == [b"1", b"2", b"3"]
+    assert {each.out_of_order for each in got} == {late > 10.0}
+    consumer.confirm(*got)
+    nodes.run(1.0)
+    assert all(nodes.stored(each) == [] for each in nodes.machines)

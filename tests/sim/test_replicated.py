@@ -342,7 +342,7 @@ def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease()
     for node in nodes.machines:
         if node is not primary:
             nodes.network.cut(primary.name, node.name)
-    nodes.run(2.6)
+    nodes.run(2.3)
     queue.put(b"waits")
     nodes.run(0.1)
     assert not nodes.replication(primary).serves(0) and not queue.acks()
