@@ -62,6 +62,8 @@ def test_messages_go_from_any_member_to_any_member(uri: str) -> None:
         assert not any(nodes.relayed(node) for node in nodes.machines)
         if uri is not IN_MEMORY:
             assert all(nodes.stored(node, uri) == [] for node in nodes.machines)
+    for node in nodes.machines:
+        assert not [line for line in node.log() if "damaged" in line], "a record was read before it was written"
 
 
 @pytest.mark.spec("cluster", 94)
@@ -175,7 +177,6 @@ def test_a_primary_that_is_cut_off_keeps_its_clients_and_their_messages() -> Non
 
 
 @pytest.mark.spec("cluster", 105)
-@pytest.mark.spec("cluster", 111)
 @pytest.mark.parametrize("assignment", ["E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED"])
 def test_members_are_restarted_one_after_the_other_and_nobody_is_refused(assignment: str) -> None:
     nodes = Members(4, masterAssignment=assignment)
@@ -447,6 +448,26 @@ def test_whatever_happens_what_is_acknowledged_is_delivered_and_nothing_is_refus
     nodes.judge_partitions()
 
 
+@pytest.mark.spec("cluster", 102)
+@pytest.mark.spec("cluster", 103)
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_a_consumer_holds_stays_with_it_and_is_not_given_to_it_again(number: int) -> None:
+    nodes = Members(10)
+    former, places = nodes.primary(), nodes.replicas()
+    consumer, queue = nodes.client(places[number].name).consume(STRONG), nodes.client(places[0].name).open(STRONG, write=1)
+    guids = queue.post_all(b"1", b"2", b"3")
+    held = consumer.take(3)
+    former.crash(power=False, down=None)
+    nodes.run(10.0)
+    guids.append(queue.post(b"4"))
+    got = consumer.pushes()
+    assert [each.guid for each in got] == guids[3:] and not got[0].out_of_order
+    consumer.confirm(*held, *got)
+    nodes.run(1.0)
+    assert all(nodes.stored(node) == [] for node in places)
+    quiet(consumer.client, queue.client)
+
+
 @pytest.mark.spec("cluster", 93)
 def test_a_push_to_a_member_carries_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = Members(8)
@@ -476,8 +497,13 @@ def test_a_push_waits_for_its_record_in_order_and_goes_back_if_it_does_not_come(
     members = nodes.cluster(node.name).members
     assert members is not None
     consumer, queue = nodes.client(node.name).consume(STRONG), nodes.client(nodes.primary().name).open(STRONG, write=1)
+    stored, first = members.stored, list[bytes]()
+
+    def lacks(uri: str, guid: bytes) -> Any:
+        first.append(guid)
+        return None if late > 10.0 or guid == first[0] else stored(uri, guid)
     with monkeypatch.context() as patched:
-        patched.setattr(members, "stored", lambda uri, guid: None)
+        patched.setattr(members, "stored", lacks)
         guids = queue.post_all(b"1", b"2", b"3")
         nodes.run(late)
         assert not consumer.pushes()
