@@ -38,6 +38,7 @@ PEER_OUTPUT_BYTES_MAX = 256 << 20  # output another broker has not taken; beyond
 EARLY_PUT_BYTES_MAX = 4 << 20  # of PUTs of one session for queues whose open is not answered yet
 PENDING_REQUESTS_MAX = 1 << 14  # unanswered opens, configures and closes of one session; about 1 kB each
 CLOSED_IDS_MAX = 1 << 16  # closed queue ids a session remembers, oldest forgotten
+RELAY_WAITING_PUSHES_MAX = 1 << 16  # of one queue, whose records are not here yet; then the connection is closed
 HELD_CONFIRMS_MAX = 1 << 16  # CONFIRMs of one app that wait for the next upstream, 16 bytes each; oldest forgotten
 SUBSCRIPTIONS_MAX = 1024  # of one consumer of one app; every message that matches none is tried against all of them
 EXPRESSION_CHARS_MAX = 128

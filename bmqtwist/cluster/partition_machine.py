@@ -553,6 +553,8 @@ class PartitionMachine:
             lacks = self._parts != event.parts if event.previous is None else not self.log.summary.holds(event.previous)
             if lacks:
                 self._report()
+            elif event.previous is not None:
+                self._reach(event.previous)  # whoever has nothing to be sent is healed, too
             self._learn(event.committed)
         self._tell(always=True)
 

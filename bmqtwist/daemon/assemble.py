@@ -32,7 +32,9 @@ from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.identity import Identity
 from bmqtwist.node.leadership import Leadership
 from bmqtwist.node.links import ClusterLinks
+from bmqtwist.node.member_relays import MemberRelays
 from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.node.node_status import NodeStatuses
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.proposals import Proposals
 from bmqtwist.node.replication import Replication
@@ -131,12 +133,16 @@ class Node:
         promise_file = PromiseFile(self.disk, definition.partition_config.location)
         self._vote_files += [vote_file, promise_file]
         links = broker.peers[definition.name] = ClusterLinks(definition, node_id, broker)
+        others = [node.id for node in definition.nodes if node.id != node_id]
+        statuses = NodeStatuses(f"Cluster ({definition.name})", others, links, broker.report)
         replication = Replication(definition.name, node_id, [node.id for node in definition.nodes], definition.elector,
-                                  cluster, broker, links, promise_file)
+                                  cluster, broker, links, promise_file, statuses)
         leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
-        cluster.join(leadership, replication, Proposals(node_id, metadata, links, broker, leadership.whom_to_ask,
-                                                        self.clock.timer_ns))
         extension = broker.configuration.extension
+        members = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),
+                               replication.primary_of, links, statuses, broker, extension.relay_bytes_max)
+        cluster.join(leadership, replication, Proposals(node_id, metadata, links, broker, leadership.whom_to_ask,
+                                                        self.clock.timer_ns), members)
         sets = self._open_file_sets(definition, wall)
         try:
             replication.open(sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall)

@@ -270,7 +270,7 @@ class ClientSession(SessionKind):
                                            "(limit: %d bytes)", self.description, EARLY_PUT_BYTES_MAX)
                         return end
                     continue
-                self._refuse_put(handle, q_id, guid, size)
+                self.refuse_put(handle, q_id, guid, size)
                 continue
             if self.makes_guids:
                 if guid == NULL_GUID:
@@ -356,7 +356,8 @@ class ClientSession(SessionKind):
         while inflation is not None and not inflation.step():
             yield
 
-    def _refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
+    def refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
+        """A PUT for a queue that is not open, or not for writing."""
         self.context.invalid_put(size)
         if handle is None:
             self._invalid_put("PUT message for queue with unknown Id", q_id)

@@ -9,21 +9,23 @@ from __future__ import annotations
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.session import Session
 from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.handles import drop_handle
 from bmqtwist.storage.message import Message
-from bmqtwist.wire.fast import CONFIRM_MESSAGE, RETURNED
+from bmqtwist.wire.fast import CONFIRM_MESSAGE, IMPLICIT_PAYLOAD, OUT_OF_ORDER, RETURNED
 from bmqtwist.wire.options import SubQueueInfo, rda_byte
 
 _UNLIMITED = rda_byte(SubQueueInfo(0))
 
 
 class DownstreamClient(ClientSession):
-    """The clients of a broker behind us."""
+    """The clients of a broker behind us. `is_member`: it has the records of our partitions, and may be primary next."""
 
     is_broker = True
-    __slots__ = ()
+    __slots__ = ("is_member",)
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, is_member: bool = False) -> None:
         super().__init__(session)
+        self.is_member = is_member
         self.makes_guids = True  # the first broker has made those that clients did not make
 
     def ended(self, crashed: bool) -> None:
@@ -36,6 +38,28 @@ class DownstreamClient(ClientSession):
             for substream in handle.substreams.values():
                 substream.subscriptions = []
                 substream.app.reroute()
+
+    def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
+        """Deliver a message to one subscription of a handle; who has its records is told its GUID alone."""
+        if not self.is_member or message.live_key < 0:
+            super().push(handle, sub_id, message, redelivered)
+            return
+        self.stats.push_msgs += 1
+        self.stats.push_bytes += message.size
+        self.push_to_broker(handle, sub_id, message, IMPLICIT_PAYLOAD | (OUT_OF_ORDER if redelivered else 0), 0, b"")
+        self.window.count(message.size)
+        self.session.flush()
+
+    def refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
+        """A PUT that cannot be taken. A member that has not heard yet that we are primary no longer keeps it."""
+        if handle is not None or not self.is_member:
+            super().refuse_put(handle, q_id, guid, size)
+
+    def leave(self, handle: Handle) -> None:
+        """A queue is not led here any more: a member opens it again where it is."""
+        del self.handles[handle.q_id]
+        self.close_id(handle.q_id)
+        drop_handle(handle, False, self.session.wall)
 
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
                        payload: bytes) -> None:

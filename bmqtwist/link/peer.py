@@ -76,7 +76,7 @@ class PeerSession(SessionKind):
 
     def serve(self) -> DownstreamClient:
         """It may use queues here."""
-        self.downstream = client = DownstreamClient(self.session)
+        self.downstream = client = DownstreamClient(self.session, self.role is PeerRole.MEMBER)
         self.handles = client.handles
         return client
 
@@ -119,7 +119,7 @@ class PeerSession(SessionKind):
             self.downstream.drained()
 
     def on_frame(self, kind: int, buffer: bytes, specific: int, start: int, end: int) -> Work | None:
-        """An event: of its clients, or for the cluster."""
+        """An event: of its clients, or for the cluster. What a member asks for is told apart by whoever reads the rest."""
         client = self.downstream
         if client is not None:
             if kind == EventType.PUT:
@@ -129,7 +129,7 @@ class PeerSession(SessionKind):
             if kind == EventType.REJECT:
                 client.on_rejects(buffer, specific, start, end)
                 return None
-            if kind == EventType.CONTROL:
+            if kind == EventType.CONTROL and self.role is not PeerRole.MEMBER:
                 message = self.decode_control(buffer, specific, start, end)
                 if message is None:
                     return None

@@ -11,16 +11,16 @@ Pure: files, clock, threads and sockets are given. A `Performer` (node/performer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.cluster.membership import PROXY
 from bmqtwist.config.broker import Configuration
-from bmqtwist.config.clusters import ClusterProxyDefinition, QueueOperations
+from bmqtwist.config.clusters import ClusterProxyDefinition
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
-from bmqtwist.ids import GuidGenerator, QueueUri, parse_uri
+from bmqtwist.ids import GuidGenerator, parse_uri
 from bmqtwist.limits import NEWCOMERS_BYTES_MAX, SLICES_S
 from bmqtwist.link import negotiation
 from bmqtwist.link.admin import AdminAnswer, AdminSession
@@ -37,6 +37,7 @@ from bmqtwist.node.identity import Identity
 from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.proxy import ProxyCluster
+from bmqtwist.node.queue_access import QueueAccess
 from bmqtwist.node.replication import Replication
 from bmqtwist.node.shutdown import Shutdown
 from bmqtwist.node.timers import Timers
@@ -45,10 +46,7 @@ from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.domain import Domain, Throttle
-from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
-from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, configure
 from bmqtwist.queue.queue import Queue
-from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import Report, shown
 from bmqtwist.security.authenticators import Security
@@ -86,7 +84,6 @@ class Broker:
         self.peers: dict[str, PeerContext] = {}  # the other nodes of a cluster, by its name; none = it has no others
         self.downstreams: dict[str, Downstreams] = {}  # its proxies, by the name of the cluster
         self.proxies: dict[str, ProxyCluster] = {}  # clusters that this node is a proxy of
-        self._proxied: dict[str, ProxyCluster] = {}  # where the queues of a domain are, if not here
         self.contain = Containment(report, performer, lambda: self.now)
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
@@ -105,6 +102,9 @@ class Broker:
                                    extension.connections_per_address_and_second_max)
         self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.context.SessionContext
         self._turn = Turn(self, self.output_bytes_max)
+        self._access = access = QueueAccess(self)
+        self.find_queue, self.configure_queue = access.find_queue, access.configure_queue  # of link.context.SessionContext
+        self.close_queue, self.request_timeout, self.unused = access.close_queue, access.request_timeout, access.unused
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.touch_next = self._turn.touch_next  # of the same
         self._under_way: dict[Session, None] = {}  # they go on in this turn
@@ -129,6 +129,8 @@ class Broker:
                                                    cluster.node_id), self)
         if cluster.replication is not None:
             self._replications.append(cluster.replication)
+        if cluster.members is not None:
+            cluster.members.statuses.tell_proxies = self.downstreams[cluster.name].announce
         self._turn.partitions += cluster.partitions
         self.wake_queues(cluster)
         cluster.metadata.settle(int(self.identity.started_wall))
@@ -150,14 +152,6 @@ class Broker:
     def replace_partition(self, old: Partition, new: Partition) -> None:
         """Another object stands for a partition now."""
         self._turn.partitions = [new if each is old else each for each in self._turn.partitions]
-
-    def leave_queues(self, queues: Collection[Queue], reason: str, now: float) -> None:
-        """Close the sessions that have any of these queues open: their clients connect again."""
-        for session in list(self.sessions):
-            if any(handle.queue in queues for handle in session.handles.values()):
-                self.report.warn(f"{session.description}: closing: {reason}")
-                session.now, session.wall = now, self.wall(now)
-                session.leave()
 
     def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
         """A cluster that this node is a proxy of."""
@@ -448,96 +442,6 @@ class Broker:
         name, members = identity.cluster_name, self.peers.get(identity.cluster_name)
         return self.downstreams.get(name) if identity.cluster_node_id == PROXY or members is None else members
 
-    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest,
-                   answer: Callable[[Queue | Refused], None]) -> None:
-        """The queue of an open; created at the first one."""
-        try:
-            proxy = self._proxy_for(uri.qualified_domain)
-            if proxy is not None:
-                self._check_authorized(session, uri.qualified_domain, request)
-                proxy.open(session, uri, request, answer)
-                return
-            domain = self._openable(session, uri, request)
-        except Refused as refused:
-            answer(refused)
-            return
-        queue, cluster = domain.queues.get(uri.queue), self.clusters[domain.cluster]
-        if queue is not None and not cluster.is_changing(queue):
-            answer(queue)
-            return
-        domain.opening += 1
-        cluster.create_queue(domain, uri.canonical, self.now, self.wall(self.now), partial(self._created, domain, answer))
-
-    def _check_authorized(self, session: Session, domain: str, request: OpenRequest) -> None:
-        """Refused if the open is not allowed."""
-        principal = session.guard.principal
-        for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
-            if request.flags & flag and not self.security.allows(principal, action, domain):
-                raise Refused(Category.E_REFUSED, f"'{shown(principal)}' is not authorized: {action.value} on '{domain}'")
-
-    def _proxy_for(self, name: str) -> ProxyCluster | None:
-        """The cluster where the queues of a domain are, if this node is a proxy of it."""
-        proxy = self._proxied.get(name)
-        if proxy is None and name not in self.domains:
-            located = self.provider.resolve(name, self.now).cluster
-            if located not in self.clusters:
-                proxy = self.proxies.get(located) or self.add_proxy(self.provider.proxy_cluster(located))
-                self._proxied[name] = proxy
-                self.report.info(f"Domain '{name}' located at {located}")
-        return proxy
-
-    def _openable(self, session: Session, uri: QueueUri, request: OpenRequest) -> Domain:
-        """The domain of an open that is allowed."""
-        domain = self.domain(uri.qualified_domain)
-        self._check_authorized(session, domain.name, request)
-        if domain.removing:
-            raise Refused(Category.E_REFUSED, "Domain is removing or removed", -10)
-        return domain
-
-    def _created(self, domain: Domain, answer: Callable[[Queue | Refused], None], found: Queue | Refused) -> None:
-        """A cluster has made a queue, or has not."""
-        domain.opening -= 1
-        answer(found)
-
-    def configure_queue(self, session: Session, handle: Handle, app_id: str, consumers: list[ConsumerSpec],
-                        answer: Callable[[Refused | None], None]) -> None:
-        """Replace the subscriptions of one substream."""
-        if isinstance(handle.queue, RelayQueue):
-            self.proxies[handle.queue.domain.cluster].configure(handle, app_id, consumers, answer)
-            return
-        refused: Refused | None = None
-        try:
-            configure(handle, app_id, consumers)
-        except Refused as reason:
-            refused = reason.with_traceback(None)  # that leads back here: the request would have to be collected
-        answer(refused)
-
-    def close_queue(self, session: Session, handle: Handle, request: OpenRequest, final: bool,
-                    answer: Callable[[bool | Refused], None]) -> None:
-        """Subtract counts from a handle."""
-        if isinstance(handle.queue, RelayQueue):
-            self.proxies[handle.queue.domain.cluster].close(handle, request, final, session.wall, answer)
-            return
-        try:
-            gone: bool | Refused = close_queue(handle, request, final, session.wall)
-        except Refused as reason:
-            gone = reason.with_traceback(None)
-        answer(gone)
-
-    def request_timeout(self, choice: str, domain: str) -> float:
-        """Seconds for a request about a queue: as the cluster of its domain has it."""
-        known, proxy = self.domains.get(domain), self._proxied.get(domain)
-        operations = QueueOperations()
-        if proxy is not None:
-            operations = proxy.definition.queue_operations
-        elif known is not None:
-            operations = self.clusters[known.cluster].definition.queue_operations
-        if choice == "openQueue":
-            return operations.open_timeout_ms / 1000
-        if choice == "closeQueue":
-            return operations.close_timeout_ms / 1000
-        return operations.configure_timeout_ms / 1000
-
     def domain(self, name: str) -> Domain:
         """A domain by its qualified name, loaded at the first call; raises Refused."""
         domain = self.domains.get(name)
@@ -575,13 +479,6 @@ class Broker:
         cluster.set_replication_factor(factor, self.now)
         for queue in cluster.queues.values():
             queue.committed(self.now)
-
-    def unused(self, queue: Queue) -> None:
-        """A handle is gone, or did not come to be."""
-        if isinstance(queue, RelayQueue):
-            self.proxies[queue.domain.cluster].unused(queue)
-        elif not queue.handles:
-            queue.idle_since = self.now
 
     def make_guid(self) -> bytes:
         """For a client that makes none."""
@@ -640,6 +537,11 @@ class Broker:
             except Exception as error:
                 self.contain.told(f"ClusterProxy ({proxy.name}): what waited too long", error)
         for cluster in self.clusters.values():
+            if cluster.relays is not None:
+                try:
+                    cluster.relays.tick(now)
+                except Exception as error:
+                    self.contain.told(f"Cluster ({cluster.name}): what waited too long", error)
             for queue in cluster.queues.values():
                 try:
                     if queue.messages and queue.expire(wall):

@@ -10,26 +10,38 @@ recovered under new leases; queues whose domain cannot be loaded stay dormant, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, Change, UnassignQueue, UpdateApps
+from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.log_events import NotDone, Outcome
 from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
-from bmqtwist.errors import Category, Refused
+from bmqtwist.cluster.streams import NOT_PRIMARY
+from bmqtwist.errors import AckStatus, Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
+from bmqtwist.link.downstream import DownstreamClient
+from bmqtwist.node.member_relays import MemberRelays
 from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable, Told
 from bmqtwist.node.proposals import Proposals
+from bmqtwist.node.relays import Relays
 from bmqtwist.node.replication import Replication
+from bmqtwist.queue import handover
 from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.handles import spec_of
 from bmqtwist.queue.mode import QueueMode
+from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.root import RootContext, RootQueue
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
+from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS, StoredQueue
 from bmqtwist.storage.store import PartitionFiles
+from bmqtwist.wire.cluster_schema import NodeStatus
 
 if TYPE_CHECKING:
     from bmqtwist.config.clusters import ClusterDefinition
@@ -51,9 +63,6 @@ class ClusterContext(RootContext, Protocol):
     def wake_queues(self, cluster: Cluster) -> None:
         """Load the domains of dormant queues."""
 
-    def leave_queues(self, queues: Collection[Queue], reason: str, now: float) -> None:
-        """Close the sessions that have any of these queues open."""
-
 
 class Cluster:
     """One cluster; `start` if this node is its only member, else `join`."""
@@ -68,6 +77,7 @@ class Cluster:
         self.leadership: Leadership
         self.replication: Replication | None = None  # of a cluster of several nodes
         self.proposals: Proposals | None = None  # of the same
+        self.members: MemberRelays | None = None  # of the same
         self.partitions: list[Partition] = []
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
@@ -75,10 +85,15 @@ class Cluster:
         self._deleting: set[RootQueue] = set()  # queues whose deletion waits for its commit
         self.replication_factor = len(definition.nodes) // 2 + 1
 
+    @property
+    def relays(self) -> Relays | None:
+        """The queues that clients here have open at other members."""
+        return self.members.relays if self.members is not None else None
+
     # -- start ------------------------------------------------------------------------------------------------------
 
     def join(self, leadership: Leadership, replication: Replication | None = None,
-             proposals: Proposals | None = None) -> None:
+             proposals: Proposals | None = None, members: MemberRelays | None = None) -> None:
         """Recover the metadata; who leads is found out once the node runs. `replication` is to be opened then."""
         self.leadership, self.metadata = leadership, leadership.metadata
         self.metadata.open()
@@ -86,8 +101,11 @@ class Cluster:
         if replication is not None:
             self.replication = leadership.replication = replication
             self.proposals = leadership.proposals = proposals
+            self.members = leadership.queues = members
             replication.leadership = leadership
             leadership.state_changed = self._state_changed
+        if members is not None:
+            members.statuses.changed = self._statuses_changed
 
     def start(self, leadership: Leadership, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
               now: float, wall: int) -> None:
@@ -202,6 +220,7 @@ class Cluster:
         queue.restore(wall)
         self._follow(queue, record, wall)
         self.reconcile_apps(queue, wall)
+        self._take_over(queue, now, wall)
 
     def _make(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
               now: float) -> RootQueue:
@@ -270,8 +289,8 @@ class Cluster:
         record = self.metadata.state.queues.get(uri)
         if record is None or self.replication.serves(record.partition_id):
             return None
-        return Refused(Category.E_NOT_READY, f"Partition [{record.partition_id}] of queue '{uri}' is led by another node, "
-                                             "or by none yet", _NO_PARTITION)
+        return Refused(Category.E_REFUSED, f"Partition [{record.partition_id}] of queue '{uri}' is led by another node, "
+                                           "or by none yet", NOT_PRIMARY)
 
     @property
     def _expected(self) -> ClusterState:
@@ -310,6 +329,7 @@ class Cluster:
             return
         queue = self._make(domain, uri, store, partition, now)
         queue.register_apps()
+        self._take_over(queue, now, wall)
         apps = " ".join(f'[ "{app_id}" {key.hex().upper()} ]' for app_id, key in record.apps.items())
         self.report.info(f"Cluster ({self.name}): Assigned queue: [ uri = {uri} queueKey = {record.key.hex().upper()} "
                          f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
@@ -426,14 +446,78 @@ class Cluster:
 
     def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
         """It is no longer: its queues go away, and whoever has them open has to connect again."""
-        gone = [queue for queue in self.queues.values() if queue.partition_id == partition_id]
-        for queue in gone:
-            queue.disabled = True
+        self.report.info(f"Cluster ({self.name}): queues of Partition [{partition_id}] wait for its next primary: {cause}")
+        partition = self.partitions[partition_id]
+        waiting: dict[Queue, list[Put]] = {}
+        for put in partition.waiting if isinstance(partition, ReplicatedPartition) else ():
+            waiting.setdefault(put.queue, []).append(put)
+        for queue in [queue for queue in self.queues.values() if queue.partition_id == partition_id]:
             del self.queues[queue.uri]
             queue.domain.queues.pop(queue.name, None)
             self._deleting.discard(queue)
+            self._hand_over(queue, [*queue.uncommitted, *waiting.get(queue, ())])
+            queue.meter.clear()
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
-        self._context.leave_queues(set(gone), f"this node is no longer primary of partition [{partition_id}]: {cause}", now)
+
+    def _hand_over(self, queue: RootQueue, waiting: list[Put]) -> None:
+        """The clients of a queue wait for its next primary; other members open it there again."""
+        for put in waiting:
+            if put.handle is not None and _is_of_member(put.handle):
+                put.answer(AckStatus.NOT_READY)
+        for handle in list(queue.handles):
+            if isinstance(handle.client, DownstreamClient) and handle.client.is_member:
+                handle.client.leave(handle)
+        queue.disabled = True
+        if self.relays is not None and queue.handles:
+            relay = RelayQueue(queue.uri, queue.name, queue.domain, self._context, self.relays)
+            asked = {substream: [spec_of(each) for each in substream.subscriptions]
+                     for handle in queue.handles for substream in handle.substreams.values()}
+            handover.to_relay(queue, relay, queue.handles, waiting)
+            self.relays.add(parse_uri(queue.uri), relay, asked)
+
+    def _take_over(self, queue: RootQueue, now: float, wall: int) -> None:
+        """Clients here may have waited for this queue to have a primary, which is this node now."""
+        if self.relays is None:
+            return
+        relay, opens = self.relays.take(queue.uri)
+        if relay is not None:
+            handover.to_root(relay, queue, now, wall)
+        for each in opens:
+            each.answer(queue)
+
+    def primary_changed(self, partition_id: int) -> None:
+        """Another node may be active primary of a partition, or none."""
+        if self.members is not None:
+            self.members.primary_changed(partition_id)
+
+    def _statuses_changed(self) -> None:
+        """Another member is different now, or this one: whoever goes leads no partition any more."""
+        if self.members is not None and self.replication is not None:
+            self.members.statuses_changed()
+            self.replication.appoint(self._context.now)
+
+    def hand_over(self) -> None:
+        """This node goes: others are to lead its partitions, and the cluster."""
+        if self.members is not None:
+            self.members.statuses.become(NodeStatus.E_STOPPING)
+            self.leadership.set_mode(ElectionMode.NEVER)
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether they do, or nobody is there who could."""
+        successor = self.replication.successor() if self.replication is not None else None
+        if successor is None:
+            return True
+        if any(primary.node_id == self.node_id for primary in self.metadata.state.partitions.values()):
+            return False
+        if self.leadership.leads:
+            self.leadership.transfer(successor)
+        return not self.leadership.leads
+
+    def records_came(self, now: float) -> None:
+        """A partition that another node leads has written more."""
+        if self.members is not None:
+            self.members.records_came(now)
 
     def committed(self, partition: Partition, now: float) -> None:
         """The cluster has more of a partition's records."""
@@ -448,6 +532,9 @@ class Cluster:
             return
         now, wall = context.now, context.wall(context.now)
         replication.assigned(changes.partitions, now)
+        if self.members is not None:
+            for record in (*changes.removed, *changes.assigned):
+                self.members.queue_moved(record.uri)
         for record in changes.removed:
             self.dormant.pop(record.uri, None)
             queue = self.queues.get(record.uri)
@@ -503,6 +590,10 @@ class Cluster:
         for partition in self.partitions:
             for category, text in partition.take_alarms():
                 (self.report.panic if category == "PARTITION_READONLY" else self.report.alarm)(category, text)
+
+
+def _is_of_member(handle: Handle) -> bool:
+    return isinstance(handle.client, DownstreamClient) and handle.client.is_member
 
 
 def _listed(app_ids: Iterable[str]) -> str:

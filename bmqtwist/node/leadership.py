@@ -55,7 +55,7 @@ from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.vote_file import VoteFile
 from bmqtwist.wire import control
 from bmqtwist.wire.cluster_schema import ClusterMessage
-from bmqtwist.wire.control import encoding_of
+from bmqtwist.wire.control import ControlMessage, encoding_of
 from bmqtwist.wire.fast import EventType
 
 
@@ -106,6 +106,19 @@ class ProposalUser(Protocol):
         """A node says something; False: it is about something else."""
 
 
+ABOUT_NODES = ("nodeStatusAdvisory", "stopRequest", "stopResponse")
+
+
+class QueueUser(Protocol):
+    """Who has queues open at other nodes, and for them."""
+
+    def said(self, node_id: int, kind: EventType, body: bytes, now: float) -> None:
+        """An event about queues. PeerError: it makes no sense."""
+
+    def control(self, node_id: int, message: ControlMessage, now: float) -> None:
+        """A request about queues, or an answer, or how a node is."""
+
+
 class Leadership:
     """See above. `vote_file` and `links` are those of a cluster of several nodes."""
 
@@ -119,6 +132,7 @@ class Leadership:
                                lambda: metadata.log.lsn, quorum)
         self.replication: PartitionUser | None = None  # of the partitions of a cluster of several nodes
         self.proposals: ProposalUser | None = None  # of the same
+        self.queues: QueueUser | None = None  # of the same
         self.active = False  # the leader's first record is committed, as far as this node knows
         self._primaries = Primaries(definition.partition_config.num_partitions)
         self._inputs: deque[tuple[float, int, ElectionInput]] = deque()
@@ -229,8 +243,12 @@ class Leadership:
                 self._step(now, wall, Received(node_id, control.decode_elector(body)))
             elif kind == EventType.CONTROL:
                 message = control.decode_control(body, encoding_of(specific))
-                if message.choice == "clusterMessage":
+                if message.choice == "clusterMessage" and message.value.choice not in ABOUT_NODES:
                     self._about_cluster(node_id, message.value, now, wall)
+                elif self.queues is not None:
+                    self.queues.control(node_id, message, now)
+            elif self.queues is not None:
+                self.queues.said(node_id, kind, body, now)
         except PeerError as error:
             if self._lines.admits(now):
                 self._host.report.error(f"#CORRUPTED_EVENT {self._name}: node {self._shown(node_id)}: {error}")

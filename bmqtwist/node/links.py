@@ -114,7 +114,7 @@ class ClusterLinks:
     def connected(self, peer: PeerSession) -> None:
         """The negotiation with a broker has succeeded."""
         session = peer.session
-        peer.role = self.role
+        peer.role, peer.upbound = self.role, Upbound(session.outbox)
         if peer.dialled:
             wanted = self._dialled.pop(session)
             wrong = self._wrong(wanted, peer)
@@ -123,6 +123,8 @@ class ClusterLinks:
                 session.close("#SESSION_NEGOTIATION Cluster (%s): %s: %s", self.definition.name, session.description,
                               wrong or "this node is stopping")
                 return
+        if self.role is PeerRole.MEMBER:
+            peer.serve()
         self._sessions[peer.node_id] = peer
         self._step(session.now, LinkUp(peer.node_id))
 
@@ -202,11 +204,6 @@ class ProxyLinks(ClusterLinks):
 
     def __init__(self, definition: ClusterProxyDefinition, host: LinkHost) -> None:
         super().__init__(definition, PROXY, host)
-
-    def connected(self, peer: PeerSession) -> None:
-        """The negotiation with a node has succeeded."""
-        peer.upbound = Upbound(peer.session.outbox)
-        super().connected(peer)
 
     def _wrong(self, wanted: int, peer: PeerSession) -> str:
         if peer.node_id == PROXY:

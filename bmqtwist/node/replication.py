@@ -55,6 +55,7 @@ from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.node.leadership import Leadership, timing
 from bmqtwist.node.links import ClusterLinks
+from bmqtwist.node.node_status import NodeStatuses
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.report import LineLimiter, Report
@@ -67,9 +68,10 @@ from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS
-from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, PrimaryStatus, PrimaryStatusAdvisory
 from bmqtwist.wire.control import ControlMessage, encode_event
 
+_HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
 LEASE_SHARE = 0.75  # of the time after which a silent leader is given up
 RETRY_SHARE = 0.5  # of the same
 SAVE_AGAIN_S = 1.0  # after a promise could not be written
@@ -106,6 +108,12 @@ class ReplicatedCluster(Protocol):
 
     def committed(self, partition: Partition, now: float) -> None:
         """The cluster has more of a partition's records."""
+
+    def primary_changed(self, partition_id: int) -> None:
+        """Another node may be active primary of a partition, or none."""
+
+    def records_came(self, now: float) -> None:
+        """A partition that another node leads has written more."""
 
 
 class Cell:
@@ -149,10 +157,10 @@ class Replication:
     """See above."""
 
     def __init__(self, name: str, node_id: int, members: list[int], elector: ElectorConfig, cluster: ReplicatedCluster,
-                 host: ReplicationHost, links: ClusterLinks, promise_file: PromiseFile) -> None:
+                 host: ReplicationHost, links: ClusterLinks, promise_file: PromiseFile, statuses: NodeStatuses) -> None:
         self.name, self.node_id, self._members = name, node_id, members
         self._cluster, self._host, self._links, self._file = cluster, host, links, promise_file
-        self.timing = replication_timing(elector)
+        self.timing, self._statuses = replication_timing(elector), statuses
         self.leadership: Leadership
         self.cells: list[Cell] = []
         self.active: dict[int, Primary] = {}  # partition -> who says that he is active
@@ -233,9 +241,11 @@ class Replication:
                 if self._told.get(index) != primary:
                     self._tell(index, primary)
                 self._step(self.cells[index], now, Assigned(*primary))
+                self._cluster.primary_changed(index)
 
     def peer_up(self, node_id: int, now: float) -> None:
         """A node can be spoken with."""
+        self._statuses.up(node_id)
         for cell in self.cells:
             if self._serves(cell):
                 self._advise([node_id], cell, PrimaryStatus.E_ACTIVE)
@@ -243,10 +253,13 @@ class Replication:
 
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more: whoever leads gives its partitions to others."""
-        self.active = {index: primary for index, primary in self.active.items() if primary.node_id != node_id}
+        for index in [index for index, primary in self.active.items() if primary.node_id == node_id]:
+            del self.active[index]
+            self._cluster.primary_changed(index)
         for cell in self.cells:
             cell.images.pop(node_id, None)
             self._step(cell, now, PeerDown(node_id))
+        self._statuses.down(node_id)
         self.appoint(now)
 
     def leader_known(self, now: float) -> None:
@@ -301,6 +314,8 @@ class Replication:
         cell.partition.keep_batches()
         if cell.machine.role is not PartitionRole.UNKNOWN:
             self._step(cell, self._host.now, LogMoved())
+        if not cell.partition.leading:
+            self._cluster.records_came(self._host.now)
 
     def set_factor(self, factor: int, now: float) -> None:
         """So many nodes must have a record before it is told to be committed."""
@@ -315,11 +330,24 @@ class Replication:
         if self.leadership.elector.state is ElectionState.LEADER and self.leadership.active:
             up = self._alive()
             head = self.leadership.metadata.log.head.partitions
-            if any(primary.node_id not in up for primary in head.values()):
-                self._propose(AssignPartitions(up, up), now)
+            if up and any(primary.node_id not in up for primary in head.values()):
+                self._propose(AssignPartitions(self._fit(up), up), now)
 
     def _alive(self) -> list[int]:
-        return [node_id for node_id in self._members if node_id == self.node_id or self._links.is_up(node_id)]
+        """Who is here, and stays."""
+        statuses = self._statuses
+        return [node_id for node_id in self._members if (
+            statuses.stays(node_id) if node_id != self.node_id else not statuses.is_going)]
+
+    def _fit(self, up: list[int]) -> list[int]:
+        """Who gets what a leader that goes is primary of: those that lack nothing, if there are any."""
+        if not self._statuses.is_going:
+            return up
+        return [node_id for node_id in up if self._statuses.others[node_id] is NodeStatus.E_AVAILABLE] or up
+
+    def successor(self) -> int | None:
+        """Who is to lead instead of this node."""
+        return next(iter(self._fit(self._alive())), None)
 
     def _declined(self, sender: int, index: int, declined: Decline, now: float) -> None:
         leadership = self.leadership
@@ -327,7 +355,7 @@ class Replication:
             return
         if leadership.metadata.log.head.partitions.get(index) != Primary(sender, declined.lease):
             return
-        up = self._alive()
+        up = self._alive() or [self.node_id]
         candidates = [node_id for node_id in up if declined.able or node_id != sender] or up
         self._propose(AssignPartitions(candidates, up, {index: declined.used}), now)
 
@@ -351,6 +379,7 @@ class Replication:
                     self._perform(cell, output, now)
         finally:
             cell.stepping = False
+        self._look_around()
         if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
             self._promise(cell.index, 0)
 
@@ -571,6 +600,19 @@ class Replication:
                 self._host.report.info(f"Cluster ({self.name}) is available")
         elif known == primary:
             del self.active[index]
+        self._cluster.primary_changed(index)
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """Whether everything here is healed, and all partitions have active primaries: once."""
+        if self._statuses.own is NodeStatus.E_STARTING and self.is_available and all(
+                cell.machine.role in _HEALED for cell in self.cells):
+            self._statuses.become(NodeStatus.E_AVAILABLE)
+
+    def primary_of(self, index: int) -> Primary | None:
+        """Which other node is active primary of a partition, as the metadata and itself say."""
+        active, known = self.active.get(index), self.leadership.metadata.state.partitions.get(index)
+        return None if active is None or active.node_id == self.node_id or active != known else active
 
     @property
     def is_available(self) -> bool:

@@ -4,15 +4,29 @@ committed, and other brokers have answered; give up after a while."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
 from bmqtwist.node.downstreams import STOP_ANSWER_S, Downstreams
 from bmqtwist.node.proxy import ProxyCluster
 from bmqtwist.node.timers import Timers
+from bmqtwist.queue.queue import Queue
 from bmqtwist.report import Report
+from bmqtwist.wire.cluster_schema import NodeStatus
 
 POLL_S = 1.0
+STEP_S = 0.05  # while other members are told
+HAND_OVER_S = 10.0  # that are waited for others to lead
+
+
+class Stage(Enum):
+    """Who knows that this node goes."""
+
+    PROXIES = "proxies are told"
+    MEMBERS = "members are told"
+    HAND_OVER = "others take over what this node leads"
+    OVER = "everybody knows"
 
 
 class Shutdown:
@@ -28,7 +42,7 @@ class Shutdown:
         self._deadlines = {cluster.name: now + cluster.definition.queue_operations.shutdown_timeout_ms / 1000
                            for cluster in self._all}
         for cluster in self._all:
-            for queue in cluster.queues.values():
+            for queue in _queues(cluster):
                 for handle in queue.handles:
                     for substream in handle.substreams.values():
                         substream.subscriptions = []
@@ -37,14 +51,18 @@ class Shutdown:
                         app.reroute()
                 except Exception as error:
                     contain.queue_failed(queue, "the end of deliveries", error, disable=True)
+        self._stage, self._stage_ends = Stage.PROXIES, now + STOP_ANSWER_S
         self._poll(now)
 
     def _poll(self, now: float) -> None:
         report = self._report
+        if not self._others_know(now):
+            self._timers.at(now + STEP_S, self._poll)
+            return
         waiting = False
         for cluster in self._all:
             try:
-                left = sum(len(substream.unconfirmed) for queue in cluster.queues.values() for handle in queue.handles
+                left = sum(len(substream.unconfirmed) for queue in _queues(cluster) for handle in queue.handles
                            for substream in handle.substreams.values())
             except Exception as error:  # the stop must come to an end
                 self._contain.told(f"Cluster ({cluster.name}): the count of unconfirmed messages", error)
@@ -67,7 +85,36 @@ class Shutdown:
             for each in self._downstreams.values():
                 each.gone()
             for cluster in self._clusters.values():
+                if cluster.members is not None:
+                    cluster.members.statuses.become(NodeStatus.E_UNAVAILABLE)
                 cluster.leadership.stop(now)
+
+    def _others_know(self, now: float) -> bool:
+        """Whether other members know that we go, and lead what we have led: proxies first, each step for a while."""
+        several = [(cluster, cluster.members) for cluster in self._clusters.values() if cluster.members is not None]
+        if not several:
+            return True
+        if self._stage is Stage.PROXIES and self._is_over(now, any(
+                each.stop_awaited for each in self._downstreams.values())):
+            self._stage, self._stage_ends = Stage.MEMBERS, now + STOP_ANSWER_S
+            for cluster, members in several:
+                self._report.info(f"Cluster ({cluster.name}): telling the other members that this node stops")
+                members.ask_to_stop()
+        if self._stage is Stage.MEMBERS and self._is_over(now, any(members.stop_awaited for _, members in several)):
+            self._stage, self._stage_ends = Stage.HAND_OVER, now + HAND_OVER_S
+            for cluster, _ in several:
+                cluster.hand_over()
+        if self._stage is Stage.HAND_OVER:
+            left = [cluster for cluster, _ in several if not cluster.handed_over]
+            if self._is_over(now, bool(left)):
+                self._stage = Stage.OVER
+                for cluster, _ in several:
+                    self._report.info(f"Cluster ({cluster.name}): " + (
+                        "giving up on handing over" if cluster in left else "other members lead all of it"))
+        return self._stage is Stage.OVER
+
+    def _is_over(self, now: float, waiting: bool) -> bool:
+        return not waiting or now >= self._stage_ends
 
     def _waits_for_brokers(self, now: float) -> bool:
         """Other brokers are to know that we go, and those above us to answer what they were sent."""
@@ -75,9 +122,16 @@ class Shutdown:
         if now < self._begun + STOP_ANSWER_S:
             waiting = (any(each.stop_awaited for each in self._proxies.values())
                        or any(each.stop_awaited for each in self._downstreams.values()))
-        for proxy in self._proxies.values():
-            left = proxy.unanswered
-            if left and now < self._deadlines[proxy.name]:
-                self._report.info(f"ClusterProxy ({proxy.name}): waiting for the answers to {left} PUT(s)")
+        for each in self._all:
+            left = each.relays.unanswered if each.relays is not None else 0
+            if left and now < self._deadlines[each.name]:
+                title = "ClusterProxy" if isinstance(each, ProxyCluster) else "Cluster"
+                self._report.info(f"{title} ({each.name}): waiting for the answers to {left} PUT(s)")
                 waiting = True
         return waiting
+
+
+def _queues(cluster: Cluster | ProxyCluster) -> list[Queue]:
+    """All queues that clients here may have open."""
+    relayed = cluster.relays.queues.values() if cluster.relays is not None else ()
+    return [*(cluster.queues.values() if isinstance(cluster, Cluster) else ()), *relayed]

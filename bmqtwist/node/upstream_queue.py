@@ -1,9 +1,14 @@
-"""One queue as a proxy has it open at its upstream: its ids there, its streams, what consumers here have asked for."""
+"""One queue as this node has it open at a node above: its ids there, its streams, what consumers here have asked for."""
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
+
 from bmqtwist.cluster.streams import AppStream, Counts, Subscriptions
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.upbound import Upbound
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Substream
 from bmqtwist.queue.handles import ConsumerSpec
 from bmqtwist.queue.merge import SubscriptionIds, merge
@@ -22,16 +27,42 @@ from bmqtwist.wire.schema import (
 )
 
 
+class Upstream:
+    """A node above, as it was chosen once: what is chosen later is another object. `generation`: of the choice, or the
+    lease of the primary. `stopping`: it has said that it will go."""
+
+    __slots__ = ("peer", "upbound", "generation", "stopping")
+
+    def __init__(self, peer: PeerSession, upbound: Upbound, generation: int) -> None:
+        self.peer, self.upbound, self.generation, self.stopping = peer, upbound, generation, False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPush:
+    """A PUSH whose record is not here yet: for which apps, each with the attempts left. `deadline`: seconds, monotonic."""
+
+    guid: bytes
+    targets: list[tuple[str, int | None]]
+    late: bool
+    deadline: float
+
+
 class UpstreamQueue:
     """`q_id`: of the queue at the upstream. `relay`: the queue itself, once an open was answered."""
 
     def __init__(self, uri: QueueUri, q_id: int) -> None:
         self.uri, self.q_id = uri, q_id
         self.relay: RelayQueue | None = None
+        self.upstream: Upstream | None = None
+        self.waiting: deque[WaitingPush] = deque()  # in order
         self.streams: dict[str, AppStream] = {}  # by app
         self.ids = SubscriptionIds()
         self.asked: dict[Substream, list[ConsumerSpec]] = {}  # what each consumer has asked for last
         self._next_sub_id = 1
+
+    def is_above(self, peer: PeerSession) -> bool:
+        """Whether what a node says about the queue counts."""
+        return self.upstream is not None and self.upstream.peer is peer
 
     def stream(self, app_id: str) -> AppStream | None:
         """The stream of an app that there is."""

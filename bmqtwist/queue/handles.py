@@ -20,6 +20,7 @@ from bmqtwist.queue.routing import PRIORITY_INVALID, Matcher, Subscription
 from bmqtwist.report import shown
 
 COUNT_MAX = 2**31 - 1
+EXPRESSION_VERSION = 1  # of expressions that are understood here
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,13 @@ def configure(handle: Handle, app_id: str, consumers: Iterable[ConsumerSpec]) ->
     substream = find_substream(handle, app_id)
     if substream is not None:
         subscribe(substream, subscriptions_of(substream, consumers))
+
+
+def spec_of(subscription: Subscription) -> ConsumerSpec:
+    """What was asked for."""
+    text = subscription.text
+    return ConsumerSpec(subscription.s_id, EXPRESSION_VERSION if text else 0, text, subscription.priority,
+                        subscription.count, subscription.max_messages, subscription.max_bytes, subscription.matcher)
 
 
 def find_substream(handle: Handle, app_id: str) -> Substream | None:

@@ -44,6 +44,9 @@ class Uplink(Protocol):
     def give_back(self, queue: RelayQueue, app_id: str, guids: list[bytes]) -> bool:
         """Nobody here wants these messages any more; False = those above do not take them back, or not now."""
 
+    def payload(self, queue: RelayQueue, message: Message) -> bytes:
+        """The application data of a message that is here without them. PartitionUnavailable or OSError: they are gone."""
+
     def keep(self, put: Put) -> None:
         """A PUT is kept until the primary has answered."""
 
@@ -175,6 +178,32 @@ class RelayQueue(Queue):
             self._answer_pending(guid, AckStatus.UNKNOWN)
         self.messages.clear()
 
+    def take_posts(self) -> list[Put]:
+        """This node is primary now: what waits for an answer, in order, to be posted here."""
+        found: list[Put] = []
+        for guid in list(self.pending):
+            repeated = self.repeated.get(guid, ())
+            put = self._take_pending(guid)
+            found += (put, *repeated) if put is not None else ()
+        return found
+
+    def take_over(self, put: Put) -> None:
+        """This node was primary: a PUT that it has taken waits for the next one."""
+        put.queue, put.stored = self, False
+        if put.message.guid in self.pending:
+            self.repeated.setdefault(put.message.guid, []).append(put)
+        else:
+            self.pending[put.message.guid] = put
+            self.uplink.keep(put)
+
+    def hold(self, app: App, message: Message) -> Message:
+        """This node was primary: a consumer has got this message from it."""
+        message = self.messages.setdefault(message.guid, message)
+        message.pending |= app.bit
+        if not message.order:
+            self._order = message.order = self._order + 1
+        return message
+
     def _take_pending(self, guid: bytes) -> Put | None:
         put = self.pending.pop(guid, None)
         if put is not None:
@@ -258,8 +287,8 @@ class RelayQueue(Queue):
             self.touch()
 
     def payload(self, message: Message) -> bytes:
-        """It came with the message."""
-        return message.payload or b""
+        """It came with the message, unless this node was primary then."""
+        return message.payload if message.payload is not None else self.uplink.payload(self, message)
 
     # -- CONFIRM, REJECT ----------------------------------------------------------------------------------------------
 

@@ -21,8 +21,9 @@ class ReplicatingCluster(ElectedCluster):
     """What was acknowledged is remembered outside."""
 
     def __init__(self, seed: int, count: int = 3, options: dict[str, dict[str, Any]] | None = None,
-                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", **partition: int) -> None:
-        super().__init__(seed, count, options, masterAssignment, **partition)
+                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
+                 **partition: int) -> None:
+        super().__init__(seed, count, options, masterAssignment, proxies, **partition)
         self.acknowledged: dict[str, list[bytes]] = {}  # uri -> payloads
         self.posted = 0
 

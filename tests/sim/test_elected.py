@@ -289,7 +289,7 @@ def test_an_administrator_moves_the_lead_to_another_node_and_keeps_one_from_lead
     assert elector(nodes, one.name, f"STATE ELECTOR TRANSFER {two.name}").endswith("leads the cluster: ask there")
     assert "has no node 'x'" in elector(nodes, former.name, "STATE ELECTOR TRANSFER x")
     assert elector(nodes, former.name, f"STATE ELECTOR TRANSFER {one.name}") == "SUCCESS"
-    nodes.run(0.5)
+    nodes.run(1.0)
     assert nodes.leader is one
     assert elector(nodes, two.name, "STATE ELECTOR MODE never") == "SUCCESS"
     assert elector(nodes, one.name, "STATE ELECTOR MODE NEVER") == "SUCCESS"

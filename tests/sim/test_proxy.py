@@ -45,14 +45,14 @@ def settled(world: SimulatedCluster) -> None:
     for node in world.nodes:
         broker = node.broker  # type: ignore[attr-defined]
         for proxy in broker.proxies.values():
-            for opened in proxy.opened.values():
+            for opened in proxy.relays.opened.values():
                 assert opened.relay is not None
                 for stream in opened.streams.values():
                     assert stream.counts == opened.counts(stream.app_id), (node, opened.uri, stream.app_id)  # type: ignore[attr-defined]
                     assert stream.under_way is None and not stream.line
             kept = [put.message for queue in proxy.queues.values() for put in queue.pending.values()]
-            assert not proxy._requests._asked
-            assert proxy._bytes == sum(message.size + len(message.options) for message in kept)
+            assert not proxy.relays._requests._asked
+            assert proxy.relays._bytes == sum(message.size + len(message.options) for message in kept)
 
 
 def handles(world: SimulatedCluster, name: str, uri: str) -> list[tuple[int, int]]:
@@ -221,7 +221,7 @@ def test_the_upstream_has_the_sum_of_what_clients_have_after_whatever_they_do(se
     world.run(10.0)
     for name in ("p1", "p2"):
         proxy = world.node(name).broker.proxies["c3"]
-        assert not proxy.opened and not proxy._by_id, name
+        assert not proxy.relays.opened and not proxy.relays._by_id, name
     assert not any(queue.handles for queue in world.node("n1").broker.clusters["c3"].queues.values())
 
 
@@ -423,7 +423,7 @@ def test_an_open_that_waits_too_long_fails_and_nothing_of_it_is_left() -> None:
     member.boot()
     world.run(40.0)
     settled(world)
-    assert not handles(world, "n1", PRIORITY) and not world.node("p2").broker.proxies["c3"].opened
+    assert not handles(world, "n1", PRIORITY) and not world.node("p2").broker.proxies["c3"].relays.opened
 
 
 @pytest.mark.spec("cluster", 91)
@@ -438,7 +438,7 @@ def test_a_put_that_nobody_answers_is_given_up_after_the_deduplication_time() ->
     assert not [event for event in queue.client.inbox if event.kind == "ack"]
     ack = queue.next_ack()
     assert (ack.guid, ack.status) == (guid, 5)
-    settled_bytes = world.node("p1").broker.proxies["c3"]._bytes
+    settled_bytes = world.node("p1").broker.proxies["c3"].relays._bytes
     assert settled_bytes == 0
 
 
@@ -453,7 +453,7 @@ def test_beyond_the_limit_producers_are_not_read_from_until_the_member_is_back()
     for number in range(100):
         sent.append(queue.put(b"%d" % number * 500))
         world.run(0.01)
-    kept = proxy.broker.proxies["c3"]._bytes
+    kept = proxy.broker.proxies["c3"].relays._bytes
     assert proxy.slowed and kept < 60000
     world.node("n1").boot()
     assert {queue.next_ack().guid for _ in sent} == set(sent)

@@ -144,7 +144,7 @@ def test_when_the_node_dies_all_is_opened_at_another_one_and_put_again_in_order(
     assert len(second.puts) == 8
     second.send(events.encode_ack([events.AckMessage(0, 0, guid, 0) for guid in sent]))
     assert [writer.next_ack().guid for _ in sent] == sent
-    assert not above.proxy.broker.proxies["c3"]._bytes and not reader.client.link.closed
+    assert not above.proxy.broker.proxies["c3"].relays._bytes and not reader.client.link.closed
 
 
 @pytest.mark.spec("cluster", 96)
@@ -216,7 +216,7 @@ def test_a_close_during_a_reopen_leaves_no_handle() -> None:
     second.answer(second.requests[0])
     above.world.run(1.0)
     assert [each.handle_parameters.read_count for each in second.of("closeQueue")] == [1]
-    assert not above.proxy.broker.proxies["c3"].opened
+    assert not above.proxy.broker.proxies["c3"].relays.opened
 
 
 @pytest.mark.spec("cluster", 100)
@@ -236,12 +236,13 @@ def test_an_upstream_that_comes_and_goes_leaves_nothing_behind() -> None:
     proxy = above.proxy.broker.proxies["c3"]
     assert proxy.selector.generation == 21
     assert Counter(put.guid for node in above.nodes for put in node.puts) == {guid: 21}, "once in each generation"
-    [opened] = proxy.opened.values()
+    [opened] = proxy.relays.opened.values()
     assert {(stream.counts.read, stream.counts.write) for stream in opened.streams.values()} == {(3, 1)}
     for each in (writer, *readers):
         each.client.kill()
     above.world.run(1.0)
-    assert not proxy.opened and not proxy._by_id and not proxy._requests._asked and not proxy._bytes
+    assert not proxy.relays.opened and not proxy.relays._by_id and not proxy.relays._requests._asked
+    assert not proxy.relays._bytes
 
 
 @pytest.mark.spec("cluster", 101)
@@ -322,7 +323,7 @@ def test_a_node_that_answers_nothing_is_left() -> None:
     with pytest.raises(RequestRefused, match="E_TIMEOUT"):
         client.response(number)
     above.world.run(60.0)
-    assert node.connections == 2 and not above.proxy.broker.proxies["c3"].opened
+    assert node.connections == 2 and not above.proxy.broker.proxies["c3"].relays.opened
 
 
 def test_a_configure_that_is_refused_above_is_not_in_force_here() -> None:

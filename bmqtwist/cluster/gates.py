@@ -1,0 +1,31 @@
+"""What one member may send another about queues: it depends on how both of them are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bmqtwist.wire.cluster_schema import NodeStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """Towards one node: True = open."""
+
+    put: bool
+    push: bool
+    ack: bool
+    confirm: bool
+
+
+CLOSED = Gates(False, False, False, False)
+_OPEN = Gates(True, True, True, True)
+_WE_GO = Gates(True, False, True, True)
+_IT_GOES = Gates(False, False, True, True)
+
+GATES: dict[tuple[NodeStatus, NodeStatus], Gates] = {  # (our status, that of the other node)
+    **{(own, peer): CLOSED for own in NodeStatus for peer in NodeStatus},
+    (NodeStatus.E_AVAILABLE, NodeStatus.E_AVAILABLE): _OPEN,
+    (NodeStatus.E_STOPPING, NodeStatus.E_AVAILABLE): _WE_GO,
+    (NodeStatus.E_AVAILABLE, NodeStatus.E_STOPPING): _IT_GOES,
+    (NodeStatus.E_STOPPING, NodeStatus.E_STOPPING): _IT_GOES,
+}

@@ -1,0 +1,189 @@
+"""At a member: the queues that clients here use while another member is primary of their partition.
+
+A partition has an upstream while its active primary is known and connected (`Replication.primary_of`); a generation is a
+lease. `node.relays` does all the rest. The primary names a message by its GUID alone: this node has its records, or is about
+to get them. When this node becomes primary its relays become what they stand for, and the other way round
+(`queue.handover`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bmqtwist.cluster.gates import CLOSED
+from bmqtwist.cluster.state import Primary, QueueRecord
+from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.errors import PeerError
+from bmqtwist.ids import QueueUri
+from bmqtwist.link import requests
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.node.downstreams import can_be_asked_to_stop, stop_request
+from bmqtwist.node.links import ClusterLinks
+from bmqtwist.node.node_status import NodeStatuses
+from bmqtwist.node.relays import RelayHost, Relays
+from bmqtwist.node.upstream_queue import Upstream, UpstreamQueue
+from bmqtwist.queue.domain import Domain
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import Partition, PartitionUnavailable
+from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, StopResponse
+from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.schema import OpenQueueResponse
+
+
+class MemberHost(RelayHost, Protocol):
+    """The broker, as far as relays of a member need it."""
+
+    def domain(self, name: str) -> Domain:
+        """A domain by its qualified name, loaded at the first call; raises Refused."""
+
+
+class MemberRelays:
+    """`node.relays.RelayUser` and `node.leadership.QueueUser` of one cluster. `record_of`: what the metadata have of a
+    queue. `primary_of`: the active primary of a partition, if that is another node."""
+
+    def __init__(self, definition: ClusterDefinition, partitions: list[Partition],
+                 record_of: Callable[[str], QueueRecord | None], primary_of: Callable[[int], Primary | None],
+                 links: ClusterLinks, statuses: NodeStatuses, host: MemberHost, bytes_max: int) -> None:
+        self.name, self.title = definition.name, f"Cluster ({definition.name})"
+        self.operations = definition.queue_operations
+        self._partitions, self._record_of, self._primary_of = partitions, record_of, primary_of
+        self._links, self._host, self.statuses = links, host, statuses
+        self.stop_awaited: set[int] = set()  # members that we have told that we go, and that have not answered
+        self._upstreams: dict[int, Upstream] = {}  # by partition
+        self.relays = Relays(self, host, bytes_max)
+
+    # -- the primaries ----------------------------------------------------------------------------------------------------
+
+    def primary_changed(self, index: int) -> None:
+        """Another node may be active primary of a partition, or none."""
+        primary, known = self._primary_of(index), self._upstreams.get(index)
+        gates = self.statuses.gates(primary.node_id) if primary is not None else CLOSED
+        if not gates.confirm:
+            primary = None
+        peer = self._links.session(primary.node_id) if primary is not None else None
+        if known is not None and (primary is None or peer is not known.peer or primary.lease != known.generation):
+            del self._upstreams[index]
+            self.relays.lose([opened for opened in self.relays.opened.values() if opened.upstream is known])
+        if primary is not None and peer is not None and peer.upbound is not None and index not in self._upstreams:
+            upstream = self._upstreams[index] = Upstream(peer, peer.upbound, primary.lease)
+            upstream.stopping = not gates.put
+            for opened in self._of(index):
+                self.relays.use(opened, upstream)
+        elif known is not None and index in self._upstreams and not gates.put and not known.stopping:
+            self.relays.stop_posting(known)
+
+    def statuses_changed(self) -> None:
+        """A node is different now."""
+        for index in range(len(self._partitions)):
+            self.primary_changed(index)
+
+    def queue_moved(self, uri: str) -> None:
+        """The metadata say something else about a queue: it is in another partition, perhaps."""
+        opened = self.relays.opened.get(uri)
+        if opened is not None and opened.upstream is not self.upstream_of(uri):
+            self.relays.lose([opened])
+            upstream = self.upstream_of(uri)
+            if upstream is not None and uri in self.relays.opened:
+                self.relays.use(opened, upstream)
+
+    def _of(self, index: int) -> list[UpstreamQueue]:
+        records = ((opened, self._record_of(uri)) for uri, opened in self.relays.opened.items())
+        return [opened for opened, record in records if record is not None and record.partition_id == index]
+
+    def records_came(self, now: float) -> None:
+        """A partition has written more: perhaps what messages wait for."""
+        self.relays.look_again(now)
+
+    # -- node.relays.RelayUser --------------------------------------------------------------------------------------------
+
+    def upstream_of(self, uri: str) -> Upstream | None:
+        """The active primary of the partition."""
+        record = self._record_of(uri)
+        return self._upstreams.get(record.partition_id) if record is not None else None
+
+    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> Domain:
+        """As it is here: this node may become primary."""
+        return self._host.domain(uri.qualified_domain)
+
+    def stored(self, uri: str, guid: bytes) -> Message | None:
+        """From our own files, once the record is in them."""
+        found = self._find(uri, guid)
+        if found is None:
+            return None
+        partition, message = found
+        if isinstance(partition, ReplicatedPartition) and (message.lease, message.sequence) > partition.written:
+            return None
+        try:
+            payload = partition.read_payload(message)
+        except (PartitionUnavailable, OSError):  # told already; it goes back to the primary
+            return None
+        now = self._host.now
+        return Message(guid, payload, message.options, message.has_properties, message.compression, message.schema_id,
+                       message.crc, now, self._host.wall(now))
+
+    def payload(self, uri: str, guid: bytes) -> bytes:
+        """Likewise."""
+        found = self._find(uri, guid)
+        if found is None:
+            raise PartitionUnavailable(f"message {guid.hex().upper()} is gone")
+        return found[0].read_payload(found[1])
+
+    def _find(self, uri: str, guid: bytes) -> tuple[Partition, Message] | None:
+        record = self._record_of(uri)
+        if record is None:
+            return None
+        partition = self._partitions[record.partition_id]
+        queue = partition.state.queues.get(record.key)
+        message = queue.messages.get(guid) if queue is not None else None
+        return None if message is None else (partition, message)
+
+    # -- node.leadership.QueueUser ----------------------------------------------------------------------------------------
+
+    def said(self, node_id: int, kind: EventType, body: bytes, now: float) -> None:
+        """Another member says something about queues that are open there. PeerError."""
+        peer = self._links.session(node_id)
+        if peer is None:
+            return
+        if kind is EventType.PUSH:
+            self.relays.pushes(peer, body, now)
+        elif kind is EventType.ACK:
+            self.relays.acks(peer, body, now)
+        else:
+            raise PeerError(f"{kind.name} event dropped")
+
+    def control(self, node_id: int, message: ControlMessage, now: float) -> None:
+        """Another member asks for something about queues, or answers; an answer that is too late means nothing."""
+        peer = self._links.session(node_id)
+        if peer is not None and message.choice == "clusterMessage":
+            self._about_node(node_id, peer, message)
+        elif peer is not None and not self.relays.answered(peer, message) and requests.is_of_a_client(message):
+            client = peer.downstream
+            if client is not None:
+                requests.handle(client, message)
+
+    def _about_node(self, node_id: int, peer: PeerSession, message: ControlMessage) -> None:
+        """How another member is; or it goes, or knows that we go."""
+        told = message.value
+        if told.choice == "nodeStatusAdvisory":
+            self.statuses.announced(node_id, NodeStatus(told.value.status))
+        elif told.choice == "stopResponse":
+            self.stop_awaited.discard(node_id)
+        else:
+            if peer.downstream is not None:
+                peer.downstream.stop_deliveries()
+            if self.statuses.others[node_id] is not NodeStatus.E_UNAVAILABLE:
+                self.statuses.announced(node_id, NodeStatus.E_STOPPING)
+            peer.send(encode_event(ControlMessage(message.r_id, "clusterMessage", ClusterMessage(
+                "stopResponse", StopResponse(told.value.cluster_name)))))
+        self._host.performer.turn_due()
+
+    def ask_to_stop(self) -> None:
+        """This node goes: the others are to send it nothing more."""
+        for number, node_id in enumerate(self.statuses.others, 1):
+            peer = self._links.session(node_id)
+            if peer is not None and can_be_asked_to_stop(peer):
+                self.stop_awaited.add(node_id)
+                peer.send(stop_request(number))

@@ -1,0 +1,119 @@
+"""A queue changes its kind under its clients: a node that becomes primary of it, or is primary no longer.
+
+    to_root     what waited for the primary is posted here; what consumers hold stays with them
+    to_relay    what no other node is known to have waits for the next primary; what consumers hold stays with them
+
+Handles go from one queue to the other with their ids and windows, so clients are told nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from bmqtwist.errors import AckStatus
+from bmqtwist.queue.app import App
+from bmqtwist.queue.handle import Handle, Substream
+from bmqtwist.queue.mode import QueueMode
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import PartitionUnavailable
+
+
+def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
+    """The root has just been restored, and has no clients yet."""
+    def stored(app: App, message: Message) -> Message | None:
+        found = root.messages.get(message.guid)
+        return found if found is not None and found.pending & app.bit else None
+    _move(relay, list(relay.handles), root, stored)
+    root.stats = relay.stats
+    for app in root.active:
+        if root.mode != QueueMode.FANOUT:
+            app.stats = root.stats
+        held = {guid for substream in app.substreams for guid in substream.unconfirmed}
+        if held:
+            app.fresh = deque(message for message in app.fresh if message.guid not in held)
+    for app_id, guids in relay.held_confirms.items():
+        _confirm(root, root.apps.get(app_id), guids, wall)
+    for put in relay.take_posts():
+        refused = root.post(put, now, wall)
+        if refused:
+            _answer(root, put, refused)
+    relay.disabled = True
+    root.touch()
+
+
+def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int) -> None:
+    """What consumers were done with while there was no primary."""
+    for guid in guids:
+        message = root.messages.get(guid)
+        if app is not None and message is not None and message.pending & app.bit:
+            root.finish(app, message, wall)
+            app.forget(message)
+
+
+def to_relay(root: RootQueue, relay: RelayQueue, handles: Iterable[Handle], waiting: Iterable[Put]) -> None:
+    """These clients of a root go on with a relay; `waiting`: PUTs that were not safe in the cluster, in order."""
+    _move(root, list(handles), relay, lambda app, message: relay.hold(app, _copy(message)))
+    for put in waiting:
+        if put.handle is None or put.handle.closing or put.handle.queue is not relay:
+            continue  # nobody waits for an answer, or the node below posts it again
+        try:
+            put.message = _copy(put.message, root.payload(put.message))
+        except (PartitionUnavailable, OSError):  # it cannot be read: nobody can say what becomes of it
+            _answer(relay, put, AckStatus.UNKNOWN)
+            continue
+        relay.take_over(put)
+    root.disabled = True
+
+
+def _copy(message: Message, payload: bytes | None = None) -> Message:
+    """Of a message that records may change."""
+    copy = Message(message.guid, message.payload if payload is None else payload, message.options, message.has_properties,
+                   message.compression, message.schema_id, message.crc, message.arrived, message.wall)
+    copy.size = message.size
+    return copy
+
+
+def _move(old: Queue, handles: list[Handle], new: Queue, same: Callable[[App, Message], Message | None]) -> None:
+    """Handles from one queue to another. `same`: what a message that a consumer holds is there; None: it is gone."""
+    moved: dict[App, None] = {}
+    for handle in handles:
+        del old.handles[handle]
+        handle.queue = new
+        new.handles[handle] = None
+        for substream in handle.substreams.values():
+            substream.app.substreams.remove(substream)
+            app = substream.app = new.app_for_reader(substream.app_id)
+            app.substreams.append(substream)
+            moved[app] = None
+            _keep(substream, same)
+    for app in moved:
+        app.reroute()
+    new.idle_since = None if new.handles else new.idle_since
+
+
+def _keep(substream: Substream, same: Callable[[App, Message], Message | None]) -> None:
+    """What a consumer holds of another queue's messages."""
+    held, substream.unconfirmed = substream.unconfirmed, {}
+    totals = {subscription: [0, 0] for subscription in substream.subscriptions}
+    for guid, (message, subscription, pushed_at) in held.items():
+        found = same(substream.app, message)
+        if found is not None:
+            substream.unconfirmed[guid] = found, subscription, pushed_at
+            total = totals.setdefault(subscription, [0, 0])
+            total[0] += 1
+            total[1] += found.size
+    for subscription, (messages, size) in totals.items():
+        subscription.carry_over(messages, size)
+
+
+def _answer(queue: Queue, put: Put, status: int) -> None:
+    """Answer a PUT; a client that fails then costs nobody else anything."""
+    try:
+        put.answer(status)
+    except Exception as error:
+        queue.context.client_failed(put.handle.client, error)  # type: ignore[union-attr]

@@ -1,0 +1,99 @@
+"""Three members and a proxy as processes, the official SDK at a replica and at the proxy: primaries come and go unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import blazingmq
+import pytest
+from blazingmq import session_events
+from kit.sdk import Application, application
+
+from bmqtwist.testing import BrokerProcess, ClusterProcess
+
+STRONG = "bmq://bmq.test.persistent.priority.sc/q"
+SERVED = 30.0  # seconds that a message may take while there is no primary
+MESSAGES = 200
+
+pytestmark = pytest.mark.process
+
+
+def proxy_of(cluster: ClusterProcess, root: Path) -> BrokerProcess:
+    """A proxy of all members."""
+    made = BrokerProcess(root / "p1", app={"hostName": "p1"})
+    definition = cluster[cluster.names[0]].config.clusters["myClusters"][0]
+    made.config.clusters.update(myClusters=[], myVirtualClusters=[], proxyClusters=[
+        {key: definition[key] for key in ("name", "nodes", "queueOperations") if key in definition}])
+    made.config.write()
+    return made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[ClusterProcess, BrokerProcess]]:
+    """Members that are available, and the proxy."""
+    with ExitStack() as stack:
+        nodes = stack.enter_context(ClusterProcess(tmp_path))
+        for name in nodes.names:
+            nodes[name].expect("Transitioning to AVAILABLE", deadline=SERVED)
+        yield nodes, stack.enter_context(proxy_of(nodes, tmp_path))
+
+
+def restart(nodes: ClusterProcess, name: str) -> None:
+    """Stop a node in good order, and start it again."""
+    said = len(nodes[name].records)
+    assert nodes[name].stop() == 0
+    nodes[name].launch()
+    nodes[name].expect("Transitioning to AVAILABLE", since=said, deadline=SERVED)
+
+
+def finish(app: Application, got: set[bytes], expected: set[bytes]) -> None:
+    """Everything is acknowledged and delivered."""
+    acks = [app.next_ack(SERVED) for _ in expected]
+    assert {ack.status for ack in acks} == {blazingmq.AckStatus.SUCCESS} and len({ack.guid for ack in acks}) == len(expected)
+    while got < expected:
+        got |= {message.data for message in app.take(deadline=SERVED)}
+    assert got == expected
+    assert [type(event) for event in app.events] == [session_events.Connected]
+
+
+@pytest.mark.spec("cluster", 88)
+@pytest.mark.spec("cluster", 102)
+@pytest.mark.parametrize("place", ["replica", "proxy"])
+def test_a_primary_that_is_killed_is_not_noticed(cluster: tuple[ClusterProcess, BrokerProcess], place: str) -> None:
+    nodes, proxy = cluster
+    primary = nodes.leader
+    replica = next(name for name in nodes.names if name != primary)
+    with application(nodes[replica].url if place == "replica" else proxy.url) as app:
+        app.session.open_queue(STRONG, read=True, write=True)
+        payloads = [b"%d" % number for number in range(MESSAGES)]
+        for number, payload in enumerate(payloads):
+            app.post(STRONG, payload, wait=False)
+            if number == MESSAGES // 2:
+                nodes[primary].kill()
+        finish(app, set(), set(payloads))
+    nodes[primary].launch()
+    assert nodes.elect()
+    assert not [line for name in nodes.names for line in nodes[name].records if "INTERNAL_ERROR" in line]
+
+
+@pytest.mark.spec("cluster", 105)
+def test_members_are_restarted_one_after_the_other_and_nothing_is_refused(
+        cluster: tuple[ClusterProcess, BrokerProcess]) -> None:
+    nodes, proxy = cluster
+    with application(proxy.url) as app:
+        app.session.open_queue(STRONG, read=True, write=True)
+        posted: list[bytes] = []
+        got: set[bytes] = set()
+
+        def live(count: int) -> None:
+            for _ in range(count):
+                posted.append(b"%d" % len(posted))
+                app.post(STRONG, posted[-1], wait=False)
+        for name in nodes.names:
+            live(30)
+            restart(nodes, name)
+            live(30)
+        finish(app, got, set(posted))
+    assert [nodes[name].stop() for name in nodes.names] == [0, 0, 0]

@@ -1,0 +1,516 @@
+"""Clients at any node of a cluster: what they post and consume, and what they see when primaries move."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from kit.client import Client, payloads
+
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import NodeStatus
+from sim.elected import heal, resume
+from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
+
+BROADCAST = "bmq://bmq.test.mem.broadcast/b"
+IN_MEMORY = "bmq://bmq.test.mem.priority/q"
+
+
+class Members(ReplicatingCluster):
+    """Three members that have settled."""
+
+    def __init__(self, seed: int = 1, count: int = 3, **options: Any) -> None:
+        super().__init__(seed, count, **options)
+        self.settle()
+
+    def replicas(self, index: int = 0) -> list[SimulatedNode]:
+        """Nodes that are up and not primary."""
+        primary = self.primary(index)
+        return [node for node in self.machines if node.up and node is not primary]
+
+    def relayed(self, node: SimulatedNode) -> dict[str, Any]:
+        """The queues that a node relays."""
+        relays = self.cluster(node.name).relays
+        assert relays is not None
+        return relays.queues
+
+
+def quiet(*clients: Client) -> None:
+    """Nothing has happened to their sessions."""
+    for client in clients:
+        assert not client.link.closed
+
+
+@pytest.mark.spec("cluster", 93)
+@pytest.mark.spec("cluster", 94)
+@pytest.mark.parametrize("uri", [STRONG, EVENTUAL, IN_MEMORY])
+def test_messages_go_from_any_member_to_any_member(uri: str) -> None:
+    nodes = Members()
+    primary, (one, two) = nodes.primary(), nodes.replicas()
+    for source, sink in ((one, two), (one, one), (primary, one), (two, primary)):
+        writer, reader = nodes.client(source.name), nodes.client(sink.name)
+        queue, consumer = writer.open(uri, write=1), reader.consume(uri)
+        guids = [queue.post(b"message %d" % number) for number in range(10)]
+        got = consumer.take(10)
+        assert [each.guid for each in got] == guids and payloads(got) == [b"message %d" % number for number in range(10)]
+        consumer.confirm(*got)
+        nodes.run(1.0)
+        writer.disconnect()
+        reader.disconnect()
+        nodes.run(1.0)
+        assert not any(nodes.relayed(node) for node in nodes.machines)
+        if uri is not IN_MEMORY:
+            assert all(nodes.stored(node, uri) == [] for node in nodes.machines)
+    for node in nodes.machines:
+        assert not [line for line in node.log() if "damaged" in line], "a record was read before it was written"
+
+
+@pytest.mark.spec("cluster", 94)
+def test_apps_of_a_fanout_queue_are_served_at_different_members() -> None:
+    nodes = Members()
+    readers = {app: nodes.client(node.name).consume(FANOUT, app)
+               for app, node in zip(("foo", "bar", "baz"), nodes.machines, strict=True)}
+    for node in nodes.machines:
+        queue = nodes.client(node.name).open(FANOUT, write=1)
+        guids = [queue.post(b"%d" % number) for number in range(5)]
+        for reader in readers.values():
+            got = reader.take(5)
+            assert [each.guid for each in got] == guids
+            reader.confirm(*got)
+    nodes.run(1.0)
+    assert all(nodes.stored(node, FANOUT) == [] for node in nodes.machines)
+
+
+@pytest.mark.spec("cluster", 93)
+@pytest.mark.spec("cluster", 94)
+def test_broadcast_reaches_clients_of_all_members_once() -> None:
+    nodes = Members()
+    readers = [nodes.client(node.name).consume(BROADCAST) for node in nodes.machines]
+    for node in nodes.machines:
+        nodes.client(node.name).open(BROADCAST, write=1).post_all(b"1", b"2")
+    nodes.run(1.0)
+    assert [payloads(reader.pushes()) for reader in readers] == [[b"1", b"2"] * 3] * 3
+
+
+@pytest.mark.spec("cluster", 3)
+@pytest.mark.spec("cluster", 102)
+@pytest.mark.parametrize("how", ["kill", "power", "stop"])
+@pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
+def test_clients_at_surviving_members_see_nothing_when_the_primary_dies(uri: str, how: str) -> None:
+    nodes = Members(2)
+    one, two = nodes.replicas()
+    queues = [nodes.client(node.name).open(uri, write=1) for node in (one, two)]
+    consumers = [nodes.client(node.name).consume(uri, m=5) for node in (one, two)]
+    posted: dict[bytes, bytes] = {}
+
+    def post(count: int) -> None:
+        for queue in queues:
+            for _ in range(count):
+                payload = b"message %d" % len(posted)
+                posted[queue.put(payload)] = payload
+    post(10)
+    nodes.run(0.5)
+    held = [consumer.pushes() for consumer in consumers]
+    assert [len(each) for each in held] == [5, 5]
+    post(3)
+    former = nodes.primary()
+    if how == "stop":
+        former.stop(down=None)
+    else:
+        former.crash(power=how == "power", down=None)
+    nodes.run(0.2)
+    post(3)
+    for consumer, messages in zip(consumers, held, strict=True):
+        consumer.confirm(*messages[:3])
+    nodes.run(10.0)
+    assert nodes.primary() in (one, two)
+    got: list[list[bytes]] = [[], []]
+    for _ in range(40):
+        for consumer, mine in zip(consumers, got, strict=True):
+            found = consumer.pushes()
+            mine += payloads(found)
+            consumer.confirm(*found)
+        for consumer, messages in zip(consumers, held, strict=True):
+            consumer.confirm(*messages[3:])
+        nodes.run(0.2)
+    acks = [ack for queue in queues for ack in queue.acks()]
+    assert sorted(ack.guid for ack in acks) == sorted(posted) and not any(ack.status for ack in acks)
+    assert {payload for mine in (*map(payloads, held), *got) for payload in mine} == set(posted.values())
+    for messages, mine in zip(held, got, strict=True):
+        assert not set(payloads(messages)) & set(mine), "what a consumer still held, or had confirmed, was given to it again"
+    nodes.run(1.0)
+    assert nodes.stored(one, uri) == nodes.stored(two, uri) == []
+    quiet(*(each.client for each in (*queues, *consumers)))
+    former.boot()
+    nodes.settle()
+    nodes.judge_partitions()
+    quiet(*(each.client for each in (*queues, *consumers)))
+
+
+def test_a_primary_that_is_cut_off_keeps_its_clients_and_their_messages() -> None:
+    nodes = Members(3)
+    former = nodes.primary()
+    writer, reader = nodes.client(former.name), nodes.client(former.name)
+    queue, consumer = writer.open(STRONG, write=1), reader.consume(STRONG)
+    guids = [queue.post(b"before")]
+    held = consumer.take(1)
+    for node in nodes.machines:
+        if node is not former:
+            nodes.network.cut(former.name, node.name)
+    guids += [queue.put(b"during %d" % number) for number in range(5)]
+    nodes.run(15.0)
+    assert not nodes.replication(former).serves(0) and not queue.acks() and not consumer.pushes()
+    guids.append(queue.put(b"after"))
+    consumer.confirm(*held)
+    heal(nodes)
+    nodes.settle()
+    assert nodes.primary() is not former
+    assert [ack.guid for ack in queue.acks()] == guids[1:]
+    got = consumer.pushes()
+    assert [each.guid for each in got] == guids[1:]
+    consumer.confirm(*got)
+    nodes.run(1.0)
+    assert all(nodes.stored(node) == [] for node in nodes.machines)
+    quiet(writer, reader)
+    nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 105)
+@pytest.mark.parametrize("assignment", ["E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED"])
+def test_members_are_restarted_one_after_the_other_and_nobody_is_refused(assignment: str) -> None:
+    nodes = Members(4, masterAssignment=assignment)
+    keeper = nodes.replicas()[0]
+    queue, consumer = nodes.client(keeper.name).open(STRONG, write=1), nodes.client(keeper.name).consume(STRONG)
+    posted: list[bytes] = []
+    got: list[bytes] = []
+
+    def live(seconds: float) -> None:
+        for _ in range(int(seconds / 0.2)):
+            posted.append(b"message %d" % len(posted))
+            queue.put(posted[-1])
+            nodes.run(0.2)
+            found = consumer.pushes()
+            consumer.confirm(*found)
+            got.extend(payloads(found))
+    live(1.0)
+    for node in nodes.machines:
+        if node is keeper:
+            continue
+        begun = nodes.now
+        node.stop(down=None)
+        while node.up:
+            live(0.2)
+        assert nodes.now - begun < 5.0, "it waits for nothing but what is to be told"
+        said = "\n".join(node.log())
+        assert "other members lead all of it" in said
+        live(2.0)
+        assert nodes.primary() is not node
+        node.boot()
+        live(12.0)
+        assert nodes.cluster(node.name).unavailable == ""
+    live(2.0)
+    acks = queue.acks()
+    assert len(acks) == len(posted) and not any(ack.status for ack in acks)
+    assert got == posted, "every one once, in order"
+    quiet(queue.client, consumer.client)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 49)
+def test_a_member_is_available_when_it_is_healed_and_everything_has_a_primary() -> None:
+    nodes = Members(5)
+    statuses = {node.name: nodes.cluster(node.name).members.statuses for node in nodes.machines}  # type: ignore[union-attr]
+    for own in statuses.values():
+        assert own.own is NodeStatus.E_AVAILABLE and set(own.others.values()) == {NodeStatus.E_AVAILABLE}
+    away, *others = nodes.machines
+    away.crash(power=False, down=None)
+    nodes.run(0.1)
+    number = int(away.name[1:])
+    assert all(statuses[node.name].others[number] is NodeStatus.E_UNAVAILABLE for node in others)
+    for node in others:
+        node.crash(power=False, down=None)
+    away.boot()
+    nodes.run(10.0)
+    alone = nodes.cluster(away.name).members.statuses  # type: ignore[union-attr]
+    assert alone.own is NodeStatus.E_STARTING
+    others[0].boot()
+    nodes.settle()
+    assert alone.own is NodeStatus.E_AVAILABLE
+
+
+PROXIES = {"p1": ["n1", "n2", "n3"]}
+
+
+class Load:
+    """A producer and a consumer at each place, for one queue: what they post, and what they are told."""
+
+    def __init__(self, nodes: Members, uri: str, places: list[str]) -> None:
+        self.nodes, self.uri = nodes, uri
+        self.queues = {place: nodes.client(place).open(uri, write=1) for place in places}
+        self.consumers = {place: nodes.client(place).consume(uri, m=20) for place in places}
+        self.posted: dict[bytes, bytes] = {}  # GUID -> payload
+        self.got: dict[str, list[bytes]] = {place: [] for place in places}
+        self.acked: set[bytes] = set()
+
+    def lose(self, place: str) -> None:
+        """A node is killed, and its clients with it."""
+        for each in (self.queues.pop(place), self.consumers.pop(place)):
+            each.client.kill()
+
+    def live(self, seconds: float, count: int = 1) -> None:
+        """Post, consume and confirm at every place."""
+        for _ in range(int(seconds / 0.2)):
+            for place, queue in self.queues.items():
+                for _ in range(count):
+                    payload = b"%s %d" % (place.encode(), len(self.posted))
+                    self.posted[queue.put(payload)] = payload
+            self.nodes.run(0.2)
+            for place, consumer in self.consumers.items():
+                self.take(place, consumer)
+
+    def take(self, place: str, consumer: Any) -> None:
+        """What a consumer has got, confirmed."""
+        found = consumer.pushes()
+        consumer.confirm(*found)
+        self.got[place] += payloads(found)
+
+    def judge(self) -> None:
+        """When all is quiet: everything was acknowledged where it could be, and delivered; nobody saw anything."""
+        for _ in range(60):
+            self.nodes.run(0.2)
+            for place, consumer in self.consumers.items():
+                self.take(place, consumer)
+        for place, queue in self.queues.items():
+            assert not queue.client.link.closed, place
+            acks = queue.acks()
+            assert not [ack for ack in acks if ack.status], place
+            mine = [guid for guid, payload in self.posted.items() if payload.startswith(place.encode())]
+            told = [ack.guid for ack in acks]
+            assert set(told) == set(mine) and len(told) == len(set(told)), place
+            self.acked |= set(told)
+        delivered = {payload for payloads in self.got.values() for payload in payloads}
+        assert delivered >= {self.posted[guid] for guid in self.acked}
+        for consumer in self.consumers.values():
+            assert not consumer.client.link.closed
+        self.nodes.run(1.0)
+        for node in self.nodes.machines:
+            if node.up:
+                assert self.nodes.stored(node, self.uri) == [], node.name
+
+
+@pytest.mark.spec("cluster", 88)
+@pytest.mark.spec("cluster", 97)
+@pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
+@pytest.mark.parametrize("victim", ["primary", "replica", "active"])
+def test_clients_everywhere_go_on_whoever_dies(victim: str, uri: str) -> None:
+    nodes = Members(6, proxies=PROXIES)
+    load = Load(nodes, uri, ["n1", "n2", "n3", "p1"])
+    load.live(1.0)
+    active = nodes.node("p1").broker.proxies["c3"].selector.active
+    node = {"primary": nodes.primary(), "replica": nodes.replicas()[0], "active": nodes.node(f"n{active}")}[victim]
+    load.lose(node.name)
+    node.crash(power=False, down=None)
+    load.live(8.0)
+    node.boot()
+    load.live(8.0)
+    load.judge()
+    nodes.settle()
+    nodes.judge_partitions()
+
+
+def test_order_of_each_producer_is_kept_through_failovers() -> None:
+    nodes = Members(7, proxies=PROXIES)
+    former = nodes.primary()
+    places = [each for each in ("n1", "n2", "n3", "p1") if each != former.name]
+    load = Load(nodes, STRONG, places)
+    for place in places[1:]:
+        load.consumers.pop(place).close()
+    load.live(1.0, count=5)
+    former.crash(power=False, down=None)
+    load.live(8.0, count=5)
+    load.judge()
+    got = load.got[places[0]]
+    first = list(dict.fromkeys(got))
+    for place in places:
+        mine = [payload for payload in first if payload.startswith(place.encode())]
+        assert mine == [payload for payload in load.posted.values() if payload.startswith(place.encode())]
+
+
+FAULTS = ("kill", "kill", "power", "stop", "stop", "cut", "one way", "heal", "heal", "heal", "pause", "resume", "resume",
+          "roll", "reset", "clients")
+
+
+def disturb(nodes: Members, load: Load, random: Random) -> None:
+    """One fault, or a moment of normal life."""
+    kind, (node, other) = random.choice(FAULTS), random.sample(nodes.machines, 2)
+    if kind in ("kill", "power") and node.up:
+        node.crash(power=kind == "power", down=random.random() * 8)
+    elif kind == "stop" and node.up and not node.paused:
+        node.stop(down=random.random() * 3)
+    elif kind in ("cut", "one way"):
+        nodes.network.cut(node.name, other.name, kind == "cut")
+    elif kind == "heal":
+        heal(nodes)
+    elif kind == "pause" and node.up:
+        node.pause()
+    elif kind == "resume":
+        resume(nodes)
+    elif kind == "roll" and node.up and not node.paused:
+        for cell in nodes.replication(node).cells:
+            if not cell.busy:
+                cell.partition.roll.finish(node.broker.wall(node.local_now))
+    elif kind == "reset" and node.up and node.broker.sessions:
+        random.choice(list(node.broker.sessions)).transport.reset()  # type: ignore[attr-defined]
+    elif kind == "clients" and load.queues:
+        load.lose(random.choice(list(load.queues)))
+
+
+class RoughLoad(Load):
+    """Clients that are gone come again, as far as they can."""
+
+    def __init__(self, nodes: Members, uri: str, places: list[str]) -> None:
+        super().__init__(nodes, uri, places)
+        self.places, self.acked_payloads = places, set[bytes]()
+
+    def live(self, seconds: float, count: int = 1) -> None:
+        """As above, for as long as the nodes of the clients live."""
+        for place in self.places:
+            node = self.nodes.node(place)
+            if place in self.queues and (self.queues[place].client.link.closed or self.consumers[place].client.link.closed):
+                self.lose(place)
+            if place not in self.queues and node.up and not node.paused:
+                self.come(place)
+        for _ in range(int(seconds / 0.2) + 1):
+            for place, queue in self.queues.items():
+                if not queue.client.link.closed:
+                    payload = b"%s %d" % (place.encode(), len(self.posted))
+                    self.posted[queue.put(payload)] = payload
+            self.nodes.run(0.2)
+            for place, consumer in self.consumers.items():
+                if not consumer.client.link.closed and not self.nodes.node(place).paused:
+                    consumer.client.pump(0.001)
+                    found = [event.push for event in list(consumer.client.inbox) if consumer.mine(event)]
+                    if found and self.nodes.node(place).up:
+                        self.take(place, consumer)
+
+    def come(self, place: str) -> None:
+        """New clients at a node."""
+        try:
+            queue, consumer = self.nodes.client(place).open(self.uri, write=1), self.nodes.client(place).consume(self.uri)
+        except AssertionError:
+            return  # it does not serve anybody just now
+        self.queues[place], self.consumers[place] = queue, consumer
+
+    def take(self, place: str, consumer: Any) -> None:
+        """As above; a node that dies meanwhile has not taken the CONFIRMs."""
+        try:
+            super().take(place, consumer)
+        except AssertionError:
+            return
+
+    def lose(self, place: str) -> None:
+        """What clients were told before they went counts."""
+        client = self.queues[place].client
+        acks = [event.ack for event in client.inbox if event.kind == "ack"]
+        assert not [ack for ack in acks if ack.status], place
+        self.acked |= {ack.guid for ack in acks}
+        gone = [guid for guid, payload in self.posted.items() if payload.startswith(place.encode() + b" ")]
+        for guid in gone:  # the others may have come through, or not
+            self.posted[guid] = b"lost " + self.posted[guid]
+        self.acked_payloads |= {self.posted[guid].removeprefix(b"lost ") for guid in self.acked}
+        self.acked.clear()
+        super().lose(place)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_what_is_acknowledged_is_delivered_and_nothing_is_refused(seed: int) -> None:
+    random = Random(f"{seed}/members")
+    nodes = Members(seed, proxies=PROXIES, masterAssignment=random.choice(("E_LEADER_IS_MASTER_ALL", "E_LEAST_ASSIGNED")))
+    load = RoughLoad(nodes, STRONG, ["n1", "n2", "n3", "p1"])
+    for _ in range(25):
+        disturb(nodes, load, random)
+        load.live(random.choice((0.2, 1.0, 4.0)) * random.random())
+    heal(nodes)
+    resume(nodes)
+    nodes.settle()
+    for place in load.places:
+        if place in load.queues and load.queues[place].client.link.closed:
+            load.lose(place)
+    load.live(5.0)
+    assert set(load.queues) == set(load.places)
+    load.judge()
+    delivered = {payload for payloads in load.got.values() for payload in payloads}
+    assert delivered >= load.acked_payloads
+    for node in nodes.nodes:
+        assert not [line for line in node.log() if "INTERNAL_ERROR" in line], node.name  # type: ignore[attr-defined]
+    nodes.judge_partitions()
+
+
+@pytest.mark.spec("cluster", 102)
+@pytest.mark.spec("cluster", 103)
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_a_consumer_holds_stays_with_it_and_is_not_given_to_it_again(number: int) -> None:
+    nodes = Members(10)
+    former, places = nodes.primary(), nodes.replicas()
+    consumer, queue = nodes.client(places[number].name).consume(STRONG), nodes.client(places[0].name).open(STRONG, write=1)
+    guids = queue.post_all(b"1", b"2", b"3")
+    held = consumer.take(3)
+    former.crash(power=False, down=None)
+    nodes.run(10.0)
+    guids.append(queue.post(b"4"))
+    got = consumer.pushes()
+    assert [each.guid for each in got] == guids[3:] and not got[0].out_of_order
+    consumer.confirm(*held, *got)
+    nodes.run(1.0)
+    assert all(nodes.stored(node) == [] for node in places)
+    quiet(consumer.client, queue.client)
+
+
+@pytest.mark.spec("cluster", 93)
+def test_a_push_to_a_member_carries_no_payload(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Members(8)
+    node = nodes.replicas()[0]
+    relays = nodes.cluster(node.name).relays
+    assert relays is not None
+    bodies: list[bytes] = []
+    take = relays.pushes
+
+    def spied(peer: Any, body: bytes, now: float) -> None:
+        bodies.append(body)
+        take(peer, body, now)
+    monkeypatch.setattr(relays, "pushes", spied)
+    for uri, carried in ((STRONG, False), (EVENTUAL, False), (IN_MEMORY, True), (BROADCAST, True)):
+        bodies.clear()
+        consumer = nodes.client(node.name).consume(uri)
+        nodes.client(nodes.primary().name if uri in (STRONG, EVENTUAL) else node.name).open(uri, write=1).post(b"x" * 5000)
+        assert payloads(consumer.take(1)) == [b"x" * 5000]
+        assert len(bodies) == 1 and (len(bodies[0]) > 5000) == carried, uri
+
+
+@pytest.mark.parametrize("late", [2.0, 15.0])
+def test_a_push_waits_for_its_record_in_order_and_goes_back_if_it_does_not_come(
+        late: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Members(9)
+    node = nodes.replicas()[0]
+    members = nodes.cluster(node.name).members
+    assert members is not None
+    consumer, queue = nodes.client(node.name).consume(STRONG), nodes.client(nodes.primary().name).open(STRONG, write=1)
+    stored, first = members.stored, list[bytes]()
+
+    def lacks(uri: str, guid: bytes) -> Any:
+        first.append(guid)
+        return None if late > 10.0 or guid == first[0] else stored(uri, guid)
+    with monkeypatch.context() as patched:
+        patched.setattr(members, "stored", lacks)
+        guids = queue.post_all(b"1", b"2", b"3")
+        nodes.run(late)
+        assert not consumer.pushes()
+    nodes.run(1.5)
+    got = consumer.take(3)
+    assert [each.guid for each in got] == guids and payloads(got) == [b"1", b"2", b"3"]
+    assert {each.out_of_order for each in got} == {late > 10.0}
+    consumer.confirm(*got)
+    nodes.run(1.0)
+    assert all(nodes.stored(each) == [] for each in nodes.machines)

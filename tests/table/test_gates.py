@@ -1,0 +1,25 @@
+"""What members may send each other: all 25 pairs of statuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmqtwist.cluster.gates import GATES, Gates
+from bmqtwist.wire.cluster_schema import NodeStatus
+
+SERVING = (NodeStatus.E_AVAILABLE, NodeStatus.E_STOPPING)
+
+
+def rule(own: NodeStatus, peer: NodeStatus) -> Gates:
+    """As people say it."""
+    if own not in SERVING or peer not in SERVING:
+        return Gates(put=False, push=False, ack=False, confirm=False)
+    both = own is peer is NodeStatus.E_AVAILABLE
+    return Gates(put=peer is NodeStatus.E_AVAILABLE, push=both, ack=True, confirm=True)
+
+
+@pytest.mark.spec("cluster", 8)
+@pytest.mark.parametrize("own", NodeStatus)
+@pytest.mark.parametrize("peer", NodeStatus)
+def test_a_gate_is_open_if_both_serve_and_the_traffic_is_not_for_who_goes(own: NodeStatus, peer: NodeStatus) -> None:
+    assert len(GATES) == 25 and GATES[own, peer] == rule(own, peer)
