@@ -25,9 +25,11 @@ class ElectedCluster(SimulatedCluster):
     """`count` nodes with a quick elector; what was committed is remembered outside."""
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
-                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", **partition: int) -> None:
+                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
+                 **partition: int) -> None:
         heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
-        super().__init__(seed, count, options, app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
+        super().__init__(seed, count, options, proxies=proxies,
+                         app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
                          cluster={"elector": ELECTOR, "partition": {**PARTITION, **partition},
                                   "masterAssignment": masterAssignment})
         self.assigned: dict[str, bytes] = {}  # uri of each queue whose assignment was told to be committed -> its key
@@ -35,7 +37,8 @@ class ElectedCluster(SimulatedCluster):
 
     @property
     def machines(self) -> list[SimulatedNode]:
-        return [node for node in self.nodes if isinstance(node, SimulatedNode)]
+        """The members."""
+        return [node for node in self.nodes if isinstance(node, SimulatedNode) and node.name.startswith("n")]
 
     def cluster(self, name: str) -> Cluster:
         """The cluster as a node sees it."""
@@ -92,7 +95,7 @@ class ElectedCluster(SimulatedCluster):
 
 
 def heal(nodes: ElectedCluster) -> None:
-    """Every node reaches every other one."""
+    """Every link carries everything again."""
     for one in nodes.machines:
         for two in nodes.machines:
             if one is not two:
@@ -100,7 +103,7 @@ def heal(nodes: ElectedCluster) -> None:
 
 
 def resume(nodes: ElectedCluster) -> None:
-    """No node is held up."""
+    """Whoever was paused goes on."""
     for node in nodes.machines:
         if node.up and node.paused:
             node.resume()
