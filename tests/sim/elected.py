@@ -25,9 +25,12 @@ class ElectedCluster(SimulatedCluster):
     """`count` nodes with a quick elector; what was committed is remembered outside."""
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
-                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", **partition: int) -> None:
+                 masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
+                 texts: dict[str, str] | None = None, **partition: int) -> None:
         heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
-        super().__init__(seed, count, options, app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
+        super().__init__(seed, count, options, proxies=proxies, texts=texts,
+                         proxy_app={"heartbeats": {**heartbeats, "upstreamBroker": 3}, "tcp": {"heartbeatIntervalMs": 1000}},
+                         app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
                          cluster={"elector": ELECTOR, "partition": {**PARTITION, **partition},
                                   "masterAssignment": masterAssignment})
         self.assigned: dict[str, bytes] = {}  # uri of each queue whose assignment was told to be committed -> its key
@@ -35,7 +38,8 @@ class ElectedCluster(SimulatedCluster):
 
     @property
     def machines(self) -> list[SimulatedNode]:
-        return [node for node in self.nodes if isinstance(node, SimulatedNode)]
+        """The nodes of the cluster; proxies are none."""
+        return [node for node in self.nodes if isinstance(node, SimulatedNode) and node not in self.proxies]
 
     def cluster(self, name: str) -> Cluster:
         """The cluster as a node sees it."""

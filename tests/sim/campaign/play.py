@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.changes import AssignQueue
 from bmqtwist.testing.config import CLUSTER
-from sim.campaign.actions import WEIGHTS, act, calm
+from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS, act, calm
+from sim.campaign.clients import cast
 from sim.campaign.elections import ElectionJudge
 from sim.campaign.judges import Judge, Violation
+from sim.campaign.messages import MessageJudge
 from sim.campaign.metadata import MetadataJudge
+from sim.campaign.partitions import PartitionJudge
+from sim.campaign.relays import RelayJudge
 from sim.campaign.schedule import Schedule, draw
 from sim.campaign.world import CampaignWorld
 from sim.elected import SETTLE_S
 
-JUDGES: tuple[Callable[[CampaignWorld], Judge], ...] = (ElectionJudge, MetadataJudge)
+JUDGES: tuple[Callable[[CampaignWorld], Judge], ...] = (ElectionJudge, MetadataJudge, PartitionJudge, MessageJudge,
+                                                        RelayJudge)
 STEPS = 60
 
 
@@ -65,6 +70,8 @@ def _judged(schedule: Schedule) -> Run:
 
 
 def _play(world: CampaignWorld, schedule: Schedule) -> None:
+    if schedule.clients:
+        cast(world)
     world.run(schedule.begin)
     for step in schedule.steps:
         act(world, step)
@@ -89,6 +96,6 @@ def _play(world: CampaignWorld, schedule: Schedule) -> None:
         raise Violation("L1", f"{standings} are followed when all is quiet")
 
 
-def campaign(seed: int, size: int, steps: int = STEPS) -> Run:
-    """Draw a schedule and play it."""
-    return play(draw(seed, size, steps, WEIGHTS))
+def campaign(seed: int, size: int, steps: int = STEPS, clients: bool = False) -> Run:
+    """Draw a schedule and play it; with `clients` they and proxies take part, and more goes wrong with partitions."""
+    return play(draw(seed, size, steps, CLIENT_WEIGHTS if clients else WEIGHTS, clients))
