@@ -44,12 +44,17 @@ class PromiseFile:
         self._disk, self._directory = disk, directory
         self._file: File | None = None
         self._number = 0  # of the last write
+        self._listed = False  # its name survives a loss of power, as far as this object knows
 
     def read(self) -> tuple[list[StoredPromise], bool]:
-        """The promises by partition, and whether they are lost; ([], False) if there were none yet."""
+        """The promises by partition, and whether they are lost; ([], False) if there were none yet. They are durable then,
+        also if the process that wrote them was killed before they were."""
         if NAME not in self._disk.names(self._directory):
             return [], False
         self._file = self._disk.open(f"{self._directory}/{NAME}")
+        self._file.sync()
+        self._disk.sync_directory(self._directory)
+        self._listed = True
         slots = [self._file.read(at, SLOT_DISTANCE_BYTES) for at in (0, SLOT_DISTANCE_BYTES)]
         found = [each for each in map(_decode, slots) if each is not None]
         if not found:
@@ -59,13 +64,13 @@ class PromiseFile:
 
     def write(self, promises: Sequence[StoredPromise]) -> None:
         """Return when they survive a loss of power."""
-        new = self._file is None
         if self._file is None:
             self._file = self._disk.create(f"{self._directory}/{NAME}")
         self._file.write((self._number + 1) % 2 * SLOT_DISTANCE_BYTES, [_encode(self._number + 1, promises)])
         self._file.sync()
-        if new:
+        if not self._listed:  # whoever made the file may have died, or failed, before it came to this
             self._disk.sync_directory(self._directory)
+            self._listed = True
         self._number += 1
 
     def close(self) -> None:

@@ -89,6 +89,8 @@ def handle_parameters(uri: str, q_id: int, read: int, write: int, app: str | Non
 class SimulatedClient:
     """A process that always wants to be connected."""
 
+    connection_type = ClientConnection
+
     def __init__(self, world: SimulatedWorld, judge: OutsideJudge, random: Random, name: str) -> None:
         self.world, self.judge, self.random, self.name = world, judge, random, name
         self.client_id = codec.client_id(name)
@@ -96,13 +98,17 @@ class SimulatedClient:
         self.calm = False  # the chaos is over: do only what leads to an end
         world.at(world.now + random.random() * 0.1, self.connect)
 
+    def dial(self) -> ConnectionEnd | None:
+        """A connection to a broker; None if nobody listens."""
+        return self.world.dial()
+
     def connect(self) -> None:
         """Connect, or try again."""
-        end = self.world.dial()
+        end = self.dial()
         if end is None:
             self.world.at(self.world.now + RECONNECT_S, self.connect)
             return
-        end.receiver = self.connection = ClientConnection(self, end)
+        end.receiver = self.connection = self.connection_type(self, end)
         end.send(codec.control_frame({"clientIdentity": {
             "protocolVersion": 1, "sdkVersion": 11300, "clientType": "E_TCPCLIENT", "processName": self.name, "pid": 1,
             "sessionId": 1, "hostName": "", "features": FEATURES, "clusterName": "", "clusterNodeId": -1,

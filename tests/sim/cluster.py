@@ -66,6 +66,7 @@ class SimulatedCluster(Simulation):
                  texts: dict[str, str] | None = None, **configured: dict[str, Any]) -> None:
         super().__init__(Random(f"{seed}/cluster"))
         self.network = Network(self)
+        self.proxies: list[SimulatedNode] = []
         configured.setdefault("cluster", {"partition": PARTITION})
         self.domains = domains = DomainTable()
         domains.texts.update(sample_domains())
@@ -79,6 +80,8 @@ class SimulatedCluster(Simulation):
             node = SimulatedNode(self.network, name, f"{name}:{PORT}", partial(
                 proxy_configuration, name, PORT, numbers, app=configured.get("proxy_app"),
                 cluster=configured.get("proxy_cluster")), lambda configuration: domains, **(options or {}).get(name, {}))
+            self.proxies.append(node)
+            self.made(node)
             node.boot()
         self.clients = 0
 

@@ -26,9 +26,10 @@ class ElectedCluster(SimulatedCluster):
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
-                 **partition: int) -> None:
+                 texts: dict[str, str] | None = None, **partition: int) -> None:
         heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
-        super().__init__(seed, count, options, proxies=proxies,
+        super().__init__(seed, count, options, proxies=proxies, texts=texts,
+                         proxy_app={"heartbeats": {**heartbeats, "upstreamBroker": 3}, "tcp": {"heartbeatIntervalMs": 1000}},
                          app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
                          cluster={"elector": ELECTOR, "partition": {**PARTITION, **partition},
                                   "masterAssignment": masterAssignment})
@@ -37,8 +38,8 @@ class ElectedCluster(SimulatedCluster):
 
     @property
     def machines(self) -> list[SimulatedNode]:
-        """The members."""
-        return [node for node in self.nodes if isinstance(node, SimulatedNode) and node.name.startswith("n")]
+        """The nodes of the cluster; proxies are none."""
+        return [node for node in self.nodes if isinstance(node, SimulatedNode) and node not in self.proxies]
 
     def cluster(self, name: str) -> Cluster:
         """The cluster as a node sees it."""

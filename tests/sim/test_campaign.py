@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from sim.campaign.actions import ACTIONS
+from sim.campaign.actions import WEIGHTS
 from sim.campaign.canaries import CANARIES, planted
 from sim.campaign.play import Run, campaign, play
 from sim.campaign.schedule import LEADER, Schedule, Step
 from sim.campaign.shrink import shrink
 
+# Mistakes of partitions: the rule that each breaks, and with which seed and size.
+PARTITION_MISTAKES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 0, 3),
+                      "lease expiry ignored": ("A8", 0, 3), "generation check off": ("P2", 0, 1),
+                      "deduplication lost": ("D2", 2, 3), "old set deleted first": ("R7", 0, 3)}
 CANARY_SEEDS = 12  # within which each of them is found
 
 
@@ -30,9 +34,29 @@ def test_a_mistake_that_is_planted_is_found(name: str) -> None:
         assert any(campaign(seed, size).rule for seed in range(CANARY_SEEDS) for size in (3, 5))
 
 
+@pytest.mark.parametrize("seed, size", [(1, 1), (2, 1), (1, 3)])
+def test_whatever_happens_to_partitions_clients_get_what_they_were_promised(seed: int, size: int) -> None:
+    run = campaign(seed, size, clients=True)
+    assert not run.rule, f"{run.text}\n{run.schedule.text()}"
+
+
+@pytest.mark.spec("cluster", 118)
+def test_the_same_seed_with_clients_is_the_same_life_byte_for_byte() -> None:
+    assert campaign(3, 1, 20, clients=True).digest == campaign(3, 1, 20, clients=True).digest
+    assert campaign(3, 3, 10, clients=True).digest == campaign(3, 3, 10, clients=True).digest
+
+
+@pytest.mark.spec("cluster", 117)
+@pytest.mark.parametrize("name, rules", PARTITION_MISTAKES.items())
+def test_a_mistake_that_is_planted_into_partitions_is_found(name: str, rules: tuple[str, int, int]) -> None:
+    rule, seed, size = rules
+    with planted(name):
+        assert campaign(seed, size, clients=True).rule == rule
+
+
 def test_everything_that_may_happen_does() -> None:
     counts = sum((campaign(seed, 3).counts for seed in range(12)), start=campaign(20, 5).counts)
-    assert not [kind for kind in ACTIONS if not counts[kind]]
+    assert not [kind for kind in WEIGHTS if not counts[kind]]
     assert min(counts[each] for each in ("elected", "votes", "commits", "changes done", "votes lost")) > 0
 
 

@@ -67,6 +67,35 @@ def test_a_write_that_a_loss_of_power_tears_leaves_the_one_before(seed: int) -> 
     assert not lost and found in (promises(*many), promises(*(each + 1 for each in many)))
 
 
+@pytest.mark.spec("cluster", 81)
+@pytest.mark.parametrize("fails", ["write", "sync", "sync_directory"])
+def test_a_first_write_that_failed_leaves_a_file_whose_name_the_next_write_makes_durable(fails: str) -> None:
+    disk = MemoryDisk()
+    file = PromiseFile(disk, PLACE)
+    disk.fail = lambda operation, path: errno.ENOSPC if operation == fails else None
+    with pytest.raises(OSError, match="."):
+        file.write(promises(1))
+    disk.fail = lambda operation, path: None
+    file.write(promises(2))
+    disk.crash()
+    assert PromiseFile(disk, PLACE).read() == (promises(2), False)
+
+
+@pytest.mark.spec("cluster", 81)
+@pytest.mark.parametrize("operation", ["sync", "sync_directory"])
+def test_what_a_process_reads_it_may_rely_on_though_the_one_before_was_killed_before_it_was_synced(operation: str) -> None:
+    disk = MemoryDisk()
+    file = PromiseFile(disk, PLACE)
+    disk.fail = lambda what, path: errno.EIO if what == operation else None  # it dies there
+    with pytest.raises(OSError, match="."):
+        file.write(promises(3))
+    disk.fail = lambda what, path: None
+    disk.kill()
+    found = PromiseFile(disk, PLACE).read()
+    disk.crash()
+    assert PromiseFile(disk, PLACE).read() == found == (promises(3), False)
+
+
 def test_two_damaged_slots_are_told() -> None:
     disk = MemoryDisk()
     file = PromiseFile(disk, PLACE)

@@ -5,6 +5,8 @@
     world.py      a cluster of whole nodes in one network whose machines are watched from outside
     judges.py     the judge's interface; a violation
     elections.py  E1-E5, metadata.py  M1-M6 and A1-A4 of the specification's invariants
+    partitions.py A5-A9, R1-R10, messages.py  D1-D10, relays.py  P1 and P2
+    clients.py    producers and consumers, at nodes and behind proxies
     play.py       one schedule from its first step to the quiet end
     shrink.py     the smallest part of a schedule that still fails
     canaries.py   mistakes that are planted into the code, each of which a campaign has to find

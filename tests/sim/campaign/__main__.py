@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from sim.campaign.actions import ACTIONS
-from sim.campaign.canaries import CANARIES, planted
+from sim.campaign.canaries import CANARIES, PARTITION_CANARIES, planted
 from sim.campaign.play import STEPS, Run, campaign, play
 from sim.campaign.schedule import Schedule
 from sim.campaign.shrink import shrink
@@ -21,12 +21,13 @@ SIZES = (1, 3, 5)
 def main() -> int:
     """0 = all is well."""
     parser = argparse.ArgumentParser(prog="python -m sim.campaign", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default: 100), each with every size")
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds (default: 100), each with every "
+                        "size, without and with clients")
     parser.add_argument("--first", type=int, help="the first of them; the time of day where nothing is said")
     parser.add_argument("--minutes", type=float, help="as many seeds as fit into so many minutes")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of nodes (default: 1,3,5)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each schedule (default: {STEPS})")
-    parser.add_argument("--canary", choices=list(CANARIES), help="with this mistake planted into the code")
+    parser.add_argument("--canary", choices=[*CANARIES, *PARTITION_CANARIES], help="with this mistake planted into the code")
     parser.add_argument("--replay", type=Path, help="play the schedule of a file instead")
     options = parser.parse_args()
     first = int(time.time()) if options.first is None else options.first
@@ -44,6 +45,7 @@ def _runs(first: int, seeds: int, until: float | None, sizes: list[int], steps: 
             return
         for size in sizes:
             yield campaign(seed, size, steps)
+            yield campaign(seed, size, steps, clients=True)
 
 
 def _tell(runs, small: bool) -> int:  # type: ignore[no-untyped-def]
@@ -63,6 +65,8 @@ def _tell(runs, small: bool) -> int:  # type: ignore[no-untyped-def]
     print(f"{number} runs, {counts['steps']} steps, {counts['events']} events, {counts['seconds']} simulated seconds, "
           f"{counts['elected']} elections won, {counts['votes']} votes, {counts['commits']} commits, "
           f"{counts['changes done']} changes done")
+    told = ("posted", "posted again", "acknowledged", "refused", "delivered", "relayed", "records", "leases", "cuts")
+    print(f"clients and partitions: {', '.join(f'{name} {counts[name]}' for name in told)}")
     print(f"faults and requests: {', '.join(f'{name} {number}' for name, number in faults.items())}")
     print(f"{len(found)} runs failed{': ' + str(dict(Counter(run.rule for run in found))) if found else ''}")
     return 1 if found else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueue, UpdateApps
@@ -14,7 +14,10 @@ from bmqtwist.node.leadership import Leadership
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.campaign.clients import CampaignProducer
 from sim.campaign.judges import durable_vote
+from sim.campaign.messages import APPS as APPS_OF_CLIENTS
+from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_text
 from sim.campaign.schedule import LEADER, Step
 from sim.campaign.world import CampaignWorld
 
@@ -215,7 +218,7 @@ def unassign(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, st
 
 def apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     for each in _askable(world, node):
-        queues = sorted(each.broker.clusters[CLUSTER].metadata.state.queues)
+        queues = sorted(uri for uri in each.broker.clusters[CLUSTER].metadata.state.queues if uri not in APPS_OF_CLIENTS)
         if queues:
             uri = queues[int(step.dice * len(queues))]
             has = list(each.broker.clusters[CLUSTER].metadata.state.queues[uri].apps)
@@ -245,12 +248,121 @@ METADATA = {"assign": Action(16, assign), "unassign": Action(4, unassign), "apps
             "partitions": Action(3, partitions), "strand": Action(5, strand)}
 
 
+# -- partitions, with clients at work ---------------------------------------------------------------------------------------
+
+def _at_primary(what: Do) -> Do:
+    """The same with the primary of a partition."""
+    def do(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+        for each in world.primaries(int(step.dice * 2))[:1]:
+            what(world, each, other, step)
+    return do
+
+
+def long_pause(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Longer than its lease lasts."""
+    pause(world, node, other, replace(step, share=0.5 + step.share))
+
+
+def strand_primary(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """It is cut off, or can be heard by nobody, while clients post at it; it may die with that."""
+    for each in world.machines:
+        if each is not node and (each is not other or step.share < 0.6):
+            world.network.cut(node.name, each.name, both=step.dice < 0.7)
+    press(world, node, other, step)
+    world.play(world.now + step.share / 20)
+    if step.share < 0.5 and node.up:
+        node.crash(power=step.share < 0.2, down=step.dice * DOWN_S)
+
+
+def press(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Clients post much at once."""
+    for client in world.clients_at_work:
+        if isinstance(client, CampaignProducer):
+            client.press()
+
+
+def lost_acks(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """What is posted is stored, perhaps confirmed; no producer hears of it before the primary dies."""
+    producers = [client for client in world.clients_at_work if isinstance(client, CampaignProducer)]
+    for each in producers:
+        each.deaf = True
+    press(world, node, other, step)
+    world.play(world.now + 0.2 + step.share)
+    kill(world, node, other, step)
+    for each in producers:
+        each.leave("cut")
+
+
+def factor(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """So many nodes must have a record, a majority at least."""
+    size = len(world.machines)
+    for each in world.machines:
+        _set_factor(each, size // 2 + 1 + int(step.dice * (size - size // 2)))
+
+
+def _set_factor(node: SimulatedNode, number: int) -> None:
+    if node.up and not node.paused:
+        node.act(lambda: node.broker.set_replication_factor(node.broker.clusters[CLUSTER], number))
+        node.turn_due()
+
+
+def _command(node: SimulatedNode, text: str) -> None:
+    if node.up and not node.paused:
+        node.act(lambda: node.broker.admin(text, "campaign") and None)
+        node.turn_due()
+
+
+def roll(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    _command(node, f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION ALL ROLLOVER")
+
+
+def purge(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    uri = (STRONG, EVENTUAL, FANOUT)[int(step.share * 3)]
+    domain, _, queue = uri.removeprefix("bmq://").partition("/")
+    for each in world.machines:
+        world.messages.purged(uri)
+        _command(each, f"DOMAINS DOMAIN {domain} QUEUE {queue} PURGE *")
+
+
+def more_apps(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """The domain of the fanout queue has one app more, or one less again."""
+    apps = (*APPS_OF_CLIENTS[FANOUT], EXTRA_APP)
+    world.domains.texts["campaign.fanout"] = domain_text("campaign.fanout", apps if step.share < 0.5 else apps[:-1])
+    world.unsettled[FANOUT] += 1  # for ever: nobody is told when the metadata have it
+    for each in world.machines:
+        _command(each, "DOMAINS RECONFIGURE campaign.fanout")
+
+
+def proxy(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """A proxy dies, or is paused, or loses a connection."""
+    each = world.proxies[int(step.dice * len(world.proxies))]
+    (kill if step.share < 0.4 else pause if step.share < 0.6 else reset)(world, each, other, step)
+
+
+def leave(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """A client loses its connection."""
+    world.clients_at_work[int(step.dice * len(world.clients_at_work))].leave("vanish" if step.share < 0.3 else "cut")
+
+
+PARTITIONS = {"kill primary": Action(8, _at_primary(kill)), "power primary": Action(6, _at_primary(power)),
+              "die primary": Action(4, _at_primary(die)), "pause primary": Action(4, _at_primary(long_pause)),
+              "strand primary": Action(12, _at_primary(strand_primary)),
+              "one way primary": Action(4, _at_primary(one_way)), "isolate primary": Action(4, _at_primary(isolate)),
+              "syncs fail primary": Action(2, _at_primary(syncs_fail)),
+              "writes fail primary": Action(2, _at_primary(writes_fail)), "full primary": Action(2, _at_primary(full)),
+              "lost acks": Action(6, _at_primary(lost_acks)), "press": Action(8, press),
+              "factor": Action(2, factor), "roll": Action(6, roll), "purge": Action(2, purge),
+              "more apps": Action(2, more_apps), "proxy": Action(4, proxy), "leave": Action(6, leave)}
+
+
 def _timer(world: CampaignWorld) -> int:
     return int(world.now * 1e9) + world.proposals
 
 
 ACTIONS: dict[str, Action] = PROCESSES | NETWORK | DISKS | ELECTIONS | METADATA
 WEIGHTS = {name: action.weight for name, action in ACTIONS.items()}
+ACTIONS |= PARTITIONS
+CLIENT_WEIGHTS = {name: action.weight for name, action in ACTIONS.items()}
 
 
 def act(world: CampaignWorld, step: Step) -> None:
@@ -271,6 +383,20 @@ def calm(world: CampaignWorld) -> None:
         node.mend()
         if node.up:
             _leadership(node).set_mode(ElectionMode.NORMAL)
+            _put_right(world, node)
+    for each in world.proxies:
+        if each.paused:
+            each.resume()
+    for client in world.clients_at_work:
+        client.settle_down()
+
+
+def _put_right(world: CampaignWorld, node: SimulatedNode) -> None:
+    """As an operator does when a disk has failed, and when another number of replicas was tried."""
+    if len(world.machines) > 1 and any(cell.broken for cell in world.replication(node).cells):
+        node.crash(power=False, down=0.5)
+    else:
+        _set_factor(node, len(world.machines) // 2 + 1)
 
 
 NOTHING = Step("nothing", 1, 1, 0.0, 0.0, 0.0)

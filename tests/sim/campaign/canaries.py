@@ -10,7 +10,17 @@ from bmqtwist.cluster.ballot import Ballot
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Entries
 from bmqtwist.cluster.metadata_log import MetadataLog
+from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.record_log import RecordLog
+from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.storage import replica
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.promise_file import PromiseFile
+from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, psns_of
+from bmqtwist.storage.records import FileType
+from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.storage.state import StoredQueue
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storage.vote_file import VoteFile
 
 
@@ -56,8 +66,65 @@ def _leader_for_ever(self: Elector) -> None:
     """A leader that nobody answers goes on."""
 
 
+def _promise_not_synced(self: PromiseFile, promises: Any) -> None:
+    """Nothing is written."""
+
+
+def _promise_not_checked(self: PartitionMachine, event: Any) -> bool:
+    """Whoever leads under whichever lease is listened to."""
+    self.lease = event.lease
+    return not self.leads
+
+
+_on_records, _append_run = PartitionMachine._on_records, ReplicatedPartition.append_run
+
+
+def _records_not_compared(self: PartitionMachine, event: Any) -> None:
+    holds = LogSummary.holds
+    try:
+        LogSummary.holds = lambda log, psn: psn == event.run.previous or holds(log, psn)  # type: ignore[method-assign]
+        _on_records(self, event)
+    finally:
+        LogSummary.holds = holds  # type: ignore[method-assign]
+
+
+def _records_appended_anywhere(self: ReplicatedPartition, run: RecordRun, behind: Psn, wall: int) -> None:
+    first = next((psn for psn in psns_of(run.journal) if psn > behind), None)
+    if first is not None and first[1] > 1:
+        self.state.lease, self.state.sequence = first[0], first[1] - 1
+    _append_run(self, run, behind, wall)
+
+
+def _older_leases_counted(self: PartitionMachine) -> None:
+    safe = sorted([self.log.durable, *(target.durable for target in self.targets.values())], reverse=True)
+    if len(safe) >= self.majority and safe[self.majority - 1] > self.committed:
+        self.committed = safe[self.majority - 1]
+    _count_records(self)
+
+
+_count_records = PartitionMachine._count
+
+
+def _as_if_new(self: Any, queue: StoredQueue, message: Message) -> None:
+    _stored(self, queue, message)
+    queue.history.forget({message.guid})
+
+
+_stored, _begin_image_files = replica._Applier.stored, replica.ImageFiles.__init__
+
+
+def _old_set_first(self: replica.ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
+    _begin_image_files(self, partition, wall)
+    journal = partition.files._current.files[FileType.JOURNAL]
+    journal.resize(JOURNAL_HEADER_BYTES, False)
+
+
+def _posts_go_on(self: RelayQueue) -> None:
+    """PUTs go to whichever upstream there is."""
+
+
 # name -> where it is planted, and what takes whose place
-CANARIES: dict[str, tuple[type, str, Any]] = {
+CANARIES: dict[str, tuple[Any, str, Any]] = {
     "vote not persisted": (VoteFile, "write", _vote_not_synced),
     "vote not saved": (Ballot, "save", _vote_not_saved),
     "log check off": (Elector, "_is_eligible", _log_not_compared),
@@ -65,6 +132,18 @@ CANARIES: dict[str, tuple[type, str, Any]] = {
     "prev check off": (MetadataLog, "_on_entries", _previous_not_checked),
     "conflicts kept": (RecordLog, "cut", _conflict_kept),
     "quorum check off": (Elector, "_keep_quorum", _leader_for_ever),
+}
+# Those that take clients to be found, or partitions at least.
+PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
+    "promise not persisted": [(PromiseFile, "write", _promise_not_synced)],
+    "promise not checked": [(PartitionMachine, "_is_from_source", _promise_not_checked)],
+    "previous record not checked": [(PartitionMachine, "_on_records", _records_not_compared),
+                                    (ReplicatedPartition, "append_run", _records_appended_anywhere)],
+    "older leases counted": [(PartitionMachine, "_count", _older_leases_counted)],
+    "lease expiry ignored": [(PartitionMachine, "supported_until", property(lambda self: float("inf")))],
+    "deduplication lost": [(replica._Applier, "stored", _as_if_new)],
+    "old set deleted first": [(replica.ImageFiles, "__init__", _old_set_first)],
+    "generation check off": [(RelayQueue, "posts_stopped", _posts_go_on)],
 }
 
 
@@ -74,10 +153,12 @@ def planted(name: str | None) -> Iterator[None]:
     if name is None:
         yield
         return
-    place, method, mistake = CANARIES[name]
-    right = getattr(place, method)
-    setattr(place, method, mistake)
+    places = PARTITION_CANARIES.get(name) or [CANARIES[name]]
+    right = [place.__dict__[method] for place, method, _ in places]
+    for place, method, mistake in places:
+        setattr(place, method, mistake)
     try:
         yield
     finally:
-        setattr(place, method, right)
+        for (place, method, _), before in zip(places, right, strict=True):
+            setattr(place, method, before)

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
 from bmqtwist.cluster.log_events import Input, Lsn, Output
+from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.vote_file import NAME, VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
+    from bmqtwist.node.proxy import ProxyCluster
+    from bmqtwist.node.replication import Cell
+    from bmqtwist.queue.put import Put
+    from bmqtwist.queue.relay import RelayQueue
     from sim.campaign.world import CampaignWorld
 
 
@@ -50,6 +56,16 @@ class Judge:
 
     def assigned(self, uri: str, key: bytes) -> None:
         """Somebody was told that a queue is assigned."""
+
+    def partition_stepped(self, node: SimulatedNode, cell: Cell, now: float, event: PartitionInput,
+                          outputs: list[PartitionOutput]) -> None:
+        """The machine of a partition took an input; what follows from it is not done yet."""
+
+    def recorded(self, index: int, psn: Psn, record: bytes, base: Psn) -> None:
+        """A record of a partition was seen for the first time, in a log with this base. Its offsets are 0."""
+
+    def relayed(self, proxy: SimulatedNode, upstream: ProxyCluster, queue: RelayQueue, put: Put) -> None:
+        """A proxy sends a PUT up."""
 
     def looked(self) -> None:
         """Something happened somewhere."""

@@ -10,17 +10,24 @@ from dataclasses import dataclass
 
 from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.changes import AssignQueue
+from bmqtwist.storage import replica
 from bmqtwist.testing.config import CLUSTER
-from sim.campaign.actions import WEIGHTS, act, calm
+from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS, act, calm
+from sim.campaign.clients import cast
 from sim.campaign.elections import ElectionJudge
 from sim.campaign.judges import Judge, Violation
+from sim.campaign.messages import MessageJudge
 from sim.campaign.metadata import MetadataJudge
+from sim.campaign.partitions import PartitionJudge
+from sim.campaign.relays import RelayJudge
 from sim.campaign.schedule import Schedule, draw
 from sim.campaign.world import CampaignWorld
 from sim.elected import SETTLE_S
 
-JUDGES: tuple[Callable[[CampaignWorld], Judge], ...] = (ElectionJudge, MetadataJudge)
+JUDGES: tuple[Callable[[CampaignWorld], Judge], ...] = (ElectionJudge, MetadataJudge, PartitionJudge, MessageJudge,
+                                                        RelayJudge)
 STEPS = 60
+RUN_RECORDS = 8  # of one message to a replica: an image comes in several parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +43,15 @@ class Run:
 
 @contextmanager
 def _log_limits(schedule: Schedule) -> Iterator[None]:
-    usual = metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES
+    usual, run_records = (metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES), replica.RUN_RECORDS_MAX
+    if schedule.clients:
+        replica.RUN_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
     metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = schedule.retained_bytes, schedule.message_bytes
     try:
         yield
     finally:
         metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = usual
+        replica.RUN_RECORDS_MAX = run_records  # type: ignore[misc]
 
 
 def play(schedule: Schedule) -> Run:
@@ -65,6 +75,8 @@ def _judged(schedule: Schedule) -> Run:
 
 
 def _play(world: CampaignWorld, schedule: Schedule) -> None:
+    if schedule.clients:
+        cast(world)
     world.run(schedule.begin)
     for step in schedule.steps:
         act(world, step)
@@ -89,6 +101,6 @@ def _play(world: CampaignWorld, schedule: Schedule) -> None:
         raise Violation("L1", f"{standings} are followed when all is quiet")
 
 
-def campaign(seed: int, size: int, steps: int = STEPS) -> Run:
-    """Draw a schedule and play it."""
-    return play(draw(seed, size, steps, WEIGHTS))
+def campaign(seed: int, size: int, steps: int = STEPS, clients: bool = False) -> Run:
+    """Draw a schedule and play it; with `clients` they and proxies take part, and more goes wrong with partitions."""
+    return play(draw(seed, size, steps, CLIENT_WEIGHTS if clients else WEIGHTS, clients))

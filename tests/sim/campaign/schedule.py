@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
+JOURNAL_BYTES = (1 << 15, 1 << 20)  # with little of it, partitions roll over again and again
 LEADER = 0  # as the node of a step: whoever leads then
 LEDGER_BYTES = (2000, 2000, 1 << 18)  # a small ledger file is full again and again
 RETAINED_BYTES = (0, 500, 1 << 20)  # with little of it, who lags gets a snapshot
@@ -38,6 +39,9 @@ class Schedule:
     message_bytes: int
     begin: float
     steps: tuple[Step, ...]
+    clients: bool = False  # producers, consumers and proxies take part
+    journal_bytes: int = JOURNAL_BYTES[-1]
+    spread: bool = False  # the partitions have different primaries
 
     def with_steps(self, steps: Sequence[Step]) -> Schedule:
         """The same with others."""
@@ -56,7 +60,7 @@ class Schedule:
         return cls(**{**tree, "steps": tuple(Step(**step) for step in tree["steps"])})
 
 
-def draw(seed: int, size: int, count: int, weights: Mapping[str, int]) -> Schedule:
+def draw(seed: int, size: int, count: int, weights: Mapping[str, int], clients: bool = False) -> Schedule:
     """So many steps; the same seed is the same schedule. `weights`: of the kinds."""
     random = Random(f"{seed}/{size}/schedule")
     kinds, shares = list(weights), list(weights.values())
@@ -66,4 +70,7 @@ def draw(seed: int, size: int, count: int, weights: Mapping[str, int]) -> Schedu
         steps.append(Step(random.choices(kinds, shares)[0], node, random.randint(1, size), round(random.random(), 4),
                           round(random.random(), 4), round(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random(), 4)))
     limits = map(random.choice, (LEDGER_BYTES, RETAINED_BYTES, MESSAGE_BYTES))
-    return Schedule(seed, size, *limits, round(random.random() * 8, 4), tuple(steps))
+    drawn = Schedule(seed, size, *limits, round(random.random() * 8, 4), tuple(steps))
+    if not clients:
+        return drawn
+    return replace(drawn, clients=True, journal_bytes=random.choice(JOURNAL_BYTES), spread=random.random() < 0.5)

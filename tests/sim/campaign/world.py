@@ -11,16 +11,25 @@ from typing import Any
 from bmqtwist.cluster.changes import Change
 from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
 from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
+from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
+from bmqtwist.cluster.state import QueueRecord
+from bmqtwist.node.proxy import ProxyCluster
+from bmqtwist.node.replication import Cell, Replication
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.vote_file import NAME
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_events import ClusterStateRecord
 from sim.campaign.judges import Judge, Violation
+from sim.campaign.messages import DOMAINS, MessageJudge
 from sim.campaign.schedule import Schedule
 from sim.elected import INACTIVITY_S, ElectedCluster
 
 CLOCK_SPREAD_S = 1000.0  # the clocks of nodes differ by up to so much
+
+PROXIES = ("p1", "p2")
 
 
 class CampaignWorld(ElectedCluster):
@@ -33,12 +42,21 @@ class CampaignWorld(ElectedCluster):
         random = Random(f"{schedule.seed}/clocks")
         options: dict[str, dict[str, Any]] = {f"n{number}": {"clock_ahead": random.random() * CLOCK_SPREAD_S}
                                               for number in range(1, schedule.size + 1)}
+        self.schedule = schedule
         self.counts: Counter[str] = Counter()
+        self.logs: Any = None  # the `partitions.PartitionJudge`
         self.judges = [make(self) for make in makers]
         self.violation: Violation | None = None  # the first one
+        self.messages = next(judge for judge in self.judges if isinstance(judge, MessageJudge))
         self.proposals = 0
+        self.clients_at_work: list[Any] = []  # `clients.CampaignClient`
         self.unsettled: Counter[str] = Counter()  # queues -> changes of which it is not known what became of them
-        super().__init__(schedule.seed, schedule.size, options, maxCSLFileSize=schedule.ledger_bytes)
+        nodes = list(options)
+        super().__init__(schedule.seed, schedule.size, options,
+                         "E_LEAST_ASSIGNED" if schedule.spread else "E_LEADER_IS_MASTER_ALL",
+                         dict(zip(PROXIES, (nodes[:1], nodes), strict=True)) if schedule.clients else None,
+                         DOMAINS if schedule.clients else None,
+                         maxCSLFileSize=schedule.ledger_bytes, maxJournalFileSize=schedule.journal_bytes)
         self.nodes.append(self)  # type: ignore[arg-type]
 
     # -- simulation.Participant ---------------------------------------------------------------------------------------
@@ -77,6 +95,10 @@ class CampaignWorld(ElectedCluster):
 
     def _booted(self, node: SimulatedNode) -> None:
         self.counts["boots"] += 1
+        if node in self.proxies:
+            self._proxy_booted(node)
+            return
+        self._machines_watched(node)
         cluster = node.broker.clusters[CLUSTER]
         elector, log = cluster.leadership.elector, cluster.metadata.log
         step, take, append = elector.step, log.step, log.log.append
@@ -99,6 +121,60 @@ class CampaignWorld(ElectedCluster):
 
         elector.step, log.step, log.log.append = elector_step, log_step, log_append  # type: ignore[method-assign]
         self.ask(lambda judge: judge.booted(node))
+
+    def _machines_watched(self, node: SimulatedNode) -> None:
+        """Those of its partitions."""
+        replication = node.broker.clusters[CLUSTER].replication
+        for cell in replication.cells if replication is not None else ():
+            self._machine_watched(node, cell)
+
+    def _machine_watched(self, node: SimulatedNode, cell: Cell) -> None:
+        step = cell.machine.step
+
+        def cell_step(now: float, event: PartitionInput) -> list[PartitionOutput]:
+            outputs = step(now, event)
+            self.ask(lambda judge: judge.partition_stepped(node, cell, now, event, outputs))
+            return outputs
+        cell.machine.step = cell_step  # type: ignore[method-assign]
+
+    def _proxy_booted(self, node: SimulatedNode) -> None:
+        for upstream in node.broker.proxies.values():
+            upstream.put = partial(self._relayed, node, upstream, upstream.put)  # type: ignore[method-assign]
+
+    def _relayed(self, node: SimulatedNode, upstream: ProxyCluster, send: Callable[[RelayQueue, Put], None],
+                 queue: RelayQueue, put: Put) -> None:
+        self.ask(lambda judge: judge.relayed(node, upstream, queue, put))
+        send(queue, put)
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def replication(self, node: SimulatedNode) -> Replication:
+        """Of a node that is up, in a cluster of several."""
+        found = self.cluster(node.name).replication
+        assert found is not None
+        return found
+
+    def cell(self, node: SimulatedNode, index: int) -> Cell:
+        """One partition of a node."""
+        return self.replication(node).cells[index]
+
+    def queue_record(self, uri: str) -> QueueRecord | None:
+        """As any node that is up knows it."""
+        found = [self.cluster(node.name).metadata.state.queues.get(uri) for node in self.machines if node.up]
+        return next((record for record in found if record is not None), None)
+
+    def lease_at(self, name: str, uri: str) -> int:
+        """Under which lease a node is primary of a queue; 0 = it is a proxy, or alone."""
+        record, node = self.queue_record(uri), self.node(name)
+        if node in self.proxies or len(self.machines) == 1 or not node.up or record is None:
+            return 0
+        return self.cell(node, record.partition_id).machine.lease
+
+    def primaries(self, index: int) -> list[SimulatedNode]:
+        """Who believes that it is the active primary of a partition."""
+        if len(self.machines) == 1:
+            return [node for node in self.machines if node.up]
+        return [node for node in self.machines if node.up and self.replication(node).serves(index)]
 
     def damage_vote(self, node: SimulatedNode) -> None:
         """Nobody can tell any more how a node that is down has voted."""

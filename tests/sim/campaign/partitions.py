@@ -1,0 +1,282 @@
+"""Partitions: A5-A9 leases and promises, R1-R8 and R10 their logs.
+
+The judge keeps the history of every partition: each record that any node ever had, with the record before it.
+"""
+
+from __future__ import annotations
+
+from bmqtwist.cluster.partition_events import (
+    Activate,
+    Committed,
+    Cut,
+    PartitionInput,
+    PartitionOutput,
+    PartitionRole,
+    PartitionTalk,
+    Promise,
+    ReplicaReceipt,
+    Say,
+    TakeImage,
+)
+from bmqtwist.node.replication import Cell
+from bmqtwist.storage.promise_file import NAME, PromiseFile
+from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType
+from bmqtwist.storage.replica import _placed
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.campaign.judges import Judge, Violation, after_power_loss
+from sim.campaign.world import CampaignWorld
+
+GRACE_S = 1e-3  # of rounding
+
+
+class History:
+    """Of one partition."""
+
+    def __init__(self) -> None:
+        self.records: dict[Psn, tuple[bytes, Psn]] = {}  # as it is without offsets, and which one is before it
+        self.committed = NO_PSN
+
+    def previous(self, psn: Psn) -> Psn:
+        """Of which record it is the next one."""
+        return self.records[psn][1] if psn in self.records else NO_PSN
+
+    def common(self, one: Psn, two: Psn) -> Psn:
+        """The newest record that is in the logs that end with these."""
+        while one[0] != two[0]:
+            if one > two:
+                one = self.previous((one[0], 1))
+            else:
+                two = self.previous((two[0], 1))
+        return min(one, two)
+
+    def has(self, log: Psn, psn: Psn) -> bool:
+        """Whether a record is in the log that ends with `log`."""
+        return self.common(log, psn) == psn
+
+    def is_committed(self, psn: Psn) -> bool:
+        """Whether a majority has it, for all that was ever told."""
+        return self.has(self.committed, psn)
+
+
+class PartitionJudge(Judge):
+    """See above."""
+
+    def __init__(self, world: CampaignWorld) -> None:
+        super().__init__(world)
+        world.logs = self
+        self.histories: dict[int, History] = {}
+        self._seen: dict[tuple[str, int], Psn] = {}  # (node, partition): up to here its log was looked at
+        self._safe: dict[tuple[str, int], Psn] = {}  # up to here it is on its disk
+        self._promised: dict[tuple[str, int], int] = {}  # the highest lease that it has promised to anybody
+        self._begun: dict[tuple[int, int], tuple[str, int]] = {}  # (partition, lease): node and life that write under it
+        self._known: dict[tuple[str, int], tuple[int, Psn]] = {}  # (node, partition): life, and what was committed there
+        self._heard: dict[tuple[str, int], tuple[int, dict[int, float]]] = {}  # lease, node -> newest stamp it answered
+        self._images: set[tuple[str, int]] = set()  # that take one
+        self._active: set[tuple[str, int]] = set()
+
+    def history(self, index: int) -> History:
+        """Of one partition."""
+        return self.histories.setdefault(index, History())
+
+    def booted(self, node: SimulatedNode) -> None:
+        replication = self.world.cluster(node.name).replication
+        for cell in replication.cells if replication is not None else ():
+            key = node.name, cell.index
+            self._images.discard(key)
+            self._active.discard(key)
+            self._seen[key] = cell.summary.base
+            self._look(node, cell)
+            if cell.machine.promised < self._promised.get(key, 0):
+                raise Violation("A7", f"{node.name} has promised lease {self._promised[key]} of partition {cell.index}, and "
+                                      f"knows of {cell.machine.promised}")
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def _look(self, node: SimulatedNode, cell: Cell) -> None:
+        """At what is new in its log."""
+        if cell.busy:
+            return
+        key, summary, files = (node.name, cell.index), cell.summary, cell.partition.files
+        seen = self._seen.get(key, NO_PSN)
+        if not summary.holds(seen):
+            seen = self.history(cell.index).common(seen, summary.last)
+            seen = seen if summary.holds(seen) else summary.base
+        count = summary.distance(seen) - len(cell.partition._journal)
+        if count <= 0:
+            self._seen[key] = min(seen, summary.last)
+            return
+        journal = files.read_journal(files.journal_position - RECORD_BYTES * count, RECORD_BYTES * count)
+        for at in range(0, len(journal), RECORD_BYTES):
+            record = journal[at:at + RECORD_BYTES]
+            head, lease, *_ = RECORD.unpack(record)
+            psn = lease, head & SEQUENCE_MASK
+            self._one(node, cell, psn, _placed(record, head, 0, 0), seen)
+            seen = psn
+        self._seen[key] = seen
+
+    def _one(self, node: SimulatedNode, cell: Cell, psn: Psn, record: bytes, previous: Psn) -> None:
+        history = self.history(cell.index)
+        if psn != (previous[0], previous[1] + 1) and (psn[0] <= previous[0] or psn[1] != 1):
+            raise Violation("R2", f"{node.name}, partition {cell.index}: {psn} follows {previous}")
+        known = history.records.get(psn)
+        if known is None:
+            history.records[psn] = record, previous
+            self.world.counts["records"] += 1
+            self.world.ask(lambda judge: judge.recorded(cell.index, psn, record, cell.summary.base))
+        elif known != (record, previous):
+            raise Violation("R1", f"{node.name}, partition {cell.index}: {psn} is {record.hex()} behind {previous}; it was "
+                                  f"{known[0].hex()} behind {known[1]}")
+
+    def _is_safe(self, node: SimulatedNode, cell: Cell, psn: Psn) -> bool:
+        """Whether a loss of power would leave it."""
+        summary, files = cell.summary, cell.partition.files
+        if psn <= summary.base:
+            return True
+        if not summary.holds(psn):
+            return False
+        end = files.journal_position - RECORD_BYTES * (summary.distance(psn) - len(cell.partition._journal))
+        file = node.disk._durable_names.get(files._path(files.base, FileType.JOURNAL))
+        if file is None:
+            return False
+        record = bytes(file.durable[end - RECORD_BYTES:end])
+        return len(record) == RECORD_BYTES and _placed(record, int.from_bytes(record[:8], "big"), 0, 0) == self.history(
+            cell.index).records[psn][0]
+
+    # -- machines -----------------------------------------------------------------------------------------------------
+
+    def partition_stepped(self, node: SimulatedNode, cell: Cell, now: float, event: PartitionInput,
+                          outputs: list[PartitionOutput]) -> None:
+        key, machine = (node.name, cell.index), cell.machine
+        self._look(node, cell)
+        if isinstance(event, ReplicaReceipt) and event.lease == machine.lease and machine.leads:
+            self._stamp(key, event, now)
+        for output in outputs:
+            if isinstance(output, Say):
+                self._said(node, cell, output.message)
+            elif isinstance(output, Activate):
+                self._begins(node, cell, output.lease)
+            elif isinstance(output, Cut):
+                self._cuts(node, cell, output.psn)
+            elif isinstance(output, TakeImage):
+                self._images.add(key)
+                if output.part.final:
+                    self._images.discard(key)
+                    self._cuts(node, cell, output.part.at)
+            elif isinstance(output, Committed) and not machine.leads and not self.history(cell.index).is_committed(
+                    output.psn):
+                raise Violation("R8", f"{node.name}, partition {cell.index}: {output.psn} counts as committed, but "
+                                      f"{self.history(cell.index).committed} was")
+        life, before = self._known.get(key, (0, NO_PSN))
+        if machine.leads and machine.committed > (before if life == node.life else machine.committed):
+            self._commits(node, cell, machine.committed)
+        if life == node.life and machine.committed < before:
+            raise Violation("R4", f"{node.name}, partition {cell.index}: {before} was committed, now {machine.committed}")
+        self._known[key] = node.life, machine.committed
+        (self._active.add if machine.role is PartitionRole.PRIMARY_HEALED else self._active.discard)(key)
+
+    def _stamp(self, key: tuple[str, int], receipt: ReplicaReceipt, now: float) -> None:
+        lease, heard = self._heard.get(key, (0, {}))
+        if lease != receipt.lease:
+            lease, heard = receipt.lease, {}
+        heard[receipt.sender] = max(heard.get(receipt.sender, 0.0), min(now, receipt.stamp / 1000))
+        self._heard[key] = lease, heard
+
+    def _said(self, node: SimulatedNode, cell: Cell, message: PartitionTalk) -> None:
+        key = node.name, cell.index
+        if isinstance(message, (Promise, ReplicaReceipt)) and not cell.machine.leads:
+            stored, _ = PromiseFile(after_power_loss(node.disk, NAME), f"/memory/{node.name}/storage").read()
+            durable = stored[cell.index].lease if cell.index < len(stored) else 0
+            rule = "A7" if isinstance(message, Promise) else "A6"
+            if durable != message.lease or durable < self._promised.get(key, 0):
+                raise Violation(rule, f"{node.name} says {type(message).__name__} under lease {message.lease} of partition "
+                                      f"{cell.index}; its disk says {durable}, it has promised {self._promised.get(key, 0)}")
+            self._promised[key] = durable
+        if isinstance(message, ReplicaReceipt) and message.durable != NO_PSN:
+            if not cell.busy and not self._is_safe(node, cell, message.durable):
+                raise Violation("R3", f"{node.name}, partition {cell.index}: {message.durable} is safe, it says, and is not")
+            self._safe[key] = message.durable
+
+    def _begins(self, node: SimulatedNode, cell: Cell, lease: int) -> None:
+        """The first record of a lease."""
+        who = self._begun.setdefault((cell.index, lease), (node.name, node.life))
+        if who != (node.name, node.life):
+            rule = "A9" if who[0] == node.name else "A5"
+            raise Violation(rule, f"lease {lease} of partition {cell.index} is that of {who}, and of "
+                                  f"{node.name}, {node.life}")
+        history, last = self.history(cell.index), cell.summary.last
+        if not history.has(last, history.committed):
+            raise Violation("R6", f"{node.name} begins lease {lease} of partition {cell.index} with a log up to {last}; "
+                                  f"{history.committed} is committed")
+        self.world.counts["leases"] += 1
+
+    def _cuts(self, node: SimulatedNode, cell: Cell, psn: Psn) -> None:
+        """What follows the record is taken away."""
+        history, key = self.history(cell.index), (node.name, cell.index)
+        kept = history.common(cell.summary.last, history.committed)
+        if kept > history.common(cell.summary.last, psn):
+            raise Violation("R6", f"{node.name}, partition {cell.index}: cut off behind {psn}, and {kept} is committed")
+        self._safe[key] = history.common(self._safe.get(key, NO_PSN), psn)
+        self.world.counts["cuts"] += 1
+
+    def _commits(self, node: SimulatedNode, cell: Cell, psn: Psn) -> None:
+        history = self.history(cell.index)
+        if psn[0] != cell.machine.lease:
+            raise Violation("R5", f"{node.name}, partition {cell.index}: {psn} is counted under lease {cell.machine.lease}")
+        if history.committed >= psn:
+            return
+        if not history.has(psn, history.committed):
+            raise Violation("R6", f"{node.name}, partition {cell.index}: {psn} is committed without {history.committed}")
+        own = node.name, cell.index
+        if self._is_safe(node, cell, psn):
+            self._safe[own] = psn
+        holders = [name for (name, index), safe in self._safe.items() if index == cell.index and history.has(safe, psn)]
+        if len(holders) < len(self.world.machines) // 2 + 1:
+            raise Violation("R5", f"{node.name}, partition {cell.index}: {psn} is committed, and safe at {holders}")
+        history.committed = psn
+        self.world.counts["records committed"] += 1
+
+    # -- at any moment ------------------------------------------------------------------------------------------------
+
+    def looked(self) -> None:
+        for name, index in sorted(self._images):
+            node = self.world.node(name)
+            if node.up:
+                cell = self.world.cell(node, index)
+                safe = self._safe.get((name, index), NO_PSN)
+                if not cell.busy and cell.summary.holds(safe) and not self._is_safe(node, cell, safe):
+                    raise Violation("R7", f"{name}, partition {index}: {safe} was safe, and an image is not complete yet")
+        needed = len(self.world.machines) // 2
+        for name, index in sorted(self._active):
+            node = self.world.node(name)
+            if not node.up or node.paused or not needed:
+                continue
+            cell, deadline = self.world.cell(node, index), node.next_deadline()
+            lease, heard = self._heard.get((name, index), (0, {}))
+            timing = cell.machine.timing
+            oldest = node.local_now - timing.lease - timing.keepalive - GRACE_S
+            recent = [number for number, moment in heard.items() if moment >= oldest]
+            if (lease != cell.machine.lease or len(recent) < needed) and (deadline is None or deadline > self.world.now):
+                raise Violation("A8", f"{name} is active in partition {index}, and {recent} have answered lately")
+
+    def quiet(self) -> None:
+        """R10: the same log everywhere."""
+        machines = self.world.machines
+        if len(machines) == 1:
+            return
+        for index in range(len(self.world.replication(machines[0]).cells)):
+            cells = {node.name: self.world.cell(node, index) for node in machines}
+            serving = [name for name, cell in cells.items() if cell.machine.role is PartitionRole.PRIMARY_HEALED]
+            if len(serving) != 1:
+                raise Violation("L2", f"{serving} serve partition {index} when all is quiet: "
+                                      f"{ {name: cell.machine.role.name for name, cell in cells.items()} }")
+            logs = {name: cell.summary.last for name, cell in cells.items()}
+            if len(set(logs.values())) != 1:
+                raise Violation("R10", f"partition {index} when all is quiet: {logs}")
+            for name, cell in cells.items():
+                stored = {queue.uri: [message.guid for message in queue.messages.values()]
+                          for queue in cell.partition.state.queues.values()}
+                first = {queue.uri: [message.guid for message in queue.messages.values()]
+                         for queue in cells[machines[0].name].partition.state.queues.values()}
+                if {uri: sorted(each) for uri, each in stored.items()} != {uri: sorted(each) for uri, each in first.items()}:
+                    raise Violation("R9", f"{name}, partition {index}: {stored}; {machines[0].name}: {first}")
