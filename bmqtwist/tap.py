@@ -31,7 +31,7 @@ from bmqtwist.console.http import Labels, make_site
 from bmqtwist.daemon.directories import make_missing
 from bmqtwist.daemon.service import BrokerService
 from bmqtwist.errors import LocalError
-from bmqtwist.logs.background import close, unblocked
+from bmqtwist.logs.background import close, drain, unblocked
 from bmqtwist.logs.observer import Logs
 from bmqtwist.report import Report
 
@@ -132,6 +132,7 @@ class TwistdBroker(MultiService):
         self._loaded, self._in_foreground = loaded, in_foreground
         self._logs: Logs | None = None
         self._alarms = unblocked(sys.stderr)
+        self._output: Any = sys.stdout  # as twistd has it for its own log
 
     def startService(self) -> None:
         """From the application."""
@@ -147,6 +148,7 @@ class TwistdBroker(MultiService):
             super().startService()  # type: ignore[no-untyped-call]
         except LocalError as error:
             print(start_panic(error), file=sys.stderr, flush=True)
+            drain(self._output)
             if self._in_foreground:
                 raise SystemExit(EXIT_START) from None
             raise
@@ -162,7 +164,7 @@ class TwistdBroker(MultiService):
             globalLogPublisher.removeObserver(self._logs.observer)  # type: ignore[arg-type]
             self._logs.close()
         close(self._alarms)
-        close(sys.stdout)
+        drain(self._output)
         return result
 
 

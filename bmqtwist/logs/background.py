@@ -3,7 +3,7 @@
 Whoever logs waits for nobody. What the reader has not taken is kept up to KEPT_BYTES_MAX; lines beyond that are dropped and
 counted, and how many they were is said once it goes on.
 
-From any thread: write, flush, close. From the own thread: `_work`.
+From any thread: write, flush, drain, close. From the own thread: `_work`.
 """
 
 from __future__ import annotations
@@ -65,12 +65,17 @@ class BackgroundStream:
     def flush(self) -> None:
         """It is on its way."""
 
+    def drain(self, seconds: float = CLOSE_SECONDS_MAX) -> None:
+        """Wait so long for the reader to take what there is."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._bytes or self._broken, seconds)
+
     def close(self, seconds: float = CLOSE_SECONDS_MAX) -> None:
         """No more lines; wait so long for the reader to take what there is."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._bytes or self._broken, seconds)
+        self.drain(seconds)
 
     def _work(self) -> None:
         while True:
@@ -107,6 +112,12 @@ def unblocked(stream: TextIO) -> Stream:
         return BackgroundStream(descriptor) if may_stall(descriptor) else stream
     except (OSError, ValueError):  # it has none
         return stream
+
+
+def drain(stream: Stream) -> None:
+    """Let a reader have what there is; more may follow."""
+    if isinstance(stream, BackgroundStream):
+        stream.drain()
 
 
 def close(stream: Stream) -> None:

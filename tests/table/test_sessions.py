@@ -15,7 +15,7 @@ from bmqtwist.link.authentication import Authenticate, Authentication, Credentia
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.negotiation import Dialling, Negotiation, accepted, dialled
 from bmqtwist.link.newcomers import Newcomers
-from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import EVENT_TYPES, IGNORED, State
 from bmqtwist.report import ListReport
@@ -143,6 +143,7 @@ def session(kind: type[SessionKind], state: State, host: SessionContext | None =
             made.authenticated(host.judged[-1].token, Granted("somebody"), 0.0, 0)
     if state is State.LEAVING:
         if isinstance(made.kind, PeerSession):
+            made.kind.role = PeerRole.DOWNSTREAM
             made.kind.serve()
         made.receive(codec.control_frame({"rId": 1, "disconnect": {}}), 0.0, 0)
     if state is State.CLOSED:
@@ -223,6 +224,7 @@ def test_every_event_in_every_state(kind: type[SessionKind], state: State, event
 def test_of_a_broker_behind_us_what_clients_say_is_taken_as_theirs(event: int) -> None:
     made, host = session(PeerSession, State.SERVING)
     assert isinstance(made.kind, PeerSession)
+    made.kind.role = PeerRole.DOWNSTREAM
     made.kind.serve()
     made.receive(frame(event), 1.0, 1)
     tags = [text.split(" ", 1)[0] for _, text in host.report.lines]

@@ -13,7 +13,8 @@ from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.record_log import RecordLog
 from bmqtwist.queue.relay import RelayQueue
-from bmqtwist.storage import replica
+from bmqtwist.storage.exchange import Applier
+from bmqtwist.storage.image import ImageFiles
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.promise_file import PromiseFile
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, psns_of
@@ -110,10 +111,10 @@ def _as_if_new(self: Any, queue: StoredQueue, message: Message) -> None:
     queue.history.forget({message.guid})
 
 
-_stored, _begin_image_files = replica._Applier.stored, replica.ImageFiles.__init__
+_stored, _begin_image_files = Applier.stored, ImageFiles.__init__
 
 
-def _old_set_first(self: replica.ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
+def _old_set_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
     _begin_image_files(self, partition, wall)
     journal = partition.files._current.files[FileType.JOURNAL]
     journal.resize(JOURNAL_HEADER_BYTES, False)
@@ -141,8 +142,8 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
                                     (ReplicatedPartition, "append_run", _records_appended_anywhere)],
     "older leases counted": [(PartitionMachine, "_count", _older_leases_counted)],
     "lease expiry ignored": [(PartitionMachine, "supported_until", property(lambda self: float("inf")))],
-    "deduplication lost": [(replica._Applier, "stored", _as_if_new)],
-    "old set deleted first": [(replica.ImageFiles, "__init__", _old_set_first)],
+    "deduplication lost": [(Applier, "stored", _as_if_new)],
+    "old set deleted first": [(ImageFiles, "__init__", _old_set_first)],
     "generation check off": [(RelayQueue, "posts_stopped", _posts_go_on)],
 }
 

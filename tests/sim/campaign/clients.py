@@ -7,6 +7,7 @@ time after each delivery.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from random import Random
 from typing import Any
 
@@ -32,7 +33,7 @@ class CampaignConnection(ClientConnection):
     def __init__(self, owner: CampaignClient, end: ConnectionEnd) -> None:
         super().__init__(owner, end)
         self.heard_at = self.asked_at = owner.world.now
-        self.lease = 0  # of the primary at which the queue was opened; 0 = it was opened at a proxy
+        self.lease = 0  # of the primary at which the queue was opened; 0 = it was opened elsewhere
 
     def take(self, data: bytes) -> None:
         """Bytes from the broker."""
@@ -40,7 +41,7 @@ class CampaignConnection(ClientConnection):
         super().take(data)
 
 
-class CampaignClient(SimulatedClient):
+class CampaignClient(SimulatedClient, ABC):
     """`places`: names of nodes, in the order in which they are tried."""
 
     connection_type = CampaignConnection
@@ -109,13 +110,13 @@ class CampaignClient(SimulatedClient):
         connection.request({"openQueue": {"handleParameters": handle_parameters(
             self.uri, 0, read, 1 - read, app, 1 if app else 0)}}, answered, 1 if app else 0)
 
+    @abstractmethod
     def _open(self, connection: ClientConnection) -> None:
         """Ask for the queue."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _opened(self, connection: ClientConnection) -> None:
         """It is open."""
-        raise NotImplementedError
 
 
 class CampaignProducer(CampaignClient):
@@ -193,7 +194,8 @@ class CampaignConsumer(CampaignClient):
         assert isinstance(connection, CampaignConnection)
         again = push.guid in self._heard
         self._heard.add(push.guid)
-        self.judge.delivered(self.uri, self._app, push, connection.lease, self._last, again)
+        lease = connection.lease if self.world.lease_at(self.place, self.uri) == connection.lease else 0
+        self.judge.delivered(self.uri, self._app, push, lease, self._last, again)
         wait = self.random.random() * (0.01 if self.calm else self._slowness)
         self.later(wait, connection, lambda: self._confirm(connection, push.guid))
 

@@ -17,7 +17,7 @@ from bmqtwist.storage.vote_file import NAME, VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
-    from bmqtwist.node.proxy import ProxyCluster
+    from bmqtwist.node.relays import Relays
     from bmqtwist.node.replication import Cell
     from bmqtwist.queue.put import Put
     from bmqtwist.queue.relay import RelayQueue
@@ -64,7 +64,7 @@ class Judge:
     def recorded(self, index: int, psn: Psn, record: bytes, base: Psn) -> None:
         """A record of a partition was seen for the first time, in a log with this base. Its offsets are 0."""
 
-    def relayed(self, proxy: SimulatedNode, upstream: ProxyCluster, queue: RelayQueue, put: Put) -> None:
+    def relayed(self, node: SimulatedNode, relays: Relays, queue: RelayQueue, put: Put) -> None:
         """A proxy sends a PUT up."""
 
     def looked(self) -> None:

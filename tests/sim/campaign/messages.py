@@ -103,7 +103,7 @@ class MessageJudge(Judge):
     # -- consumers ----------------------------------------------------------------------------------------------------
 
     def delivered(self, uri: str, app: str, push: Push, lease: int, last: list[Psn], again: bool) -> None:
-        """A PUSH at a consumer that has opened the queue at a primary with this lease (0: a proxy); `last`: PSNs of what
+        """A PUSH at a consumer that has opened the queue at a primary with this lease (0: elsewhere); `last`: PSNs of what
         it was given before; `again`: on the same connection."""
         self.world.counts["delivered"] += 1
         message = self.messages.get(push.guid)

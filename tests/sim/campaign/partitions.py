@@ -19,10 +19,10 @@ from bmqtwist.cluster.partition_events import (
     TakeImage,
 )
 from bmqtwist.node.replication import Cell
+from bmqtwist.storage.exchange import placed
 from bmqtwist.storage.promise_file import NAME, PromiseFile
 from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType
-from bmqtwist.storage.replica import _placed
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.judges import Judge, Violation, after_power_loss
 from sim.campaign.world import CampaignWorld
@@ -111,7 +111,7 @@ class PartitionJudge(Judge):
             record = journal[at:at + RECORD_BYTES]
             head, lease, *_ = RECORD.unpack(record)
             psn = lease, head & SEQUENCE_MASK
-            self._one(node, cell, psn, _placed(record, head, 0, 0), seen)
+            self._one(node, cell, psn, placed(record, head, 0, 0), seen)
             seen = psn
         self._seen[key] = seen
 
@@ -140,7 +140,7 @@ class PartitionJudge(Judge):
         if file is None:
             return False
         record = bytes(file.durable[end - RECORD_BYTES:end])
-        return len(record) == RECORD_BYTES and _placed(record, int.from_bytes(record[:8], "big"), 0, 0) == self.history(
+        return len(record) == RECORD_BYTES and placed(record, int.from_bytes(record[:8], "big"), 0, 0) == self.history(
             cell.index).records[psn][0]
 
     # -- machines -----------------------------------------------------------------------------------------------------

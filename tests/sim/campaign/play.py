@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.changes import AssignQueue
-from bmqtwist.storage import replica
+from bmqtwist.storage import image, replica
 from bmqtwist.testing.config import CLUSTER
 from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS, act, calm
 from sim.campaign.clients import cast
@@ -45,13 +45,13 @@ class Run:
 def _log_limits(schedule: Schedule) -> Iterator[None]:
     usual, run_records = (metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES), replica.RUN_RECORDS_MAX
     if schedule.clients:
-        replica.RUN_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
+        replica.RUN_RECORDS_MAX = image.RUN_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
     metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = schedule.retained_bytes, schedule.message_bytes
     try:
         yield
     finally:
         metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = usual
-        replica.RUN_RECORDS_MAX = run_records  # type: ignore[misc]
+        replica.RUN_RECORDS_MAX = image.RUN_RECORDS_MAX = run_records  # type: ignore[misc]
 
 
 def play(schedule: Schedule) -> Run:

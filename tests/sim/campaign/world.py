@@ -14,7 +14,7 @@ from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.node.proxy import ProxyCluster
+from bmqtwist.node.relays import Relays
 from bmqtwist.node.replication import Cell, Replication
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.relay import RelayQueue
@@ -95,10 +95,13 @@ class CampaignWorld(ElectedCluster):
 
     def _booted(self, node: SimulatedNode) -> None:
         self.counts["boots"] += 1
+        for proxy in node.broker.proxies.values():
+            self._relays_watched(node, proxy.relays)
         if node in self.proxies:
-            self._proxy_booted(node)
             return
         self._machines_watched(node)
+        if self.cluster(node.name).relays is not None:
+            self._relays_watched(node, self.cluster(node.name).relays)
         cluster = node.broker.clusters[CLUSTER]
         elector, log = cluster.leadership.elector, cluster.metadata.log
         step, take, append = elector.step, log.step, log.log.append
@@ -137,14 +140,18 @@ class CampaignWorld(ElectedCluster):
             return outputs
         cell.machine.step = cell_step  # type: ignore[method-assign]
 
-    def _proxy_booted(self, node: SimulatedNode) -> None:
-        for upstream in node.broker.proxies.values():
-            upstream.put = partial(self._relayed, node, upstream, upstream.put)  # type: ignore[method-assign]
+    def _relays_watched(self, node: SimulatedNode, relays: Relays) -> None:
+        relays.put = partial(self._relayed, node, relays, relays.put)  # type: ignore[method-assign]
 
-    def _relayed(self, node: SimulatedNode, upstream: ProxyCluster, send: Callable[[RelayQueue, Put], None],
-                 queue: RelayQueue, put: Put) -> None:
-        self.ask(lambda judge: judge.relayed(node, upstream, queue, put))
+    def _relayed(self, node: SimulatedNode, relays: Relays, send: Callable[[RelayQueue, Put], None], queue: RelayQueue,
+                 put: Put) -> None:
+        self.ask(lambda judge: judge.relayed(node, relays, queue, put))
         send(queue, put)
+
+    def relays(self, node: SimulatedNode) -> list[Relays]:
+        """Of a node that is up: towards the clusters that it is a proxy of, or towards other members."""
+        own = [] if node in self.proxies else [self.cluster(node.name).relays]
+        return [*(proxy.relays for proxy in node.broker.proxies.values()), *(each for each in own if each is not None)]
 
     # -- partitions ---------------------------------------------------------------------------------------------------
 
@@ -164,11 +171,12 @@ class CampaignWorld(ElectedCluster):
         return next((record for record in found if record is not None), None)
 
     def lease_at(self, name: str, uri: str) -> int:
-        """Under which lease a node is primary of a queue; 0 = it is a proxy, or alone."""
+        """Under which lease a node is primary of a queue; 0 = it is not, or it is alone."""
         record, node = self.queue_record(uri), self.node(name)
         if node in self.proxies or len(self.machines) == 1 or not node.up or record is None:
             return 0
-        return self.cell(node, record.partition_id).machine.lease
+        serves = self.replication(node).serves(record.partition_id)
+        return self.cell(node, record.partition_id).machine.lease if serves else 0
 
     def primaries(self, index: int) -> list[SimulatedNode]:
         """Who believes that it is the active primary of a partition."""
