@@ -165,6 +165,7 @@ class Replication:
         self.cells: list[Cell] = []
         self.active: dict[int, Primary] = {}  # partition -> who says that he is active
         self._told: dict[int, Primary] = {}  # partition -> who is primary, as the log was told
+        self._was_available = False
         self._promises: list[StoredPromise] = []  # as they are durable
         self._wanted: list[StoredPromise] = []
         self._saving = self._lost = False
@@ -596,15 +597,16 @@ class Replication:
                 self._host.report.info(
                     f"Cluster ({self.name}) Partition [{index}]: Setting the status of primary: "
                     f"{self._links.name(primary.node_id)}, primaryLeaseId: {primary.lease}, from E_PASSIVE to E_ACTIVE.")
-            if self.is_available:
-                self._host.report.info(f"Cluster ({self.name}) is available")
         elif known == primary:
             del self.active[index]
         self._cluster.primary_changed(index)
         self._look_around()
 
     def _look_around(self) -> None:
-        """Whether everything here is healed, and all partitions have active primaries: once."""
+        """Whether all partitions have active primaries; and whether everything here is healed as well, once."""
+        before, self._was_available = self._was_available, self.is_available
+        if self._was_available and not before:
+            self._host.report.info(f"Cluster ({self.name}) is available")
         if self._statuses.own is NodeStatus.E_STARTING and self.is_available and all(
                 cell.machine.role in _HEALED for cell in self.cells):
             self._statuses.become(NodeStatus.E_AVAILABLE)

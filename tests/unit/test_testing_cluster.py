@@ -81,3 +81,12 @@ def test_the_same_seed_is_the_same_life_and_waiting_in_vain_ends() -> None:
     cluster.kill("n2")
     with pytest.raises(NotInTime, match="n1 down"):
         cluster.elect(5)
+
+
+def test_every_node_says_once_that_the_cluster_is_available() -> None:
+    for seed in range(8):
+        cluster = Cluster(3, seed=seed)
+        cluster.until(lambda cluster=cluster: all(  # type: ignore[misc]
+            any("Transitioning to AVAILABLE." in line for line in cluster.log(name)) for name in cluster.names))
+        for name in cluster.names:
+            assert sum(line.endswith("Cluster (c3) is available") for line in cluster.log(name)) == 1, (seed, name)
