@@ -100,9 +100,9 @@ class Cli:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, *arguments: str, stdin: bytes | None = b"", env: dict[str, str] | None = None,
-                 cwd: Path | None = None) -> Done:
+                 cwd: Path | None = None, seconds_max: float = DEADLINE) -> Done:
         """Run a command to its end."""
-        done = subprocess.run([BMQ, *arguments], input=stdin, capture_output=True, timeout=DEADLINE, cwd=cwd,
+        done = subprocess.run([BMQ, *arguments], input=stdin, capture_output=True, timeout=seconds_max, cwd=cwd,
                               env={**self.environment, **(env or {})}, check=False)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return Done(done.returncode, done.stdout, done.stderr.decode())

@@ -35,6 +35,9 @@ def bmq(tmp_path: Path) -> Iterator[Cluster]:
             assert not each["up"]
 
 
+COMMAND_SECONDS_MAX = 150.0  # four brokers are started one after the other, beside other tests
+
+
 class Cluster:
     """`bmq cluster ... --dir`"""
 
@@ -42,7 +45,7 @@ class Cluster:
         self.directory, self._cli = directory, Cli("")
 
     def __call__(self, command: str, *arguments: str, code: int = 0) -> Done:
-        done = self._cli("cluster", command, "--dir", str(self.directory), *arguments)
+        done = self._cli("cluster", command, "--dir", str(self.directory), *arguments, seconds_max=COMMAND_SECONDS_MAX)
         assert done.code == code, (done.out, done.err)
         return done
 
