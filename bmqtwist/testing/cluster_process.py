@@ -1,4 +1,4 @@
-"""Several nodes of one cluster, each in a process of its own: on free ports, with files in a directory, never left over."""
+"""Several nodes of one cluster and proxies, a process each: on free ports, with files in a directory, never left over."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ACTIVE = "ACTIVE"
 
 
 class ClusterProcess:
-    """`nodes` nodes n1, n2, ... below the directory `root`; as a context manager they are started, have a leader, and are
-    gone in the end. `app` and `cluster` as of `BrokerProcess`, the same for all; the elector is the fast one of
-    `bmq cluster` where nothing is said."""
+    """`nodes` nodes n1, n2, ... and `proxies` proxies p1, p2, ... of them below the directory `root`; as a context manager
+    they are started, have a leader, and are gone in the end. `app` and `cluster` as of `BrokerProcess`, the same for all;
+    the elector is the fast one of `bmq cluster` where nothing is said."""
 
-    def __init__(self, root: Path, nodes: int = 3, *, app: dict[str, Any] | None = None,
+    def __init__(self, root: Path, nodes: int = 3, proxies: int = 0, *, app: dict[str, Any] | None = None,
                  cluster: dict[str, Any] | None = None) -> None:
         ports = free_ports(2 * nodes)
         members = [{"id": number, "name": f"n{number}", "dataCenter": "dc1",
@@ -41,11 +41,20 @@ class ClusterProcess:
             broker.config.clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
             broker.config.write()
             self._brokers[name] = broker
+        self._proxies = {name: self._proxy(root / name, app) for name in (f"p{number}" for number in range(1, proxies + 1))}
+
+    def _proxy(self, root: Path, app: dict[str, Any] | None) -> BrokerProcess:
+        broker = BrokerProcess(root, app={**(app or {}), "hostName": root.name})
+        definition = self["n1"].config.clusters["myClusters"][0]
+        broker.config.clusters.update(myClusters=[], myVirtualClusters=[], proxyClusters=[
+            {key: definition[key] for key in ("name", "nodes", "queueOperations")}])
+        broker.config.write()
+        return broker
 
     def __getitem__(self, name: str) -> BrokerProcess:
-        """A node: its `url`, `log()`, `expect(text)`, `admin(command)`, and what may happen to it: `kill()`, `stop()`,
+        """A node or a proxy: its `url`, `log()`, `expect(text)`, `admin(command)`, and what may happen to it: `kill()`, `stop()`,
         `launch()`, `restart()`, `pause()`, `resume()`."""
-        return self._brokers[name]
+        return self._brokers.get(name) or self._proxies[name]
 
     @property
     def names(self) -> list[str]:
@@ -53,8 +62,13 @@ class ClusterProcess:
         return list(self._brokers)
 
     @property
+    def proxies(self) -> list[str]:
+        """All proxies."""
+        return list(self._proxies)
+
+    @property
     def urls(self) -> list[str]:
-        """What clients connect to, a URL a node."""
+        """What clients of nodes connect to, a URL a node."""
         return [broker.url for broker in self._brokers.values()]
 
     @property
@@ -84,16 +98,19 @@ class ClusterProcess:
         return leader
 
     def start(self, deadline: float = START_SECONDS_MAX) -> str:
-        """Start all that do not run, and wait until there is a leader; its name."""
+        """Start all that do not run, and wait until proxies serve and there is a leader; its name."""
         for broker in self._brokers.values():
             if not broker.running:
                 broker.launch()
+        for broker in self._proxies.values():
+            if not broker.running:
+                broker.start(deadline)
         return self.elect(deadline)
 
     def close(self) -> None:
         """Leave nothing running."""
         with ExitStack() as stack:
-            for broker in self._brokers.values():
+            for broker in (*self._brokers.values(), *self._proxies.values()):
                 stack.callback(broker.close)
 
     def __enter__(self) -> Self:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import blazingmq
@@ -20,24 +19,13 @@ MESSAGES = 200
 pytestmark = pytest.mark.process
 
 
-def proxy_of(cluster: ClusterProcess, root: Path) -> BrokerProcess:
-    """A proxy of all members."""
-    made = BrokerProcess(root / "p1", app={"hostName": "p1"})
-    definition = cluster[cluster.names[0]].config.clusters["myClusters"][0]
-    made.config.clusters.update(myClusters=[], myVirtualClusters=[], proxyClusters=[
-        {key: definition[key] for key in ("name", "nodes", "queueOperations") if key in definition}])
-    made.config.write()
-    return made
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[ClusterProcess, BrokerProcess]]:
     """Members that are available, and the proxy."""
-    with ExitStack() as stack:
-        nodes = stack.enter_context(ClusterProcess(tmp_path))
+    with ClusterProcess(tmp_path, proxies=1) as nodes:
         for name in nodes.names:
             nodes[name].expect("Transitioning to AVAILABLE", deadline=SERVED)
-        yield nodes, stack.enter_context(proxy_of(nodes, tmp_path))
+        yield nodes, nodes["p1"]
 
 
 def restart(nodes: ClusterProcess, name: str) -> None:

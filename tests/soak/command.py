@@ -7,6 +7,7 @@
     python -m tests.soak damage --count N     damaged storage directories, each opened by a broker and emptied
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
     python -m tests.soak restarts --count N   restarts under our client library (more options: `restarts --help`)
+    python -m tests.soak failover --minutes N nodes that die, hang and lose each other (more options: `failover --help`)
     python -m tests.soak hostile --count N    strangers and guests that send anything (more options: `hostile --help`)
     python -m tests.soak metadata             a crash at every write of every change of metadata
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
@@ -30,7 +31,7 @@ from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
 
-from soak import damage, hostile, kill9, metadata, restarts
+from soak import damage, failover, hostile, kill9, metadata, restarts
 
 FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
 
@@ -71,6 +72,9 @@ def coverage(minutes: int) -> int | None:
 
 _RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS)}
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with options of their own
+    "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "hostile": hostile.main,
+    "metadata": metadata.main, "damage": damage.main}
 
 
 def _fuzz(name: str, count: int | None, seed: int) -> int:
@@ -88,20 +92,12 @@ def _fuzz(name: str, count: int | None, seed: int) -> int:
 
 def main(arguments: list[str]) -> int:
     """Command line; the exit code is the number of runs that found something."""
-    if arguments[:1] == ["kill9"]:
-        return kill9.main(arguments[1:])
-    if arguments[:1] == ["restarts"]:
-        return restarts.main(arguments[1:])
-    if arguments[:1] == ["hostile"]:
-        return hostile.main(arguments[1:])
-    if arguments[:1] == ["metadata"]:
-        return metadata.main(arguments[1:])
-    if arguments[:1] == ["damage"]:
-        return damage.main(arguments[1:])
+    if arguments and arguments[0] in _COMMANDS:
+        return _COMMANDS[arguments[0]](arguments[1:])
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", default="all",
-                        choices=["all", *_RUNS, "kill9", "restarts", "hostile", "metadata", "damage", "coverage"])
+                        choices=["all", *_RUNS, *_COMMANDS, "coverage"])
     parser.add_argument("--count", type=int, help="how many cases; kills, for `all`")
     parser.add_argument("--minutes", type=int, default=MINUTES)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -113,6 +109,7 @@ def main(arguments: list[str]) -> int:
     failed = sum(_fuzz(name, None, options.seed) for name in _RUNS)
     failed += kill9.main(["--count", str(options.count or KILLS), "--seed", str(options.seed)]) != 0
     failed += restarts.main(["--seed", str(options.seed)]) != 0
+    failed += failover.main(["--seed", str(options.seed)]) != 0
     failed += hostile.main(["--seed", str(options.seed)]) != 0
     failed += metadata.main([]) != 0
     failed += damage.main(["--seed", str(options.seed)]) != 0

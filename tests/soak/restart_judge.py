@@ -76,8 +76,8 @@ def judge_posts(verdict: Verdict, produced: Produced) -> dict[int, str]:
     return guids
 
 
-def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dict[int, str]]) -> None:
-    """`posted`: GUIDs by number, of each producer to this queue."""
+def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dict[int, str]], moves: bool) -> None:
+    """`posted`: GUIDs by number, of each producer to this queue; `moves` as of `judge`."""
     first: dict[str, int] = dict.fromkeys(posted, 0)  # the number whose first delivery is due
     seen: dict[tuple[str, int], str] = {}
     connection, here, last = -1, set[str](), dict[str, int]()
@@ -92,10 +92,10 @@ def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dic
         if posted.get(producer, {}).get(number) != guid:
             verdict.accuse("unexpected", f"{what} as {guid}")
             continue
-        if guid in here:
+        if guid in here and not moves:
             verdict.accuse("again", f"{what} on connection {connection}")
         here.add(guid)
-        if number < last.get(producer, 0):
+        if number < last.get(producer, 0) and not moves:
             verdict.accuse("out of order", f"{what} after {last[producer]} on connection {connection}")
         last[producer] = number
         if seen.setdefault((producer, number), guid) != guid:
@@ -121,8 +121,10 @@ def judge_events(verdict: Verdict, who: str, letters: str, queues: int) -> None:
         verdict.accuse("events", f"{who}: {letters}")
 
 
-def judge(produced: list[Produced], consumed: list[Consumed], events: list[tuple[str, str, int]]) -> Verdict:
-    """Everything together; `events`: (who, letters, number of queues) of each session."""
+def judge(produced: list[Produced], consumed: list[Consumed], events: list[tuple[str, str, int]],
+          moves: bool = False) -> Verdict:
+    """Everything together; `events`: (who, letters, number of queues) of each session. `moves`: behind a connection that
+    stands, primaries change, and what was not known to be confirmed comes again."""
     verdict = Verdict()
     posted: dict[str, dict[str, dict[int, str]]] = {}
     for each in produced:
@@ -132,7 +134,7 @@ def judge(produced: list[Produced], consumed: list[Consumed], events: list[tuple
         if count > 1:
             verdict.accuse("doubled", f"GUID {guid} stands for {count} posts")
     for taken in consumed:
-        judge_deliveries(verdict, taken, posted.get(taken.uri, {}))
+        judge_deliveries(verdict, taken, posted.get(taken.uri, {}), moves)
     for who, letters, queues in events:
         judge_events(verdict, who, letters, queues)
     return verdict

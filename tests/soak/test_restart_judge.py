@@ -41,6 +41,13 @@ def test_deliveries_that_should_not_be(deliveries: object, what: str) -> None:
     assert what in wrong(deliveries=deliveries)
 
 
+def test_where_primaries_move_messages_may_come_again_on_one_connection_and_nothing_else() -> None:
+    again = [*ALL, ALL[3], ALL[2]]
+    produced = [Produced("p", URI, 4, ACKS)]
+    assert not judge(produced, [Consumed(URI, "", again)], [EVENTS], moves=True).wrong
+    assert set(judge(produced, [Consumed(URI, "", [ALL[1], ALL[0], *ALL[2:]])], [EVENTS], moves=True).wrong) == {"out of order"}
+
+
 @pytest.mark.parametrize("letters", ["CD", "CLROSD", "CLRLRLROSLROSD"])
 def test_orders_of_events_that_may_be(letters: str) -> None:
     assert not wrong(events=("p", letters, 1))

@@ -1,0 +1,323 @@
+"""Nodes of a cluster that die, hang and lose each other, under applications at nodes and at a proxy.
+
+    python -m tests.soak failover [--minutes 30] [--faults kill,pause,stop,isolate,deaf,dumb,pair] [--nodes 3]
+                                  [--period 10] [--durability group] [--seed N]
+
+Three nodes and a proxy as processes, strong consistency. Every `--period` seconds one fault, while all nodes are well:
+
+kill      kill -9 of a node, started again after a moment        isolate   nothing passes between a node and all others
+pause     SIGSTOP of the leader, for longer than its lease       deaf      a node hears nobody, and is heard
+stop      SIGTERM of a node, started again                       dumb      a node is heard by nobody, and hears
+                                                                 pair      two nodes do not hear each other
+
+The last four need all connections between nodes to pass through relays (`cutting`). Two producers, at the proxy and at any
+node, post numbered messages to three queues; one queue is read at the proxy, one by two applications at any node, one not
+before the end. `restart_judge` says whether each post was acknowledged exactly once, is there exactly once, and in order;
+sessions at the proxy must not notice anything. A probe posts all the time and shows how long the slowest acknowledgement
+took around each fault. In the end all nodes are stopped, and `bmq storage compare` must find their files equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bmqtwist.testing import ClusterProcess
+from bmqtwist.testing.config import CLUSTER
+
+from soak.cutting import CuttingRelays
+from soak.restart_judge import Consumed, Produced, Verdict, judge
+
+LIVE, FAN, LATE = "bmq://p/live", "bmq://f/fan", "bmq://p/late"
+APPS = ("foo", "bar")
+PROBES = tuple(f"bmq://probe/{number}" for number in range(4))
+PRODUCERS = {"at the proxy": "producer0", "at a node": "producer1"}
+CUTS = ("isolate", "deaf", "dumb", "pair")
+FAULTS = ("kill", "pause", "stop", *CUTS)
+WELL_SECONDS_MAX = 60.0
+FINISH_SECONDS_MAX = 240.0
+AFTERMATH_S = 10.0  # how long after the begin of a fault a slow acknowledgement is put down to it
+_TESTS = Path(__file__).resolve().parent.parent
+_HEARTBEATS = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
+_POLL_S = 0.05
+
+
+class Run:
+    """One cluster, its clients, what happens to it."""
+
+    def __init__(self, root: Path, nodes: int, durability: str, seed: int, relays: CuttingRelays | None) -> None:
+        self.root, self.random, self.relays = root, Random(seed), relays
+        self.cluster = ClusterProcess(root, nodes, proxies=1, app={
+            "heartbeats": _HEARTBEATS, "tcp": {"heartbeatIntervalMs": 1000}, "bmqtwist": {"durability": durability}},
+            cluster={"partition": {"maxJournalFileSize": 16 << 20}})
+        for name in (*self.cluster.names, *self.cluster.proxies):
+            for domain, options in (("p", {}), ("f", {"mode": "fanout", "app_ids": list(APPS)}), ("probe", {})):
+                self.cluster[name].domain(domain, consistency="strong", **options)
+        if relays is not None:
+            self._through(relays)
+        self.clients: dict[str, subprocess.Popen[bytes]] = {}
+        self.faults: Counter[str] = Counter()
+        self.begun: list[tuple[float, str, bool]] = []  # when, which, and whether it hit the primary
+        self.slowest_recovery_s = 0.0
+
+    def _through(self, relays: CuttingRelays) -> None:
+        for dialler in self.cluster.names:
+            config = self.cluster[dialler].config
+            config.clusters["myClusters"] = copy.deepcopy(config.clusters["myClusters"])
+            for node in config.clusters["myClusters"][0]["nodes"]:
+                if node["name"] != dialler:
+                    port = relays.relay(dialler, node["name"], self.cluster[node["name"]].port)
+                    node["transport"]["tcp"]["endpoint"] = f"tcp://127.0.0.1:{port}"
+            config.write()
+
+    # -- clients ----------------------------------------------------------------------------------------------------
+
+    def client(self, name: str, module: str, **spec: Any) -> None:
+        """Start a client process."""
+        spec["out"] = str(self.root / f"{name}.json")
+        with (self.root / f"{name}.log").open("wb") as log:
+            self.clients[name] = subprocess.Popen([sys.executable, "-m", module, json.dumps(spec)], cwd=_TESTS,
+                                                  stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def worker(self, name: str, role: str, broker: str, queues: list[str]) -> None:
+        """A producer or a consumer."""
+        self.client(name, "soak.restart_clients", front="aio", role=role, broker=broker, name=name, queues=queues,
+                    seed=self.random.randrange(1 << 30), pause=0.05)
+
+    def finish(self, *names: str) -> None:
+        """Let clients come to their end."""
+        for name in names:
+            pipe = self.clients[name].stdin
+            assert pipe is not None
+            pipe.close()
+        for name in names:
+            if self.clients[name].wait(FINISH_SECONDS_MAX):
+                raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
+
+    def record(self, name: str) -> Any:
+        """What a client saw."""
+        return json.loads((self.root / f"{name}.json").read_text(encoding="utf-8"))
+
+    def stored(self, uri: str) -> int:
+        """Messages in a queue, as its primary says; -1 = nobody says."""
+        domain = uri.removeprefix("bmq://").partition("/")[0]
+        try:
+            answer = json.loads(self.cluster[self.cluster.leader or "n1"].admin(
+                f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS"))
+        except (OSError, ValueError, AssertionError):
+            return -1
+        return sum(each["numMessages"] for each in answer["domainInfo"]["storageContent"]["storages"]
+                   if each["queueUri"] == uri)
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def ready(self, name: str) -> bool:
+        """Whether a node says that it serves clients and that every partition has a primary."""
+        try:
+            with urllib.request.urlopen(f"{self.cluster.consoles[name]}/readyz", timeout=2):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def until(self, done: Callable[[], bool], what: str, seconds: float) -> None:
+        """Wait; RuntimeError if it takes too long or a client dies."""
+        end = time.monotonic() + seconds
+        while not done():
+            for name, process in self.clients.items():
+                if process.poll():
+                    raise RuntimeError(f"{name} failed: {(self.root / f'{name}.log').read_text()[-3000:]}")
+            if time.monotonic() > end:
+                raise RuntimeError(f"waited for {what} in vain for {seconds:g} s")
+            time.sleep(_POLL_S)
+
+    def well(self) -> None:
+        """Wait until every node serves."""
+        began = time.monotonic()
+        self.until(lambda: all(map(self.ready, self.cluster.names)) and bool(self.cluster.leader), "all nodes to be well",
+                   WELL_SECONDS_MAX)
+        self.slowest_recovery_s = max(self.slowest_recovery_s, time.monotonic() - began)
+
+    def fault(self, kind: str) -> None:
+        """One fault from its begin to its end; all nodes are well again."""
+        leader = self.cluster.leader
+        victim = leader if kind == "pause" else self.random.choice(self.cluster.names)
+        self.faults[kind] += 1
+        self.begun.append((time.monotonic(), kind, victim == leader))
+        node = self.cluster[victim]
+        if kind in ("kill", "stop"):
+            if kind == "kill":
+                node.kill()
+            elif node.stop():
+                raise RuntimeError(f"{victim} did not stop in good order")
+            time.sleep(self.random.uniform(0.1, 3.0))
+            node.launch()
+        elif kind == "pause":
+            node.pause()
+            time.sleep(self.random.uniform(2.0, 6.0))
+            node.resume()
+        else:
+            self._cut(kind, victim)
+            time.sleep(self.random.uniform(2.0, 8.0))
+            assert self.relays is not None
+            self.relays.heal()
+        self.well()
+
+    def _cut(self, kind: str, victim: str) -> None:
+        assert self.relays is not None
+        others = [name for name in self.cluster.names if name != victim]
+        if kind == "pair":
+            others = [self.random.choice(others)]
+        for other in others:
+            if kind != "deaf":
+                self.relays.cut(victim, other)
+            if kind != "dumb":
+                self.relays.cut(other, victim)
+
+    # -- the whole --------------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float, period: float, kinds: list[str]) -> Verdict:
+        """Faults for so long; the verdict."""
+        self.cluster.start()
+        self.well()
+        proxy, anywhere = self.cluster["p1"].url, ",".join(self.cluster.urls)
+        self.worker("producer0", "produce", proxy, [LIVE, FAN, LATE])
+        self.worker("producer1", "produce", anywhere, [LIVE, FAN, LATE])
+        self.worker("live", "consume", proxy, [LIVE])
+        self.worker("fan", "consume", anywhere, [f"{FAN}?id={app}" for app in APPS])
+        self.client("probe", "soak.probe", broker=proxy, queues=PROBES)
+        self.until(lambda: all(self.stored(uri) > 0 for uri in (FAN, LATE)), "the first messages", WELL_SECONDS_MAX)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            due = time.monotonic() + period
+            self.fault(self.random.choice(kinds))
+            time.sleep(max(0.0, due - time.monotonic()))
+            print(f"{sum(self.faults.values())} faults {dict(self.faults)}, slowest recovery "
+                  f"{self.slowest_recovery_s:.1f} s", file=sys.stderr, flush=True)
+        producers = list(PRODUCERS.values())
+        self.finish("probe", *producers)
+        records = [self.record(name) for name in producers]
+        self.until(lambda: self.stored(LIVE) == 0 == self.stored(FAN), "the consumers", FINISH_SECONDS_MAX)
+        self.finish("live", "fan")
+        kept = self.stored(LATE)
+        self.worker("late", "consume", proxy, [LATE])
+        self.until(lambda: self.stored(LATE) == 0, "the late consumer", FINISH_SECONDS_MAX)
+        self.finish("late")
+        verdict = self._judge(records)
+        if kept != (posted := sum(each["posts"][LATE] for each in records)):
+            verdict.accuse("doubled" if kept > posted else "lost", f"{LATE} holds {kept} messages of {posted} posts")
+        self._probed(verdict)
+        self._compare(verdict)
+        for name in (*self.cluster.names, *self.cluster.proxies):
+            for line in self.cluster[name].log():
+                if "Traceback" in line or "INTERNAL_ERROR" in line:
+                    verdict.accuse("unexpected", f"{name}: {line}")
+        return verdict
+
+    def _judge(self, records: list[dict[str, Any]]) -> Verdict:
+        produced = [Produced(each["name"], uri, each["posts"][uri], [tuple(ack) for ack in acks])
+                    for each in records for uri, acks in each["acks"].items()]
+        consumers = [self.record(name) for name in ("live", "fan", "late")]
+        consumed = []
+        for each in consumers:
+            for uri, deliveries in each["deliveries"].items():
+                base, _, app = uri.partition("?id=")
+                consumed.append(Consumed(base, app, [tuple(delivery) for delivery in deliveries]))
+        verdict = judge(produced, consumed, [(each["name"], each["letters"], each["queues"])
+                                             for each in (*records, *consumers)], moves=True)
+        for each in (*records, *consumers):
+            if each["name"] in ("producer0", "live", "late") and each["letters"] != "CD":
+                verdict.accuse("events", f"{each['name']}, at the proxy: {each['letters']}")
+        return verdict
+
+    def _probed(self, verdict: Verdict) -> None:
+        """How long the slowest acknowledgement took around each fault, in ms, by kind and by whom it hit."""
+        posts = [tuple(post) for taken in self.record("probe").values() for post in taken]
+        for _, _, status in posts:
+            if status != "SUCCESS":
+                verdict.accuse("refused", f"probe: {status}")
+        verdict.numbers["probes"] += len(posts)
+        waits: dict[str, list[float]] = {}
+        for at, kind, primary in self.begun:
+            worst = max((took for began, took, _ in posts if at - 1 <= began <= at + AFTERMATH_S), default=0.0)
+            waits.setdefault(f"{kind} of {'the primary' if primary else 'another'}", []).append(worst)
+        self.waits = {name: {"faults": len(found), "p50": _ms(sorted(found)[len(found) // 2]),
+                             "p99": _ms(sorted(found)[int(len(found) * 0.99)]), "max": _ms(max(found))}
+                      for name, found in sorted(waits.items())}
+
+    def _compare(self, verdict: Verdict) -> None:
+        """All replicas hold the same."""
+        self.well()
+        for name in (*self.cluster.proxies, *self.cluster.names):
+            if self.cluster[name].stop():
+                verdict.accuse("unexpected", f"{name} did not stop in good order")
+        for left, right in combinations(self.cluster.names, 2):
+            told = subprocess.run([sys.executable, "-m", "bmqtwist.cli", "storage", "compare",
+                                   *(str(self.cluster[name].config.storage) for name in (left, right))],
+                                  capture_output=True, text=True, check=False)
+            verdict.numbers["comparisons"] += 1
+            if told.returncode:
+                verdict.accuse("unexpected", f"{left} and {right} differ: {told.stdout[-500:]}{told.stderr[-500:]}")
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        for process in self.clients.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        self.cluster.close()
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)
+
+
+def run(seconds: float, *, nodes: int = 3, kinds: list[str] | None = None, period: float = 10.0,
+        durability: str = "group", seed: int = 0) -> dict[str, Any]:
+    """Faults for so many seconds; what was counted, and under "wrong" what must not be."""
+    chosen = kinds or list(FAULTS)
+    with tempfile.TemporaryDirectory(prefix="bmq-failover-") as name, ExitStack() as stack:
+        began = time.monotonic()
+        relays = stack.enter_context(CuttingRelays()) if set(chosen) & set(CUTS) else None
+        whole = Run(Path(name), nodes, durability, seed, relays)
+        stack.callback(whole.close)
+        verdict = whole.run(seconds, period, chosen)
+        return {"run": "failover", "cluster": CLUSTER, "nodes": nodes, "durability": durability, "seed": seed,
+                "seconds": round(time.monotonic() - began), "faults": dict(whole.faults),
+                "slowest acknowledgement ms": whole.waits, "slowest recovery s": round(whole.slowest_recovery_s, 1),
+                **verdict.numbers, "wrong": dict(verdict.wrong), "examples": verdict.examples}
+
+
+def main(arguments: list[str]) -> int:
+    """Command line; the exit code says whether anything was wrong."""
+    parser = argparse.ArgumentParser(prog="tests.soak failover", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--period", type=float, default=10.0)
+    parser.add_argument("--durability", default="group")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args(arguments)
+    kinds = options.faults.split(",")
+    if unknown := set(kinds) - set(FAULTS):
+        parser.error(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    result = run(options.minutes * 60, nodes=options.nodes, kinds=kinds, period=options.period,
+                 durability=options.durability, seed=options.seed)
+    print(json.dumps(result), flush=True)
+    return 1 if result["wrong"] else 0
