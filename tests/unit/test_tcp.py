@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -86,6 +87,39 @@ def test_a_connection_says_who_it_is_and_hands_on_its_bytes() -> None:
     connection, driver = connect(transport)
     connection.dataReceived(b"abc")
     assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", "session", b"abc")] and transport.no_delay
+
+
+class Socket:
+    """Where options are set."""
+
+    def __init__(self) -> None:
+        self.options: list[tuple[int, ...]] = []
+
+    def setsockopt(self, *option: int) -> None:
+        self.options.append(option)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="a kernel that cannot be asked")
+def test_what_was_read_is_acknowledged_at_once_unless_an_answer_has_left() -> None:
+    transport = Transport()
+    transport.socket = Socket()  # type: ignore[attr-defined]
+    asked = transport.socket.options  # type: ignore[attr-defined]
+    connection, _ = connect(transport)
+    connection.dataReceived(b"abc")
+    assert not asked, "the turn may answer"
+    connection.acknowledge()
+    connection.acknowledge()
+    assert asked == [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)]
+    connection.dataReceived(b"abc")
+    connection.write([b"answer"])
+    connection.acknowledge()
+    assert len(asked) == 1, "the answer carries it"
+    transport.room = 0
+    connection.write([b"waits"])
+    connection.dataReceived(b"abc")
+    connection.write([b"waits, too"])
+    connection.acknowledge()
+    assert len(asked) == 2, "the answer has not left"
 
 
 def test_a_refused_connection_is_aborted_and_says_nothing() -> None:
