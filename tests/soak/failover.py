@@ -52,7 +52,7 @@ WELL_SECONDS_MAX = 60.0
 FINISH_SECONDS_MAX = 240.0
 AFTERMATH_S = 10.0  # how long after the begin of a fault a slow acknowledgement is put down to it
 _TESTS = Path(__file__).resolve().parent.parent
-_HEARTBEATS = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
+_HEARTBEATS = {"client": 0, "downstreamBroker": 3, "upstreamBroker": 3, "clusterPeer": 3}
 _POLL_S = 0.05
 
 
@@ -86,7 +86,7 @@ class Run:
 
     # -- clients ----------------------------------------------------------------------------------------------------
 
-    def client(self, name: str, module: str, **spec: Any) -> None:
+    def client(self, name: str, module: str, /, **spec: Any) -> None:
         """Start a client process."""
         spec["out"] = str(self.root / f"{name}.json")
         with (self.root / f"{name}.log").open("wb") as log:
@@ -265,7 +265,7 @@ class Run:
             if self.cluster[name].stop():
                 verdict.accuse("unexpected", f"{name} did not stop in good order")
         for left, right in combinations(self.cluster.names, 2):
-            told = subprocess.run([sys.executable, "-m", "bmqtwist.cli", "storage", "compare",
+            told = subprocess.run([sys.executable, "-c", "from bmqtwist.cli.main import main; main()", "storage", "compare",
                                    *(str(self.cluster[name].config.storage) for name in (left, right))],
                                   capture_output=True, text=True, check=False)
             verdict.numbers["comparisons"] += 1
