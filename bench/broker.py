@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from bench.cells import Cell
 from bench.load import Plan, our_command, raw_command, sdk_command
 from bench.rabbit import free_port
+from bmqtwist.config.sample import ELECTORS
 
 STARTED = "BMQbrkr started successfully"
 CLUSTER = "bench"
@@ -26,13 +27,18 @@ _MODES: dict[str, Any] = {"priority": {"priority": {}}, "broadcast": {"broadcast
 
 
 class Broker:
-    """One broker over one directory; it can be started again after it was killed. `pid` is the serving process."""
+    """One broker over one directory; it can be started again after it was killed. `pid` is the serving process.
+
+    `nodes`: the ports of all nodes of its cluster, where there are several; `number`: which of them it is, from 1 on.
+    """
 
     name = "bmqtwist"
 
     def __init__(self, root: Path, durability: str = "none", partitions: int = 1, data_bytes: int = 4 << 30,
-                 journal_bytes: int = 1 << 30) -> None:
-        self.root, self.port, self.durability = root, free_port(), durability
+                 journal_bytes: int = 1 << 30, nodes: Sequence[int] = (), number: int = 1) -> None:
+        self.root, self.durability = root, durability
+        self._nodes, self._number = list(nodes) or [free_port()], number
+        self.port = self._nodes[number - 1]
         self.pid = 0
         self.style = ""  # how our SDK posts (bench.our_worker); "" = clients are on the official SDK
         self.gauge = False  # do clients on our SDK measure how long their loop is blocked?
@@ -62,24 +68,30 @@ class Broker:
             "allocatorType": "NEWDELETE", "allocationLimit": 1 << 35, "logController": log}, "appConfig": app})
         self._json("etc/clusters.json", {"myClusters": [{
             "name": CLUSTER, "masterAssignment": "E_LEADER_IS_MASTER_ALL",
-            "nodes": [{"id": 1, "name": "n1", "dataCenter": "", "transport": {
-                "tcp": {"endpoint": f"tcp://localhost:{self.port}"}}}],
+            "elector": ELECTORS["fast"],
+            "nodes": [{"id": number, "name": f"n{number}", "dataCenter": "", "transport": {
+                "tcp": {"endpoint": f"tcp://localhost:{port}"}}} for number, port in enumerate(self._nodes, 1)],
             "partitionConfig": {
                 "numPartitions": partitions, "location": str(self.root / "storage"),
                 "archiveLocation": str(self.root / "archive"), "maxDataFileSize": data_bytes,
                 "maxJournalFileSize": journal_bytes, "maxQlistFileSize": 32 << 20, "maxArchivedFileSets": 0},
             "queueOperations": {"shutdownTimeoutMs": 1000, "stopTimeoutMs": 1000}}],
-            "myVirtualClusters": [], "proxyClusters": []})
+            "myVirtualClusters": [{"name": CLUSTER, "selfNodeId": self._number}], "proxyClusters": []})
         for mode, name in DOMAINS.items():
             self._json(f"etc/domains/{name}.json", {"definition": {"location": CLUSTER, "parameters": {
                 "name": name, "mode": _MODES[mode], "maxConsumers": 0, "maxProducers": 0, "maxQueues": 0,
                 "storage": {"config": {"inMemory" if mode == "broadcast" else "fileBacked": {}},
                             "domainLimits": _PLENTY, "queueLimits": _PLENTY},
                 "maxIdleTime": 0, "messageTtl": 86400, "maxDeliveryAttempts": 0, "deduplicationTimeMs": 300000,
-                "consistency": {"eventual": {}}, "subscriptions": []}}})
+                "consistency": {"strong" if len(self._nodes) > 1 else "eventual": {}}, "subscriptions": []}}})
 
     def _json(self, name: str, value: object) -> None:
         (self.root / name).write_text(json.dumps(value, indent=1))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its process."""
+        return (self.pid,)
 
     @property
     def uri(self) -> str:

@@ -37,6 +37,7 @@ def _sizes(name: str, *args: object, **kwargs: object) -> list[Cell]:
 _CELLS = [
     # The cell of the bar: one process, one session posting, one consuming and confirming.
     *_sizes("one-process", "priority", together=True),
+    Cell("one-process-1000", "priority", 1024, rate=1000, together=True),
     Cell("one-process-5000", "priority", 1024, rate=5000, together=True),
     *_sizes("1q1p1c", "priority"),
     Cell("1q1p1c-5000", "priority", 1024, rate=5000),

@@ -4,7 +4,8 @@ It knows one queue and one consumer, checks nothing, forgets nothing and recover
 a PUT is copied into a memory-mapped file, acknowledged and pushed, a CONFIRM is looked up. What the real broker costs
 beyond this is the price of being a broker; what this costs is the price of the sockets, the reactor and the client.
 
-`python -m bench.floor PORT` serves until it is killed.
+`python -m bench.floor PORT` serves until it is killed. `python -m bench.floor PORT TARGET` passes the frames of its clients
+on to a broker at another port, and those of that one back, and decides nothing: what it costs to be a node in between.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bmqtwist.wire import control, schema
 from bmqtwist.wire.fast import (
     ACK_MESSAGE,
     CONFIRM_MESSAGE,
+    EVENT_HEADER_BYTES,
     ITEMS_HEADER,
     OPTION_ONE_ID_HEAD,
     OPTION_SUB_QUEUE_ID,
@@ -117,6 +119,52 @@ def serve(port: int) -> None:
     reactor.run()  # type: ignore[attr-defined]
 
 
+def relay(port: int, target: int) -> None:
+    """Run the server that passes frames on."""
+    from twisted.internet import epollreactor
+
+    epollreactor.install()
+    from twisted.internet import reactor
+    from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+    from twisted.internet.protocol import Factory, Protocol
+
+    class Side(Protocol):
+        other: Any = None
+
+        def connectionMade(self) -> None:
+            self.transport.setTcpNoDelay(True)
+            self.frames, self.early = FrameBuffer(1 << 28), list[bytes]()
+
+        def dataReceived(self, data: bytes) -> None:
+            buffer, spans = self.frames.receive(data)
+            if spans:
+                whole = bytes(buffer[spans[0][2] - EVENT_HEADER_BYTES:spans[-1][3]])
+                if self.other is None:
+                    self.early.append(whole)
+                else:
+                    self.other.transport.write(whole)
+
+        def join(self, other: Any) -> None:
+            self.other = other
+            other.transport.write(b"".join(self.early))
+
+        def connectionLost(self, reason: Any = None) -> None:
+            if self.other is not None:
+                self.other.transport.loseConnection()
+
+    class Near(Side):
+        def connectionMade(self) -> None:
+            super().connectionMade()
+            far = TCP4ClientEndpoint(reactor, "127.0.0.1", target)  # type: ignore[arg-type]
+            connectProtocol(far, Side()).addCallback(lambda side: (side.join(self), self.join(side)))
+
+    factory = Factory.forProtocol(Near)
+    factory.noisy = False
+    reactor.listenTCP(port, factory, interface="127.0.0.1")  # type: ignore[attr-defined]
+    print(STARTED, flush=True)
+    reactor.run()  # type: ignore[attr-defined]
+
+
 class FloorBroker(Broker):
     """The yardstick in the place of our broker; it can only do priority cells with one queue."""
 
@@ -126,7 +174,7 @@ class FloorBroker(Broker):
         """Start the server."""
         begin = time.monotonic()
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen([sys.executable, "-m", "bench.floor", str(self.port)], stdout=log,
+            self._process = subprocess.Popen([sys.executable, "-m", "bench.floor", *map(str, self.arguments)], stdout=log,
                                              cwd=Path(__file__).parent.parent, env={**os.environ})
         self.pid = self._process.pid
         while STARTED not in self.output():
@@ -135,11 +183,45 @@ class FloorBroker(Broker):
             time.sleep(0.01)
         return time.monotonic() - begin
 
+    @property
+    def arguments(self) -> list[int]:
+        """Of the command."""
+        return [self.port]
+
     def stop(self) -> int:
         """It has nothing to lose."""
         self.kill()
         return -signal.SIGKILL
 
 
+class FloorRelay(FloorBroker):
+    """A yardstick behind one that passes on; clients are at the latter."""
+
+    name = "floor behind a relay"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._floor = FloorBroker(root / "floor")
+
+    @property
+    def arguments(self) -> list[int]:
+        """Of the command."""
+        return [self.port, self._floor.port]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Both processes."""
+        return self.pid, self._floor.pid
+
+    def start(self, seconds: float = 60) -> float:
+        """Start both."""
+        return self._floor.start(seconds) + super().start(seconds)
+
+    def stop(self) -> int:
+        """Both."""
+        self._floor.stop()
+        return super().stop()
+
+
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    (relay if len(sys.argv) > 2 else serve)(*map(int, sys.argv[1:]))

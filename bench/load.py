@@ -21,7 +21,7 @@ from bench.gauge import (
     Board,
     Samples,
     busy_seconds,
-    cpu_seconds,
+    cpu_seconds_of,
     memory_mib,
 )
 
@@ -30,10 +30,13 @@ DRAIN_SECONDS = 120
 
 
 class Target(Protocol):
-    """A broker process under load."""
+    """A broker under load, or several of one cluster. `pids`: of its processes."""
 
     name: str
-    pid: int
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes."""
 
     def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
         """The client processes of a cell."""
@@ -86,11 +89,11 @@ def run_cell(target: Target, cell: Cell, seconds: float) -> dict[str, Any]:
 def _measure(target: Target, cell: Cell, seconds: float, plan: Plan, board: Board,
              processes: list[subprocess.Popen[str]]) -> dict[str, Any]:
     time.sleep(0.3)
-    (user, system), busy, start_ns = cpu_seconds(target.pid), busy_seconds(), time.monotonic_ns()
+    (user, system), busy, start_ns = cpu_seconds_of(target.pids), busy_seconds(), time.monotonic_ns()
     board.set(GO, 1)
     board.wait([DONE + slot for slot in plan.producers], seconds + 60, processes)
     complete = _drain(plan, board, processes)
-    (user_end, system_end), busy, stop_ns = cpu_seconds(target.pid), busy_seconds() - busy, time.monotonic_ns()
+    (user_end, system_end), busy, stop_ns = cpu_seconds_of(target.pids), busy_seconds() - busy, time.monotonic_ns()
     cpu = user_end - user + system_end - system
     posted = sum(board.get(POSTED + slot) for slot in plan.producers)
     delivered = sum(board.get(RECEIVED + slot) for slot in plan.consumers)
@@ -100,7 +103,7 @@ def _measure(target: Target, cell: Cell, seconds: float, plan: Plan, board: Boar
             "broker_cpu_us_per_message": round(cpu / max(posted, 1) * 1e6, 1),
             "broker_system_share": round((system_end - system) / max(cpu, 0.01), 2),
             "broker_cpu_share": round(cpu / ((stop_ns - start_ns) / 1e9), 2),
-            "rss_mib": memory_mib(target.pid), "busy_without_broker": busy - cpu,
+            "rss_mib": max(map(memory_mib, target.pids), key=lambda each: each["peak"]), "busy_without_broker": busy - cpu,
             "since_ns": start_ns + int(seconds * WARM_UP_SHARE * 1e9), "until_ns": start_ns + int(seconds * 1e9)}
 
 

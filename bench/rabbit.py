@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -52,14 +53,20 @@ def build_client(directory: Path) -> Path:
 
 
 class Rabbit:
-    """One RabbitMQ node. `pid` is the process that does the work (beam.smp)."""
+    """One RabbitMQ node. `pid` is the process that does the work (beam.smp).
+
+    `epmd_port`: of the name server that it starts or shares; `others`: the names of the nodes that it joins.
+    """
 
     name = "rabbitmq"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, epmd_port: int = 0, others: Sequence[str] = ()) -> None:
         self.directory = directory
         self.port, self.pid = free_port(), 0
-        self._epmd_port = free_port()
+        self.leader_port, self.quorum = self.port, False  # where queues are declared, and whether they are quorum queues
+        self.node = f"bench{self.port}@localhost"
+        self._others = others
+        self._epmd_port = epmd_port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.client = build_client(directory)
         self._script = find_server()
@@ -69,13 +76,19 @@ class Rabbit:
         """Start the node and wait until it accepts connections."""
         home = self.directory / "rabbit"
         home.mkdir()
+        cookie = home / ".erlang.cookie"
+        cookie.write_text("BENCH")
+        cookie.chmod(0o400)
+        joined = "".join(f"cluster_formation.classic_config.nodes.{number} = {node}\n"
+                         for number, node in enumerate((self.node, *self._others), 1))
         (home / "rabbit.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.console = false\nlog.file.level = warning\n"
             "vm_memory_high_watermark.relative = 0.6\ndisk_free_limit.absolute = 50MB\n"
-            "collect_statistics_interval = 60000\n")
+            "collect_statistics_interval = 60000\ncluster_formation.discovery_retry_limit = 1\n"
+            f"cluster_formation.peer_discovery_backend = classic_config\n{joined}")
         environment = {
             "PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8",
-            "RABBITMQ_NODENAME": f"bench{self.port}@localhost", "RABBITMQ_CONFIG_FILE": str(home / "rabbit"),
+            "RABBITMQ_NODENAME": self.node, "RABBITMQ_CONFIG_FILE": str(home / "rabbit"),
             "RABBITMQ_MNESIA_BASE": str(home / "mnesia"), "RABBITMQ_LOG_BASE": str(home / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"), "RABBITMQ_DIST_PORT": str(free_port()),
             "ERL_EPMD_PORT": str(self._epmd_port), "ERL_EPMD_ADDRESS": "127.0.0.1"}
@@ -107,12 +120,17 @@ class Rabbit:
             if epmd:
                 subprocess.run([epmd, "-port", str(self._epmd_port), "-kill"], capture_output=True, check=False)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its process."""
+        return (self.pid,)
+
     def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
         """Durable queues, persistent messages and publisher confirms; transient and unacknowledged for broadcast.
 
         Each message is acknowledged on its own, or every `batch` messages with `multiple` set.
         """
-        plan, durable = Plan(), cell.mode != "broadcast"
+        plan, durable = Plan(), 0 if cell.mode == "broadcast" else 2 if self.quorum else 1
         ack_every = cell.batch if durable else 0
 
         def add(*words: object) -> None:
@@ -126,14 +144,14 @@ class Rabbit:
                 plan.samples.append(samples)
                 plan.consumers[slot] = queue
                 name = f"q{queue}.{slot if exchange else 0}.{cell.name}"
-                add("consume", self.port, board, len(plan.commands), slot, exchange, name, int(durable), PREFETCH,
-                    ack_every, samples)
+                add("consume", self.port, board, len(plan.commands), slot, exchange, name, durable, PREFETCH,
+                    ack_every, samples, self.leader_port)
         for queue in range(cell.queues):
             exchange = "" if cell.mode == "priority" else f"x{queue}.{cell.name}"
             slots = [slot for slot, producer in plan.consumers.items() if producer == queue]
             plan.producers.append(queue)
             add("produce", self.port, board, len(plan.commands), queue, exchange, f"q{queue}.0.{cell.name}", cell.size,
-                cell.batch, cell.rate / cell.queues, cell.window, int(durable), ",".join(map(str, slots)), seconds)
+                cell.batch, cell.rate / cell.queues, cell.window, int(durable > 0), ",".join(map(str, slots)), seconds)
         return plan
 
     def __enter__(self) -> Self:

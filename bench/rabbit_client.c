@@ -5,9 +5,10 @@
  * as a client can. It shares a page of 64-bit counters, the board, with the other processes of the run (gauge.py).
  *
  *   rabbit_client produce PORT BOARD WORKER PRODUCER EXCHANGE KEY SIZE BATCH RATE WINDOW PERSISTENT CONSUMERS SECONDS
- *   rabbit_client consume PORT BOARD WORKER CONSUMER EXCHANGE QUEUE DURABLE PREFETCH ACKEVERY SAMPLES
+ *   rabbit_client consume PORT BOARD WORKER CONSUMER EXCHANGE QUEUE DURABLE PREFETCH ACKEVERY SAMPLES LEADER
  *
  * CONSUMERS is a comma-separated list of consumer slots whose slowest member bounds the window in flight.
+ * DURABLE is 0, 1, or 2 for a quorum queue, which is declared at the node at the port LEADER and led by it.
  * EXCHANGE is "" (the default exchange) or the name of a fanout exchange. The last line printed is a JSON object.
  */
 #define _GNU_SOURCE
@@ -195,13 +196,26 @@ static void produce(char **a) {
            stalled, cpu_seconds());
 }
 
+static void declare(amqp_connection_state_t conn, amqp_bytes_t queue, int durable) {
+    amqp_table_entry_t quorum = {amqp_cstring_bytes("x-queue-type"),
+                                 {.kind = AMQP_FIELD_KIND_UTF8, .value = {.bytes = amqp_cstring_bytes("quorum")}}};
+    amqp_table_t arguments = {durable == 2, &quorum};
+    amqp_queue_declare(conn, 1, queue, 0, durable != 0, !durable, !durable, arguments);
+    check(amqp_get_rpc_reply(conn), "queue.declare");
+}
+
 static void consume(char **a) {
     amqp_connection_state_t conn = dial(atoi(a[0]));
     open_board(a[1]);
     int worker = atoi(a[2]), consumer = atoi(a[3]), durable = atoi(a[6]), ack_every = atoi(a[8]);
     amqp_bytes_t queue = amqp_cstring_bytes(a[5]);
-    amqp_queue_declare(conn, 1, queue, 0, durable, !durable, !durable, amqp_empty_table);
-    check(amqp_get_rpc_reply(conn), "queue.declare");
+    if (durable == 2) {
+        amqp_connection_state_t leader = dial(atoi(a[10]));
+        declare(leader, queue, durable);
+        amqp_connection_close(leader, AMQP_REPLY_SUCCESS);
+        amqp_destroy_connection(leader);
+    }
+    declare(conn, queue, durable);
     if (*a[4]) {
         amqp_bytes_t exchange = amqp_cstring_bytes(a[4]);
         amqp_exchange_declare(conn, 1, exchange, amqp_cstring_bytes("fanout"), 0, 1, 0, 0, amqp_empty_table);
@@ -251,7 +265,7 @@ static void consume(char **a) {
 
 int main(int argc, char **argv) {
     if (argc == 15 && !strcmp(argv[1], "produce")) produce(argv + 2);
-    else if (argc == 12 && !strcmp(argv[1], "consume")) consume(argv + 2);
+    else if (argc == 13 && !strcmp(argv[1], "consume")) consume(argv + 2);
     else die("usage: see the head of rabbit_client.c");
     return 0;
 }

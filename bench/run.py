@@ -1,7 +1,10 @@
 """The load harness: cells against our broker and against RabbitMQ in one run, as a table and as JSON lines.
 
     python -m bench.run [--cells quick|all|NAME,PREFIX*] [--durability none] [--seconds 8] [--repeat 1]
-                        [--no-rabbit] [--json FILE]
+                        [--nodes 1] [--no-rabbit] [--json FILE]
+
+With `--nodes 3` the brokers are clusters: queues of ours are strongly consistent, RabbitMQ's are quorum queues, and clients
+are at a node that does not lead them. CPU is then that of all nodes together, memory that of the largest.
 
 Every cell runs against a fresh broker, ours and RabbitMQ's in turn, so that a ratio joins neighbours in time. With
 several repetitions the row of a cell is the one with the median rate. `foreign` says how many cores were busy with anything
@@ -19,8 +22,9 @@ from typing import Any
 
 from bench.broker import Broker
 from bench.cells import CELLS, Cell, choose
-from bench.floor import FloorBroker
+from bench.floor import FloorBroker, FloorRelay
 from bench.load import run_cell
+from bench.nodes import BrokerCluster, RabbitCluster
 from bench.rabbit import Missing, Rabbit
 
 _COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7),
@@ -28,12 +32,19 @@ _COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms"
             ("cores", 6), ("RSS MiB", 8), ("foreign", 7), ("x rabbit", 9))
 
 
-def _measure(cell: Cell, durability: str | None, seconds: float) -> dict[str, Any]:
-    """One cell once; durability None means RabbitMQ, `floor` the yardstick."""
+def _target(root: Path, durability: str | None, nodes: int) -> Broker | BrokerCluster | Rabbit | RabbitCluster:
+    """What is measured; durability None means RabbitMQ, `floor` the yardstick."""
+    if durability is None:
+        return Rabbit(root) if nodes == 1 else RabbitCluster(root, nodes)
+    if durability == "floor":
+        return FloorBroker(root) if nodes == 1 else FloorRelay(root)
+    return Broker(root, durability) if nodes == 1 else BrokerCluster(root, durability, nodes)
+
+
+def _measure(cell: Cell, durability: str | None, seconds: float, nodes: int) -> dict[str, Any]:
+    """One cell once."""
     with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name:
-        target = (Rabbit(Path(name)) if durability is None else FloorBroker(Path(name)) if durability == "floor"
-                  else Broker(Path(name), durability))
-        with target:
+        with _target(Path(name), durability, nodes) as target:
             row = run_cell(target, cell, seconds)
     row["durability"] = durability or "confirms"
     return row
@@ -67,6 +78,7 @@ def main() -> int:
     parser.add_argument("--durability", default="none", help="none, group, always; several separated by commas")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long producers post")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--no-rabbit", action="store_true")
     parser.add_argument("--only-rabbit", action="store_true")
     parser.add_argument("--floor", action="store_true", help="also measure bench.floor, the yardstick")
@@ -90,7 +102,7 @@ def main() -> int:
             taken.pop("floor", None)
         for _ in range(options.repeat):
             for durability, rows in taken.items():
-                rows.append(_measure(cell, durability, options.seconds))
+                rows.append(_measure(cell, durability, options.seconds, options.nodes))
         rows = [_median(each) for each in taken.values()]
         rabbit = next((row for row in rows if row["target"] == "rabbitmq"), None)
         for row in rows:

@@ -52,8 +52,8 @@ class ClusterProcess:
         return broker
 
     def __getitem__(self, name: str) -> BrokerProcess:
-        """A node or a proxy: its `url`, `log()`, `expect(text)`, `admin(command)`, and what may happen to it: `kill()`, `stop()`,
-        `launch()`, `restart()`, `pause()`, `resume()`."""
+        """A node or a proxy: its `url`, `log()`, `expect(text)`, `admin(command)`, and what may happen to it: `kill()`,
+        `stop()`, `launch()`, `restart()`, `pause()`, `resume()`."""
         return self._brokers.get(name) or self._proxies[name]
 
     @property

@@ -38,7 +38,6 @@ from typing import Any
 
 from bmqtwist.testing import ClusterProcess
 from bmqtwist.testing.config import CLUSTER
-
 from soak.cutting import CuttingRelays
 from soak.restart_judge import Consumed, Produced, Verdict, judge
 

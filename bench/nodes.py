@@ -1,0 +1,100 @@
+"""Several nodes as one target: a cluster of ours and one of RabbitMQ, with clients at a node that does not lead queues."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from bench.broker import CLUSTER, Broker
+from bench.cells import Cell
+from bench.load import Plan
+from bench.rabbit import Rabbit, free_port
+from bmqtwist.cli.adminclient import AdminClient, Unreachable
+
+READY_SECONDS_MAX = 60
+_POLL_S = 0.1
+
+
+class BrokerCluster:
+    """`count` brokers below one directory; their domains are strongly consistent, all clients are at one replica."""
+
+    name = "bmqtwist"
+
+    def __init__(self, root: Path, durability: str = "none", count: int = 3) -> None:
+        ports = [free_port() for _ in range(count)]
+        self.brokers = [Broker(root / f"n{number}", durability, nodes=ports, number=number)
+                        for number in range(1, count + 1)]
+        self._stack = ExitStack()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Their processes."""
+        return tuple(broker.pid for broker in self.brokers)
+
+    def __enter__(self) -> Self:
+        for broker in self.brokers:
+            self._stack.enter_context(broker)
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while not (all("is available" in broker.output() for broker in self.brokers) and self._leader()):
+            if time.monotonic() > deadline:
+                self._stack.close()
+                raise RuntimeError(f"the cluster has no leader: {self.brokers[0].output()[-1000:]}")
+            time.sleep(_POLL_S)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _leader(self) -> str:
+        """The name of the node that leads all partitions; "" while there is none."""
+        try:
+            with AdminClient("127.0.0.1", self.brokers[0].port) as client:
+                client.negotiate()
+                answer = json.loads(client.run(f"ENCODING JSON_COMPACT CLUSTERS CLUSTER {CLUSTER} STATUS"))
+        except Unreachable:
+            return ""
+        elector = answer["clusterStatus"]["electorInfo"]
+        return str(elector["leaderNode"]).strip("[]").partition(",")[0] if elector["leaderStatus"] == "ACTIVE" else ""
+
+    def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
+        """Client processes, all at the first node that is not the leader."""
+        leader = self._leader()
+        replica = next(broker for number, broker in enumerate(self.brokers, 1) if f"n{number}" != leader)
+        return replica.commands(cell, seconds, board, directory)
+
+
+class RabbitCluster:
+    """`count` nodes of RabbitMQ with quorum queues, led by the first; all clients are at the second."""
+
+    name = "rabbitmq"
+
+    def __init__(self, root: Path, count: int = 3) -> None:
+        epmd = free_port()
+        self.nodes: list[Rabbit] = []
+        for number in range(1, count + 1):
+            home = root / f"r{number}"
+            home.mkdir()
+            self.nodes.append(Rabbit(home, epmd, [node.node for node in self.nodes]))
+        self._stack = ExitStack()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Their processes."""
+        return tuple(node.pid for node in self.nodes)
+
+    def __enter__(self) -> Self:
+        for node in self.nodes:
+            self._stack.enter_context(node)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
+        """Client processes at the second node."""
+        client = self.nodes[1]
+        client.leader_port, client.quorum = self.nodes[0].port, True
+        return client.commands(cell, seconds, board, directory)
