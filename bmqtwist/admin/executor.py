@@ -5,8 +5,8 @@ Answers are values (`adminresults`); a refusal is a LocalError or Refused with t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmqtwist.admin import commands, results
 from bmqtwist.admin.json import print_json
@@ -17,7 +17,7 @@ from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
-from bmqtwist.link.admin import AdminAnswer
+from bmqtwist.link.admin import AdminAnswer, AdminWork
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
     from bmqtwist.storage.partition import Partition
+
+_T = TypeVar("_T")
+Slowly = Generator[None, None, _T]  # gives a result, and pauses now and then before
 
 WHOLE_QUEUE = "*"
 COMMAND_CHARS_MAX = 512  # of a command, where it is logged
@@ -56,8 +59,9 @@ class AdminExecutor:
         self._intervals = PublishIntervals({plugin.name: plugin.publish_interval for plugin in stats.plugins},
                                            stats.snapshot_interval)
 
-    def execute(self, text: str, source: str) -> AdminAnswer:
-        """Run one command; whatever the text is, there is an answer. `source`: who asks, for the log."""
+    def execute(self, text: str, source: str) -> AdminWork:
+        """Run one command; whatever the text is, there is an answer. `source`: who asks, for the log. It pauses now and then
+        if it takes long."""
         report = self._broker.report
         told, failed = shown(text, COMMAND_CHARS_MAX), True
         report.info("Received command '%s' [source: %s]", told, source)
@@ -67,7 +71,7 @@ class AdminExecutor:
             answer = error.answer
         else:
             try:
-                result = self.run(command)
+                result = yield from self.run(command)
                 answer = (print_text(result) if encoding is commands.AnswerEncoding.TEXT
                           else print_json(result, encoding is commands.AnswerEncoding.JSON_PRETTY))
                 failed = isinstance(result, results.Error)
@@ -78,10 +82,11 @@ class AdminExecutor:
         answer = answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
         return AdminAnswer(answer, failed)
 
-    def run(self, command: commands.Command) -> results.Result:
+    def run(self, command: commands.Command) -> Slowly[results.Result]:
         """Run a parsed command; a refusal becomes an Error."""
         try:
-            return _HANDLERS[type(command)](self, command)
+            result = _HANDLERS[type(command)](self, command)
+            return (yield from result) if isinstance(result, Generator) else result
         except Refused as refused:
             return results.Error(refused.message)
         except LocalError as error:
@@ -142,18 +147,22 @@ class AdminExecutor:
     def _domain_infos(self, command: commands.DomainInfos) -> results.Result:
         return results.DomainInfo(snapshots.domain_state(self._broker, self._domain(command.domain)))
 
-    def _domain_purge(self, command: commands.DomainPurge) -> results.Result:
-        return self._purge_all(self._domain(command.domain))
+    def _domain_purge(self, command: commands.DomainPurge) -> Slowly[results.Result]:
+        return (yield from self._purge_all(self._domain(command.domain)))
 
-    def _purge_all(self, domain: Domain) -> results.PurgeReport:
-        return results.PurgeReport(tuple(self._purge(queue) for queue in domain.queues.values()))
+    def _purge_all(self, domain: Domain) -> Slowly[results.PurgeReport]:
+        purged = []
+        for queue in list(domain.queues.values()):
+            if queue.name in domain.queues:  # nobody has deleted it meanwhile
+                purged.append((yield from self._purge(queue)))
+        return results.PurgeReport(tuple(purged))
 
-    def _purge(self, queue: RootQueue) -> results.Purged:
-        count, size = queue.purge(None, self._wall)
+    def _purge(self, queue: RootQueue) -> Slowly[results.Purged]:
+        count, size = yield from queue.purge(None, self._wall)
         self._broker.metered(queue)
         return results.Purged(queue.uri, count, size)
 
-    def _queue_purge(self, command: commands.QueuePurge) -> results.Result:
+    def _queue_purge(self, command: commands.QueuePurge) -> Slowly[results.Result]:
         if not command.app_id:
             raise LocalError("Queue Purge requires a non-empty appId (Specify '*' to purge the entire queue).")
         try:
@@ -164,12 +173,12 @@ class AdminExecutor:
         if queue is None:
             raise LocalError(f"Queue was not found in a storage '{uri}'")
         if command.app_id == WHOLE_QUEUE:
-            return results.PurgeReport((self._purge(queue),))
+            return results.PurgeReport(((yield from self._purge(queue)),))
         app = queue.apps.get(command.app_id)
         if app is None or not app.registered:
             return results.PurgeReport(
                 (), (f"Specified appId '{command.app_id}' not found in the storage of queue '{uri}'.",))
-        count, size = queue.purge(app, self._wall)
+        count, size = yield from queue.purge(app, self._wall)
         self._broker.metered(queue)
         return results.PurgeReport((results.Purged(uri, count, size, app.app_id, snapshots.hexadecimal(app.key)),))
 
@@ -204,10 +213,10 @@ class AdminExecutor:
         self._broker.provider.clear_files(command.domain)
         return results.Success()
 
-    def _domain_remove(self, command: commands.DomainRemove) -> results.Result:
-        return self._remove_second(command.domain) if command.finalize else self._remove_first(command.domain)
+    def _domain_remove(self, command: commands.DomainRemove) -> Slowly[results.Result]:
+        return self._remove_second(command.domain) if command.finalize else (yield from self._remove_first(command.domain))
 
-    def _remove_first(self, name: str) -> results.Result:
+    def _remove_first(self, name: str) -> Slowly[results.Result]:
         """Close the domain to new opens, empty it, delete its queues."""
         domain = self._domain(name)
         if domain.opening:
@@ -216,7 +225,7 @@ class AdminExecutor:
         if any(queue.handles for queue in domain.queues.values()):
             raise LocalError(f"Trying to remove the domain '{name}' while there are queues opened or opening")
         domain.removing = True
-        purged = self._purge_all(domain)
+        purged = yield from self._purge_all(domain)
         cluster = self._broker.clusters[domain.cluster]
         for queue in list(domain.queues.values()):
             cluster.delete_queue(queue, self._wall)
@@ -363,7 +372,7 @@ def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
     return position, total if count == 0 else min(position + count, total)
 
 
-_HANDLERS: dict[type, Callable[[AdminExecutor, Any], results.Result]] = {
+_HANDLERS: dict[type, Callable[[AdminExecutor, Any], results.Result | Slowly[results.Result]]] = {
     commands.Help: AdminExecutor._help,
     commands.BrokerConfigDump: AdminExecutor._broker_config,
     commands.DomainPurge: AdminExecutor._domain_purge,

@@ -22,7 +22,7 @@ from bmqtwist.daemon.housekeeping import Watch
 from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
-from bmqtwist.link.admin import AdminAnswer
+from bmqtwist.link.admin import AdminWork
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
@@ -194,7 +194,7 @@ class Node:
                 self._sample_regularly(self._statistics)
         return self._statistics
 
-    def _first_command(self, command: str, source: str) -> AdminAnswer:
+    def _first_command(self, command: str, source: str) -> AdminWork:
         self.observe()
         return self.broker.admin(command, source)
 

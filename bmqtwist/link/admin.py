@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import NamedTuple
 
 from bmqtwist.link.session import Session, SessionKind
@@ -19,6 +20,9 @@ class AdminAnswer(NamedTuple):
 
     text: str
     failed: bool
+
+
+AdminWork = Generator[None, None, AdminAnswer]  # a command that may take long pauses now and then before it is answered
 
 
 class AdminSession(SessionKind):

@@ -23,7 +23,7 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, parse_uri
 from bmqtwist.limits import NEWCOMERS_BYTES_MAX, SLICES_S
 from bmqtwist.link import negotiation
-from bmqtwist.link.admin import AdminAnswer, AdminSession
+from bmqtwist.link.admin import AdminAnswer, AdminSession, AdminWork
 from bmqtwist.link.authentication import Authenticate, Outcome
 from bmqtwist.link.context import PeerContext
 from bmqtwist.link.newcomers import Newcomers
@@ -44,6 +44,7 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
 from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
+from bmqtwist.queue.chores import Work
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.queue import Queue
@@ -88,7 +89,7 @@ class Broker:
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
-        self.admin: Callable[[str, str], AdminAnswer] = lambda command, source: AdminAnswer("", failed=True)
+        self.admin: Callable[[str, str], AdminWork]  # runs a command
         self.negotiations = 0
         self._started = self._beating = False  # its timers; that of heartbeats
         self.now = identity.started
@@ -364,6 +365,10 @@ class Broker:
         except Exception as error:
             self.contain.told(f"Queue '{queue.uri}': the alarm about its meters", error)
 
+    def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
+        """Do work of a queue that may take long, in this turn and those that follow."""
+        self._turn.chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
+
     # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
 
     def clock(self) -> float:
@@ -502,11 +507,14 @@ class Broker:
         """Run an admin command; `done` is called when what it changed is committed."""
         metadata = [cluster.metadata for cluster in self.clusters.values()]
         before = [each.proposals for each in metadata]
-        answer = partial(done, self.admin(command, source))
-        for each, proposals in zip(metadata, before, strict=True):
-            if each.proposals != proposals:
-                answer = partial(each.after, answer)
-        answer()
+
+        def work() -> Work:
+            answer = partial(done, (yield from self.admin(command, source)))
+            for each, proposals in zip(metadata, before, strict=True):
+                if each.proposals != proposals:
+                    answer = partial(each.after, answer)
+            answer()
+        self._turn.chores.begin(work(), partial(self.contain.told, f"Command '{shown(command)}'"))
 
     def _admin_answer(self, admin: AdminSession, r_id: int, answer: AdminAnswer) -> None:
         if admin.session in self.sessions:

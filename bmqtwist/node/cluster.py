@@ -180,7 +180,7 @@ class Cluster:
             else:
                 self.report.alarm("RECOVERY", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                               f"[{index}] is unknown to the metadata; its deletion was completed")
-                self._record(self.partitions[index].delete_queue, key, None, wall)
+                self._record(self.partitions[index].delete_queue, key, wall)
 
     def check_stored(self, name: str, mode: QueueMode, in_memory: bool) -> None:
         """Refused if queues of a domain that is not loaded yet were stored under another mode or kind of storage."""
@@ -375,7 +375,7 @@ class Cluster:
         """A queue is no longer assigned."""
         if self.queues.get(queue.uri) is not queue:
             return
-        self._record(queue.partition.delete_queue, queue.key, None, wall)
+        self._record(queue.partition.delete_queue, queue.key, wall)
         del self.queues[queue.uri]
         queue.domain.queues.pop(queue.name, None)
         self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
@@ -441,7 +441,7 @@ class Cluster:
                 self.report.alarm("CLUSTER", f"Cluster ({self.name}): queue key {key.hex().upper()} in partition "
                                              f"[{partition_id}] is unknown to the metadata; its messages are kept")
             else:
-                self._record(partition.delete_queue, key, None, wall)
+                self._record(partition.delete_queue, key, wall)
         self._context.wake_queues(self)
 
     def retire(self, partition_id: int, cause: str, now: float, wall: int) -> None:
@@ -455,6 +455,7 @@ class Cluster:
             del self.queues[queue.uri]
             queue.domain.queues.pop(queue.name, None)
             self._deleting.discard(queue)
+            queue.finish_purges()
             self._hand_over(queue, [*queue.uncommitted, *waiting.get(queue, ())])
             queue.meter.clear()
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
@@ -605,6 +606,6 @@ def is_collectable(queue: RootQueue, now: float, keepalive_s: float, started: fl
 
     `started`: since when a queue that nobody has opened yet counts as unused. Times are of the monotonic clock.
     """
-    if queue.handles or queue.messages or queue.domain.opening:
+    if queue.handles or queue.messages or queue.purges or queue.domain.opening:
         return False
     return now - (queue.idle_since if queue.idle_since is not None else started) >= keepalive_s

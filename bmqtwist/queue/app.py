@@ -12,8 +12,11 @@ from collections import deque
 
 from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.handle import Substream
+from bmqtwist.queue.returned import Returned
 from bmqtwist.queue.routing import Matcher, Router
 from bmqtwist.storage.partition import Message
+
+Place = deque[Message] | dict[bytes, Message]
 
 
 class App:
@@ -21,7 +24,7 @@ class App:
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
                  "router", "fresh", "again", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside",
-                 "recheck_waiting", "stats", "_unsorted")
+                 "recheck_waiting", "stats", "returning", "purged", "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
@@ -30,6 +33,8 @@ class App:
         self.router = Router()
         self.alarmed = False  # the unregistered-appId alarm was raised for the present consumers
         self.stats = AppStats()
+        self.returning = 0  # consumers whose messages come back in slices: until then nothing is delivered
+        self.purged = 0  # the messages of an earlier arrival order were purged
         self.register(key, ordinal, first_order)
 
     def register(self, key: bytes, ordinal: int, first_order: int) -> None:
@@ -41,13 +46,25 @@ class App:
         self.again: deque[Message] = deque()
         self.aside: dict[bytes, Message] = {}
         self.waiting: dict[bytes, Message] = {}
-        self.redelivery: dict[bytes, Message] = {}
+        self.redelivery = Returned()
         self.recheck_aside = self.recheck_waiting = self._unsorted = False
         self.stopped_at = b""  # GUID of the message for which nobody had room, as the log was told
 
-    def unregister(self) -> None:
-        """Forget every message; consumers stay connected and get nothing."""
+    def unregister(self) -> list[Place]:
+        """Forget every message; consumers stay connected and get nothing. Where messages were kept."""
+        places = self._places()
         self.register(b"", -1, 0)
+        return places
+
+    def purge(self, order: int) -> list[Place]:
+        """The messages that came before this arrival order are gone; where they were kept."""
+        places = self._places()
+        self.register(self.key, self.ordinal, self.first_order)
+        self.purged = order
+        return places
+
+    def _places(self) -> list[Place]:
+        return [self.fresh, self.again, self.aside, self.waiting, self.redelivery]
 
     def reroute(self) -> None:
         """Rebuild routing after a consumer changed; everything put aside is looked at again."""
@@ -57,9 +74,8 @@ class App:
 
     def give_back(self, messages: list[Message]) -> None:
         """Messages of a lost consumer join the redelivery list, in arrival order."""
-        merged = [*self.redelivery.values(), *messages]
-        merged.sort(key=_order)
-        self.redelivery = {message.guid: message for message in merged}
+        for message in messages:
+            self.redelivery.add(message)
 
     def set_aside(self, message: Message) -> None:
         """Keep a message nobody wants now; one that comes late finds its place in `sort_aside`."""
@@ -106,7 +122,9 @@ class App:
         """The oldest message of each place where undelivered ones are kept, oldest first (stuck-queue check)."""
         self.trim()
         self.sort_aside()
-        heads = [next(iter(place.values())) for place in (self.redelivery, self.aside, self.waiting) if place]
+        heads = [next(iter(place.values())) for place in (self.aside, self.waiting) if place]
+        oldest = self.redelivery.first()
+        heads += [oldest] if oldest is not None else []
         heads += [place[0] for place in (self.fresh, self.again) if place]
         return sorted(heads, key=_order)
 

@@ -18,6 +18,8 @@ def deliver(queue: Queue, now: float) -> None:
     """Hand out whatever the consumers of the queue have room for."""
     queue.touched = False
     for app in queue.active:
+        if app.returning:
+            continue
         if not app.router.groups:
             if not app.stopped_at:
                 app.trim()
@@ -61,7 +63,7 @@ def _deliver_simple(queue: Queue, app: App, now: float) -> None:
     fresh, bit = app.fresh, app.bit
     group = app.router.only
     alone = group.members[0] if len(group.members) == 1 else None  # type: ignore[union-attr]
-    for _ in range(min(len(fresh), TURN_MESSAGES_MAX // len(queue.active))):
+    for _ in range(min(len(fresh), max(1, TURN_MESSAGES_MAX // len(queue.active)))):
         message = fresh[0]
         if not message.pending & bit:
             fresh.popleft()
@@ -139,11 +141,11 @@ def _recheck(queue: Queue, app: App, now: float) -> bool:
 
 def _redeliver(queue: Queue, app: App, now: float) -> bool:
     """Offer the returned messages, oldest first; False = one of them must wait and everything behind it waits too."""
-    most = _share(app)
-    for number, (guid, message) in enumerate(list(app.redelivery.items())):
-        if number >= most:
-            queue.context.touch_next(queue)
-            return False
+    for _ in range(_share(app)):
+        message = app.redelivery.first()
+        if message is None:
+            return True
+        guid = message.guid
         if not message.pending & app.bit:
             del app.redelivery[guid]
             continue
@@ -165,7 +167,9 @@ def _redeliver(queue: Queue, app: App, now: float) -> bool:
         else:
             del app.redelivery[guid]
             _put_aside(queue, app, message)
-    return True
+    if app.redelivery:
+        queue.context.touch_next(queue)
+    return not app.redelivery
 
 
 def _delay(queue: Queue, app: App, message: Message) -> float:

@@ -27,16 +27,21 @@ class Client(Protocol):
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None: ...
 
 
+Unconfirmed = tuple["Message", Subscription, float]  # a message, against which window it counts, when it was pushed
+
+
 class Substream:
     """One consumer of one app: (handle, subId)."""
 
-    __slots__ = ("handle", "app", "sub_id", "app_id", "read_count", "subscriptions", "unconfirmed", "redelivered")
+    __slots__ = ("handle", "app", "sub_id", "app_id", "read_count", "subscriptions", "counting", "unconfirmed",
+                 "redelivered")
 
     def __init__(self, handle: Handle, app: App, sub_id: int, app_id: str) -> None:
         self.handle, self.app, self.sub_id, self.app_id = handle, app, sub_id, app_id
         self.read_count = 0
         self.subscriptions: list[Subscription] = []
-        self.unconfirmed: dict[bytes, tuple[Message, Subscription, float]] = {}  # guid -> message, window, pushed at
+        self.counting: list[Subscription] = []  # those that something unconfirmed counts against, though it consumes nothing now
+        self.unconfirmed: dict[bytes, Unconfirmed] = {}  # by GUID
         self.redelivered: tuple[bytes, float] | None = None  # the last redelivered message sent here, and when
 
 

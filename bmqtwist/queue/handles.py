@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.limits import RESERVED_ID_MIN, SUBSCRIPTIONS_MAX
+from bmqtwist.limits import MESSAGES_AT_ONCE, RESERVED_ID_MIN, SUBSCRIPTIONS_MAX
 from bmqtwist.queue.app import App
+from bmqtwist.queue.chores import Work, let_go
 from bmqtwist.queue.expression import ExpressionError, compile_expression
-from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Client, Handle, Substream
+from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Client, Handle, Substream, Unconfirmed
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.routing import PRIORITY_INVALID, Matcher, Subscription
 from bmqtwist.report import shown
+from bmqtwist.storage.message import Message
 
 COUNT_MAX = 2**31 - 1
 EXPRESSION_VERSION = 1  # of expressions that are understood here
@@ -172,7 +174,8 @@ def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) ->
 
 def subscribe(substream: Substream, subscriptions: list[Subscription]) -> None:
     """From now on the substream consumes so."""
-    _inherit_windows(substream, subscriptions)
+    if subscriptions:
+        substream.counting = subscriptions = _inherit_windows(substream, subscriptions)
     substream.subscriptions = subscriptions
     _set_merging(substream.handle)
     substream.app.reroute()
@@ -198,22 +201,30 @@ def _matcher(queue: Queue, spec: ConsumerSpec) -> Matcher | None:
     raise _invalid(f"Invalid subscription expression \"{shown(spec.expression)}\": {why.message}", why.code)
 
 
-def _inherit_windows(substream: Substream, subscriptions: list[Subscription]) -> None:
-    """What is unconfirmed keeps counting: against the new subscription of the same text, else the first one."""
-    if not subscriptions:
-        return
-    held: dict[Subscription, list[int]] = {}
+def _inherit_windows(substream: Substream, asked: list[Subscription]) -> list[Subscription]:
+    """What is unconfirmed keeps counting: against the new subscription of the same text, else the first one.
+
+    A subscription that goes on in a new one becomes it: what counts against it is not looked at, however much it is. Only
+    where several go on in one, it is.
+    """
     by_text: dict[str, Subscription] = {}
-    for each in subscriptions:
+    for each in asked:
         by_text.setdefault(each.text, each)
-    for guid, (message, old, pushed_at) in substream.unconfirmed.items():
-        new = by_text.get(old.text, subscriptions[0])
-        substream.unconfirmed[guid] = (message, new, pushed_at)
-        counts = held.setdefault(new, [0, 0])
-        counts[0] += 1
-        counts[1] += message.size
-    for subscription, (messages, size) in held.items():
-        subscription.carry_over(messages, size)
+    former: dict[Subscription, list[Subscription]] = {}
+    for old in substream.counting:
+        if old.messages:
+            former.setdefault(by_text.get(old.text, asked[0]), []).append(old)
+    became = {new: olds[0] for new, olds in former.items()}
+    for new, olds in former.items():
+        messages, size = sum(old.messages for old in olds), sum(old.bytes for old in olds)
+        olds[0].become(new)
+        olds[0].carry_over(messages, size)
+    merged = {old: olds[0] for olds in former.values() for old in olds[1:]}
+    if merged:
+        for guid, (message, old, pushed_at) in substream.unconfirmed.items():
+            if old in merged:
+                substream.unconfirmed[guid] = (message, merged[old], pushed_at)
+    return [became.get(each, each) for each in asked]
 
 
 def close_queue(handle: Handle, request: OpenRequest, final: bool, wall: int) -> bool:
@@ -258,19 +269,40 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
     del handle.substreams[substream.sub_id]
     app.substreams.remove(substream)
     _set_merging(handle)
-    returned = [message for message, _, _ in substream.unconfirmed.values() if message.pending & app.bit]
-    substream.unconfirmed.clear()
-    substream.subscriptions = []
+    held, substream.unconfirmed, substream.subscriptions = substream.unconfirmed, {}, []
     app.reroute()
-    if returned and not queue.broadcast:
-        report = queue.context.report
-        report.info(f"Lost a reader for queue '{queue.uri}' {app.app_id}, redelivering {len(returned)} message(s) to "
-                    f"{len(app.substreams)} remaining readers starting from {returned[0].guid.hex().upper()}")
-        if crashed:
-            report.info(f"Queue '{queue.uri}' rejecting {len(returned)} messages because of a client crash.")
-            returned = [message for message in returned if queue.attempt_failed(app, message, wall)]
-        app.give_back(returned)
+    if held and not queue.broadcast:
+        app.returning += 1
+        queue.in_slices(_returned(queue, app, held, crashed, wall), "the loss of a consumer")
     if not app.substreams:
         app.alarmed = False
         queue.forget_app(app)
     queue.touch()
+
+
+def _returned(queue: Queue, app: App, held: dict[bytes, Unconfirmed], crashed: bool, wall: int) -> Work:
+    """What a lost consumer held comes back to its app, in slices; nothing of the app is delivered before."""
+    returned: list[Message] = []
+    count, first = 0, b""
+    for number, (message, _, _) in enumerate(held.values(), 1):
+        if queue.holds(app, message):
+            count, first = count + 1, first or message.guid
+        if not number % MESSAGES_AT_ONCE:
+            yield
+    if count:
+        report = queue.context.report
+        report.info(f"Lost a reader for queue '{queue.uri}' {app.app_id}, redelivering {count} message(s) to "
+                    f"{len(app.substreams)} remaining readers starting from {first.hex().upper()}")
+        if crashed:
+            report.info(f"Queue '{queue.uri}' rejecting {count} messages because of a client crash.")
+        for number, (message, _, _) in enumerate(held.values(), 1):
+            if queue.holds(app, message) and (not crashed or queue.attempt_failed(app, message, wall)):
+                returned.append(message)
+            if not number % MESSAGES_AT_ONCE:
+                app.give_back(returned)
+                returned.clear()
+                yield
+        app.give_back(returned)
+    app.returning -= 1
+    queue.touch()
+    yield from let_go([held])

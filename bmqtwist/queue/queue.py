@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.app import App
+from bmqtwist.queue.chores import Work
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.handle import Client, Handle, Substream
 from bmqtwist.queue.mode import QueueMode
@@ -103,6 +104,15 @@ class Queue(ABC):
     def payload(self, message: Message) -> bytes:
         """The application data of a message."""
 
+    def holds(self, app: App, message: Message) -> bool:
+        """Whether an app still needs a message."""
+        return bool(message.pending & app.bit)
+
+    def in_slices(self, work: Work, doing: str) -> None:
+        """Do what may take long: here at once."""
+        for _ in work:
+            pass
+
     # -- consumers --------------------------------------------------------------------------------------------------
 
     def app_for_reader(self, app_id: str) -> App:
@@ -152,7 +162,7 @@ class Queue(ABC):
         """A node below us has nobody for a message any more: somebody else is given it."""
         if guid in substream.unconfirmed:
             message = self._take_from(substream, guid)
-            if message.pending & substream.app.bit:
+            if self.holds(substream.app, message):
                 substream.app.give_back([message])
 
     def _take_from(self, substream: Substream, guid: bytes) -> Message:

@@ -252,7 +252,7 @@ class RelayQueue(Queue):
             if not message.order:
                 self._order = message.order = self._order + 1
             if late:
-                app.redelivery[message.guid] = message
+                app.redelivery.add(message)
             else:
                 app.fresh.append(message)
         if not message.pending:

@@ -16,16 +16,19 @@ from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
 from bmqtwist.queue import delivery
-from bmqtwist.queue.app import App
+from bmqtwist.queue.app import App, Place
+from bmqtwist.queue.chores import Work
 from bmqtwist.queue.handle import Substream
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
+from bmqtwist.queue.purge import Purge, purge_app, purge_queue, remove_app
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
 from bmqtwist.storage.records import ConfirmReason, DeletionReason
-from bmqtwist.storage.state import StoredQueue
+from bmqtwist.storage.state import Steps, StoredQueue
+from bmqtwist.wire.budget import at_once
 
 if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain
@@ -42,6 +45,9 @@ class RootContext(QueueContext, Protocol):
 
     def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
         """A message ran out of delivery attempts."""
+
+    def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
+        """Do work of a queue that may take long, in this turn and those that follow."""
 
 
 class RootQueue(Queue):
@@ -61,6 +67,8 @@ class RootQueue(Queue):
         self.meter = Meter(f"queue [{uri}]", domain.meter)
         self.uncommitted: deque[Put] = deque()  # safe here, but not in the cluster; and what came after them
         self._order = 0
+        self.purges: list[Steps] = []  # under way
+        self._purged = 0  # of what came before this order something was purged
         self._remembered = b""  # GUID of a PUT that is not stored yet: it was new
 
     # -- apps -------------------------------------------------------------------------------------------------------
@@ -80,14 +88,9 @@ class RootQueue(Queue):
 
     def remove_app(self, app: App, wall: int) -> None:
         """Unregister: its messages are gone for it; consumers stay and get nothing. PartitionUnavailable: it stays."""
-        seen = next((message for message in self.messages.values() if message.order >= app.first_order), None)
-        if seen is not None and not self.in_memory:
-            self.partition.purge(self.key, app.key, seen, wall)
-        self.partition.delete_queue(self.key, app.key, wall)
-        app.unregister()
+        work = remove_app(self, app, wall)
         self._list_apps()
-        for message in [message for message in self.messages.values() if not message.pending]:
-            self.remove(message, DeletionReason.NONE, wall)
+        self.in_slices(work, "the end of an app")
         if not app.substreams:
             del self.apps[app.app_id]
 
@@ -209,7 +212,7 @@ class RootQueue(Queue):
 
     def ready(self, message: Message) -> None:
         """A message may be delivered."""
-        pending = message.pending
+        pending = message.pending if message.order >= self._purged else self._kept(message)
         for app in self.active:
             if pending & app.bit:
                 app.fresh.append(message)
@@ -226,7 +229,7 @@ class RootQueue(Queue):
         self.uncommitted = deque(put for put in self.uncommitted if id(put) not in gone)
         for put in late:
             message = put.message
-            if put.stored and message.pending:
+            if put.stored and self.messages.get(message.guid) is message:
                 self.remove(message, DeletionReason.NO_SC_QUORUM, wall)
                 self.history.discard(message.guid)
             self.stats.nack_noquorum_msgs += 1
@@ -274,7 +277,7 @@ class RootQueue(Queue):
 
     def finish(self, app: App, message: Message, wall: int, reason: int = _CONFIRMED) -> None:
         """A consumer has confirmed a message, or may not have it any more."""
-        if not message.pending & app.bit:
+        if not message.pending & app.bit or message.order < self._purged and not self.holds(app, message):
             return
         if message.pending == app.bit:
             self.remove(message, _DONE, wall)
@@ -303,8 +306,8 @@ class RootQueue(Queue):
             message.attempts = None
             return True
         left = self.attempts_left(app, message)
-        attempts = message.attempts = message.attempts or {}
-        attempts[app.ordinal] = left = (left or limit) - 1
+        left = (left or limit) - 1
+        message.attempts = {**(message.attempts or {}), app.ordinal: left}
         if left > 0:
             return True
         self.context.report.info(f"rejecting PUSH [GUID: '{message.guid.hex().upper()}', appId: {app.app_id}, "
@@ -343,35 +346,38 @@ class RootQueue(Queue):
         self.touch()
         return len(gone) == EXPIRED_AT_ONCE_MAX
 
-    def purge(self, app: App | None, wall: int) -> tuple[int, int]:
-        """Drop all messages, or those one app has not finished with; returns how many and how many bytes.
+    def purge(self, app: App | None, wall: int) -> Purge:
+        """Drop all messages, or those one app has not finished with; gives how many and how many bytes.
 
         PartitionUnavailable: nothing was dropped, because nothing could be recorded.
         """
-        if app is None:
-            count, size = len(self.messages), sum(message.size for message in self.messages.values())
-            if not self.in_memory:
-                self.partition.purge(self.key, None, None, wall)
-            for message in list(self.messages.values()):
-                self.remove(message, DeletionReason.NONE, wall)
-            self.meter.clear()
-            for each in self.active:
-                each.register(each.key, each.ordinal, each.first_order)
-            return count, size
-        waiting = [message for message in self.messages.values() if message.pending & app.bit]
-        seen = next((message for message in self.messages.values() if message.order >= app.first_order), None)
-        if seen is not None and not self.in_memory:
-            self.partition.purge(self.key, app.key, seen, wall)
-        for message in waiting:
-            message.pending &= ~app.bit
-            if not message.pending:
-                self.remove(message, DeletionReason.NONE, wall)
-        app.register(app.key, app.ordinal, app.first_order)
-        self.touch()
-        return len(waiting), sum(message.size for message in waiting)
+        return purge_queue(self, wall) if app is None else purge_app(self, app, wall)
+
+    def mark_purged(self, apps: list[App]) -> list[Place]:
+        """Nothing of what is here now is given to these apps any more; where it was kept for them."""
+        self._purged = self._order
+        return [place for app in apps for place in app.purge(self._order)]
+
+    def finish_purges(self) -> None:
+        """What is under way of purges is done at once, but for records: this node leads the partition no longer."""
+        for steps in list(self.purges):
+            at_once(steps)
+
+    def holds(self, app: App, message: Message) -> bool:
+        """Whether an app still needs a message: one that was purged may look as if."""
+        return bool(message.pending & app.bit) and message.order >= app.purged
+
+    def _kept(self, message: Message) -> int:
+        """The bits of the apps that need a message, when something was purged."""
+        return sum(app.bit for app in self.active if self.holds(app, message))
+
+    def in_slices(self, work: Work, doing: str) -> None:
+        """Do what may take long in this turn and those that follow."""
+        self.root_context.in_slices(self, doing, work)
 
     def freeze_attempts(self, limit: int) -> None:
         """Messages stored so far keep `limit` attempts although the domain's number changes."""
+        frozen = {-1: limit}  # of all of them; nobody changes it
         for message in self.messages.values():
             if message.attempts is None:
-                message.attempts = {-1: limit}
+                message.attempts = frozen

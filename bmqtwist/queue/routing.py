@@ -43,11 +43,21 @@ class Subscription:
         self.substream, self.s_id, self.matcher = substream, s_id, matcher
         self.text = "" if matcher is None else matcher.text
         self.priority, self.count = priority, max(1, count)
+        self._set_limits(max_messages, max_bytes)
+        self.messages = self.bytes = self.turns = 0
+        self.full = max_messages <= 0 or max_bytes <= 0
+
+    def _set_limits(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages, self.max_bytes = max_messages, max_bytes
         self.low_messages = min(-(-max_messages * 4 // 5), max_messages - 1)  # ceil(0.8 M), yet below full
         self.low_bytes = min(-(-max_bytes * 4 // 5), max_bytes - 1)
-        self.messages = self.bytes = self.turns = 0
-        self.full = max_messages <= 0 or max_bytes <= 0
+
+    def become(self, new: Subscription) -> None:
+        """From now on be what was asked for with another one; what is unconfirmed goes on counting against this one."""
+        self.s_id, self.matcher, self.text, self.priority, self.count = (new.s_id, new.matcher, new.text, new.priority,
+                                                                         new.count)
+        self._set_limits(new.max_messages, new.max_bytes)
+        self.turns = 0
 
     def carry_over(self, messages: int, size: int) -> None:
         """Start with what the substream already holds unconfirmed (a reconfigure takes nothing back)."""

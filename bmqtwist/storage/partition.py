@@ -47,8 +47,8 @@ from bmqtwist.storage.records import (
     pack_sync_point,
 )
 from bmqtwist.storage.rollover import BEGIN_PERCENT, Rollover
-from bmqtwist.storage.space import AVAILABLE_PERCENT_MIN, SOFT_LIMIT_PERCENT, leaves_enough, passes_soft_limit
-from bmqtwist.storage.state import Live, PartitionState, StoredQueue
+from bmqtwist.storage.space import AVAILABLE_PERCENT_MIN, SOFT_LIMIT_PERCENT, SoftLimit, leaves_enough
+from bmqtwist.storage.state import Live, PartitionState, Steps, StoredQueue
 from bmqtwist.storage.store import (
     PAYLOAD_CACHE_BYTES,
     PURGE_RESERVE_BYTES,
@@ -64,7 +64,6 @@ __all__ = ["Batch", "Durability", "Message", "Partition", "PartitionUnavailable"
 
 Durability = Literal["none", "group", "always"]
 
-SOFT_ALARM_PERIOD = 15 * 60  # seconds between two soft alarms
 COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
 _NORMAL_RESERVE = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 
@@ -105,7 +104,7 @@ class Partition:
         self._gate = Gate()
         self._unmarked = False  # records since the last sync point
         self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = False
-        self._quiet_until = 0  # epoch seconds: no soft alarm before
+        self._soft_limit = SoftLimit()
         self._alarms: list[tuple[str, str]] = []
         self.listener: Callable[[str], None] = lambda text: None  # who is told what the partition does
         self.watcher: Callable[[], None] | None = None  # who looks at it after it has written or synced in a turn
@@ -209,6 +208,8 @@ class Partition:
             if self._roll(wall):
                 return
             raise PartitionUnavailable(f"Partition [{self.partition_id}] cannot roll over: see its alarms")
+        if self.state.leaving:
+            raise PartitionUnavailable(f"Partition [{self.partition_id}] has no room until a purge is over")
         if not self._readonly_alarmed:
             self._readonly_alarmed = True
             self._alarms.append(("PARTITION_READONLY", self._space_text(
@@ -379,11 +380,11 @@ class Partition:
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
 
-    def purge(self, queue_key: bytes, app_key: bytes | None, start: Message | None, wall: int) -> None:
-        """PURGE of a whole queue (`app_key` None), or of one app from the message `start` on.
+    def purge(self, queue_key: bytes, app_key: bytes | None, start: Message | None, wall: int) -> Steps:
+        """PURGE of a whole queue (`app_key` None), or of one app from the message `start` on; the caller has the rest done.
 
-        The caller then calls `append_deletion` for the messages that no app needs any more. The purge of a whole queue
-        is taken even when the partition is full, and reopens it.
+        It calls `append_deletion` for the messages that no app needs any more. The purge of a whole queue is taken even
+        when the partition is full, and reopens it at its end.
         """
         whole = app_key is None
         if self._journal_end > self._journal_limit:
@@ -401,25 +402,31 @@ class Partition:
                     f"{queue_key.hex().upper()}, appKey: {'*' if app_key is None else app_key.hex().upper()}]")
         self._append(record)
         if app_key is None:
-            self.state.purge(queue, record)
-        else:
-            self.state.purge_app(queue, app_key, start_psn, record)
-        if whole and self._full:
+            return self._reopening(self.state.purge(queue, record))
+        return self.state.purge_app(queue, app_key, start_psn, record)
+
+    def _reopening(self, steps: Steps) -> Steps:
+        yield from steps
+        if self._full:
             self._full = False  # the next append tries a rollover
             self._set_journal_limit()
 
-    def delete_queue(self, queue_key: bytes, app_key: bytes | None, wall: int) -> None:
-        """DELETION of a queue (`app_key` None: nothing of it is live any more), or of one app."""
+    def delete_app(self, queue_key: bytes, app_key: bytes, wall: int) -> Steps:
+        """DELETION of one app of a queue; the caller has the rest done, as for `purge`."""
         if self._journal_end > self._journal_limit:
             self._make_room(0, 0, wall)
-        record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key or NULL_KEY, QueueOp.DELETION)
+        record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key, QueueOp.DELETION)
+        self._append(record)
+        return self.state.remove_app(self.state.queues[queue_key], app_key, record)
+
+    def delete_queue(self, queue_key: bytes, wall: int) -> None:
+        """DELETION of a queue: nothing of it is live any more."""
+        if self._journal_end > self._journal_limit:
+            self._make_room(0, 0, wall)
+        record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, NULL_KEY, QueueOp.DELETION)
         self._append(record)
         queue = self.state.queues.get(queue_key)
-        if queue is None:
-            return
-        if app_key is not None:
-            self.state.remove_app(queue, app_key, record)
-        else:
+        if queue is not None:
             if self.roll.copy is not None and queue.live_keys:
                 self.roll.copy.ended(queue.live_keys[0], self.sequence, record)
             self.state.delete(queue)
@@ -688,11 +695,9 @@ class Partition:
 
     def check_space(self, wall: int) -> None:
         """Raise the soft alarm if a file's outstanding part is large; call it every 20 s."""
-        if wall < self._quiet_until or not passes_soft_limit(self.files.sizes, self.outstanding()):
-            return
-        self._quiet_until = wall + SOFT_ALARM_PERIOD
-        text = self._space_text(f"has passed {SOFT_LIMIT_PERCENT}% of a file.")
-        self._alarms.append(("PARTITION_AVAILABLESPACE_SOFTLIMIT", f"{text} {self.state.biggest_text()}"))
+        if self._soft_limit.is_told(self.files.sizes, self.outstanding(), wall):
+            text = self._space_text(f"has passed {SOFT_LIMIT_PERCENT}% of a file.")
+            self._alarms.append(("PARTITION_AVAILABLESPACE_SOFTLIMIT", f"{text} {self.state.biggest_text()}"))
 
     def take_alarms(self) -> list[tuple[str, str]]:
         """(category, text) of what an operator must know, since the last call."""

@@ -31,6 +31,7 @@ from bmqtwist.storage.records import (
     parse_queue_record,
 )
 from bmqtwist.storage.state import PartitionState, StoredQueue
+from bmqtwist.wire.budget import at_once
 
 _MESSAGE, _CONFIRM, _DELETION = int(RecordType.MESSAGE), int(RecordType.CONFIRM), int(RecordType.DELETION)
 _QUEUE_OP, _JOURNAL_OP = int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
@@ -132,12 +133,12 @@ class Replay:
         if queue is None:
             return
         if op == QueueOp.PURGE and app_key == NULL_KEY:
-            self.state.purge(queue, record)
+            at_once(self.state.purge(queue, record))
         elif op == QueueOp.PURGE:
             start = (start_lease, start_sequence) if start_lease <= lease else (0, 0)
-            self.state.purge_app(queue, app_key, start, record)
+            at_once(self.state.purge_app(queue, app_key, start, record))
         elif op == QueueOp.DELETION:
-            self.state.remove_app(queue, app_key, record)
+            at_once(self.state.remove_app(queue, app_key, record))
         else:
             self.unknown(entry, f"is a QUEUE_OP with the unknown operation {op}")
 

@@ -23,19 +23,26 @@ nothing else. `live` maps ascending numbers to what is needed to write each of t
     (bytes, bytes)      a CREATION or ADDITION with its QLIST record
 
 Messages of queues that live in memory only have no records and no live key, but the same rules.
+
+A purge, or the end of an app, may concern a million messages. Its record says all; what it means for each message is done
+in steps, by an iterator that gives the messages of each step. Until it is through, messages of a purged queue are in no
+queue, but still live: a rollover may copy them, before the PURGE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
+from bmqtwist.limits import MESSAGES_AT_ONCE
 from bmqtwist.storage.history import GuidHistory
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, data_record_bytes
 from bmqtwist.storage.store import DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, QLIST_HEADER_BYTES
+from bmqtwist.wire.budget import at_once
 
 Live = Message | bytes | tuple[bytes, bytes]
+Steps = Generator[list[Message], None, None]  # the messages of each step, when it is done
 
 BIGGEST_QUEUES = 10  # listed in an alarm
 HISTORY_SECONDS = 3600.0  # GUIDs younger than that are remembered until the domain says how long its own are
@@ -104,23 +111,38 @@ class StoredQueue:
         message.pending = 0
         del self.messages[message.guid]
 
-    def leave(self, app_key: bytes) -> None:
+    def leave(self, app_key: bytes) -> Steps:
         """Unregister an app: it is done with everything."""
         bit = self.bit(app_key)
         self.apps.pop(app_key, None)
         self.mask &= ~bit
-        for message in self.messages.values():
-            message.pending &= ~bit
+        return self.done_with(bit)
+
+    def done_with(self, bit: int, start: tuple[int, int] = (0, 0)) -> Steps:
+        """An app is done with the messages that are here now and whose PSN is `start` or later: those that it had, oldest
+        first. Whoever takes them removes those that nobody needs any more."""
+        return self._done_with(list(reversed(self.messages.values())), bit, start)
+
+    def _done_with(self, waiting: list[Message], bit: int, start: tuple[int, int]) -> Steps:
+        while waiting:
+            stored = self.messages
+            step = [message for message in reversed(waiting[-MESSAGES_AT_ONCE:]) if message.pending & bit
+                    and (message.lease, message.sequence) >= start and stored.get(message.guid) is message]
+            del waiting[-MESSAGES_AT_ONCE:]  # what is gone is not kept alive
+            for message in step:
+                message.pending &= ~bit
+            yield step
 
 
 class PartitionState:
     """The state of one partition after the record with the PSN (`lease`, `sequence`). Read freely, change by methods.
 
     data_bytes, qlist_bytes: what a rollover would keep of DATA and QLIST, file headers included. cached_bytes: of
-    payloads in memory. last_key: of the newest record that was ever live.
+    payloads in memory. last_key: of the newest record that was ever live. leaving: messages of purged queues that are still
+    live, with their queues.
     """
 
-    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "last_key")
+    __slots__ = ("lease", "sequence", "live", "queues", "data_bytes", "qlist_bytes", "cached_bytes", "last_key", "leaving")
 
     def __init__(self) -> None:
         self.lease = self.sequence = 0
@@ -129,6 +151,7 @@ class PartitionState:
         self.data_bytes, self.qlist_bytes = DATA_HEADER_BYTES, QLIST_HEADER_BYTES
         self.cached_bytes = 0
         self.last_key = 0
+        self.leaving: list[tuple[StoredQueue, dict[bytes, Message]]] = []
 
     def begin_lease(self, lease: int) -> None:
         """A primary begins, with sequence number 0: what the last one left half done it does not finish."""
@@ -227,34 +250,48 @@ class PartitionState:
         queue.join(apps)
         self._keep(queue, (record, entry))
 
-    def purge(self, queue: StoredQueue, record: bytes) -> None:
+    def purge(self, queue: StoredQueue, record: bytes) -> Steps:
         """PURGE of a whole queue."""
-        self._clear(queue)
         self._keep(queue, record)
+        return self.empty(queue)
 
-    def _clear(self, queue: StoredQueue) -> None:
-        for message in list(queue.messages.values()):
-            if message.live_key < 0:
-                queue.drop(message)
-            else:
-                self.deletion(queue, message)
+    def empty(self, queue: StoredQueue) -> Steps:
+        """All messages leave a queue, which is empty from now on."""
+        leaving, queue.messages = queue.messages, {}
+        self.leaving.append((queue, leaving))
+        return self._leave(queue, leaving)
 
-    def purge_app(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> None:
+    def _leave(self, queue: StoredQueue, leaving: dict[bytes, Message]) -> Steps:
+        last = StoredQueue(queue.key, queue.uri)  # where they are until they are gone
+        while leaving:
+            step = []
+            for _ in range(min(len(leaving), MESSAGES_AT_ONCE)):
+                guid, message = leaving.popitem()
+                last.messages[guid] = message
+                if message.live_key < 0:
+                    last.drop(message)
+                else:
+                    self.deletion(last, message)
+                step.append(message)
+            yield step
+        self.leaving = [each for each in self.leaving if each[1] is not leaving]
+
+    def purge_app(self, queue: StoredQueue, app_key: bytes, start: tuple[int, int], record: bytes) -> Steps:
         """PURGE of one app: it is done with the messages whose PSN is `start` or later. (0, 0) = all."""
-        bit = queue.bit(app_key)
-        for message in queue.messages.values():
-            if (message.lease, message.sequence) >= start:
-                message.pending &= ~bit
         self._keep(queue, record)
+        return queue.done_with(queue.bit(app_key), start)
 
-    def remove_app(self, queue: StoredQueue, app_key: bytes, record: bytes) -> None:
+    def remove_app(self, queue: StoredQueue, app_key: bytes, record: bytes) -> Steps:
         """DELETION of an app: it is done with everything and leaves the queue."""
-        queue.leave(app_key)
         self._keep(queue, record)
+        return queue.leave(app_key)
 
     def delete(self, queue: StoredQueue) -> None:
         """DELETION of a whole queue: nothing of it is live any more."""
-        self._clear(queue)
+        at_once(self.empty(queue))
+        for owner, leaving in self.leaving:
+            if owner is queue:
+                at_once(self._leave(owner, leaving))
         self.drop_auto(queue)
         for key in queue.live_keys:
             item = self.live.pop(key)

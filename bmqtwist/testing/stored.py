@@ -19,6 +19,7 @@ from bmqtwist.testing.events import Content
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
+from bmqtwist.wire.budget import at_once
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.properties import PropertyType
 
@@ -115,7 +116,7 @@ def drain(node: ImmediateNode, uri: str, began: float) -> list[Stored]:
     if queue is not None and queue.mode == QueueMode.BROADCAST:
         raise LocalError(f"{uri}: a broadcast queue keeps nothing; see recorder.posts")
     if queue is not None and found:
-        queue.purge(_app(queue, parsed), node.broker.wall(node.now))
+        at_once(queue.purge(_app(queue, parsed), node.broker.wall(node.now)))
         node.due = True
     return found
 

@@ -33,8 +33,8 @@ class Budget:
         self.pause = max(0, self.left - SLICE_VALUES)
 
 
-def at_once(steps: Generator[None, None, _T]) -> _T:
-    """Read without a pause."""
+def at_once(steps: Generator[object, None, _T]) -> _T:
+    """Read without a pause; do whatever is done in steps."""
     while True:
         try:
             next(steps)

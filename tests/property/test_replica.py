@@ -34,6 +34,7 @@ from bmqtwist.storage.recovery import recover  # noqa: E402
 from bmqtwist.storage.replay import Apps, Replay, qlist_entry  # noqa: E402
 from bmqtwist.storage.state import PartitionState, StoredQueue  # noqa: E402
 from bmqtwist.storage.store import FileSizes  # noqa: E402
+from bmqtwist.wire.budget import at_once
 
 SIZES = FileSizes(6000, 1 << 14, 1 << 12)
 KEYS = [b"aaaaa", b"bbbbb"]
@@ -157,11 +158,11 @@ class Primary:
         elif name == "delete" and message is not None:
             partition.append_deletion(key, message, 2, WALL)
         elif name == "purge":
-            partition.purge(key, None, None, WALL)
+            at_once(partition.purge(key, None, None, WALL))
         elif name in ("purge app", "remove app") and app is not None and messages:
-            partition.purge(key, app.key, messages[0], WALL)
+            at_once(partition.purge(key, app.key, messages[0], WALL))
             if name == "remove app":
-                partition.delete_queue(key, app.key, WALL)
+                at_once(partition.delete_app(key, app.key, WALL))
             for each in list(queue.messages.values()):
                 if not each.pending:
                     partition.append_deletion(key, each, 0, WALL)
@@ -169,7 +170,7 @@ class Primary:
             self.number += 1
             partition.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
         elif name == "drop queue":
-            partition.delete_queue(key, None, WALL)
+            partition.delete_queue(key, WALL)
 
     def run(self, name: str, value: int) -> None:
         """One step of a schedule."""

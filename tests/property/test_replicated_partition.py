@@ -25,6 +25,7 @@ from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
 from bmqtwist.storage.replica import ReplicatedPartition  # noqa: E402
 from bmqtwist.storage.state import PartitionState  # noqa: E402
 from bmqtwist.storage.store import FileSizes  # noqa: E402
+from bmqtwist.wire.budget import at_once
 
 SIZES = FileSizes(6000, 1 << 14, 1 << 12)
 KEYS = [b"aaaaa", b"bbbbb"]
@@ -159,11 +160,11 @@ class Pair:
         elif name == "delete" and message is not None:
             partition.append_deletion(key, message, 2, WALL)
         elif name == "purge":
-            partition.purge(key, None, None, WALL)
+            at_once(partition.purge(key, None, None, WALL))
         elif name in ("purge app", "remove app") and app is not None and messages:
-            partition.purge(key, app.key, messages[0], WALL)
+            at_once(partition.purge(key, app.key, messages[0], WALL))
             if name == "remove app":
-                partition.delete_queue(key, app.key, WALL)
+                at_once(partition.delete_app(key, app.key, WALL))
             for each in list(queue.messages.values()):
                 if not each.pending:
                     partition.append_deletion(key, each, 0, WALL)
@@ -171,7 +172,7 @@ class Pair:
             self.number += 1
             partition.add_apps(key, queue.uri, [(f"app{self.number}", self.number.to_bytes(5, "big"))], WALL)
         elif name == "drop queue":
-            partition.delete_queue(key, None, WALL)
+            partition.delete_queue(key, WALL)
 
     def run(self, name: str, value: int) -> None:
         """One step of a schedule."""
@@ -232,7 +233,7 @@ def equal(pair: Pair) -> None:
     primary = pair.primary.partition
     if not primary.available:  # it is full, and owes records: a purge of whole queues makes room
         for key in list(primary.state.queues):
-            primary.purge(key, None, None, WALL)
+            at_once(primary.purge(key, None, None, WALL))
         primary.rollover(WALL)
         primary.flush(WALL)
         primary.flush(WALL)

@@ -30,6 +30,7 @@ from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402
 from bmqtwist.storage.partition import Message, Partition  # noqa: E402
 from bmqtwist.storage.recovery import recover  # noqa: E402
 from bmqtwist.storage.store import FileSizes  # noqa: E402
+from bmqtwist.wire.budget import at_once
 
 SIZES = FileSizes(8000, 1 << 15, 1 << 12)
 KEYS = [b"aaaaa", b"bbbbb"]
@@ -80,7 +81,7 @@ class World:
         elif name in ("delete", "confirm") and some:
             self.delete(key, some[0])
         elif name == "purge":
-            partition.purge(key, None, None, WALL)
+            at_once(partition.purge(key, None, None, WALL))
             messages.clear()
             self.note()
         elif name == "purge app" and apps:
@@ -89,7 +90,7 @@ class World:
             app, app_key = apps[value % len(apps)]
             self.forget_app(key, app, app_key)
             apps.remove((app, app_key))
-            partition.delete_queue(key, app_key, WALL)
+            at_once(partition.delete_app(key, app_key, WALL))
             self.note()
         elif name == "add app" and len(apps) < 4:
             self.number += 1
@@ -97,7 +98,7 @@ class World:
             partition.add_apps(key, f"bmq://d/{key.decode()}", apps[-1:], WALL)
             self.note()
         elif name == "drop queue" and not messages:
-            partition.delete_queue(key, None, WALL)
+            partition.delete_queue(key, WALL)
             del self.queues[key]
             self.note()
         elif name in ("flush", "sync"):
@@ -111,7 +112,7 @@ class World:
         _, messages = self.queues[key]
         if not messages:
             return
-        self.partition.purge(key, app_key, next(iter(messages.values()))[0], WALL)
+        at_once(self.partition.purge(key, app_key, next(iter(messages.values()))[0], WALL))
         done = []
         for message, waiting in messages.values():
             if app in waiting:

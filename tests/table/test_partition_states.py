@@ -17,6 +17,7 @@ from storage_kit import DEFAULT, KEY, TINY, WALL, make_message, open_files, star
 from bmqtwist.storage.memory import MemoryDisk  # noqa: E402
 from bmqtwist.storage.partition import Partition, PartitionUnavailable  # noqa: E402
 from bmqtwist.storage.recovery import recover  # noqa: E402
+from bmqtwist.wire.budget import at_once
 
 CELLS = [(state, event) for state in State for event in Event]
 
@@ -65,7 +66,7 @@ class Writer:
             self.partition.flush(WALL)
 
     def purge(self) -> None:
-        self.partition.purge(KEY, None, None, WALL)
+        at_once(self.partition.purge(KEY, None, None, WALL))
 
     def write_fails(self) -> None:
         self.disk.fail = lambda operation, path: errno.EIO if operation == "write" else None

@@ -8,6 +8,7 @@ from kit.codec import encode_properties
 from storage_kit import start
 
 from bmqtwist.ids import DEFAULT_APP_ID
+from bmqtwist.queue.chores import Chores, Work
 from bmqtwist.queue.domain import Domain, DomainSettings, Limits, Throttle
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
@@ -59,6 +60,8 @@ class Engine:
                  throttle: Throttle | None = None, **settings: Any) -> None:
         self.report, self.now = ListReport(), 100.0
         self.touched: list[RootQueue] = []
+        self.steps = 0  # of work that is done in slices
+        self.chores = Chores(lambda: 0.0, self._step_due)
         self.wakes: list[float] = []
         self.next_turns = 0  # how often there was more to deliver than one turn may
         self.in_memory: list[Put] = []
@@ -96,6 +99,15 @@ class Engine:
 
     def poisoned(self, queue: RootQueue, app: Any, message: Any) -> None:
         self.poisons.append(message.guid)
+
+    def _step_due(self) -> None:
+        self.steps += 1
+
+    def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
+        self.chores.begin(work, self.chore_failed)
+
+    def chore_failed(self, error: Exception) -> None:
+        raise error
 
     def client_failed(self, client: Any, error: Exception) -> None:
         raise error
@@ -145,6 +157,14 @@ class Engine:
             for queue in touched:
                 queue.deliver(self.now)
 
+    def rest(self) -> None:
+        """Turns until nothing is left to be done."""
+        steps = -1
+        while steps != self.steps:
+            steps = self.steps
+            self.chores.run()
+            self.turn()
+
     def confirm(self, handle: Handle, *guids: bytes) -> None:
         """Confirm and a turn; none = everything."""
         for substream in handle.substreams.values():
@@ -155,7 +175,7 @@ class Engine:
     def leave(self, handle: Handle, crashed: bool = False) -> None:
         """A client goes."""
         drop_handle(handle, crashed, WALL)
-        self.turn()
+        self.rest()
 
     def log(self, text: str) -> int:
         """How many lines hold it."""

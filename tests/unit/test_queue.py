@@ -13,6 +13,7 @@ from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.put import Put
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL
+from bmqtwist.wire.budget import at_once
 
 GUID = b"\x40" + bytes(15)
 
@@ -146,11 +147,11 @@ def test_what_is_too_old_goes_oldest_first() -> None:
 def test_purging_all_or_one_app() -> None:
     engine = Engine("fanout", ("foo", "bar"))
     engine.post(b"1", b"22")
-    assert engine.queue.purge(engine.queue.apps["foo"], WALL) == (2, 3)
+    assert at_once(engine.queue.purge(engine.queue.apps["foo"], WALL)) == (2, 3)
     foo, bar = engine.reader("foo"), engine.reader("bar", m=1)
     engine.turn()
     assert (got(foo), got(bar)) == ([], [b"1"])
-    assert engine.queue.purge(None, WALL) == (2, 3) and engine.queue.meter.messages == 0
+    assert at_once(engine.queue.purge(None, WALL)) == (2, 3) and engine.queue.meter.messages == 0
     engine.confirm(bar)
     assert got(bar) == []
     engine.post(b"3")

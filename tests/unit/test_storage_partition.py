@@ -29,6 +29,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.store import FileSizes
+from bmqtwist.wire.budget import at_once
 
 
 def running(disk: MemoryDisk, sizes: FileSizes = SMALL, **options: Any) -> Partition:
@@ -191,9 +192,9 @@ def test_outstanding_bytes_count_live_records_only() -> None:
     partition.append_deletion(KEY, message, 0, WALL)
     assert partition.outstanding() == empty and message.live_key == -1
     put(partition, 2)
-    partition.purge(KEY, None, None, WALL)
+    at_once(partition.purge(KEY, None, None, WALL))
     assert partition.outstanding() == (empty[0] + 60, *empty[1:]), "the PURGE record itself"
-    partition.delete_queue(KEY, None, WALL)
+    partition.delete_queue(KEY, WALL)
     assert partition.outstanding() == (44, 40, 36) and not partition.live
 
 
@@ -266,14 +267,14 @@ def test_a_journal_full_of_live_records_is_read_only_until_a_whole_queue_is_purg
     with pytest.raises(PartitionUnavailable):
         put(partition, 9999)
     with pytest.raises(PartitionUnavailable):
-        partition.purge(KEY, DEFAULT[0][1], stored[KEY][0], WALL)
+        at_once(partition.purge(KEY, DEFAULT[0][1], stored[KEY][0], WALL))
     gone = stored[KEY].pop(0)
     partition.append_deletion(KEY, gone, 0, WALL)
     partition.flush(WALL)
     assert gone.guid not in partition.state.queues[KEY].messages, "owed, but it counts"
     assert partition.take_alarms() == [], "once per file set"
     assert partition.positions()[0] <= TINY.journal - 1140 + 60
-    partition.purge(KEY, None, None, WALL)
+    at_once(partition.purge(KEY, None, None, WALL))
     assert partition.available
     put(partition, 10000)
     partition.flush(WALL)
@@ -306,7 +307,7 @@ def test_a_full_qlist_rolls_over_when_queues_are_gone() -> None:
     partition = running(disk, FileSizes(1 << 20, 1 << 16, 2000), durability="none")
     for number in range(100):
         partition.create_queue(OTHER, f"bmq://d/{number}", DEFAULT, WALL + number)
-        partition.delete_queue(OTHER, None, WALL + number)
+        partition.delete_queue(OTHER, WALL + number)
     partition.flush(WALL)
     assert partition.take_alarms() == []
     assert [queue.uri for queue in reread(disk).queues.values()] == ["bmq://d/q"]
@@ -332,7 +333,7 @@ def test_an_operator_may_close_and_open_a_partition() -> None:
     with pytest.raises(PartitionUnavailable, match="operator"):
         put(partition, 1)
     with pytest.raises(PartitionUnavailable):
-        partition.purge(KEY, None, None, WALL)
+        at_once(partition.purge(KEY, None, None, WALL))
     partition.enable()
     put(partition, 1)
 

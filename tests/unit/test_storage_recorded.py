@@ -31,6 +31,7 @@ from bmqtwist.storage.partition import Message, Partition
 from bmqtwist.storage.records import parse_queue_record
 from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.store import FileSizes
+from bmqtwist.wire.budget import at_once
 
 
 @pytest.mark.spec("storage", 15)
@@ -170,11 +171,14 @@ class Replay:
             uri, _, apps, _ = parse_queue_record(self.qlist, record.qlist_words * 4)
             (partition.create_queue if record.op == 2 else partition.add_apps)(key, uri, apps, wall)
         elif record.op == 3:
-            partition.delete_queue(key, app, wall)
+            if app is None:
+                partition.delete_queue(key, wall)
+            else:
+                at_once(partition.delete_app(key, app, wall))
         else:
             start = next((m for m in self.messages.values() if (m.lease, m.sequence) == (record.start_lease,
                                                                                          record.start_sequence)), None)
-            partition.purge(key, app, start, wall)
+            at_once(partition.purge(key, app, start, wall))
 
 
 ONE_SET = ["props-zlib/n1", "fanout-partial/n1", "purge/n1", "ttl/n1", "poison/n1", "app-added-removed/n1",

@@ -29,6 +29,7 @@ from storage_kit import (
 from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
+from bmqtwist.wire.budget import at_once
 
 
 def prepare() -> tuple[MemoryDisk, Partition]:
@@ -48,8 +49,8 @@ def prepare() -> tuple[MemoryDisk, Partition]:
         partition.append_message(OTHER, message, WALL)
         if number % 2:
             partition.append_confirm(OTHER, FANOUT[0][1], message, 0, WALL)
-    partition.delete_queue(OTHER, FANOUT[1][1], WALL)
-    partition.delete_queue(b"goner", None, WALL)
+    at_once(partition.delete_app(OTHER, FANOUT[1][1], WALL))
+    partition.delete_queue(b"goner", WALL)
     partition.add_apps(OTHER, "bmq://d/f", [("late", b"lllll")], WALL)
     partition.flush(WALL)
     partition.sync()

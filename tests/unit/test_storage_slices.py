@@ -19,6 +19,7 @@ from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.rollover import TABLE, Job, Phase, Rollover, RolloverEvent
 from bmqtwist.storage.store import FileSizes
+from bmqtwist.wire.budget import at_once
 
 SIZES = FileSizes(1 << 15, 1 << 18, 1 << 13)  # 546 records
 QUEUES_MAX = 12
@@ -98,7 +99,7 @@ class Life:
     def purge(self) -> None:
         """A queue is empty."""
         key = self.random.choice(self.keys)
-        self.partition.purge(key, None, None, WALL)
+        at_once(self.partition.purge(key, None, None, WALL))
         self._forget(key)
 
     def drop_queue(self) -> None:
@@ -106,7 +107,7 @@ class Life:
         if len(self.keys) > 1:
             key = self.keys.pop(self.random.randrange(len(self.keys)))
             self._forget(key)
-            self.partition.delete_queue(key, None, WALL)
+            self.partition.delete_queue(key, WALL)
 
     def _forget(self, key: bytes) -> None:
         for message in [message for message in self.messages if message.queue_key == key]:

@@ -1,0 +1,86 @@
+"""Purges, and apps that leave: the record comes first, and what it means for a million messages follows in steps.
+
+The record says all: a restart in the midst completes it. From then on nobody is given a purged message, and a queue that was
+purged as a whole is empty. What takes long is to let go of all of it, and for one app to find the messages that nobody else
+needs, each of which has a DELETION of its own. Whoever asked for the purge is answered at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from bmqtwist.queue.app import App, Place
+from bmqtwist.queue.chores import Work, let_go
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.records import DeletionReason
+from bmqtwist.storage.state import Steps
+
+if TYPE_CHECKING:
+    from bmqtwist.queue.root import RootQueue
+
+Purge = Generator[None, None, tuple[int, int]]  # how many messages and how many bytes
+
+
+def purge_queue(queue: RootQueue, wall: int) -> Purge:
+    """Drop all messages. PartitionUnavailable: none was dropped, because nothing could be recorded."""
+    steps = (queue.partition.state.empty(queue.store) if queue.in_memory
+             else queue.partition.purge(queue.key, None, None, wall))
+    queue.messages = queue.store.messages
+    if queue.in_memory:
+        queue.meter.remove(queue.meter.messages, queue.meter.bytes)
+        if queue.meter.events:
+            queue.root_context.metered(queue)
+    queue.meter.clear()
+    places = queue.mark_purged(queue.active)
+    count = size = 0
+    queue.purges.append(steps)
+    for number, step in enumerate(steps):
+        if number:
+            yield
+        count += len(step)
+        size += sum([message.size for message in step])
+    queue.purges.remove(steps)
+    yield from let_go(places)
+    return count, size
+
+
+def purge_app(queue: RootQueue, app: App, wall: int) -> Purge:
+    """Drop the messages that one app has not finished with. PartitionUnavailable: none was dropped."""
+    seen = _first_of(queue, app)
+    steps = (queue.store.done_with(app.bit) if seen is None or queue.in_memory
+             else queue.partition.purge(queue.key, app.key, seen, wall))
+    places = queue.mark_purged([app])
+    purged = yield from _without(queue, steps, places, wall)
+    queue.touch()
+    return purged
+
+
+def remove_app(queue: RootQueue, app: App, wall: int) -> Work:
+    """An app leaves, and its messages are gone for it: the rest of that. PartitionUnavailable: it stays."""
+    seen = _first_of(queue, app)
+    if seen is not None and not queue.in_memory:
+        queue.partition.purge(queue.key, app.key, seen, wall)  # what it means is part of what the deletion means
+    steps = queue.partition.delete_app(queue.key, app.key, wall)
+    return _without(queue, steps, app.unregister(), wall)
+
+
+def _first_of(queue: RootQueue, app: App) -> Message | None:
+    """The first message that an app has seen."""
+    return next((message for message in queue.messages.values() if message.order >= app.first_order), None)
+
+
+def _without(queue: RootQueue, steps: Steps, places: list[Place], wall: int) -> Purge:
+    """An app is done with messages: those that no other app needs are removed."""
+    count = size = 0
+    queue.purges.append(steps)
+    for number, step in enumerate(steps):
+        if number:
+            yield
+        for message in step:
+            count, size = count + 1, size + message.size
+            if not message.pending:
+                queue.remove(message, DeletionReason.NONE, wall)
+    queue.purges.remove(steps)
+    yield from let_go(places)
+    return count, size
