@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
     from bmqtwist.storage.partition import Partition
+    from bmqtwist.storage.state import StoredQueue
 
 _T = TypeVar("_T")
 Slowly = Generator[None, None, _T]  # gives a result, and pauses now and then before
 
 WHOLE_QUEUE = "*"
 COMMAND_CHARS_MAX = 512  # of a command, where it is logged
+_NOT_LOCAL = "Not purging queue '{}' [reason: queue is NOT local]"
 _REPLICATION = "non-negative integer count of the number of peers required to persist each message"
 _ELECTOR = "non-negative integer count of the number of votes required to become leader, 0 = more than half of the nodes"
 
@@ -151,11 +153,19 @@ class AdminExecutor:
         return (yield from self._purge_all(self._domain(command.domain)))
 
     def _purge_all(self, domain: Domain) -> Slowly[results.PurgeReport]:
+        elsewhere = self._broker.clusters[domain.cluster].led_elsewhere(domain.name)
         purged = []
         for queue in list(domain.queues.values()):
             if queue.name in domain.queues:  # nobody has deleted it meanwhile
                 purged.append((yield from self._purge(queue)))
-        return results.PurgeReport(tuple(purged))
+        return results.PurgeReport(tuple(purged), tuple(_NOT_LOCAL.format(record.uri) for record in elsewhere))
+
+    def _elsewhere(self, domain_name: str, name: str) -> StoredQueue | None:
+        """A queue that another node leads, as it is stored here."""
+        domain = self._domain(domain_name)
+        cluster, uri = self._broker.clusters[domain.cluster], f"bmq://{domain.name}/{name}"
+        record = next((each for each in cluster.led_elsewhere(domain.name) if each.uri == uri), None)
+        return cluster.partitions[record.partition_id].state.queues.get(record.key) if record is not None else None
 
     def _purge(self, queue: RootQueue) -> Slowly[results.Purged]:
         count, size = yield from queue.purge(None, self._wall)
@@ -170,6 +180,8 @@ class AdminExecutor:
         except InvalidUri as error:
             raise LocalError(f"Unable to build queue uri with error '{error}'") from None
         queue = self._domain(command.domain).queues.get(command.queue)
+        if queue is None and self._elsewhere(command.domain, command.queue) is not None:
+            return results.PurgeReport((), (_NOT_LOCAL.format(uri),))
         if queue is None:
             raise LocalError(f"Queue was not found in a storage '{uri}'")
         if command.app_id == WHOLE_QUEUE:
@@ -186,13 +198,18 @@ class AdminExecutor:
         return results.QueueInternalsResult(snapshots.queue_state(self._active_queue(command.domain, command.queue)))
 
     def _queue_list(self, command: commands.QueueList) -> results.Result:
-        queue = self._active_queue(command.domain, command.queue)
-        stored = list(queue.messages.values())
+        replica = self._elsewhere(command.domain, command.queue)
+        if replica is not None:
+            bits = {app.app_id: app.bit for app in replica.apps.values()}
+            stored = list(replica.messages.values())
+        else:
+            queue = self._active_queue(command.domain, command.queue)
+            bits = {app.app_id: app.bit for app in queue.apps.values() if app.registered}
+            stored = list(queue.messages.values())
         if command.app_id:
-            app = queue.apps.get(command.app_id)
-            if app is None or not app.registered:
+            if command.app_id not in bits:
                 raise LocalError("Invalid 'LIST' command: invalid APPID")
-            stored = [message for message in stored if message.pending & app.bit]
+            stored = [message for message in stored if message.pending & bits[command.app_id]]
         first, last = list_slice(len(stored), command.offset, command.count)
         return results.QueueContents(tuple(map(self._listed, stored[first:last])), first, len(stored))
 

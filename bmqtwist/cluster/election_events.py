@@ -216,6 +216,11 @@ class Voted:
 
 
 @dataclass(frozen=True, slots=True)
+class Outvoted:
+    """Too few would vote for this node: others may have newer metadata, which it could have from them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """Where a node stands."""
 
@@ -235,4 +240,4 @@ class ElectionChanged:
     cause: str
 
 
-ElectionOutput = SaveVote | Tell | WakeAt | Voted | ElectionChanged | Alarm
+ElectionOutput = SaveVote | Tell | WakeAt | Voted | Outvoted | ElectionChanged | Alarm

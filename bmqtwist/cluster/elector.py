@@ -27,6 +27,7 @@ from bmqtwist.cluster.election_events import (
     ElectionReason,
     ElectionState,
     ElectionTimer,
+    Outvoted,
     PeerDown,
     PeerUp,
     Received,
@@ -112,6 +113,7 @@ class Elector(ElectionBase):
     def _give_up_scouting(self, cause: str) -> None:
         self._clear()
         self._note(cause)
+        self._out.append(Outvoted())
         self._wait()
 
     def _propose(self, term: int, cause: str) -> None:
@@ -312,7 +314,7 @@ class Elector(ElectionBase):
 
     def _keep_quorum(self) -> None:
         if self.state is LEADER and self._now >= self._quorum_until:
-            self._cede(f"no quorum has answered for {self.timing.inactivity:g} s")
+            self._cede(f"LEADER lost quorum: too few nodes have answered for {self.timing.inactivity:g} s")
 
     @property
     def _quorum_until(self) -> float:
@@ -369,7 +371,7 @@ class Elector(ElectionBase):
     def _supporter_lost(self, event: PeerDown) -> None:
         self.supporters.discard(event.node_id)
         if len(self.supporters) < self.quorum:
-            self._cede(f"node {event.node_id} is gone, only {len(self.supporters)} nodes are left")
+            self._cede(f"LEADER lost quorum: node {event.node_id} is gone, only {len(self.supporters)} nodes are left")
 
     def _voter_lost(self, event: PeerDown) -> None:
         self.supporters.discard(event.node_id)

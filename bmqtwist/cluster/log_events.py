@@ -6,7 +6,8 @@
    worker thread      Written ----->  | MetadataLog |  -----> StateChanged             at the commit
                       WriteFailed ->  |             |  -----> Send(node, message)
    elector            Lead, Follow,-> |             |  -----> LeadershipLost
-                      StepDown        |             |  -----> Alarm
+                      StepDown,       |             |  -----> Alarm
+                      QuorumIs, Ask   |             |
    other nodes        Entries, Snapshot, Acknowledged, CatchUp
    timer              Resend ------>  +-------------+
 ```
@@ -61,6 +62,7 @@ class Acknowledged:
 @dataclass(frozen=True, slots=True)
 class CatchUp:
     """From a follower that begins to follow, or lacks what precedes the entries it got: what is behind `last`, please.
+    Also from a node that may not lead, since others have newer logs, to those.
 
     `last`: the newest record it has, before those entries.
     """
@@ -127,13 +129,27 @@ class StepDown:
 
 
 @dataclass(frozen=True, slots=True)
+class QuorumIs:
+    """So many nodes must have a record before it is committed; never fewer than a majority."""
+
+    quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Nobody leads, and this node was not wanted: do these have newer records?"""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Resend:
     """Now and then: what was not acknowledged is sent again at the next Flush."""
 
 
-Input = Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | Resend | Message
-INPUTS: tuple[type, ...] = (Propose, Flush, Written, WriteFailed, Lead, Follow, StepDown, Resend, Entries, Snapshot,
-                            Acknowledged, CatchUp)
+Input = Propose | Flush | Written | WriteFailed | Lead | Follow | StepDown | QuorumIs | Ask | Resend | Message
+INPUTS: tuple[type, ...] = (Propose, Flush, Written, WriteFailed, Lead, Follow, StepDown, QuorumIs, Ask, Resend, Entries,
+                            Snapshot, Acknowledged, CatchUp)
 
 
 # -- outputs ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@
                  lacks before that it asks for; it acknowledges only what is synced
     commit       when a quorum has synced a record of the leader's own term, this node among them, then that record and
                  all before it are committed, in order; a COMMIT record tells the followers
+    no leader    a node with a newer log gives it to one that asks: whatever was committed with that one's help is in there,
+                 so that one may have it, and be elected
     start        a cluster of one: from the last SNAPSHOT on apply everything, committed or not: what was written may
                  have been told to others before the process died. Several nodes: from the last committed SNAPSHOT on
                  apply up to the newest change that a COMMIT record names; the rest waits for a leader, whose first
@@ -35,6 +37,7 @@ from bmqtwist.cluster.log_events import (
     NO_LSN,
     Acknowledged,
     Alarm,
+    Ask,
     CatchUp,
     Decided,
     Done,
@@ -49,6 +52,7 @@ from bmqtwist.cluster.log_events import (
     NotDone,
     Output,
     Propose,
+    QuorumIs,
     Resend,
     Send,
     Snapshot,
@@ -106,8 +110,8 @@ class MetadataLog:
                  algorithm: str = LEADER_IS_MASTER_ALL) -> None:
         self.node_id, self.name = node_id, name
         self.members = frozenset(members)
-        self.quorum = len(self.members) // 2 + 1
-        self.alone = self.quorum == 1
+        self.quorum = self._majority = len(self.members) // 2 + 1
+        self.alone = len(self.members) == 1
         self.state, self.head = ClusterState(), ClusterState()
         self.role = Role.WAITING
         self.leader: int | None = None
@@ -298,7 +302,7 @@ class MetadataLog:
         """Commit what a quorum has, if the newest of it is of our own term, and tell the followers."""
         own = self.lsn
         durable = sorted([own, *(peer.match for peer in self._peers.values())], reverse=True)
-        reach = min(own, durable[self.quorum - 1])
+        reach = min(own, durable[self.quorum - 1]) if self.quorum <= len(durable) else NO_LSN
         if reach[0] != self.term:
             return
         self._committed = max(self._committed, reach)
@@ -343,9 +347,15 @@ class MetadataLog:
         log = self.log
         if not self._is_from_leader(event) or len(log.records) - log.written >= WAITING_RECORDS_MAX:
             return  # the leader sends it again
+        self._append_entries(event)
+        self._acknowledged = NO_LSN  # say it again: the last time may have been lost
+
+    def _append_entries(self, event: Entries) -> None:
+        log = self.log
         covered = log.lsn_at(log.covered)
         if event.previous > covered and not log.holds(event.previous):
-            self._say(CatchUp(self.node_id, self.term, log.lsn_at(log.after((event.previous[0], event.previous[1] - 1)))))
+            before = log.lsn_at(log.after((event.previous[0], event.previous[1] - 1)))
+            self._out.append(Send(event.sender, CatchUp(self.node_id, self.term, before)))
             return
         at, previous = max(log.covered, log.after(event.previous)), event.previous
         for record in event.records:
@@ -363,8 +373,43 @@ class MetadataLog:
                 at += 1
             self._matched = max(self._matched, lsn)
         self._matched = max(self._matched, previous)
-        self._acknowledged = NO_LSN  # say it again: the last time may have been lost
         self._apply_committed()
+
+    # -- without a leader -------------------------------------------------------------------------------------------
+
+    def _ask(self, event: Ask) -> None:
+        for node_id in event.nodes:
+            self._out.append(Send(node_id, CatchUp(self.node_id, self.term, self.log.last)))
+
+    def _lend(self, event: CatchUp) -> None:
+        """Another node asks for what is newer: all of it in one message."""
+        log = self.log
+        if event.sender not in self.members or event.last >= log.last or self._arriving is not None:
+            return
+        known = log.lsn_at(log.after(event.last))
+        if event.last < log.base:
+            known = log.lsn_at(log.covered)
+            self._out.append(Send(event.sender, Snapshot(self.node_id, self.term, snapshot_record(
+                self.state, known, self._wall))))
+        records = tuple(each.record for each in log.records[log.after(known):])
+        self._out.append(Send(event.sender, Entries(self.node_id, self.term, known, records)))
+
+    def _borrow(self, event: Entries) -> None:
+        """What another node has is newer as a whole: it takes the place of what is here."""
+        newest = event.records[-1] if event.records else None
+        if event.sender not in self.members or self._arriving is not None or newest is None:
+            return
+        lsn = newest.term, newest.sequence_number
+        if lsn > self.log.last and len(self.log.records) - self.log.written < WAITING_RECORDS_MAX:
+            self.term = max(self.term, lsn[0])
+            self._append_entries(event)
+
+    def _borrow_snapshot(self, event: Snapshot) -> None:
+        lsn = event.record.term, event.record.sequence_number
+        if (event.sender in self.members and self._arriving is None and lsn > self.log.last
+                and event.record.type is LedgerRecordType.SNAPSHOT):
+            self.term = max(self.term, lsn[0])
+            self._arriving = event
 
     def _on_snapshot(self, event: Snapshot) -> None:
         lsn = event.record.term, event.record.sequence_number
@@ -492,6 +537,11 @@ class MetadataLog:
         self._matched = self._acknowledged = NO_LSN
         self._say(CatchUp(self.node_id, self.term, self.lsn))
 
+    def _quorum_is(self, event: QuorumIs) -> None:
+        self.quorum = max(event.quorum, self._majority)
+        if self.role is Role.LEADING:
+            self._count()
+
     def _step_down(self, event: StepDown) -> None:
         if self.role is Role.LEADING:
             self._leave(NotDone(f"node {self.node_id} leads the cluster no longer", True))
@@ -537,12 +587,12 @@ class MetadataLog:
 
 
 _EVERY_ROLE: dict[type, str] = {Flush: "_flush", Written: "_on_written", WriteFailed: "_on_write_failed", Lead: "_lead",
-                                Follow: "_follow", StepDown: "_step_down"}
+                                Follow: "_follow", StepDown: "_step_down", QuorumIs: "_quorum_is", Ask: "_ignore"}
 
 ACTIONS: dict[Role, dict[type, str]] = {
     Role.WAITING: _EVERY_ROLE | {
-        Propose: "_refuse", Resend: "_ignore", Entries: "_ignore", Snapshot: "_ignore", Acknowledged: "_ignore",
-        CatchUp: "_ignore"},
+        Propose: "_refuse", Resend: "_ignore", Entries: "_borrow", Snapshot: "_borrow_snapshot", Acknowledged: "_ignore",
+        CatchUp: "_lend", Ask: "_ask"},
     Role.FOLLOWING: _EVERY_ROLE | {
         Propose: "_refuse", Resend: "_ignore", Entries: "_on_entries", Snapshot: "_on_snapshot",
         Acknowledged: "_ignore", CatchUp: "_ignore"},

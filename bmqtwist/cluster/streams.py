@@ -25,7 +25,7 @@ from enum import Enum
 from bmqtwist.errors import Category, Refused
 from bmqtwist.queue.handles import ConsumerSpec
 
-RETRY_S = 0.5  # before a refused reopen is tried again; doubles with every refusal
+RETRY_S = 0.5  # before what the upstream could not do just now is asked again; doubles with every refusal
 RETRY_SECONDS_MAX = 30.0
 UNREGISTERED_QUEUE, NOT_PRIMARY, NODE_IS_STOPPING = -204, -201, -11  # of a refusal: another node may be asked, or later
 
@@ -170,10 +170,11 @@ def may_be_asked_again(refused: Refused) -> bool:
 
 
 class AppStream:
-    """One app of one queue. `counts`: what the upstream has been told and has taken; `told`: the same of subscriptions."""
+    """One app of one queue. `counts`: what the upstream has been told and has taken; `told`: the same of subscriptions.
+    `retry_s`: the pause before what the upstream does not want is asked again."""
 
-    def __init__(self, app_id: str, sub_id: int) -> None:
-        self.app_id, self.sub_id = app_id, sub_id
+    def __init__(self, app_id: str, sub_id: int, retry_s: float = RETRY_SECONDS_MAX) -> None:
+        self.app_id, self.sub_id, self.retry_s = app_id, sub_id, retry_s
         self.state = StreamState.CLOSED
         self.generation = 0
         self.counts = Counts()
@@ -329,7 +330,9 @@ class AppStream:
 
     def _put_off(self, refused: Refused) -> None:
         self.put_off = True
-        seconds = min(RETRY_SECONDS_MAX, RETRY_S * 2.0 ** min(self.refusals, 10))
+        seconds = self.retry_s
+        if may_be_asked_again(refused):
+            seconds = min(RETRY_SECONDS_MAX, RETRY_S * 2.0 ** min(self.refusals, 10))
         self.refusals += 1
         self._out.append(RetryIn(seconds, refused, self.refusals))
 

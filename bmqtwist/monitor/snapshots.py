@@ -78,7 +78,9 @@ def _storages(cluster: Cluster) -> Iterable[state.StorageState]:
     for queue in cluster.queues.values():
         yield state.StorageState(queue.uri, hexadecimal(queue.key), queue.partition_id, len(queue.messages),
                                  queue.meter.bytes, not queue.in_memory)
-    for record in cluster.dormant.values():
+    for record in cluster.metadata.state.queues.values():
+        if record.uri in cluster.queues or record.partition_id >= len(cluster.partitions):
+            continue
         stored = cluster.partitions[record.partition_id].state.queues.get(record.key)
         messages = stored.messages.values() if stored is not None else ()
         yield state.StorageState(record.uri, hexadecimal(record.key), record.partition_id, len(messages),

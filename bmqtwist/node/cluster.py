@@ -292,6 +292,12 @@ class Cluster:
         return Refused(Category.E_REFUSED, f"Partition [{record.partition_id}] of queue '{uri}' is led by another node, "
                                            "or by none yet", NOT_PRIMARY)
 
+    def led_elsewhere(self, domain_name: str) -> list[QueueRecord]:
+        """The queues of a domain whose partitions another node is primary of, or none."""
+        serves = self.replication.serves if self.replication is not None else lambda partition_id: True
+        return [record for uri, record in self.metadata.state.queues.items() if not serves(record.partition_id)
+                and parse_uri(uri).qualified_domain == domain_name]
+
     @property
     def _expected(self) -> ClusterState:
         """The metadata with all that waits for its commit, as far as this node knows."""
@@ -505,9 +511,9 @@ class Cluster:
 
     @property
     def handed_over(self) -> bool:
-        """Whether they do, or nobody is there who could."""
+        """Whether they do, or nobody is there who could, or too few to decide it."""
         successor = self.replication.successor() if self.replication is not None else None
-        if successor is None:
+        if successor is None or not self.leadership.can_decide:
             return True
         if any(primary.node_id == self.node_id for primary in self.metadata.state.partitions.values()):
             return False

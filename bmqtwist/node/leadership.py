@@ -22,6 +22,7 @@ from bmqtwist.cluster.election_events import (
     ElectionMode,
     ElectionOutput,
     ElectionState,
+    Outvoted,
     PeerDown,
     PeerUp,
     Received,
@@ -163,6 +164,7 @@ class Leadership:
         if self._links is None:
             return
         wall, newest = self._host.wall(now), self.metadata.log.term
+        self.metadata.need_quorum(self.definition.elector.quorum, wall)
         term, vote, damaged = self._found
         self.metadata.user = self._links.user = self
         if newest > term:
@@ -194,6 +196,12 @@ class Leadership:
         """Whether a node can be spoken with."""
         return self._links is not None and self._links.is_up(node_id)
 
+    @property
+    def can_decide(self) -> bool:
+        """Whether as many nodes can be spoken with as a change of the metadata needs."""
+        elector = self.elector
+        return 1 + sum(map(self.is_up, elector.others)) >= elector.quorum
+
     def transfer(self, node_id: int) -> str:
         """Let another node lead; why that cannot be, if it cannot."""
         elector, now = self.elector, self._host.now
@@ -211,10 +219,14 @@ class Leadership:
             self._step(now, self._host.wall(now), SetMode(mode))
 
     def set_quorum(self, quorum: int) -> None:
-        """So many votes are needed from now on; 0 = more than half of the nodes, which is also the least."""
+        """So many votes are needed from now on, and so many nodes must have a change of the metadata; 0 = more than half of
+        the nodes, which is also the least."""
         if self._links is not None:
             now = self._host.now
-            self._step(now, self._host.wall(now), SetQuorum(quorum))
+            wall = self._host.wall(now)
+            self._step(now, wall, SetQuorum(quorum))
+            self.metadata.need_quorum(quorum, wall)
+            self._host.performer.turn_due()
 
     @property
     def standing(self) -> Standing:
@@ -310,6 +322,8 @@ class Leadership:
                 host.timers.at(output.moment, self._tick)
         elif isinstance(output, Voted):
             self.metadata.follow(output.term, None, wall)
+        elif isinstance(output, Outvoted):
+            self.metadata.ask([node_id for node_id in self.elector.others if self.is_up(node_id)], wall)
         elif isinstance(output, ElectionChanged):
             self._elected(output, wall)
         else:

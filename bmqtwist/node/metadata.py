@@ -10,12 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from bmqtwist.cluster.changes import Change, Primaries
+from bmqtwist.cluster.changes import AssignQueue, Change, Primaries
 from bmqtwist.cluster.log_events import (
     Alarm,
+    Ask,
     Decided,
     FileJob,
     Flush,
@@ -27,6 +28,7 @@ from bmqtwist.cluster.log_events import (
     Outcome,
     Output,
     Propose,
+    QuorumIs,
     ReplaceFile,
     Resend,
     Send,
@@ -105,6 +107,14 @@ class ClusterMetadata:
         """Nobody leads, as far as this node knows."""
         self._step(StepDown(), wall)
 
+    def need_quorum(self, quorum: int, wall: int) -> None:
+        """So many nodes, a majority at least, must have a change before it is committed."""
+        self._step(QuorumIs(quorum), wall)
+
+    def ask(self, nodes: Iterable[int], wall: int) -> None:
+        """Nobody leads, and this node was not wanted: these nodes may have newer records."""
+        self._step(Ask(tuple(nodes)), wall)
+
     def received(self, message: Message, wall: int) -> None:
         """Another node says something about the log."""
         self._step(message, wall)
@@ -115,6 +125,8 @@ class ClusterMetadata:
 
     def propose(self, change: Change, told: Told, wall: int) -> None:
         """Change the metadata."""
+        if isinstance(change, AssignQueue):
+            self._report.info("'QueueAssignmentAdvisory' will be applied to cluster state ledger: queue '%s'", change.uri)
         self._step(Propose(self._expect(told), change), wall)
 
     def _expect(self, told: Told) -> int:

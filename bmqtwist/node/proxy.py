@@ -109,6 +109,8 @@ class ProxyCluster:
             if isinstance(output, Use):
                 report.info(f"ClusterProxy ({self.name}): is healthy and using node '{self.links.name(output.node_id)}' as "
                             f"active.")
+                report.info(f"ClusterProxy ({self.name}) onClusterLeader: new leader: {self.links.name(output.node_id)}, "
+                            "leader status: ACTIVE")
                 self._use(output.node_id, output.generation)
             elif isinstance(output, Lost):
                 report.warn(f"ClusterProxy ({self.name}): node '{self.links.name(output.node_id)}' is lost as active")

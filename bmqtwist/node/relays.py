@@ -62,7 +62,8 @@ from bmqtwist.wire import options
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
 from bmqtwist.wire.events import decode_ack
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, OUT_OF_ORDER
-from bmqtwist.wire.schema import OpenQueueResponse
+from bmqtwist.wire.schema import OpenQueueResponse, Status
+from bmqtwist.wire.text import bracketed
 from bmqtwist.wire.walk import MessageError, walk_pushes
 
 LATE_S = 5.0  # that an answer may be late: a node above gives up itself, and says so
@@ -110,6 +111,8 @@ class Relays:
         self._by_id: dict[int, UpstreamQueue] = {}
         self._next_id = 0
         self._requests = UpstreamRequests()
+        self._answering = 0  # the number of the request whose answer is being dealt with
+        self._reopening: set[AppStream] = set()  # they are being opened anew
         self._bytes_max, self._bytes = bytes_max, 0
         self._paused: dict[Session, None] = {}  # not read from, until less waits for an answer
         self._resuming = False  # they are about to be
@@ -126,7 +129,8 @@ class Relays:
             lambda: session.state is not State.CLOSED and self._host.now < until))
 
     def _add(self, uri: QueueUri) -> UpstreamQueue:
-        opened = self.opened[uri.canonical] = self._by_id[self._next_id] = UpstreamQueue(uri, self._next_id)
+        opened = self.opened[uri.canonical] = self._by_id[self._next_id] = UpstreamQueue(
+            uri, self._next_id, self._user.operations.reopen_retry_interval_ms / 1000)
         opened.upstream = self._user.upstream_of(uri.canonical)
         self._next_id += 1
         return opened
@@ -313,10 +317,18 @@ class Relays:
             return  # its loss is told in this moment
         number = self._requests.add(f"{choice}Response", partial(self._answered, opened, stream),
                                     self._host.now + patience_ms / 1000 + LATE_S, upstream, opened)
-        upstream.peer.send(encode_event(ControlMessage(number, choice, value), Encoding.BER))
+        message, above = ControlMessage(number, choice, value), upstream.peer.session.description
+        upstream.peer.send(encode_event(message, Encoding.BER))
+        self._host.report.info(f"{self._user.title}: Sending request to '{above}' [request: {bracketed(message)}]")
+        if stream.state is StreamState.REOPENING and choice == "openQueue":
+            self._host.report.info(f"{self._user.title}: Sent ReopenQueue request {number} to '{above}'")
 
-    def _answered(self, opened: UpstreamQueue, stream: AppStream, value: object) -> None:
+    def _answered(self, opened: UpstreamQueue, stream: AppStream, value: object, number: int) -> None:
+        self._answering = number
+        if isinstance(value, OpenQueueResponse):
+            self._host.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.uri.canonical}'")
         self._step(opened, stream, Answered(value))
+        self._look_whether_restored(stream)
         if stream.told == stream.wanted and opened.relay is not None:
             opened.relay.settled(stream.app_id)
         if stream.under_way is None:
@@ -335,9 +347,11 @@ class Relays:
 
     def _put_off(self, opened: UpstreamQueue, stream: AppStream, output: RetryIn) -> None:
         refused, most = output.refused, self._user.operations.reopen_max_attempts
-        text = (f"{self._user.title}: queue '{opened.uri.canonical}', appId '{stream.app_id}' is not opened above "
-                f"(attempt {output.attempts}): {refused.category.name} {refused.code} {refused.message}; again in "
-                f"{output.seconds:g} s")
+        response = bracketed(ControlMessage(self._answering, "status", Status(refused.category, refused.code,
+                                                                              refused.message)))
+        text = (f"{self._user.title}: queue {'re' if stream.state is StreamState.PUT_OFF else ''}open-request failed. queue: "
+                f"'{opened.uri.canonical}', appId: '{stream.app_id}', error response: {response}. Attempt number was: "
+                f"{output.attempts}. Attempting again after {output.seconds * 1000:.0f} milliseconds")
         if output.attempts == most:
             self._host.report.alarm("QUEUE_REOPEN_FAILURE", text)
         else:
@@ -355,6 +369,15 @@ class Relays:
         opened.upstream = upstream
         for stream in list(opened.streams.values()):
             self._step(opened, stream, Up(upstream.generation))
+            if stream.state is StreamState.REOPENING:
+                self._reopening.add(stream)
+
+    def _look_whether_restored(self, stream: AppStream) -> None:
+        """Whether all queues are open again where there is a node above for them."""
+        if stream in self._reopening and stream.state is not StreamState.REOPENING:
+            self._reopening.remove(stream)
+            if not self._reopening:
+                self._host.report.info(f"{self._user.title}: state restored")
 
     def lose(self, queues: Iterable[UpstreamQueue]) -> None:
         """Queues have none any more."""
@@ -367,6 +390,7 @@ class Relays:
                 if opened.relay is not None:
                     opened.relay.posts_stopped()
                     opened.relay.confirms_stopped(stream.app_id)
+                self._reopening.discard(stream)
                 outputs.append((opened, stream, stream.step(Down())))
         for opened, stream, found in outputs:  # nothing may be asked before all streams know
             self._perform(opened, stream, found)

@@ -70,6 +70,7 @@ from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.state import HISTORY_SECONDS
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, PrimaryStatus, PrimaryStatusAdvisory
 from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.text import bracketed
 
 _HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
 LEASE_SHARE = 0.75  # of the time after which a silent leader is given up
@@ -165,7 +166,7 @@ class Replication:
         self.cells: list[Cell] = []
         self.active: dict[int, Primary] = {}  # partition -> who says that he is active
         self._told: dict[int, Primary] = {}  # partition -> who is primary, as the log was told
-        self._was_available = False
+        self._was_available = self._has_been_available = False
         self._promises: list[StoredPromise] = []  # as they are durable
         self._wanted: list[StoredPromise] = []
         self._saving = self._lost = False
@@ -296,6 +297,8 @@ class Replication:
         """A primary says whether it is active."""
         advisory = message.value
         if isinstance(advisory, PrimaryStatusAdvisory):
+            self._host.report.info(f"Cluster ({self.name}): received primary status advisory: {bracketed(advisory)}, from: "
+                                   f"{self._links.name(sender)}")
             self._set_active(advisory.partition_id, Primary(sender, advisory.primary_lease_id),
                              advisory.status is PrimaryStatus.E_ACTIVE)
 
@@ -607,6 +610,9 @@ class Replication:
         before, self._was_available = self._was_available, self.is_available
         if self._was_available and not before:
             self._host.report.info(f"Cluster ({self.name}) is available")
+            if self._has_been_available:
+                self._host.report.info(f"Cluster ({self.name}) is back to healthy state")
+            self._has_been_available = True
         if self._statuses.own is NodeStatus.E_STARTING and self.is_available and all(
                 cell.machine.role in _HEALED for cell in self.cells):
             self._statuses.become(NodeStatus.E_AVAILABLE)

@@ -48,10 +48,11 @@ class WaitingPush:
 
 
 class UpstreamQueue:
-    """`q_id`: of the queue at the upstream. `relay`: the queue itself, once an open was answered."""
+    """`q_id`: of the queue at the upstream. `relay`: the queue itself, once an open was answered. `retry_s`: as of
+    `AppStream`."""
 
-    def __init__(self, uri: QueueUri, q_id: int) -> None:
-        self.uri, self.q_id = uri, q_id
+    def __init__(self, uri: QueueUri, q_id: int, retry_s: float) -> None:
+        self.uri, self.q_id, self._retry_s = uri, q_id, retry_s
         self.relay: RelayQueue | None = None
         self.upstream: Upstream | None = None
         self.waiting: deque[WaitingPush] = deque()  # in order
@@ -73,7 +74,7 @@ class UpstreamQueue:
         sub_id = 0
         if app_id != DEFAULT_APP_ID:
             sub_id, self._next_sub_id = self._next_sub_id, self._next_sub_id + 1
-        stream = self.streams[app_id] = AppStream(app_id, sub_id)
+        stream = self.streams[app_id] = AppStream(app_id, sub_id, self._retry_s)
         return stream
 
     @property

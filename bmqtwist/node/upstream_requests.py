@@ -13,10 +13,11 @@ from bmqtwist.wire.control import ControlMessage
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request about a queue: what comes back from `upstream` is given to `answer`. `deadline`: seconds, monotonic."""
+    """One request about a queue: what comes back from `upstream` is given to `answer`, with the number of the request.
+    `deadline`: seconds, monotonic."""
 
     expected: str
-    answer: Callable[[object], None]
+    answer: Callable[[object, int], None]
     deadline: float
     upstream: Upstream
     queue: UpstreamQueue
@@ -29,7 +30,7 @@ class UpstreamRequests:
         self._next = 1
         self._asked: dict[int, Asked] = {}
 
-    def add(self, expected: str, answer: Callable[[object], None], deadline: float, upstream: Upstream,
+    def add(self, expected: str, answer: Callable[[object, int], None], deadline: float, upstream: Upstream,
             queue: UpstreamQueue) -> int:
         """A request is made; its number."""
         number, self._next = self._next, self._next + 1
@@ -38,14 +39,15 @@ class UpstreamRequests:
 
     def answered(self, peer: PeerSession, message: ControlMessage) -> bool:
         """An answer has come; False = to nothing that was asked there. Unknown numbers are of an earlier upstream."""
-        asked = self._asked.get(message.r_id or 0)
+        number = message.r_id or 0
+        asked = self._asked.get(number)
         if asked is None or asked.upstream.peer is not peer or message.choice not in (asked.expected, "status"):
             return False
-        del self._asked[message.r_id or 0]
+        del self._asked[number]
         value = message.value
         if message.choice == "status":
             value = Refused(value.category or Category.E_UNKNOWN, value.message, value.code)
-        asked.answer(value)
+        asked.answer(value, number)
         return True
 
     def overdue(self, now: float) -> list[Asked]:

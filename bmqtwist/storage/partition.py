@@ -89,7 +89,8 @@ class Partition:
     def __init__(self, partition_id: int, node_id: int, files: PartitionFiles,
                  recovered: RecoveredPartition | None = None, durability: Durability = "group",
                  cache_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
-        self.partition_id, self.node_id, self.files, self.durability = partition_id, node_id, files, durability
+        self.partition_id, self.files, self.durability = partition_id, files, durability
+        self.node_id = self.primary_id = node_id
         self.state = PartitionState() if recovered is None else recovered.state
         self.replicated = False  # keep batches for `take_batches`
         self.committed = COMMITTED_ALL  # position up to which the cluster has the records
@@ -103,12 +104,11 @@ class Partition:
         self._cache_max, self._drop = cache_bytes, list[Message]()
         self._gate = Gate()
         self._unmarked = False  # records since the last sync point
-        self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = False
+        self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = self._rewrite = False
         self._soft_limit = SoftLimit()
         self._alarms: list[tuple[str, str]] = []
         self.listener: Callable[[str], None] = lambda text: None  # who is told what the partition does
         self.watcher: Callable[[], None] | None = None  # who looks at it after it has written or synced in a turn
-        self._rewrite = False
         if recovered is not None:
             self._adopt(recovered)
         self.roll = Rollover(self)

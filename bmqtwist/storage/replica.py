@@ -19,17 +19,29 @@ from bmqtwist.storage.exchange import Applier, attachment, placed, records_of
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.journal import is_sync_point
+from bmqtwist.storage.layout import JOURNAL_OP_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.partition import Durability, Partition
+from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
-from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, SEQUENCE_MASK, TYPE_SHIFT, RecordType
+from bmqtwist.storage.records import (
+    MAGIC,
+    RECORD,
+    RECORD_BYTES,
+    SEQUENCE_MASK,
+    TYPE_SHIFT,
+    QueueOp,
+    RecordType,
+    SyncPoint,
+)
 from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 
 RUN_BYTES = 1 << 20  # of the records of one message to another node, unless a single one is larger
 RUN_RECORDS_MAX = 4096
 RECENT_BYTES = 8 << 20  # of what was written last, kept in memory as it is sent
 
-_MESSAGE, _QUEUE_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP)
+_MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
+_OP_AT = QUEUE_OP_RECORD.offset("qlist_words") - 1
+_KIND_AT, _NODE_AT = JOURNAL_OP_RECORD.offset("sync_point_type"), JOURNAL_OP_RECORD.offset("node")
 
 
 class ReplicatedPartition(Partition):
@@ -97,8 +109,16 @@ class ReplicatedPartition(Partition):
         """As `Partition.activate`; what this node has appended as a replica is in its files by then."""
         self._known = self.summary
         self.leading = self.replicated = True
+        self.primary_id = self.node_id
         super().activate(lease, wall)
         self._starts.append((self._base, lease))
+
+    def rollover(self, wall: int) -> None:
+        """As `Partition.rollover`, of a primary only: replicas follow it."""
+        if not self.leading:
+            text = f"Partition [{self.partition_id}]: Rollover rejected: node is not primary for this partition"
+            raise PartitionUnavailable(text)
+        super().rollover(wall)
 
     def sync_point(self, wall: int, force: bool = False) -> None:
         """Of a primary only."""
@@ -229,9 +249,22 @@ class ReplicatedPartition(Partition):
             elif belongs:
                 self._qlist.append(belongs)
                 self._qlist_end += len(belongs)
+            if kind == _QUEUE_OP:
+                self.inform(f"Received QueueOpRecord of type [{QueueOp(own[_OP_AT]).name}], PSN {psn[0]}-{psn[1]}")
+            elif kind == _JOURNAL_OP:
+                self._sync_point_came(own, wall)
             taken = True
         if taken:
             self._gate.want_sync()
+
+    def _sync_point_came(self, record: bytes, wall: int) -> None:
+        """A replica rolls over where its primary did, so that their files are equal."""
+        self.primary_id = int.from_bytes(record[_NODE_AT:_NODE_AT + 4], "big", signed=True)
+        if record[_KIND_AT] == SyncPoint.ROLLOVER:
+            if self.roll.small:
+                self.roll.finish(wall)
+            else:
+                self.roll.begin(wall)
 
     def _make_room_for(self, data: int, qlist: int, wall: int) -> None:
         sizes = self.files.sizes

@@ -84,7 +84,7 @@ class RolledPartition(Protocol):
 
     files: PartitionFiles
     state: PartitionState
-    node_id: int
+    primary_id: int  # the node whose sync points these are
     leading: bool  # this node writes the partition; a replica gives out no PSNs
     roll_due: bool  # a file is so full that a rollover may be worth it, or one is under way
 
@@ -464,7 +464,7 @@ class Rollover:
         self.ended_at = state.lease, state.sequence
         if not state.lease:
             return 0
-        files.append_next([pack_sync_point(state.sequence, state.lease, wall, SyncPoint.REGULAR, partition.node_id, data,
+        files.append_next([pack_sync_point(state.sequence, state.lease, wall, SyncPoint.REGULAR, partition.primary_id, data,
                                            qlist)], [], [])
         return mark
 

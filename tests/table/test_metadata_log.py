@@ -10,6 +10,7 @@ from bmqtwist.cluster.changes import AssignQueue, Primaries
 from bmqtwist.cluster.log_events import (
     INPUTS,
     Acknowledged,
+    Ask,
     CatchUp,
     Decided,
     Done,
@@ -20,6 +21,7 @@ from bmqtwist.cluster.log_events import (
     Lead,
     Output,
     Propose,
+    QuorumIs,
     Resend,
     Send,
     Snapshot,
@@ -82,7 +84,7 @@ STATE = ClusterStateRecord(LedgerRecordType.SNAPSHOT, 2, 9, WALL, records(1)[0].
 SAMPLES: dict[type, Input] = {
     Propose: Propose(7, AssignQueue("bmq://d/new", ["a"], 9)), Flush: Flush(), Written: Written(UNDER_WAY),
     WriteFailed: WriteFailed(UNDER_WAY, "no space left"), Lead: Lead(8, 3, Primaries(1)), Follow: Follow(3, 2),
-    StepDown: StepDown(), Resend: Resend(), Entries: Entries(1, 2, (2, 1), records(3)[1:]), Snapshot: Snapshot(1, 2, STATE),
+    StepDown: StepDown(), QuorumIs: QuorumIs(3), Ask: Ask((1, 2)), Resend: Resend(), Entries: Entries(1, 2, (2, 1), records(3)[1:]), Snapshot: Snapshot(1, 2, STATE),
     Acknowledged: Acknowledged(2, 2, (2, 1)), CatchUp: CatchUp(1, 2, (0, 0))}
 
 # The role afterwards, and what comes out of the input and of the end of its turn. Written down here, apart from the code.
@@ -90,14 +92,17 @@ SAMPLES: dict[type, Input] = {
 TABLE: dict[Role, dict[type, tuple[Role, list[str]]]] = {
     W: {Propose: (W, ["refused 7"]), Flush: (W, []), Written: (W, []), WriteFailed: (W, ["alarm"]),
         Lead: (L, ["to 1 Entries", "to 2 Entries"]), Follow: (F, ["to 2 CatchUp"]), StepDown: (W, []), Resend: (W, []),
-        Entries: (W, []), Snapshot: (W, []), Acknowledged: (W, []), CatchUp: (W, [])},
+        QuorumIs: (W, []), Ask: (W, ["to 1 CatchUp", "to 2 CatchUp"]),
+        Entries: (W, []), Snapshot: (W, []), Acknowledged: (W, []), CatchUp: (W, ["to 1 Entries"])},
     F: {Propose: (F, ["refused 7"]), Flush: (F, []), Written: (F, ["to 1 Acknowledged"]), WriteFailed: (F, ["alarm"]),
         Lead: (L, ["to 1 Entries", "to 2 Entries"]), Follow: (F, ["to 2 CatchUp"]), StepDown: (W, []), Resend: (F, []),
+        QuorumIs: (F, []), Ask: (F, []),
         Entries: (F, ["to 1 Acknowledged"]), Snapshot: (F, []), Acknowledged: (F, []), CatchUp: (F, [])},
     L: {Propose: (L, ["to 1 Entries", "to 2 Entries"]), Flush: (L, []),
         Written: (L, ["changed", "done 1", "write", "to 1 Entries", "to 2 Entries"]),
         WriteFailed: (W, ["alarm", "unknown 1", "lost"]), Lead: (L, ["to 1 Entries", "to 2 Entries"]),
         Follow: (F, ["unknown 1", "to 2 CatchUp"]), StepDown: (W, ["unknown 1"]), Resend: (L, ["to 2 Entries"]),
+        QuorumIs: (L, []), Ask: (L, []),
         Entries: (L, []), Snapshot: (L, []), Acknowledged: (L, []), CatchUp: (L, ["to 1 Entries"])},
 }
 
@@ -141,6 +146,68 @@ def test_what_comes_late_or_from_nobody_changes_nothing(role: Role, event: Input
     log = SETUPS[role]()
     before = (log.log.last, log.log.durable, log.log.covered, log.term, log.leader, log.role)
     outputs = log.step(event, WALL) + log.step(Flush(), WALL)
-    refused = ["refused 8", "alarm"] if isinstance(event, Lead) else []
-    assert [named(output) for output in outputs] == refused
+    answered = ["refused 8", "alarm"] if isinstance(event, Lead) else []
+    if role is W and event == CatchUp(1, 1, (0, 0)):
+        answered = ["to 1 Entries"]  # a node may ask before it knows of our term
+    assert [named(output) for output in outputs] == answered
     assert before == (log.log.last, log.log.durable, log.log.covered, log.term, log.leader, log.role)
+
+
+def test_a_larger_quorum_holds_changes_back_until_it_is_small_again() -> None:
+    """Of more than there are nodes none is committed, and fewer than a majority are never enough."""
+    log = MetadataLog(0, "n0", (0, 1, 2), MIB)
+    log.step(Lead(0, 2, Primaries(1)), WALL)
+    log.step(QuorumIs(4), WALL)
+    log.step(Flush(), WALL)
+    log.step(Written(1), WALL)
+    for sender in (1, 2):
+        assert not log.step(Acknowledged(sender, 2, (2, 1)), WALL) and log.committed == (0, 0)
+    assert not log.step(QuorumIs(4), WALL)
+    assert [named(each) for each in log.step(QuorumIs(0), WALL)] == ["changed", "done 0"] and log.committed == (2, 1)
+    assert log.step(QuorumIs(1), WALL) == [] and log.quorum == 2
+
+
+def lent(lender: MetadataLog, borrower: MetadataLog) -> None:
+    """The borrower asks until it gets nothing more, and writes what it gets."""
+    inputs: list[tuple[MetadataLog, Input]] = [(borrower, Ask((lender.node_id,)))]
+    for number in range(20):
+        outputs = []
+        for log, event in inputs:
+            outputs += [(log, each) for each in log.step(event, WALL)]
+        inputs = [(lender if log is borrower else borrower, each.message) for log, each in outputs
+                  if isinstance(each, Send)]
+        for each in borrower.step(Flush(), WALL):
+            borrower.step(Written(getattr(each, "number", 0)), WALL)
+
+
+def test_without_a_leader_the_newer_log_is_given_to_who_asks() -> None:
+    """With what was never committed, in place of what another leader left; and never an older one."""
+    behind = MetadataLog(0, "n0", (0, 1, 2), MIB)
+    behind.step(Follow(1, 2), WALL)
+    other = MetadataLog(2, "n2", (0, 1, 2), MIB)
+    other.step(Lead(0, 1, Primaries(1)), WALL)
+    behind.step(Entries(2, 1, (0, 0), tuple(each.record for each in other.log.records)), WALL)
+    behind.step(StepDown(), WALL)
+    newer = following()
+    newer.step(StepDown(), WALL)
+    lent(newer, behind)
+    assert behind.log.last == newer.log.last == (2, 2) and behind.lsn == (2, 2) and behind.term == 2
+    assert [each.lsn for each in behind.log.records] == [each.lsn for each in newer.log.records]
+    assert behind.committed == (0, 0), "nobody has said that it is"
+    lent(behind, newer)
+    assert newer.log.last == (2, 2)
+    older = MetadataLog(2, "n2", (0, 1, 2), MIB)
+    lent(older, behind)
+    assert behind.log.last == (2, 2)
+
+
+def test_a_log_that_was_compacted_is_given_as_a_state() -> None:
+    newer = MetadataLog(1, "n1", (0, 1, 2), MIB)
+    newer.step(Follow(5, 2), WALL)
+    newer.step(Snapshot(2, 5, ClusterStateRecord(LedgerRecordType.SNAPSHOT, 5, 9, WALL, records(1)[0].message)), WALL)
+    newer.step(Flush(), WALL)
+    newer.step(Written(1), WALL)
+    newer.step(StepDown(), WALL)
+    behind = MetadataLog(0, "n0", (0, 1, 2), MIB)
+    lent(newer, behind)
+    assert behind.log.last == newer.log.last == (5, 9) and behind.lsn == (5, 9)

@@ -226,12 +226,22 @@ def test_a_refused_reopen_is_tried_again_after_a_pause_that_grows() -> None:
     stream = reopening(asked)
     pauses = []
     for number in range(1, 12):
-        [output] = stream.step(Answered(NO))
+        [output] = stream.step(Answered(LATER))
         assert isinstance(output, RetryIn) and output.attempts == number
         pauses.append(output.seconds)
         step(stream, Retry())
     assert pauses[:4] == [RETRY_S, 2 * RETRY_S, 4 * RETRY_S, 8 * RETRY_S] and pauses[-1] == RETRY_SECONDS_MAX
     assert step(stream, Answered("v")) == ["Reopened", "SendConfigure"] and stream.refusals == 0
+
+
+def test_what_the_upstream_does_not_want_is_asked_again_after_the_configured_pause() -> None:
+    asked = Asked()
+    stream = reopening(asked)
+    stream.retry_s = 1.234
+    for _ in range(3):
+        [output] = stream.step(Answered(NO))
+        assert isinstance(output, RetryIn) and output.seconds == 1.234
+        step(stream, Retry())
 
 
 def test_a_configure_of_our_own_is_tried_until_it_is_taken() -> None:
