@@ -57,9 +57,11 @@ class AdoptQueue:
 
 @dataclass(frozen=True, slots=True)
 class UnassignQueue:
-    """Forget a queue; the result is the record it had, None if there was none."""
+    """Forget a queue; the result is the record it had, None if there was none. `key`: forget that one alone, not another
+    one that was made under its name; b"" = whichever it is."""
 
     uri: str
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class Primaries:
 
     `candidates` may become primaries (None: the leader alone); primaries that are among `keep` stay with their lease,
     all others get a lease one higher, even at the same node: a process never writes under the lease of its
-    predecessor. `used_leases`: the highest lease found in each partition's files, which a lost ledger would not know.
+    predecessor. `used_leases`: by partition, what the leader itself may not lead under any more: the highest lease found in
+    its files, which a lost ledger would not know, or promised by it.
     """
 
     partitions: int
@@ -124,7 +127,7 @@ class Judge:
         if isinstance(change, AdoptQueue):
             return self._adopt(change.queue, head)
         if isinstance(change, UnassignQueue):
-            return self._unassign(change.uri, head)
+            return self._unassign(change, head)
         if isinstance(change, UpdateApps):
             return self._update(change, head)
         return self._partitions(change, head)
@@ -133,7 +136,7 @@ class Judge:
         """The primaries of a new leader's first record."""
         found = self._choose(head, range(wanted.partitions), wanted.candidates, wanted.keep, {})
         for number, used in wanted.used_leases.items():
-            if found[number].lease <= used:
+            if found[number].node_id == self._node_id and found[number].lease <= used:
                 found[number] = Primary(found[number].node_id, used + 1)
         return found
 
@@ -155,9 +158,9 @@ class Judge:
             raise ChangeRefused(f"queue {queue.uri} is in partition {queue.partition_id}, which does not exist")
         return _assignment(queue)
 
-    def _unassign(self, uri: str, head: ClusterState) -> Plan:
-        queue = head.queues.get(uri)
-        if queue is None:
+    def _unassign(self, change: UnassignQueue, head: ClusterState) -> Plan:
+        uri, queue = change.uri, head.queues.get(change.uri)
+        if queue is None or change.key not in (b"", queue.key):
             return Plan(None, uri)
         node_id, lease = head.partitions.get(queue.partition_id, Primary(-1, 0))
         gone = QueueInfo(queue.uri, queue.key, queue.partition_id)

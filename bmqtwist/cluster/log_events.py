@@ -25,6 +25,7 @@ from bmqtwist.cluster.state import Changes
 from bmqtwist.wire.cluster_events import ClusterStateRecord
 
 Lsn = tuple[int, int]  # term, sequence number
+LEDGER_FAILURE, LIMIT_REACHED, NOT_LEADER = -208, -205, -200  # codes of changes that are not made
 NO_LSN: Lsn = (0, 0)  # before the first record
 
 
@@ -195,10 +196,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """The change is not committed. `unknown`: it may still be found committed later, by another leader or a restart."""
+    """The change is not committed. `unknown`: it may still be found committed later, by another leader or a restart;
+    `code`: what a client is told that waits for it."""
 
     reason: str
     unknown: bool
+    code: int = LEDGER_FAILURE
 
 
 Outcome = Done | NotDone

@@ -118,6 +118,7 @@ class MetadataLog:
         self.term = self.sequence = 0  # the newest term known; the last sequence number given in it, if leading
         self.log = RecordLog(name, max_bytes, self.alone)
         self._judge = Judge(node_id, algorithm)
+        self.applied = NO_LSN  # the newest change that `state` has, since this process runs
         self._committed = NO_LSN  # everything up to here is
         self._matched = NO_LSN  # a follower's log is its leader's up to here
         self._acknowledged = NO_LSN  # by the last message to the leader
@@ -426,7 +427,7 @@ class MetadataLog:
         """The file holds the snapshot and nothing else now."""
         lsn = arrived.record.term, arrived.record.sequence_number
         self.log.restart(lsn)
-        self._committed = max(self._committed, lsn)
+        self._committed, self.applied = max(self._committed, lsn), lsn
         if arrived.term == self.term:
             self._matched = lsn
         try:
@@ -459,6 +460,7 @@ class MetadataLog:
         return applied
 
     def _apply(self, each: LogRecord) -> None:
+        self.applied = each.lsn
         try:
             self._out.append(StateChanged(each.lsn, self.state.apply(each.record.message)))
         except StateMismatch as error:

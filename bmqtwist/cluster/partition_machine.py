@@ -152,6 +152,11 @@ class PartitionMachine:
         """Whether this node is primary, active or not."""
         return self.role in _LEADING
 
+    @property
+    def used(self) -> int:
+        """Leases up to this one cannot be used here: they may be those of earlier runs of this process."""
+        return self._used
+
     # -- whose the partition is -----------------------------------------------------------------------------------------
 
     def _appointed(self, event: Assigned) -> None:

@@ -136,13 +136,15 @@ class Node:
         others = [node.id for node in definition.nodes if node.id != node_id]
         statuses = NodeStatuses(f"Cluster ({definition.name})", others, links, broker.report)
         replication = Replication(definition.name, node_id, [node.id for node in definition.nodes], definition.elector,
-                                  cluster, broker, links, promise_file, statuses)
+                                  cluster, broker, links, promise_file, statuses,
+                                  definition.cluster_monitor_config.max_time_master)
         leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
         extension = broker.configuration.extension
         members = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),
                                replication.primary_of, links, statuses, broker, extension.relay_bytes_max)
-        cluster.join(leadership, replication, Proposals(node_id, metadata, links, broker, leadership.whom_to_ask,
-                                                        self.clock.timer_ns), members)
+        proposals = Proposals(node_id, metadata, links, broker, leadership.whom_to_ask, self.clock.timer_ns,
+                              definition.queue_operations.assignment_timeout_ms / 1000)
+        cluster.join(leadership, replication, proposals, members)
         sets = self._open_file_sets(definition, wall)
         try:
             replication.open(sets, extension.durability, extension.payload_cache_bytes, self.clock.now(), wall)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.cluster.changes import AdoptQueue, AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.election_events import ElectionMode
-from bmqtwist.cluster.log_events import NotDone, Outcome
+from bmqtwist.cluster.log_events import LEDGER_FAILURE, LIMIT_REACHED, NotDone, Outcome
 from bmqtwist.cluster.state import Changes, ClusterState, QueueRecord
 from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.errors import AckStatus, Category, Refused
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from bmqtwist.report import Report
 
 _NO_PARTITION = -202
-_LIMIT_REACHED = -205
 
 
 class ClusterContext(RootContext, Protocol):
@@ -62,6 +61,9 @@ class ClusterContext(RootContext, Protocol):
 
     def wake_queues(self, cluster: Cluster) -> None:
         """Load the domains of dormant queues."""
+
+    def domain(self, name: str) -> Domain:
+        """A domain by its qualified name, loaded at the first call; raises Refused."""
 
 
 class Cluster:
@@ -102,8 +104,10 @@ class Cluster:
             self.replication = leadership.replication = replication
             self.proposals = leadership.proposals = proposals
             self.members = leadership.queues = members
-            replication.leadership = leadership
+            replication.leadership = replication.appointments.leadership = leadership
             leadership.state_changed = self._state_changed
+        if proposals is not None:
+            proposals.refusal = self._refusal
         if members is not None:
             members.statuses.changed = self._statuses_changed
 
@@ -271,16 +275,9 @@ class Cluster:
         if waiting is not None:
             waiting.append(done)
             return
-        if uri not in self._expected.queues:
-            try:
-                self._check_queue_limit(domain)
-            except Refused as reason:
-                done(reason)
-                return
         self._creating[uri] = [done]
         app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
-        self._propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
-                              partial(self._assigned, domain, uri, now), wall)
+        self._propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()), partial(self._assigned, domain, uri, now), wall)
 
     def _not_here(self, uri: str) -> Refused | None:
         """Why a queue cannot be used at this node: another one is primary of its partition, or nobody is."""
@@ -305,14 +302,32 @@ class Cluster:
         return self.metadata.log.head if leads else self.metadata.state
 
     def _propose(self, change: Change, told: Told, wall: int) -> None:
-        """Change the metadata, or have the leader change them."""
-        (self.metadata if self.proposals is None else self.proposals).propose(change, told, wall)
+        """Change the metadata, or have the leader change them: it is waited for as long as an open waits."""
+        if self.proposals is not None:
+            self.proposals.propose(change, told, wall, self.definition.queue_operations.open_timeout_ms / 1000)
+            return
+        refused = self._refusal(change)
+        if refused is not None:
+            told(refused, wall)
+        else:
+            self.metadata.propose(change, told, wall)
+
+    def _refusal(self, change: Change) -> NotDone | None:
+        """Why this node does not change the metadata as somebody asks: it leads."""
+        if not isinstance(change, AssignQueue) or change.uri in self._expected.queues:
+            return None
+        try:
+            self._check_queue_limit(self._context.domain(parse_uri(change.uri).qualified_domain))
+        except Refused as refused:
+            return NotDone(refused.message, False, refused.code)
+        return None
 
     def _assigned(self, domain: Domain, uri: str, now: float, outcome: Outcome, wall: int) -> None:
         """The assignment of a queue is committed, or is not."""
         if isinstance(outcome, NotDone):
-            category = Category.E_UNKNOWN if self.replication is None else Category.E_NOT_READY
-            self._created(uri, Refused(category, outcome.reason, -208))
+            category = Category.E_REFUSED if outcome.code != LEDGER_FAILURE else (
+                Category.E_UNKNOWN if self.replication is None else Category.E_NOT_READY)
+            self._created(uri, Refused(category, outcome.reason, outcome.code))
             return
         record: QueueRecord | None = outcome.value
         known = self.queues.get(uri)
@@ -331,7 +346,7 @@ class Cluster:
             store = partition.create_queue(record.key, uri, list(record.apps.items()), wall)
         except PartitionUnavailable as error:
             reason = Refused(Category.E_UNKNOWN, f"Unknown queue: {uri} ({error})", -10)
-            self._propose(UnassignQueue(uri), partial(self._taken_back, uri, reason), wall)
+            self._propose(UnassignQueue(uri, record.key), partial(self._taken_back, uri, reason), wall)
             return
         queue = self._make(domain, uri, store, partition, now)
         queue.register_apps()
@@ -358,7 +373,7 @@ class Cluster:
         if count > limit:
             self.report.panic("DOMAIN_QUEUE_LIMIT_FULL", f"domain 'bmq://{domain.name}' has reached the maximum number of "
                                                          f"queues (limit: {limit}).")
-            raise Refused(Category.E_REFUSED, "maximum number of queues reached", _LIMIT_REACHED)
+            raise Refused(Category.E_REFUSED, "maximum number of queues reached", LIMIT_REACHED)
         if count == limit * 4 // 5:
             self.report.alarm("DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK",
                               f"domain 'bmq://{domain.name}' has reached the 80% watermark limit for the number of queues "
@@ -368,7 +383,7 @@ class Cluster:
         """Unassign and delete a queue that is empty and unused; an open that comes meanwhile makes a new one."""
         if queue not in self._deleting:
             self._deleting.add(queue)
-            self._propose(UnassignQueue(queue.uri), partial(self._unassigned, queue), wall)
+            self._propose(UnassignQueue(queue.uri, queue.key), partial(self._unassigned, queue), wall)
 
     def _unassigned(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
         """The end of a queue is committed, or is not."""
@@ -501,7 +516,7 @@ class Cluster:
         """Another member is different now, or this one: whoever goes leads no partition any more."""
         if self.members is not None and self.replication is not None:
             self.members.statuses_changed()
-            self.replication.appoint(self._context.now)
+            self.replication.appointments.check(self._context.now)
 
     def hand_over(self) -> None:
         """This node goes: others are to lead its partitions, and the cluster."""
@@ -512,7 +527,7 @@ class Cluster:
     @property
     def handed_over(self) -> bool:
         """Whether they do, or nobody is there who could, or too few to decide it."""
-        successor = self.replication.successor() if self.replication is not None else None
+        successor = self.replication.appointments.successor() if self.replication is not None else None
         if successor is None or not self.leadership.can_decide:
             return True
         if any(primary.node_id == self.node_id for primary in self.metadata.state.partitions.values()):
@@ -566,7 +581,7 @@ class Cluster:
             return "ACTIVE"
         known = self.metadata.state.partitions.get(partition_id)
         return "UNDEFINED" if known is None else (
-            "ACTIVE" if self.replication.active.get(partition_id) == known else "PASSIVE")
+            "PASSIVE" if self.replication.active_primary(partition_id) is None else "ACTIVE")
 
     @property
     def unavailable(self) -> str:
@@ -610,8 +625,9 @@ def _listed(app_ids: Iterable[str]) -> str:
 def is_collectable(queue: RootQueue, now: float, keepalive_s: float, started: float) -> bool:
     """Whether a queue may be deleted: empty, open nowhere, and so for `keepalive_s` seconds.
 
-    `started`: since when a queue that nobody has opened yet counts as unused. Times are of the monotonic clock.
+    A queue that nobody has opened yet counts as unused since this node has it: after a failover, clients of other nodes
+    have yet to open it here. `started`: when the broker did. Times are of the monotonic clock.
     """
     if queue.handles or queue.messages or queue.purges or queue.domain.opening:
         return False
-    return now - (queue.idle_since if queue.idle_since is not None else started) >= keepalive_s
+    return now - (queue.idle_since if queue.idle_since is not None else max(started, queue.since)) >= keepalive_s

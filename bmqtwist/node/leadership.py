@@ -87,6 +87,9 @@ class PartitionUser(Protocol):
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more."""
 
+    def spent_leases(self) -> dict[int, int]:
+        """Partitions that this node does not lead -> the newest lease that an earlier run of its process may have used."""
+
     def leader_known(self, now: float) -> None:
         """The first record of a leader is committed."""
 
@@ -358,10 +361,12 @@ class Leadership:
             self.metadata.step_down(wall)
 
     def _assignment(self) -> Primaries:
-        """Who is connected keeps the partitions that it is primary of."""
-        kept = [node_id for node_id in self.elector.others if self.is_up(node_id)]
-        candidates = [self.elector.node_id, *kept] if self._links is not None else None
-        return Primaries(self._primaries.partitions, candidates, kept, self._primaries.used_leases)
+        """Who is connected keeps the partitions that it is primary of, and this node those that it leads."""
+        if self._links is None:
+            return self._primaries
+        here = [self.elector.node_id, *(node_id for node_id in self.elector.others if self.is_up(node_id))]
+        spent = self.replication.spent_leases() if self.replication is not None else {}
+        return Primaries(self._primaries.partitions, here, here, spent)
 
     def _led(self, outcome: Outcome, wall: int) -> None:
         """The first record of our term is committed, or is not."""

@@ -1,8 +1,8 @@
 """Changes of the metadata that this node wants, whoever leads.
 
-The leader proposes them to its log at once. Any other node asks the leader, and a change counts as made when this node sees
-it committed. A request that a leader did not answer goes to the next one; after a while it has failed, and nobody knows
-then what becomes of it.
+The leader proposes them to its log at once, unless it refuses (`Proposals.refusal`). Any other node asks the leader, and a
+change counts as made when this node sees it committed. What a leader does not answer it is asked again, and so is the next
+one; a node that does not lead says so. After its patience a request has failed, and nobody knows then what becomes of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
-from bmqtwist.cluster.log_events import Done, NotDone, Outcome
+from bmqtwist.cluster.log_events import NOT_LEADER, Done, Lsn, NotDone, Outcome
 from bmqtwist.cluster.state import app_infos
 from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.metadata import ClusterMetadata, Told
@@ -41,65 +41,71 @@ class ProposalHost(Protocol):
 class _Request:
     change: Change
     told: Told
-    asked: int | None = None  # the leader that was asked, and is to answer
-    granted: bool = False  # it is committed; this node has not seen it yet
+    until: float
+    granted: Lsn | None = None  # it is committed there; this node has not seen that yet
 
 
 class Proposals:
-    """Of one cluster of several nodes. `leader`: who leads and may be asked, None = nobody."""
+    """Of one cluster of several nodes. `leader`: who leads and may be asked, None = nobody; `retry`: seconds until one that
+    does not answer is asked again."""
 
     def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, host: ProposalHost,
-                 leader: Callable[[], int | None], timer_ns: Callable[[], int]) -> None:
+                 leader: Callable[[], int | None], timer_ns: Callable[[], int], retry: float) -> None:
         self._node_id, self._metadata, self._links, self._host = node_id, metadata, links, host
-        self._leader, self._timer_ns = leader, timer_ns
+        self._leader, self._timer_ns, self._retry = leader, timer_ns, retry
+        self.refusal: Callable[[Change], NotDone | None] = lambda change: None  # why a leader does not propose a change
         self._requests: dict[int, _Request] = {}
-        self._numbers = 0
+        self._numbers = timer_ns()  # no answer to an earlier run of this process fits
 
-    def propose(self, change: Change, told: Told, wall: int) -> None:
-        """As `ClusterMetadata.propose`."""
+    def propose(self, change: Change, told: Told, wall: int, patience: float = PATIENCE_S) -> None:
+        """As `ClusterMetadata.propose`; `patience`: seconds that a leader is waited for."""
         if self._leader() == self._node_id:
-            self._metadata.propose(change, told, wall)
+            self._propose_here(change, told, wall)
             return
         if len(self._requests) >= REQUESTS_MAX:
             told(NotDone(f"{REQUESTS_MAX} changes of the metadata wait for the leader", False), wall)
             return
         self._numbers += 1
-        self._requests[self._numbers] = _Request(change, told)
-        self._host.timers.at(self._host.now + PATIENCE_S, partial(self._expired, self._numbers))
-        self._ask(self._numbers, self._requests[self._numbers])
+        number, now = self._numbers, self._host.now
+        self._requests[number] = _Request(change, told, now + patience)
+        self._host.timers.at(now + min(patience, self._retry), partial(self._look_again, number))
+        self._ask(number, self._requests[number])
+
+    def _propose_here(self, change: Change, told: Told, wall: int) -> None:
+        refused = self.refusal(change)
+        if refused is not None:
+            told(refused, wall)
+        else:
+            self._metadata.propose(change, told, wall)
+            self._host.performer.turn_due()
 
     def _ask(self, number: int, request: _Request) -> None:
         leader = self._leader()
-        if leader is None:
-            return
         if leader == self._node_id:
             del self._requests[number]
-            self._metadata.propose(request.change, request.told, self._host.wall(self._host.now))
-            self._host.performer.turn_due()
-            return
-        request.asked = leader
-        self._send(leader, "request", _written(number, request.change))
+            self._propose_here(request.change, request.told, self._host.wall(self._host.now))
+        elif leader is not None:
+            self._send(leader, "request", _written(number, request.change))
 
     def _send(self, node_id: int, choice: str, value: MetadataRequest | MetadataAnswer) -> None:
         self._links.send(node_id, encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
             "metadataLogMessage", MetadataLogMessage(choice, value)))))
 
     def leader_changed(self) -> None:
-        """Whoever was asked may not be the one to ask any more."""
-        leader = self._leader()
+        """Another node is to be asked, or the same one once more: what it was asked in an earlier term is forgotten."""
         for number, request in list(self._requests.items()):
-            if not request.granted and request.asked != leader:
-                request.asked = None
+            if request.granted is None:
                 self._ask(number, request)
 
     def received(self, sender: int, message: ClusterMessage, wall: int) -> bool:
         """Another node asks, or answers; False: it says something else."""
         value = message.value.value if message.choice == "metadataLogMessage" else None
         if isinstance(value, MetadataRequest):
-            change = self._read(value)
             answer = partial(self._answer, sender, value.number)
             if self._leader() == self._node_id:
-                self._metadata.propose(change, answer, wall)
+                self._propose_here(self._read(value), answer, wall)
+            else:
+                answer(NotDone(f"node {self._node_id} does not lead", False, NOT_LEADER), wall)
             return True
         if isinstance(value, MetadataAnswer):
             self._answered(sender, value, wall)
@@ -109,55 +115,60 @@ class Proposals:
     def _read(self, value: MetadataRequest) -> Change:
         added, removed = ([app.app_id for app in apps] for apps in (value.added_app_ids, value.removed_app_ids))
         if value.unassign:
-            return UnassignQueue(value.uri)
+            return UnassignQueue(value.uri, value.key)
         if value.update:
             return UpdateApps(value.uri, added, removed, self._timer_ns())
         return AssignQueue(value.uri, added, self._timer_ns())
 
     def _answer(self, sender: int, number: int, outcome: Outcome, wall: int) -> None:
-        refused = isinstance(outcome, NotDone)
-        reason = outcome.reason if isinstance(outcome, NotDone) else ""
-        if isinstance(outcome, NotDone) and outcome.unknown:
-            return  # whoever leads next is asked again
-        self._send(sender, "answer", MetadataAnswer(number, refused, reason))
+        if not isinstance(outcome, NotDone):
+            term, sequence = self._metadata.log.applied
+            self._send(sender, "answer", MetadataAnswer(number, elector_term=term, sequence_number=sequence))
+        elif not outcome.unknown:  # else whoever leads next is asked again
+            self._send(sender, "answer", MetadataAnswer(number, True, outcome.reason, outcome.code))
 
     def _answered(self, sender: int, answer: MetadataAnswer, wall: int) -> None:
         request = self._requests.get(answer.number)
-        if request is None or request.asked != sender:
-            return
-        if answer.refused:
+        if request is None or answer.refused and (answer.code == NOT_LEADER or sender != self._leader()):
+            return  # the next leader is asked, or this one once more
+        if answer.refused and not self._is_so(request.change):
             del self._requests[answer.number]
-            request.told(NotDone(answer.reason, False), wall)
+            request.told(NotDone(answer.reason, False, answer.code), wall)
         else:
-            request.granted = True
+            request.granted = answer.elector_term, answer.sequence_number
             self.state_changed(wall)
         self._host.performer.turn_due()
 
     def state_changed(self, wall: int) -> None:
         """The metadata say something else now: perhaps what somebody waits for."""
+        applied = self._metadata.log.applied
         for number, request in list(self._requests.items()):
-            if request.granted and self._is_seen(request.change):
+            if request.granted is not None and request.granted <= applied:
                 del self._requests[number]
-                uri = getattr(request.change, "uri", "")
-                request.told(Done(self._metadata.state.queues.get(uri)), wall)
+                request.told(Done(self._metadata.state.queues.get(getattr(request.change, "uri", ""))), wall)
 
-    def _is_seen(self, change: Change) -> bool:
-        known = self._metadata.state.queues.get(getattr(change, "uri", ""))
-        if isinstance(change, UnassignQueue):
-            return known is None
-        if isinstance(change, UpdateApps):
-            return known is None or known.apps.keys() >= set(change.added) and not known.apps.keys() & set(change.removed)
-        return known is not None
+    def _is_so(self, change: Change) -> bool:
+        """Whether a change that is refused has been made already: it was asked for twice."""
+        known = self._metadata.state.queues.get(change.uri) if isinstance(change, UpdateApps) else None
+        return isinstance(change, UpdateApps) and known is not None and (
+            known.apps.keys() >= set(change.added) and not known.apps.keys() & set(change.removed))
 
-    def _expired(self, number: int, now: float) -> None:
-        request = self._requests.pop(number, None)
-        if request is not None:
-            request.told(NotDone(f"no leader has answered within {PATIENCE_S:g} s", True), self._host.wall(now))
+    def _look_again(self, number: int, now: float) -> None:
+        """Nothing has become of a request for a while."""
+        request = self._requests.get(number)
+        if request is None:
+            return
+        if now >= request.until:
+            del self._requests[number]
+            request.told(NotDone("no leader has answered in time", True), self._host.wall(now))
+            return
+        self._host.timers.at(min(request.until, now + self._retry), partial(self._look_again, number))
+        self._ask(number, request)
 
 
 def _written(number: int, change: Change) -> MetadataRequest:
     if isinstance(change, UnassignQueue):
-        return MetadataRequest(number, change.uri, unassign=True)
+        return MetadataRequest(number, change.uri, unassign=True, key=change.key)
     if isinstance(change, UpdateApps):
         return MetadataRequest(number, change.uri, True, False, app_infos(dict.fromkeys(change.added, b"")),
                                app_infos(dict.fromkeys(change.removed, b"")))

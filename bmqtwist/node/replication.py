@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
-from bmqtwist.cluster.changes import AssignPartitions
-from bmqtwist.cluster.election_events import ElectionState, PeerDown, PeerUp, Stop, Tick, WakeAt
-from bmqtwist.cluster.log_events import Outcome
+from bmqtwist.cluster.active_primaries import ActivePrimaries
+from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
 from bmqtwist.cluster.partition_events import (
     Activate,
     Append,
@@ -53,6 +52,7 @@ from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary, QueueRecord
 from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
+from bmqtwist.node.appointments import Appointments
 from bmqtwist.node.leadership import Leadership, timing
 from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.node_status import NodeStatuses
@@ -158,13 +158,16 @@ class Replication:
     """See above."""
 
     def __init__(self, name: str, node_id: int, members: list[int], elector: ElectorConfig, cluster: ReplicatedCluster,
-                 host: ReplicationHost, links: ClusterLinks, promise_file: PromiseFile, statuses: NodeStatuses) -> None:
+                 host: ReplicationHost, links: ClusterLinks, promise_file: PromiseFile, statuses: NodeStatuses,
+                 passive_seconds_max: float) -> None:
         self.name, self.node_id, self._members = name, node_id, members
         self._cluster, self._host, self._links, self._file = cluster, host, links, promise_file
         self.timing, self._statuses = replication_timing(elector), statuses
         self.leadership: Leadership
+        self.appointments = Appointments(name, node_id, members, statuses, host,
+                                         lambda index, primary: self._active.find(index) == primary, passive_seconds_max)
         self.cells: list[Cell] = []
-        self.active: dict[int, Primary] = {}  # partition -> who says that he is active
+        self._active = ActivePrimaries()
         self._told: dict[int, Primary] = {}  # partition -> who is primary, as the log was told
         self._was_available = self._has_been_available = False
         self._promises: list[StoredPromise] = []  # as they are durable
@@ -222,6 +225,7 @@ class Replication:
     def start(self, now: float) -> None:
         """The node runs: what is committed is known."""
         self.assigned(range(len(self.cells)), now)
+        self.appointments.start(now)
 
     def close(self) -> None:
         """The end."""
@@ -234,6 +238,10 @@ class Replication:
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
+    def spent_leases(self) -> dict[int, int]:
+        """Partitions that this node does not lead -> the newest lease that an earlier run of its process may have used."""
+        return {cell.index: cell.machine.used for cell in self.cells if not cell.machine.leads}
+
     def assigned(self, partitions: Iterable[int], now: float) -> None:
         """The metadata say who is primary of these."""
         known = self.leadership.metadata.state.partitions
@@ -242,8 +250,11 @@ class Replication:
             if primary is not None and index < len(self.cells) and not self._lost:
                 if self._told.get(index) != primary:
                     self._tell(index, primary)
+                if self._active.named(index, primary):
+                    self._tell_active(index, primary)
                 self._step(self.cells[index], now, Assigned(*primary))
                 self._cluster.primary_changed(index)
+        self._look_around()
 
     def peer_up(self, node_id: int, now: float) -> None:
         """A node can be spoken with."""
@@ -255,14 +266,13 @@ class Replication:
 
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more: whoever leads gives its partitions to others."""
-        for index in [index for index, primary in self.active.items() if primary.node_id == node_id]:
-            del self.active[index]
+        for index in self._active.lost(node_id):
             self._cluster.primary_changed(index)
         for cell in self.cells:
             cell.images.pop(node_id, None)
             self._step(cell, now, PeerDown(node_id))
         self._statuses.down(node_id)
-        self.appoint(now)
+        self.appointments.check(now)
 
     def leader_known(self, now: float) -> None:
         """A leader's first record is committed: what it says counts."""
@@ -282,14 +292,14 @@ class Replication:
         for cell in self.cells:
             if cell.machine.role is PartitionRole.UNKNOWN:
                 self._step(cell, now, Tick())
-        self.appoint(now)
+        self.appointments.check(now)
 
     def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline, now: float) -> None:
         """Another node says something about a partition."""
         if partition_id >= len(self.cells):
             raise PeerError(f"there is no partition {partition_id}", "partitionId", 0)
         if isinstance(message, Decline):
-            self._declined(sender, partition_id, message, now)
+            self.appointments.declined(sender, partition_id, message, now)
         elif not self._lost:
             self._step(self.cells[partition_id], now, message)
 
@@ -326,49 +336,6 @@ class Replication:
         for cell in self.cells:
             cell.machine.factor = factor
             self._step(cell, now, LogMoved())
-
-    # -- the leader ---------------------------------------------------------------------------------------------------
-
-    def appoint(self, now: float) -> None:
-        """If this node leads: partitions whose primary is gone get another one."""
-        if self.leadership.elector.state is ElectionState.LEADER and self.leadership.active:
-            up = self._alive()
-            head = self.leadership.metadata.log.head.partitions
-            if up and any(primary.node_id not in up for primary in head.values()):
-                self._propose(AssignPartitions(self._fit(up), up), now)
-
-    def _alive(self) -> list[int]:
-        """Who is here, and stays."""
-        statuses = self._statuses
-        return [node_id for node_id in self._members if (
-            statuses.stays(node_id) if node_id != self.node_id else not statuses.is_going)]
-
-    def _fit(self, up: list[int]) -> list[int]:
-        """Who gets what a leader that goes is primary of: those that lack nothing, if there are any."""
-        if not self._statuses.is_going:
-            return up
-        return [node_id for node_id in up if self._statuses.others[node_id] is NodeStatus.E_AVAILABLE] or up
-
-    def successor(self) -> int | None:
-        """Who is to lead instead of this node."""
-        return next(iter(self._fit(self._alive())), None)
-
-    def _declined(self, sender: int, index: int, declined: Decline, now: float) -> None:
-        leadership = self.leadership
-        if leadership.elector.state is not ElectionState.LEADER or not leadership.active:
-            return
-        if leadership.metadata.log.head.partitions.get(index) != Primary(sender, declined.lease):
-            return
-        up = self._alive() or [self.node_id]
-        candidates = [node_id for node_id in up if declined.able or node_id != sender] or up
-        self._propose(AssignPartitions(candidates, up, {index: declined.used}), now)
-
-    def _propose(self, change: AssignPartitions, now: float) -> None:
-        self.leadership.metadata.propose(change, self._proposed, self._wall(now))
-        self._host.performer.turn_due()
-
-    def _proposed(self, outcome: Outcome, wall: int) -> None:
-        """Who is primary is told by the change itself; one that failed is proposed again by who lacks it."""
 
     # -- a machine ----------------------------------------------------------------------------------------------------
 
@@ -591,19 +558,23 @@ class Replication:
             self._links.send(node_id, event)
 
     def _set_active(self, index: int, primary: Primary, active: bool) -> None:
-        known = self.active.get(index)
-        if active:
-            if known is not None and known.lease > primary.lease or known == primary:
-                return
-            self.active[index] = primary
-            if primary.node_id != self.node_id:
-                self._host.report.info(
-                    f"Cluster ({self.name}) Partition [{index}]: Setting the status of primary: "
-                    f"{self._links.name(primary.node_id)}, primaryLeaseId: {primary.lease}, from E_PASSIVE to E_ACTIVE.")
-        elif known == primary:
-            del self.active[index]
-        self._cluster.primary_changed(index)
-        self._look_around()
+        before = self._active.find(index)
+        if not self._active.said(index, primary, active):
+            if active and self._lines.admits(self._host.now):
+                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {self._links.name(primary.node_id)} is "
+                                       f"active, it says, under lease {primary.lease}, which nobody has given to it")
+            return
+        if self._active.find(index) != before:
+            if active:
+                self._tell_active(index, primary)
+            self._cluster.primary_changed(index)
+            self._look_around()
+
+    def _tell_active(self, index: int, primary: Primary) -> None:
+        if primary.node_id != self.node_id:
+            self._host.report.info(
+                f"Cluster ({self.name}) Partition [{index}]: Setting the status of primary: "
+                f"{self._links.name(primary.node_id)}, primaryLeaseId: {primary.lease}, from E_PASSIVE to E_ACTIVE.")
 
     def _look_around(self) -> None:
         """Whether all partitions have active primaries; and whether everything here is healed as well, once."""
@@ -617,22 +588,25 @@ class Replication:
                 cell.machine.role in _HEALED for cell in self.cells):
             self._statuses.become(NodeStatus.E_AVAILABLE)
 
+    def active_primary(self, index: int) -> Primary | None:
+        """Which node is active primary of a partition, as the metadata and itself say."""
+        return self._active.find(index)
+
     def primary_of(self, index: int) -> Primary | None:
-        """Which other node is active primary of a partition, as the metadata and itself say."""
-        active, known = self.active.get(index), self.leadership.metadata.state.partitions.get(index)
-        return None if active is None or active.node_id == self.node_id or active != known else active
+        """The same, if it is another node."""
+        active = self._active.find(index)
+        return None if active is None or active.node_id == self.node_id else active
 
     @property
     def is_available(self) -> bool:
         """Whether every partition has an active primary, as far as this node knows."""
-        known = self.leadership.metadata.state.partitions
-        return all(index in known and self.active.get(index) == known[index] for index in range(len(self.cells)))
+        return all(self._active.find(index) is not None for index in range(len(self.cells)))
 
     def _decline(self, cell: Cell, output: Decline, now: float) -> None:
         leader = self.leadership.standing.leader
         self._host.report.warn(f"{cell.machine.name}: {output.cause}")
         if leader == self.node_id:
-            self._declined(self.node_id, cell.index, output, now)
+            self.appointments.declined(self.node_id, cell.index, output, now)
         elif leader is not None:
             self._links.send(leader, encode_partition_message(cell.index, output))
 

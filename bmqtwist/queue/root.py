@@ -59,6 +59,7 @@ class RootQueue(Queue):
         self.store, self.key, self.partition = store, store.key, partition
         self.partition_id = partition.partition_id
         self.root_context = context
+        self.since = now  # when this node began to lead it
         self.hold: Callable[[Put], None] = context.hold_until_written if self.in_memory else partition.hold
         self.conditions: list[App] = []  # registered apps with an application subscription
         self.messages = store.messages

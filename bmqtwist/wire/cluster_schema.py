@@ -506,7 +506,7 @@ class PartitionMessage:
 @dataclass(slots=True)
 class MetadataRequest:
     """Ours, for the leader: assign a queue with the apps `added_app_ids`; `update`: add and remove apps of it; `unassign`:
-    forget it."""
+    forget it, unless it has another key by now."""
 
     number: int = u64(0)
     uri: str = text(1)
@@ -514,15 +514,20 @@ class MetadataRequest:
     unassign: bool = boolean(3)
     added_app_ids: list[AppIdInfo] = array(4, AppIdInfo)
     removed_app_ids: list[AppIdInfo] = array(5, AppIdInfo)
+    key: bytes = blob(6)
 
 
 @dataclass(slots=True)
 class MetadataAnswer:
-    """Ours, from the leader: the request with this number is committed, or refused."""
+    """Ours, from the leader: the request with this number is committed, at this LSN or before; or it is refused with a
+    reason and its code."""
 
     number: int = u64(0)
     refused: bool = boolean(1)
     reason: str = text(2)
+    code: int = i32(3)
+    elector_term: int = u64(4)
+    sequence_number: int = u64(5)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ A client is `kit.client.Client`: where it waits, the simulation is played until 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -95,6 +96,13 @@ class SimulatedCluster(Simulation):
     def run(self, seconds: float) -> None:
         """Let so much time pass."""
         self.play(self.now + seconds)
+
+    def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+        """Let time pass until something is so."""
+        end = self.now + seconds
+        while not condition():
+            assert self.now < end, f"not so within {seconds:g} s"
+            self.run(0.02)
 
     def client(self, name: str, place: str = LOOPBACK) -> Client:
         """A negotiated session with a node."""

@@ -7,9 +7,12 @@ from typing import Any
 from kit.client import Client, RequestRefused
 
 from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.cluster.state import Primary, QueueRecord
+from bmqtwist.node.node_status import NodeStatuses
 from bmqtwist.node.replication import Replication
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import NodeStatus
 from sim.elected import SETTLE_S, ElectedCluster
 
 STRONG = "bmq://bmq.test.persistent.priority.sc/q"
@@ -22,8 +25,8 @@ class ReplicatingCluster(ElectedCluster):
 
     def __init__(self, seed: int, count: int = 3, options: dict[str, dict[str, Any]] | None = None,
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
-                 **partition: int) -> None:
-        super().__init__(seed, count, options, masterAssignment, proxies, **partition)
+                 texts: dict[str, str] | None = None, members: dict[str, Any] | None = None, **partition: int) -> None:
+        super().__init__(seed, count, options, masterAssignment, proxies, texts, members, **partition)
         self.acknowledged: dict[str, list[bytes]] = {}  # uri -> payloads
         self.posted = 0
 
@@ -53,9 +56,47 @@ class ReplicatingCluster(ElectedCluster):
                          for node in self.machines if node.up
                          for each in self.replication(node).cells[index].machine.story.transitions[-8:])
 
+    def replicas(self, index: int = 0) -> list[SimulatedNode]:
+        """Nodes that are up and not primary of a partition."""
+        primary = self.primary(index)
+        return [node for node in self.machines if node.up and node is not primary]
+
     def settle(self) -> None:
         """Long enough for everything."""
         self.run(SETTLE_S)
+
+    def ready(self) -> None:
+        """Until every node that is up is available, and so is everything else for it."""
+        self.until(lambda: all(self.statuses(node).own is NodeStatus.E_AVAILABLE and self.replication(node).is_available
+                               and set(self.statuses(node).others.values()) <= {
+                                   NodeStatus.E_AVAILABLE, NodeStatus.E_UNAVAILABLE}
+                               for node in self.machines if node.up), SETTLE_S)
+
+    def statuses(self, node: SimulatedNode) -> NodeStatuses:
+        """How a node is, and how it sees the others."""
+        members = self.cluster(node.name).members
+        assert members is not None
+        return members.statuses
+
+    def isolate(self, node: SimulatedNode) -> None:
+        """Nothing gets from a node to another one, or back."""
+        for other in self.machines:
+            if other is not node:
+                self.network.cut(node.name, other.name)
+
+    def primaries(self) -> dict[int, Primary]:
+        """Of all partitions, as all nodes that are up have it."""
+        views = [self.cluster(node.name).metadata.state.partitions for node in self.machines if node.up]
+        assert all(view == views[0] for view in views), views
+        return dict(views[0])
+
+    def record(self, uri: str) -> QueueRecord:
+        """What the metadata have of a queue."""
+        return self.cluster(self.leader.name).metadata.state.queues[uri]
+
+    def admin(self, node: SimulatedNode, command: str) -> str:
+        """What a node answers to a command."""
+        return node.broker.admin(command, "test").text
 
     def writer(self, uri: str = STRONG) -> tuple[Client, Any]:
         """A client at the primary of the queue that has it open; any node assigns one that is not yet."""
@@ -101,3 +142,16 @@ class ReplicatingCluster(ElectedCluster):
                 assert set(found) >= set(payloads), f"{node.name} lacks {set(payloads) - set(found)}"
                 assert len(found) == len(set(found)), "stored twice"
 
+
+def settled(seed: int, count: int = 3, **options: Any) -> ReplicatingCluster:
+    """A cluster for which all time has passed that anything takes."""
+    nodes = ReplicatingCluster(seed, count, **options)
+    nodes.settle()
+    return nodes
+
+
+def ready(seed: int = 1, count: int = 3, **options: Any) -> ReplicatingCluster:
+    """A cluster of which every node has just become available."""
+    nodes = ReplicatingCluster(seed, count, **options)
+    nodes.ready()
+    return nodes

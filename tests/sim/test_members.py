@@ -24,11 +24,6 @@ class Members(ReplicatingCluster):
         super().__init__(seed, count, **options)
         self.settle()
 
-    def replicas(self, index: int = 0) -> list[SimulatedNode]:
-        """Nodes that are up and not primary."""
-        primary = self.primary(index)
-        return [node for node in self.machines if node.up and node is not primary]
-
     def relayed(self, node: SimulatedNode) -> dict[str, Any]:
         """The queues that a node relays."""
         relays = self.cluster(node.name).relays
@@ -155,9 +150,7 @@ def test_a_primary_that_is_cut_off_keeps_its_clients_and_their_messages() -> Non
     queue, consumer = writer.open(STRONG, write=1), reader.consume(STRONG)
     guids = [queue.post(b"before")]
     held = consumer.take(1)
-    for node in nodes.machines:
-        if node is not former:
-            nodes.network.cut(former.name, node.name)
+    nodes.isolate(former)
     guids += [queue.put(b"during %d" % number) for number in range(5)]
     nodes.run(15.0)
     assert not nodes.replication(former).serves(0) and not queue.acks() and not consumer.pushes()

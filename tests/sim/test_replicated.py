@@ -12,14 +12,13 @@ from bmqtwist.storage.promise_file import NAME
 from bmqtwist.storage.psn import psns_of
 from bmqtwist.storage.records import RECORD
 from sim.elected import heal, resume
-from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
+from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, settled
 
 
 @pytest.mark.spec("cluster", 63)
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_every_node_has_what_a_client_posts(count: int) -> None:
-    nodes = ReplicatingCluster(1, count)
-    nodes.settle()
+    nodes = settled(1, count)
     nodes.post(20)
     nodes.post(5, EVENTUAL)
     nodes.post(5, FANOUT)
@@ -37,8 +36,7 @@ def test_every_node_has_what_a_client_posts(count: int) -> None:
 
 
 def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> None:
-    nodes = ReplicatingCluster(2)
-    nodes.settle()
+    nodes = settled(2)
     nodes.post(10)
     client = nodes.client(nodes.primary().name)
     queue = client.consume(STRONG)
@@ -55,8 +53,7 @@ def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> No
 @pytest.mark.parametrize("how", ["kill", "power", "stop"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) -> None:
-    nodes = ReplicatingCluster(seed)
-    nodes.settle()
+    nodes = settled(seed)
     for round_ in range(3):
         nodes.post(10)
         nodes.post(3, wait=False)
@@ -79,8 +76,7 @@ def test_the_next_primary_has_every_acknowledged_message(how: str, seed: int) ->
 @pytest.mark.spec("cluster", 84)
 @pytest.mark.parametrize("seed", range(3))
 def test_all_lose_their_power_and_nothing_that_was_acknowledged(seed: int) -> None:
-    nodes = ReplicatingCluster(seed)
-    nodes.settle()
+    nodes = settled(seed)
     for _ in range(3):
         nodes.post(10)
         nodes.post(3, wait=False)
@@ -93,16 +89,13 @@ def test_all_lose_their_power_and_nothing_that_was_acknowledged(seed: int) -> No
 @pytest.mark.spec("cluster", 65)
 @pytest.mark.spec("cluster", 74)
 def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off() -> None:
-    nodes = ReplicatingCluster(3)
-    nodes.settle()
+    nodes = settled(3)
     nodes.post(5)
     former = nodes.primary()
     client, queue = nodes.writer()
     consumer = nodes.client(former.name).consume(STRONG)
     consumer.take(5)
-    for node in nodes.machines:
-        if node is not former:
-            nodes.network.cut(former.name, node.name)
+    nodes.isolate(former)
     for number in range(5):
         queue.put(b"later %d" % number)
     alone = nodes.partition(former).summary.last
@@ -127,8 +120,7 @@ def test_a_primary_that_is_cut_off_acknowledges_nothing_and_its_tail_is_cut_off(
 
 @pytest.mark.spec("cluster", 80)
 def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> None:
-    nodes = ReplicatingCluster(4)
-    nodes.settle()
+    nodes = settled(4)
     nodes.post(5, EVENTUAL)
     former = nodes.primary()
     client = nodes.client(former.name)
@@ -147,10 +139,9 @@ def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> Non
 
 @pytest.mark.spec("cluster", 73)
 def test_a_node_that_was_away_while_the_others_compacted_gets_an_image() -> None:
-    nodes = ReplicatingCluster(5, maxJournalFileSize=1 << 16)
-    nodes.settle()
+    nodes = settled(5, maxJournalFileSize=1 << 16)
     nodes.post(5)
-    away = next(node for node in nodes.machines if node is not nodes.primary())
+    away = nodes.replicas()[0]
     away.crash(power=False, down=None)
     for _ in range(8):
         nodes.post(20)
@@ -170,8 +161,7 @@ def test_a_node_that_was_away_while_the_others_compacted_gets_an_image() -> None
 
 
 def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> None:
-    nodes = ReplicatingCluster(6)
-    nodes.settle()
+    nodes = settled(6)
     _, queue = nodes.writer()
     guid = queue.put(b"once")
     assert queue.next_ack(guid).status == 0
@@ -198,14 +188,11 @@ def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> Non
 
 @pytest.mark.spec("cluster", 69)
 def test_a_message_that_comes_twice_before_it_is_committed_is_acknowledged_when_it_is() -> None:
-    nodes = ReplicatingCluster(18)
-    nodes.settle()
+    nodes = settled(18)
     nodes.post(1)
     primary = nodes.primary()
     (_, first), (_, second) = nodes.writer(), nodes.writer()
-    for node in nodes.machines:
-        if node is not primary:
-            nodes.network.cut(primary.name, node.name)
+    nodes.isolate(primary)
     guid = first.put(b"twice")
     nodes.run(0.2)
     second.put(b"twice", guid=guid)
@@ -218,8 +205,7 @@ def test_a_message_that_comes_twice_before_it_is_committed_is_acknowledged_when_
 
 
 def test_partitions_are_spread_where_that_is_configured() -> None:
-    nodes = ReplicatingCluster(7, masterAssignment="E_LEAST_ASSIGNED")
-    nodes.settle()
+    nodes = settled(7, masterAssignment="E_LEAST_ASSIGNED")
     assert nodes.primary(0) is not nodes.primary(1)
     nodes.post(5)
     former = nodes.primary(1)
@@ -232,10 +218,9 @@ def test_partitions_are_spread_where_that_is_configured() -> None:
 
 
 def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader() -> None:
-    nodes = ReplicatingCluster(8)
-    nodes.settle()
+    nodes = settled(8)
     nodes.post(5)
-    node = next(each for each in nodes.machines if each is not nodes.primary())
+    node = nodes.replicas()[0]
     node.crash(power=False, down=None)
     path = f"/memory/{node.name}/storage/{NAME}"
     node.disk.open(path).write(0, [b"\xff" * node.disk.open(path).size()])
@@ -248,8 +233,7 @@ def test_a_node_without_its_promises_takes_part_again_once_it_follows_a_leader()
 
 
 def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> None:
-    nodes = ReplicatingCluster(10, masterAssignment="E_LEAST_ASSIGNED")
-    nodes.settle()
+    nodes = settled(10, masterAssignment="E_LEAST_ASSIGNED")
     nodes.post(5)
     former = nodes.primary()
     _, queue = nodes.writer()
@@ -264,10 +248,9 @@ def test_a_primary_whose_disk_fails_leaves_the_partition_to_another_node() -> No
 
 
 def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
-    nodes = ReplicatingCluster(11)
-    nodes.settle()
+    nodes = settled(11)
     nodes.post(5)
-    node = next(each for each in nodes.machines if each is not nodes.primary())
+    node = nodes.replicas()[0]
     node.disk.fail = lambda operation, path: 5 if operation == "write" and "journal" in path else None
     nodes.post(5)
     nodes.run(3.0)
@@ -285,13 +268,12 @@ def test_a_replica_whose_disk_fails_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
 def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> None:
-    nodes = ReplicatingCluster(12)
-    nodes.settle()
+    nodes = settled(12)
     for _ in range(4):
         nodes.post(10)
         nodes.run(1.5)
     index = nodes.cluster("n1").metadata.state.queues[STRONG].partition_id
-    node = next(each for each in nodes.machines if each is not nodes.primary(index))
+    node = nodes.replicas(index)[0]
     node.crash(power=False, down=None)
     path = next(path for path in node.disk.paths()
                 if f"/storage/bmq_{index}." in path and path.endswith(kind))
@@ -308,8 +290,7 @@ def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> N
 
 
 def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stored_once() -> None:
-    nodes = ReplicatingCluster(13)
-    nodes.settle()
+    nodes = settled(13)
     nodes.post(1)
     primary = nodes.primary()
     _, queue = nodes.writer()
@@ -333,15 +314,12 @@ def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stor
 
 @pytest.mark.spec("cluster", 66)
 def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease() -> None:
-    nodes = ReplicatingCluster(14)
-    nodes.settle()
+    nodes = settled(14)
     nodes.post(5, EVENTUAL)
     primary = nodes.primary()
     lease = nodes.partition(primary).lease
     _, queue = nodes.writer(EVENTUAL)
-    for node in nodes.machines:
-        if node is not primary:
-            nodes.network.cut(primary.name, node.name)
+    nodes.isolate(primary)
     nodes.run(2.3)
     queue.put(b"waits")
     nodes.run(0.1)
@@ -356,8 +334,7 @@ def test_a_primary_that_is_silent_for_a_moment_is_active_again_under_its_lease()
 
 
 def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_lack_and_no_more() -> None:
-    nodes = ReplicatingCluster(15)
-    nodes.settle()
+    nodes = settled(15)
     nodes.post(20)
     for node in nodes.machines:
         node.stop(down=None)
@@ -371,8 +348,7 @@ def test_nodes_that_are_restarted_one_after_the_other_get_the_records_that_they_
 
 
 def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary() -> None:
-    nodes = ReplicatingCluster(16)
-    nodes.settle()
+    nodes = settled(16)
     nodes.post(10, FANOUT)
     record = nodes.cluster("n1").metadata.state.queues[FANOUT]
     apps = list(record.apps)
@@ -391,18 +367,17 @@ def test_what_a_consumer_has_confirmed_does_not_come_again_from_the_next_primary
 
 
 def test_the_status_says_who_is_primary_and_whether_it_is_active() -> None:
-    nodes = ReplicatingCluster(17)
-    nodes.settle()
+    nodes = settled(17)
     primary = nodes.primary()
     for node in nodes.machines:
-        text = node.broker.admin("CLUSTERS CLUSTER c3 STATUS", "test").text
+        text = nodes.admin(node, "CLUSTERS CLUSTER c3 STATUS")
         assert text.count(f"Primary Node   : [{primary.name}, {primary.name[1:]}]") == 2
         assert text.count("Primary Status : ACTIVE") == 2
     for node in nodes.machines:
         if node is not primary:
             node.crash(power=False, down=None)
     nodes.run(3.0)
-    assert "Primary Status : PASSIVE" in primary.broker.admin("CLUSTERS CLUSTER c3 STATUS", "test").text
+    assert "Primary Status : PASSIVE" in nodes.admin(primary, "CLUSTERS CLUSTER c3 STATUS")
     assert primary.broker.clusters["c3"].unavailable == "c3 (no primaries)"
 
 

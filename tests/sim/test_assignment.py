@@ -1,0 +1,283 @@
+"""Who is primary of what, and where queues are, when nodes and leaders come and go: several nodes, in virtual time."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import pytest
+from kit.client import RequestRefused
+
+from bmqtwist.cluster.changes import AssignPartitions
+from bmqtwist.cluster.state import Primary
+from bmqtwist.node.proposals import Proposals
+from bmqtwist.testing.config import domain_config
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
+from bmqtwist.wire.control import ControlMessage, encode_event
+from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
+
+LEAST = "E_LEAST_ASSIGNED"
+_NAMED = re.compile(r"Setting primary of Partition \[(\d+)\] to \[\[n\d+, (\d+)\]\], leaseId: \[(\d+)\]")
+
+
+def number(node: SimulatedNode) -> int:
+    return int(node.name[1:])
+
+
+def transfer(nodes: ReplicatingCluster, node: SimulatedNode) -> None:
+    """A node leads the cluster from now on."""
+    if nodes.leader is not node:
+        assert nodes.admin(nodes.leader, f"CLUSTERS CLUSTER c3 STATE ELECTOR TRANSFER {node.name}") == "SUCCESS"
+        nodes.until(lambda: all(nodes.cluster(each.name).leadership.whom_to_ask() == number(node)
+                                for each in nodes.machines if each.up))
+
+
+def named(nodes: ReplicatingCluster) -> dict[tuple[int, int], int]:
+    """(partition, lease) -> the only node that any node was ever told to have it."""
+    found: dict[tuple[int, int], int] = {}
+    for node in nodes.machines:
+        for line in node.log():
+            match = _NAMED.search(line)
+            if match:
+                index, who, lease = map(int, match.groups())
+                assert found.setdefault((index, lease), who) == who, f"lease {lease} of partition {index} was given twice"
+    return found
+
+
+@pytest.mark.spec("cluster", 50)
+@pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
+def test_healthy_primaries_keep_partition_and_lease_whoever_leads(assignment: str) -> None:
+    nodes = ready(1, masterAssignment=assignment, numPartitions=6)
+    nodes.post(5)
+    before = nodes.primaries()
+    for node in nodes.machines * 2:
+        transfer(nodes, node)
+        nodes.run(2.0)
+        assert nodes.primaries() == before
+    former = nodes.leader
+    former.crash(power=False, down=None)
+    nodes.run(6.0)
+    after = nodes.primaries()
+    assert nodes.leader is not former
+    for index, primary in before.items():
+        assert (after[index] == primary) == (primary.node_id != number(former)), index
+    nodes.post(5)
+
+
+@pytest.mark.spec("cluster", 51)
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_an_orphaned_partition_gets_the_next_lease_and_no_lease_has_two_nodes(how: str) -> None:
+    nodes = ready(2, masterAssignment=LEAST, numPartitions=5)
+    for former in nodes.machines:
+        before = nodes.primaries()
+        if how == "stop":
+            former.stop(down=None)
+            nodes.until(lambda former=former: not former.up)  # type: ignore[misc]
+        else:
+            former.crash(power=False, down=None)
+        nodes.run(6.0)
+        after = nodes.primaries()
+        for index, primary in before.items():
+            if primary.node_id == number(former):
+                assert after[index].node_id != primary.node_id and after[index].lease == primary.lease + 1
+            else:
+                assert after[index] == primary
+        former.boot()
+        nodes.ready()
+    assert len(named(nodes)) > 5
+
+
+@pytest.mark.spec("cluster", 52)
+@pytest.mark.parametrize("count, partitions, lost", [(3, 4, 1), (5, 7, 1), (5, 7, 2), (5, 3, 2)])
+def test_the_least_assigned_are_chosen_so_that_loads_differ_by_one(count: int, partitions: int, lost: int) -> None:
+    nodes = ready(3, count, masterAssignment=LEAST, numPartitions=partitions)
+
+    def spread() -> int:
+        loads = Counter({number(node): 0 for node in nodes.machines if node.up})
+        loads.update(primary.node_id for primary in nodes.primaries().values())
+        return max(loads.values()) - min(loads.values())
+    assert spread() <= 1
+    away = nodes.machines[-lost:]
+    for node in away:
+        node.crash(power=False, down=None)
+    nodes.run(6.0)
+    assert spread() <= 1
+
+
+@pytest.mark.spec("cluster", 54)
+def test_new_queues_go_to_the_partition_with_the_fewest_and_of_those_to_the_first() -> None:
+    nodes = ready(4)
+    clients = [nodes.client(node.name) for node in nodes.machines]
+    uris = [f"bmq://bmq.test.persistent.priority/q{each}" for each in range(5)]
+    for uri, client in zip(uris, clients * 2, strict=False):
+        client.open(uri, write=1)
+    assert [nodes.record(uri).partition_id for uri in uris] == [0, 1, 0, 1, 0]
+    nodes.admin(nodes.primary(1), "CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
+    clients[0].queues[0][0].close()
+    nodes.run(0.5)
+    nodes.admin(nodes.primary(0), "CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
+    nodes.run(0.5)
+    clients[0].open("bmq://bmq.test.persistent.priority/q6", write=1)
+    assert nodes.record("bmq://bmq.test.persistent.priority/q6").partition_id == 0, "each has two, so it is the first"
+
+
+@pytest.mark.spec("cluster", 55)
+@pytest.mark.parametrize("seed", range(3))
+def test_opens_of_one_new_queue_at_three_members_at_once_make_one_queue(seed: int) -> None:
+    nodes = ready(seed, masterAssignment=LEAST)
+    clients = [nodes.client(node.name) for node in nodes.machines]
+    before = nodes.cluster(nodes.leader.name).metadata.log.lsn
+    asked = [client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
+             for client in clients]
+    for client, number_ in zip(clients, asked, strict=True):
+        assert "openQueueResponse" in client.response(number_)
+    nodes.run(1.0)
+    records = {nodes.cluster(node.name).metadata.state.queues[STRONG].key for node in nodes.machines}
+    stored = {tuple(nodes.partition(node, nodes.record(STRONG).partition_id).state.queues) for node in nodes.machines}
+    assert len(records) == 1 and stored == {tuple(records)}
+    term, sequence = nodes.cluster(nodes.leader.name).metadata.log.lsn
+    assert (term, sequence) == (before[0], before[1] + 2), "an assignment and its COMMIT, and nothing else"
+
+
+LIMITED = {"few": json.dumps(domain_config("few", maxQueues=5))}
+
+
+@pytest.mark.spec("cluster", 57)
+def test_queues_beyond_the_limit_are_refused_whichever_members_are_asked_and_the_alarm_comes_once() -> None:
+    nodes = ready(5, texts=LIMITED)
+    clients = [nodes.client(node.name) for node in nodes.machines]
+    asked = []
+    for each in range(9):
+        client = clients[each % 3]
+        asked.append((client, client.send_request({"openQueue": {"handleParameters": client.handle_parameters(
+            f"bmq://few/q{each}", each, write=1)}})))
+    refused = []
+    for client, request in asked:
+        try:
+            client.response(request)
+        except RequestRefused as error:
+            refused.append(error)
+    assert [(each.category, each.code) for each in refused] == [("E_REFUSED", -205)] * 4
+    nodes.run(1.0)
+    assert sum(uri.startswith("bmq://few/") for uri in nodes.cluster("n1").metadata.state.queues) == 5
+    lines = [line for node in nodes.machines for line in node.log()]
+    assert sum("DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK" in line and "(current: 4, limit: 5)" in line for line in lines) == 1
+    assert any("DOMAIN_QUEUE_LIMIT_FULL" in line for line in lines)
+
+
+@pytest.mark.spec("cluster", 58)
+def test_a_node_that_does_not_lead_refuses_requests_and_the_open_succeeds_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ready(6)
+    leader = nodes.leader
+    asks, other = (node for node in nodes.machines if node is not leader)
+    proposals = nodes.cluster(asks.name).proposals
+    assert proposals is not None
+    answers = []
+    answered = Proposals._answered
+
+    def spied(self: Proposals, sender: int, answer: object, wall: int) -> None:
+        answers.append((sender, answer))
+        answered(self, sender, answer, wall)  # type: ignore[arg-type]
+    monkeypatch.setattr(Proposals, "_answered", spied)
+    client = nodes.client(asks.name)
+    with monkeypatch.context() as mistaken:
+        mistaken.setattr(proposals, "_leader", lambda: number(other))
+        asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
+        nodes.run(0.5)
+    [(sender, answer)] = answers
+    assert (sender, answer.refused, answer.code) == (number(other), True, -200)
+    transfer(nodes, other)
+    assert "openQueueResponse" in client.response(asked)
+
+
+def test_what_a_leader_has_not_answered_it_is_asked_again_in_its_next_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ready(7)
+    leader = nodes.leader
+    asks, other = (node for node in nodes.machines if node is not leader)
+    for node in (asks, other):
+        assert nodes.admin(node, "CLUSTERS CLUSTER c3 STATE ELECTOR MODE NEVER") == "SUCCESS"
+    leadership, client = nodes.cluster(leader.name).leadership, nodes.client(asks.name)
+    term = leadership.standing.term
+    with monkeypatch.context() as lossy:
+        lossy.setattr(leadership, "proposals", None)
+        asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
+        nodes.run(0.2)
+    leadership.leadership_lost("a test says so")
+    assert "openQueueResponse" in client.response(asked)
+    assert nodes.leader is leader and leadership.standing.term > term
+
+
+@pytest.mark.spec("cluster", 61)
+def test_a_primary_that_does_not_become_active_within_max_time_master_is_replaced() -> None:
+    nodes = ready(8, 5, masterAssignment=LEAST, members={"clusterMonitorConfig": {
+        "maxTimeMaster": 20, "thresholdMaster": 10}})
+    nodes.post(5, EVENTUAL)
+    index = nodes.record(EVENTUAL).partition_id
+    former, leader = nodes.primary(index), nodes.leader
+    if former is leader:
+        transfer(nodes, nodes.replicas(index)[0])
+        leader = nodes.leader
+    for node in nodes.machines:
+        if node not in (former, leader):
+            nodes.network.cut(former.name, node.name)
+    lease = nodes.cluster(leader.name).metadata.state.partitions[index].lease
+    nodes.run(18.0)
+    assert nodes.cluster(leader.name).metadata.state.partitions[index] == Primary(number(former), lease), "it is connected"
+    assert not nodes.replication(former).serves(index)
+    nodes.run(8.0)
+    after = nodes.cluster(leader.name).metadata.state.partitions[index]
+    assert after.node_id != number(former) and after.lease == lease + 1
+    assert nodes.cluster(leader.name).primary_status(index) == "ACTIVE"
+    assert any(f"Partition [{index}]: node {number(former)} has been its primary for 20 s" in line for line in leader.log())
+
+
+def advise(nodes: ReplicatingCluster, sender: SimulatedNode, target: SimulatedNode, lease: int, active: bool = True) -> None:
+    """A node says whether it is active primary of partition 0 under some lease."""
+    status = PrimaryStatus.E_ACTIVE if active else PrimaryStatus.E_PASSIVE
+    nodes.cluster(sender.name).replication._links.send(number(target), encode_event(  # type: ignore[union-attr]
+        ControlMessage(None, "clusterMessage", ClusterMessage("primaryStatusAdvisory", PrimaryStatusAdvisory(
+            0, lease, status)))))
+    sender.turn_due()
+    nodes.run(0.1)
+
+
+@pytest.mark.spec("cluster", 62)
+def test_a_primary_status_of_a_node_that_is_not_primary_or_of_another_lease_is_ignored() -> None:
+    nodes = ready(9)
+    primary = nodes.primary()
+    stranger, listener = nodes.replicas()
+    known = nodes.primaries()[0]
+    for sender, lease, active in ((stranger, known.lease, True), (stranger, known.lease + 3, True), (stranger, 0, True),
+                                  (primary, known.lease - 1, True), (primary, known.lease - 1, False),
+                                  (primary, known.lease + 2, True), (stranger, known.lease, False)):
+        advise(nodes, sender, listener, lease, active)
+        assert nodes.replication(listener).primary_of(0) == known, (sender.name, lease, active)
+    assert sum("which nobody has given to it" in line for line in listener.log())
+    client = nodes.client(listener.name)
+    assert client.open(STRONG, write=1).post(b"goes on")
+    advise(nodes, primary, listener, known.lease, active=False)
+    assert nodes.replication(listener).primary_of(0) is None
+    advise(nodes, primary, listener, known.lease)
+    assert nodes.replication(listener).primary_of(0) == known
+
+
+@pytest.mark.spec("cluster", 62)
+def test_a_primary_status_that_is_ahead_of_the_metadata_counts_once_they_say_the_same() -> None:
+    nodes = ready(10)
+    leader = nodes.leader
+    listener, next_one = (node for node in nodes.machines if node is not leader)
+    known = nodes.primaries()[0]
+    assert known.node_id == number(leader)
+    nodes.network.slow(leader.name, listener.name, 1.0)
+    leadership = nodes.cluster(leader.name).leadership
+    leadership.metadata.propose(AssignPartitions([number(next_one)], [number(leader), number(next_one)], {0: known.lease}),
+                                lambda outcome, wall: None, leader.broker.wall(leader.local_now))
+    leader.turn_due()
+    expected = Primary(number(next_one), known.lease + 1)
+    nodes.until(lambda: nodes.replication(next_one).serves(0), 5.0)
+    nodes.run(0.1)
+    assert nodes.cluster(listener.name).metadata.state.partitions[0] == known
+    assert nodes.replication(listener).primary_of(0) != expected, "the metadata here do not say so yet"
+    nodes.until(lambda: nodes.replication(listener).primary_of(0) == expected, 3.0)

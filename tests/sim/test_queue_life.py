@@ -1,0 +1,236 @@
+"""Queues of several nodes from their first open to their end; leader and primary are different nodes, others come and go."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kit.client import payloads
+
+from bmqtwist.cluster.state import QueueRecord
+from bmqtwist.testing.config import domain_config
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
+from sim.test_assignment import transfer
+
+APPS = "bmq://apps/q"
+
+
+def apps_domain(*apps: str) -> dict[str, str]:
+    return {"apps": json.dumps(domain_config("apps", "fanout", apps=list(apps), strong=True))}
+
+
+def records(nodes: ReplicatingCluster, uri: str) -> list[QueueRecord | None]:
+    """What each node that is up knows of a queue."""
+    return [nodes.cluster(node.name).metadata.state.queues.get(uri) for node in nodes.machines if node.up]
+
+
+def stored_apps(nodes: ReplicatingCluster, node: SimulatedNode, uri: str) -> set[tuple[str, bytes]]:
+    """The apps that the partition of a queue has of it at a node."""
+    record = nodes.record(uri)
+    queue = nodes.partition(node, record.partition_id).state.queues[record.key]
+    return {(app.app_id, app.key) for app in queue.apps.values()}
+
+
+def reconfigure(nodes: ReplicatingCluster, domain: str, text: str) -> None:
+    """A domain has another file, and every node that is up reads it."""
+    nodes.domains.texts[domain] = text
+    for node in nodes.machines:
+        if node.up:
+            assert nodes.admin(node, f"DOMAINS RECONFIGURE {domain}") == "SUCCESS"
+
+
+def apart(seed: int, **options: Any) -> ReplicatingCluster:
+    """The leader is primary of nothing."""
+    nodes = ready(seed, **options)
+    former = nodes.leader
+    transfer(nodes, next(node for node in nodes.machines if node is not former))
+    assert nodes.primary(0) is nodes.primary(1) is former is not nodes.leader
+    return nodes
+
+
+@pytest.mark.spec("cluster", 53)
+@pytest.mark.parametrize("place", ["leader", "primary", "neither"])
+def test_open_post_app_update_and_removal_work_where_the_leader_is_not_primary(place: str) -> None:
+    nodes = apart(1, texts=apps_domain("one", "two"))
+    leader, primary = nodes.leader, nodes.primary()
+    node = {"leader": leader, "primary": primary,
+            "neither": next(each for each in nodes.machines if each not in (leader, primary))}[place]
+    queue, reader = nodes.client(node.name).open(APPS, write=1), nodes.client(node.name).consume(APPS, "one")
+    queue.post_all(b"1", b"2")
+    got = reader.take(2)
+    assert payloads(got) == [b"1", b"2"]
+    reader.confirm(*got)
+    reconfigure(nodes, "apps", apps_domain("one", "three")["apps"])
+    nodes.run(1.0)
+    assert {tuple(record.apps) for record in records(nodes, APPS) if record} == {("one", "three")}
+    assert len({frozenset(stored_apps(nodes, each, APPS)) for each in nodes.machines}) == 1
+    queue.post(b"3")
+    late = nodes.client(node.name).consume(APPS, "three")
+    for each in (reader, late):
+        got = each.take(1)
+        assert payloads(got) == [b"3"]
+        each.confirm(*got)
+        each.close()
+    queue.close()
+    nodes.run(0.5)
+    assert nodes.admin(primary, "CLUSTERS CLUSTER c3 FORCE_GC_QUEUES") == "SUCCESS"
+    nodes.run(0.5)
+    assert records(nodes, APPS) == [None] * 3
+    assert not any(cell.partition.state.queues for each in nodes.machines for cell in nodes.replication(each).cells)
+
+
+@pytest.mark.spec("cluster", 56)
+def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one() -> None:
+    nodes = ready(2)
+    client = nodes.client(nodes.replicas()[0].name)
+    queue = client.open(STRONG, write=1)
+    old = nodes.record(STRONG)
+    queue.post_all(b"old 1", b"old 2")
+    queue.close()
+    away = nodes.replicas(old.partition_id)[1]
+    away.crash(power=False, down=None)
+    primary = nodes.primary(old.partition_id)
+    nodes.admin(primary, "DOMAINS DOMAIN bmq.test.persistent.priority.sc QUEUE q PURGE *")
+    nodes.admin(primary, "CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
+    nodes.run(0.5)
+    assert records(nodes, STRONG) == [None, None]
+    nodes.client(primary.name).open(STRONG, write=1).post(b"new")
+    new = nodes.record(STRONG)
+    assert new.key != old.key
+    away.boot()
+    nodes.ready()
+    for _ in range(2):
+        for node in nodes.machines:
+            assert nodes.stored(node) == [b"new"]
+            assert old.key not in nodes.partition(node, old.partition_id).state.queues
+        primary.crash(power=True, down=1.0)
+        nodes.run(0.5)
+        nodes.ready()
+        assert nodes.primary(new.partition_id) is not primary
+    reader = nodes.client(away.name).consume(STRONG)
+    assert payloads(reader.take(1)) == [b"new"] and not reader.pushes()
+
+
+@pytest.mark.spec("cluster", 40)
+@pytest.mark.parametrize("seed", range(4))
+def test_an_open_whose_leader_dies_before_a_quorum_has_it_is_asked_again_and_the_queue_is_there_once(seed: int) -> None:
+    nodes = ready(seed)
+    leader = nodes.leader
+    asks, other = (node for node in nodes.machines if node is not leader)
+    for node in (asks, other):
+        nodes.network.cut(leader.name, node.name, both=False)
+    client = nodes.client(asks.name)
+    asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
+    log = nodes.cluster(leader.name).metadata.log
+    nodes.until(lambda: STRONG in log.head.queues and len(log.log.records) == log.log.durable, 2.0)
+    lost = log.head.queues[STRONG].key
+    assert STRONG not in log.state.queues
+    leader.crash(power=False, down=None)
+    assert "openQueueResponse" in client.response(asked)
+    leader.boot()
+    for node in (asks, other):
+        nodes.network.heal(leader.name, node.name)
+    nodes.ready()
+    keys = {record.key for record in records(nodes, STRONG) if record}
+    assert len(keys) == 1 and lost not in keys
+    stored = [nodes.partition(node, nodes.record(STRONG).partition_id).state.queues.keys() for node in nodes.machines]
+    assert [set(each) for each in stored] == [keys] * 3
+
+
+KEEPALIVE = {"queueOperations": {"keepaliveDurationMs": 5000, "openTimeoutMs": 10000}}
+
+
+def idle(seed: int) -> tuple[ReplicatingCluster, Any]:
+    """A queue that nobody has open any more since just now; primary and leader are different nodes."""
+    nodes = apart(seed, members=KEEPALIVE)
+    client = nodes.client(nodes.replicas()[0].name)
+    client.open(EVENTUAL, write=1).close()
+    return nodes, client
+
+
+@pytest.mark.spec("cluster", 59)
+def test_a_queue_that_is_idle_for_its_time_is_removed_everywhere() -> None:
+    nodes, _ = idle(3)
+    nodes.run(4.5)
+    assert None not in records(nodes, EVENTUAL)
+    nodes.run(3.0)
+    assert records(nodes, EVENTUAL) == [None] * 3
+    assert not any(cell.partition.state.queues for node in nodes.machines for cell in nodes.replication(node).cells)
+    assert not any(nodes.cluster(node.name).queues for node in nodes.machines)
+
+
+@pytest.mark.spec("cluster", 59)
+def test_an_open_just_before_cancels_the_removal() -> None:
+    nodes, client = idle(4)
+    nodes.run(4.9)
+    before = nodes.record(EVENTUAL)
+    queue = client.open(EVENTUAL, write=1)
+    nodes.run(20.0)
+    assert nodes.record(EVENTUAL) == before and queue.post(b"x")
+
+
+@pytest.mark.spec("cluster", 59)
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("late", [0.0, 0.001, 0.002, 0.004, 0.008])
+def test_an_open_that_races_with_the_removal_gets_a_fresh_queue_or_the_old_one(place: int, late: float) -> None:
+    nodes, _ = idle(5)
+    before = nodes.record(EVENTUAL)
+    primary = nodes.primary(before.partition_id)
+    client = nodes.client(nodes.machines[place].name)
+    nodes.until(lambda: nodes.cluster(primary.name)._deleting, 10.0)
+    nodes.run(late)
+    queue = client.open(EVENTUAL, write=1)
+    nodes.run(1.0)
+    known = {record.key for record in records(nodes, EVENTUAL) if record}
+    assert len(known) == 1 and None not in records(nodes, EVENTUAL) and before.key not in known
+    queue.post(b"x")
+    assert payloads(nodes.client(nodes.machines[place - 1].name).consume(EVENTUAL).take(1)) == [b"x"]
+    assert nodes.stored(primary, EVENTUAL) == [b"x"]
+
+
+@pytest.mark.spec("cluster", 59)
+def test_a_new_primary_waits_for_the_whole_time_before_it_removes_a_queue() -> None:
+    nodes, client = idle(6)
+    queue = client.open(EVENTUAL, write=1)
+    nodes.run(10.0)
+    before = nodes.record(EVENTUAL)
+    queue.close()
+    nodes.run(1.0)
+    nodes.primary(before.partition_id).crash(power=False, down=None)
+    nodes.until(lambda: nodes.leader and any(nodes.replication(node).serves(before.partition_id)
+                                             for node in nodes.machines if node.up), 20.0)
+    nodes.run(4.5)
+    assert set(map(bool, records(nodes, EVENTUAL))) == {True}
+    nodes.run(3.0)
+    assert records(nodes, EVENTUAL) == [None] * 2
+
+
+@pytest.mark.spec("cluster", 60)
+def test_apps_that_change_while_a_member_is_away_are_the_same_everywhere_when_it_is_back() -> None:
+    nodes = ready(7, texts=apps_domain("one", "two"))
+    client = nodes.client(nodes.primary().name)
+    queue, reader = client.open(APPS, write=1), client.consume(APPS, "one")
+    queue.post_all(b"1", b"2")
+    got = reader.take(2)
+    reader.confirm(*got)
+    away = nodes.replicas()[0]
+    nodes.run(0.5)
+    away.crash(power=False, down=None)
+    reconfigure(nodes, "apps", apps_domain("one", "three")["apps"])
+    nodes.run(0.5)
+    up = [node for node in nodes.machines if node.up]
+    assert [nodes.stored(node, APPS) for node in up] == [[], []], "what only the removed app still had to get is purged"
+    queue.post(b"3")
+    away.boot()
+    nodes.ready()
+    nodes.run(1.0)
+    assert [tuple(record.apps) for record in records(nodes, APPS) if record] == [("one", "three")] * 3
+    apps = {frozenset(stored_apps(nodes, node, APPS)) for node in nodes.machines}
+    assert apps == {frozenset(nodes.record(APPS).apps.items())}
+    assert [nodes.stored(node, APPS) for node in nodes.machines] == [[b"3"]] * 3
+    nodes.primary(nodes.record(APPS).partition_id).crash(power=True, down=1.0)
+    nodes.run(0.5)
+    nodes.ready()
+    assert payloads(nodes.client(away.name).consume(APPS, "three").take(1)) == [b"3"]

@@ -1,0 +1,144 @@
+"""Nodes that heal, say goodbye, or come back with less than they had: several nodes, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kit.client import payloads
+
+from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import NodeStatus
+from bmqtwist.wire.fast import HEARTBEAT_REQ
+from sim.replicated import STRONG, ReplicatingCluster, ready
+from sim.test_links import introduce
+
+
+@pytest.mark.spec("cluster", 7)
+def test_heartbeats_are_answered_while_a_node_heals() -> None:
+    nodes = ready(1, maxJournalFileSize=1 << 16)
+    nodes.post(5)
+    away = nodes.replicas()[0]
+    away.crash(power=False, down=None)
+    for _ in range(8):
+        nodes.post(20)
+    primary = nodes.primary(nodes.record(STRONG).partition_id)
+    nodes.partition(primary, nodes.record(STRONG).partition_id).rollover(primary.broker.wall(primary.local_now))
+    nodes.run(1.0)
+    for node in nodes.machines:
+        if node is not away:
+            nodes.network.slow(node.name, away.name, 0.5)
+    away.boot()
+    client = nodes.client(away.name)
+    _, broker = introduce(nodes, away.name, cluster_node_id=-1)
+    roles, answered = set[PartitionRole](), 0
+    while not all(cell.machine.role is PartitionRole.REPLICA_HEALED for cell in nodes.replication(away).cells):
+        roles |= {cell.machine.role for cell in nodes.replication(away).cells}
+        for session in (client, broker):
+            session.link.receive(0.0)
+            session.link.send(HEARTBEAT_REQ)
+            begun = nodes.now
+            assert session.link.receive(1.0) and nodes.now - begun < 0.1
+            answered += 1
+    assert PartitionRole.REPLICA_HEALING in roles and answered > 10, (roles, answered)
+
+
+def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, Any]:
+    """What the others know and do when a node is gone."""
+    found: dict[str, Any] = {}
+    for node in nodes.machines:
+        if node is not away:
+            cluster, replication = nodes.cluster(node.name), nodes.replication(node)
+            standing = cluster.leadership.standing
+            assert cluster.members is not None
+            found[node.name] = (
+                nodes.statuses(node).own, dict(nodes.statuses(node).others), standing.state, standing.leader,
+                cluster.leadership.active, dict(cluster.metadata.state.partitions),
+                [cell.machine.role for cell in replication.cells], [replication.primary_of(index) for index in range(6)],
+                sorted(cluster.queues), sorted(cluster.members.relays.opened))
+    return found
+
+
+@pytest.mark.spec("cluster", 10)
+@pytest.mark.parametrize("victim", range(3))
+def test_a_goodbye_before_the_end_of_the_connection_leads_to_the_same_as_its_end_alone(victim: int) -> None:
+    found = []
+    for goodbye in (True, False):
+        nodes = ready(2, masterAssignment="E_LEAST_ASSIGNED", numPartitions=6)
+        leader = nodes.leader
+        away = (leader, *(node for node in nodes.machines if node is not leader))[victim]
+        staying, other = (node for node in nodes.machines if node is not away)
+        assert nodes.admin(other, "CLUSTERS CLUSTER c3 STATE ELECTOR MODE NEVER") == "SUCCESS"  # one alone may be next
+        nodes.client(staying.name).open(STRONG, write=1).post(b"x")
+        before = set(nodes.primaries().values())
+        if goodbye:
+            nodes.statuses(away).become(NodeStatus.E_UNAVAILABLE)
+            away.turn_due()
+            nodes.run(0.05)
+            assert all(nodes.statuses(node).others[int(away.name[1:])] is NodeStatus.E_UNAVAILABLE
+                       for node in nodes.machines if node is not away)
+        away.crash(power=False, down=None)
+        nodes.run(30.0)
+        after = set(nodes.primaries().values())
+        assert after != before and int(away.name[1:]) not in {primary.node_id for primary in after}
+        found.append(seen_by_others(nodes, away))
+    assert found[0] == found[1]
+
+
+def wipe(node: SimulatedNode, *kinds: str) -> None:
+    """Files of a node that is down are gone."""
+    for path in node.disk.paths():
+        if any(kind in path for kind in kinds):
+            node.disk.remove(path)
+
+
+LEDGER, DATA = (".bmq_csl",), (".bmq_journal", ".bmq_data", ".bmq_qlist")
+BOTH = ("/storage/",)
+
+
+@pytest.mark.spec("cluster", 45)
+@pytest.mark.parametrize("kinds", [LEDGER, DATA, BOTH], ids=["ledger", "data", "both"])
+@pytest.mark.parametrize("primary", [True, False])
+def test_a_node_whose_files_are_gone_gets_everything_from_the_others(kinds: tuple[str, ...], primary: bool) -> None:
+    nodes = ready(4)
+    nodes.post(20)
+    index = nodes.record(STRONG).partition_id
+    node = nodes.primary(index) if primary else nodes.replicas(index)[0]
+    node.crash(power=False, down=None)
+    wipe(node, *kinds)
+    nodes.run(5.0)
+    nodes.post(5)
+    node.boot()
+    nodes.ready()
+    nodes.run(1.0)
+    nodes.judge_partitions()
+    nodes.judge_all()
+    others = [each for each in nodes.machines if each is not node]
+    others[0].crash(power=True, down=None)
+    nodes.run(8.0)
+    assert set(nodes.stored(node)) == set(nodes.acknowledged[STRONG])
+    nodes.post(3)
+
+
+@pytest.mark.spec("cluster", 45)
+@pytest.mark.parametrize("kept", range(3))
+def test_one_node_that_has_everything_is_enough_if_it_is_in_the_first_quorum(kept: int) -> None:
+    nodes = ready(5)
+    nodes.post(20)
+    for node in nodes.machines:
+        node.crash(power=False, down=None)
+    keeper = nodes.machines[kept]
+    first, second = (node for node in nodes.machines if node is not keeper)
+    for node in (first, second):
+        wipe(node, *BOTH)
+    for node in (keeper, first):
+        node.boot()
+    nodes.until(lambda: all(nodes.replication(node).is_available for node in (keeper, first)), 60.0)
+    second.boot()
+    nodes.ready()
+    nodes.run(1.0)
+    nodes.judge_partitions()
+    nodes.judge_all()
+    reader = nodes.client(second.name).consume(STRONG)
+    assert payloads(reader.take(20)) == nodes.acknowledged[STRONG]
