@@ -29,7 +29,6 @@ from sim.elected import INACTIVITY_S, ElectedCluster
 
 CLOCK_SPREAD_S = 1000.0  # the clocks of nodes differ by up to so much
 
-PROXIES = ("p1", "p2")
 
 
 class CampaignWorld(ElectedCluster):
@@ -54,7 +53,7 @@ class CampaignWorld(ElectedCluster):
         nodes = list(options)
         super().__init__(schedule.seed, schedule.size, options,
                          "E_LEAST_ASSIGNED" if schedule.spread else "E_LEADER_IS_MASTER_ALL",
-                         dict(zip(PROXIES, (nodes[:1], nodes), strict=True)) if schedule.clients else None,
+                         {"p1": nodes[:1], "p2": nodes, "p3": ["p1", "p2"]} if schedule.clients else None,
                          DOMAINS if schedule.clients else None,
                          maxCSLFileSize=schedule.ledger_bytes, maxJournalFileSize=schedule.journal_bytes)
         self.nodes.append(self)  # type: ignore[arg-type]
