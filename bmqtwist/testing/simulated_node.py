@@ -222,7 +222,9 @@ class SimulatedNode(MemoryNode):
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called, on the simulation's clock."""
-        moment = self.broker.next_deadline() if self.up and not self.paused else None
+        if not self.up or self.paused:
+            return None
+        moment = self.broker.timers.next_at
         return None if moment is None else moment - self._ahead
 
     def tick(self) -> None:
@@ -267,6 +269,8 @@ class SimulatedNode(MemoryNode):
     def tell(self) -> None:
         """Into the trace: what was logged and what was done to the disk since the last call."""
         lines, steps = self.report.lines, self.disk.log
+        if len(lines) == self._told and len(steps) == self._written:
+            return
         for severity, text in lines[self._told:] if len(lines) > self._told else ():
             self._trace(f"{severity} {text}")
             assert self.mistakes or f"[{INTERNAL_ERROR}]" not in text, text

@@ -24,6 +24,9 @@ _LED = re.compile(r"ElectorStateChangeCb new state: LEADER, .* new term: (\d+), 
 class ElectedCluster(SimulatedCluster):
     """`count` nodes with a quick elector; what was committed is remembered outside."""
 
+    _counted = (0, 0)  # nodes and proxies when `machines` was made
+    _machines: list[SimulatedNode] = []  # noqa: RUF012 - never changed, replaced
+
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
                  texts: dict[str, str] | None = None, **partition: int) -> None:
@@ -39,7 +42,11 @@ class ElectedCluster(SimulatedCluster):
     @property
     def machines(self) -> list[SimulatedNode]:
         """The nodes of the cluster; proxies are none."""
-        return [node for node in self.nodes if isinstance(node, SimulatedNode) and node not in self.proxies]
+        counted = len(self.nodes), len(self.proxies)
+        if counted != self._counted:
+            self._counted = counted
+            self._machines = [node for node in self.nodes if isinstance(node, SimulatedNode) and node not in self.proxies]
+        return self._machines
 
     def cluster(self, name: str) -> Cluster:
         """The cluster as a node sees it."""

@@ -28,6 +28,7 @@ from sim.campaign.world import CampaignWorld
 
 DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # at most
 ROLLING_S = 9.0  # between the stops of two nodes
+_SEQUENCE_AT = 7  # the last byte of a record's sequence number
 URIS = 12  # that queues are assigned and forgotten under
 APPS = ("a", "b", "c")
 
@@ -309,13 +310,15 @@ def rot(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: S
 
 
 def safe_places(cell: Cell) -> list[tuple[str, int]]:
-    """Bytes of records that were safe, as two sync points behind each say: path and offset."""
+    """Bytes of records that were safe, as two sync points behind each say: path and offset. The format has no sum over a
+    record: what says that it is one, and which, is looked at."""
     files, found = cell.partition.files, list[tuple[str, int]]()
+    path = files._path(files.base, FileType.JOURNAL)
     end = files.journal_position - RECORD_BYTES * len(cell.partition._journal)
     sync_points = 0
     for at in range(end - RECORD_BYTES, JOURNAL_HEADER_BYTES - 1, -RECORD_BYTES):
         if sync_points >= SYNC_POINTS:
-            found.append((files._path(files.base, FileType.JOURNAL), at + 4 + at % (RECORD_BYTES - 4)))
+            found += [(path, at + _SEQUENCE_AT), (path, at + RECORD_BYTES - 1)]
         sync_points += is_sync_point(RECORD.unpack(files.read_journal(at, RECORD_BYTES)))
     return found
 
@@ -323,7 +326,7 @@ def safe_places(cell: Cell) -> list[tuple[str, int]]:
 def restart_all(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """A rolling restart: one node after the other is stopped and started."""
     def restart(each: SimulatedNode) -> None:
-        if each.up and not each.paused:
+        if each.up and not each.paused and not world.over:
             each.stop(down=step.share)
     for number, each in enumerate(world.machines):
         world.at(world.now + number * ROLLING_S * step.dice, partial(restart, each))
@@ -431,6 +434,7 @@ def act(world: CampaignWorld, step: Step) -> None:
 
 def calm(world: CampaignWorld) -> None:
     """Nothing fails any more."""
+    world.over = True
     heal(world, world.machines[0], world.machines[0], NOTHING)
     fast(world, world.machines[0], world.machines[0], NOTHING)
     for node in world.machines:

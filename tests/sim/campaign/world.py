@@ -45,9 +45,11 @@ class CampaignWorld(ElectedCluster):
         self.counts: Counter[str] = Counter()
         self.logs: Any = None  # the `partitions.PartitionJudge`
         self.judges = [make(self) for make in makers]
+        self._looks = [judge.looked for judge in self.judges if type(judge).looked is not Judge.looked]
         self.violation: Violation | None = None  # the first one
         self.messages = next(judge for judge in self.judges if isinstance(judge, MessageJudge))
         self.proposals = 0
+        self.over = False  # nothing more is to happen
         self.clients_at_work: list[Any] = []  # `clients.CampaignClient`
         self.unsettled: Counter[str] = Counter()  # queues -> changes of which it is not known what became of them
         nodes = list(options)
@@ -70,7 +72,11 @@ class CampaignWorld(ElectedCluster):
     def tell(self) -> None:
         """Something has happened."""
         self.counts["events"] += 1
-        self.ask(lambda judge: judge.looked())
+        try:
+            for look in self._looks:
+                look()
+        except Violation as violation:
+            self.violation = self.violation or violation
         if self.violation is not None:
             raise self.violation
 
