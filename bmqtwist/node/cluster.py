@@ -39,7 +39,7 @@ from bmqtwist.queue.root import RootContext, RootQueue
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
 from bmqtwist.storage.replica import ReplicatedPartition
-from bmqtwist.storage.state import HISTORY_SECONDS, StoredQueue
+from bmqtwist.storage.state import StoredQueue
 from bmqtwist.storage.store import PartitionFiles
 from bmqtwist.wire.cluster_schema import NodeStatus
 
@@ -109,6 +109,7 @@ class Cluster:
         if proposals is not None:
             proposals.refusal = self._refusal
         if members is not None:
+            members.leader_known = lambda: leadership.standing.leader is not None
             members.statuses.changed = self._statuses_changed
 
     def start(self, leadership: Leadership, files: list[PartitionFiles], durability: Durability, cache_bytes: int,
@@ -165,7 +166,7 @@ class Cluster:
 
     def _recover(self, index: int, files: PartitionFiles, now: float, wall: int) -> RecoveredPartition:
         known = self.queue_records(index)
-        return recover(files, known, wall - int(HISTORY_SECONDS), wall - now, index, wall)
+        return recover(files, known, wall - now, index, wall)
 
     def _match(self, recovered: list[RecoveredPartition], wall: int) -> None:
         """Join what the metadata and the partitions say about queues."""

@@ -26,21 +26,21 @@ from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 ANNOUNCES = ("HA", "BROADCAST_TO_PROXIES")  # group and member of the features of a proxy that listens, and of who tells
 
 
-STOPS = ("HA", "GRACEFUL_SHUTDOWN_V2")  # the same of who understands a stop request
-STOP_VERSION = 2
-STOP_ANSWER_S = 5.0  # that are waited for the answers to stop requests
+STOPS = "HA"  # group of the features of who understands a stop request
+STOP_VERSIONS = {"GRACEFUL_SHUTDOWN_V2": 2, "GRACEFUL_SHUTDOWN": 1}  # member of that group -> what is asked for, best first
+STOP_ANSWER_S = 5.0  # that are waited for the answers to stop requests of version 2
 
 
-def can_be_asked_to_stop(peer: PeerSession) -> bool:
-    """Whether another broker understands a stop request as we mean it."""
-    group, member = STOPS
-    return member in peer.session.features.get(group, ())
+def stop_version(peer: PeerSession) -> int:
+    """How another broker can be told that we stop: 2 = it sends nothing more here but CONFIRMs, and says so at once; 1 = it
+    asks for no more messages, closes its queues here when it has confirmed what it has, and then says so; 0 = not at all."""
+    return next((version for member, version in STOP_VERSIONS.items() if member in peer.session.features.get(STOPS, ())), 0)
 
 
-def stop_request(number: int) -> bytes:
-    """We go away: nothing more is to be sent here but CONFIRMs."""
+def stop_request(number: int, version: int = 2, cluster: str = "") -> bytes:
+    """We go away. With version 2 the original names no cluster."""
     return encode_event(ControlMessage(number, "clusterMessage", ClusterMessage("stopRequest", StopRequest(
-        "", STOP_VERSION))))
+        cluster if version == 1 else "", version))))
 
 
 def is_stop_response(specific: int, body: bytes) -> bool:
@@ -68,6 +68,7 @@ class Downstreams:
         self._introduce, self._host = introduce, host
         self.peers: dict[PeerSession, None] = {}
         self.stop_awaited: set[PeerSession] = set()  # asked to stop, and have not answered
+        self.drains = False  # some of them finish their work here first: they know version 1 alone
         self._stopped = False
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
@@ -119,9 +120,11 @@ class Downstreams:
         """The broker goes away: every proxy is asked to send no more PUTs here."""
         self._stopped = True
         for number, peer in enumerate(self.peers, 1):
-            if can_be_asked_to_stop(peer):
+            version = stop_version(peer)
+            if version:
                 self.stop_awaited.add(peer)
-                peer.send(stop_request(number))
+                self.drains = self.drains or version == 1
+                peer.send(stop_request(number, version, self.name))
 
     def gone(self) -> None:
         """The broker is about to close its connections."""

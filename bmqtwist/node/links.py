@@ -68,6 +68,8 @@ class ClusterLinks:
         self._sessions: dict[int, PeerSession] = {}  # negotiated, by the id of the node
         self._dialled: dict[Session, int] = {}  # on their way to the node with that id
         self._stopped = False
+        self._refused: dict[int, float] = {}  # node id -> when somebody who says to be it, too, was refused
+        self._alarmed: set[int] = set()  # nodes of whose configuration something was told
 
     def start(self, now: float) -> None:
         """Connect with all other nodes, and stay so."""
@@ -150,17 +152,38 @@ class ClusterLinks:
         return self.membership.mismatch(wanted, peer.node_id) or self._unfit(peer.session)
 
     def _refusal(self, session: Session, node_id: int) -> str:
-        return self.membership.refusal(node_id) or self._unfit(session)
+        reason = self.membership.refusal(node_id)
+        known = self._sessions.get(node_id)
+        if reason and known is not None:
+            if known.session.last_received > self._refused.get(node_id, session.now):
+                self._alarm(node_id, f"two brokers say to be node {self.name(node_id)}: '{known.session.peer}', which is "
+                            f"connected and speaks, and '{session.peer}'. Give one of them an id of its own.")
+            self._refused[node_id] = session.now
+        return reason or self._unfit(session)
+
+    def _alarm(self, node_id: int, text: str) -> None:
+        """Tell it, once for each node."""
+        if node_id in self._nodes and node_id not in self._alarmed:
+            self._alarmed.add(node_id)
+            self._host.report.alarm("CLUSTER_CONFIGURATION", f"Cluster ({self.definition.name}): {text}")
 
     def _unfit(self, session: Session) -> str:
         lacks = welcome.missing_member_features(session.features)
         if session.identity.cluster_name != self.definition.name:
             return f"it is of the cluster '{session.identity.cluster_name}'"
-        return f"it does not know {', '.join(lacks)}" if lacks else ""
+        if lacks:
+            return f"it does not know {', '.join(lacks)}"
+        differs = (welcome.configured_otherwise(session.features, self.definition)
+                   if isinstance(self.definition, ClusterDefinition) else "")
+        if differs:
+            node_id = session.identity.cluster_node_id
+            self._alarm(node_id, f"node {self.name(node_id)}: {differs}. All members need the same.")
+        return differs
 
     def _introduction(self, session_number: int) -> ClientIdentity:
+        definition = self.definition if isinstance(self.definition, ClusterDefinition) else None
         return welcome.member_identity(self._host.identity, self._host.configuration.app, session_number,
-                                       self.definition.name, self.node_id)
+                                       self.definition.name, self.node_id, definition)
 
     def _step(self, now: float, event: LinkInput) -> None:
         host = self._host

@@ -18,7 +18,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.ids import QueueUri
 from bmqtwist.link import requests
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.node.downstreams import can_be_asked_to_stop, stop_request
+from bmqtwist.node.downstreams import stop_request, stop_version
 from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.node_status import NodeStatuses
 from bmqtwist.node.relays import RelayHost, Relays
@@ -31,6 +31,9 @@ from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, StopRespons
 from bmqtwist.wire.control import ControlMessage, encode_event
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import OpenQueueResponse
+
+CHECK_PERIOD_S = 1.0
+ALONE_S = 15.0  # without a leader: longer than an election takes; then proxies are told to look elsewhere
 
 
 class MemberHost(RelayHost, Protocol):
@@ -54,6 +57,9 @@ class MemberRelays:
         self.stop_awaited: set[int] = set()  # members that we have told that we go, and that have not answered
         self._upstreams: dict[int, Upstream] = {}  # by partition
         self.relays = Relays(self, host, bytes_max)
+        self.leader_known: Callable[[], bool] = lambda: True
+        self._alone_since: float | None = None  # since when there is no leader, and some primary is missing
+        host.timers.every(host.now, CHECK_PERIOD_S, self._check_use)
 
     # -- the primaries ----------------------------------------------------------------------------------------------------
 
@@ -96,6 +102,16 @@ class MemberRelays:
     def records_came(self, now: float) -> None:
         """A partition has written more: perhaps what messages wait for."""
         self.relays.look_again(now)
+
+    def _check_use(self, now: float) -> None:
+        """Who is cut off from leader and primaries can do nothing for proxies: others can, perhaps."""
+        missing = any(index not in self._upstreams and not partition.leading
+                      for index, partition in enumerate(self._partitions))
+        if self.leader_known() or not missing:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        self.statuses.be_of_use(self._alone_since is None or now - self._alone_since < ALONE_S)
 
     # -- node.relays.RelayUser --------------------------------------------------------------------------------------------
 
@@ -184,6 +200,6 @@ class MemberRelays:
         """This node goes: the others are to send it nothing more."""
         for number, node_id in enumerate(self.statuses.others, 1):
             peer = self._links.session(node_id)
-            if peer is not None and can_be_asked_to_stop(peer):
+            if peer is not None and stop_version(peer) == 2:
                 self.stop_awaited.add(node_id)
                 peer.send(stop_request(number))

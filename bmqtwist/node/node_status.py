@@ -27,6 +27,7 @@ class NodeStatuses:
         self._going: set[int] = set()  # they have said so
         self.changed: Callable[[], None] = lambda: None
         self.tell_proxies: Callable[[NodeStatus], None] = lambda status: None
+        self._of_use = True  # for proxies
 
     def up(self, node_id: int) -> None:
         """A node is connected: it will say how it is, and is told how we are."""
@@ -61,6 +62,13 @@ class NodeStatuses:
             self._tell(node_id)
         self.tell_proxies(status)
         self.changed()
+
+    def be_of_use(self, of_use: bool) -> None:
+        """Whether proxies are served as well here as elsewhere."""
+        if self.own is NodeStatus.E_AVAILABLE and of_use is not self._of_use:
+            self._of_use = of_use
+            self._report.info(f"{self._title}: proxies are told that this node is {'' if of_use else 'not '}available")
+            self.tell_proxies(self.own if of_use else NodeStatus.E_STARTING)
 
     @property
     def is_going(self) -> bool:

@@ -24,7 +24,7 @@ from bmqtwist.ids import QueueUri
 from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX
 from bmqtwist.link.session import Session
 from bmqtwist.node.domain_settings import relayed_settings, throttle
-from bmqtwist.node.downstreams import ANNOUNCES, can_be_asked_to_stop, stop_request
+from bmqtwist.node.downstreams import ANNOUNCES, stop_request, stop_version
 from bmqtwist.node.links import LinkHost, ProxyLinks
 from bmqtwist.node.relays import RelayHost, Relays
 from bmqtwist.node.upstream_queue import Upstream
@@ -211,6 +211,6 @@ class ProxyCluster:
         self.links.stop()
         for number, node in enumerate(self.definition.nodes, 1):
             peer = self.links.session(node.id)
-            if peer is not None and can_be_asked_to_stop(peer):
+            if peer is not None and stop_version(peer) == 2:
                 self.stop_awaited.add(node.id)
                 peer.send(stop_request(number))

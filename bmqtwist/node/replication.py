@@ -67,7 +67,6 @@ from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
-from bmqtwist.storage.state import HISTORY_SECONDS
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, PrimaryStatus, PrimaryStatusAdvisory
 from bmqtwist.wire.control import ControlMessage, encode_event
 from bmqtwist.wire.text import bracketed
@@ -189,7 +188,7 @@ class Replication:
             return ReplicatedPartition(index, self.node_id, files[index], found, durability, cache_bytes, epoch,
                                        self._wall(self._host.now))
         self._made = made
-        self._clock = lambda now: RecoveryClock(self._wall(now) - int(HISTORY_SECONDS), epoch, self._wall(now))
+        self._clock = lambda now: RecoveryClock(epoch, self._wall(now))
         stored, self._lost = self._file.read()
         self._promises = (stored + [StoredPromise()] * len(files))[:max(len(files), len(stored))]
         if self._lost:

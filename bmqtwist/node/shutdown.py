@@ -51,7 +51,12 @@ class Shutdown:
                         app.reroute()
                 except Exception as error:
                     contain.queue_failed(queue, "the end of deliveries", error, disable=True)
-        self._stage, self._stage_ends = Stage.PROXIES, now + STOP_ANSWER_S
+        self._proxies_end = dict.fromkeys(downstreams, now + STOP_ANSWER_S)
+        for cluster in self._all:
+            if downstreams[cluster.name].drains:
+                patience = max(STOP_ANSWER_S, cluster.definition.queue_operations.stop_timeout_ms / 1000)
+                self._proxies_end[cluster.name] = now + patience
+        self._stage, self._stage_ends = Stage.PROXIES, now
         self._poll(now)
 
     def _poll(self, now: float) -> None:
@@ -94,8 +99,7 @@ class Shutdown:
         several = [(cluster, cluster.members) for cluster in self._clusters.values() if cluster.members is not None]
         if not several:
             return True
-        if self._stage is Stage.PROXIES and self._is_over(now, any(
-                each.stop_awaited for each in self._downstreams.values())):
+        if self._stage is Stage.PROXIES and not self._waits_for_proxies(now):
             self._stage, self._stage_ends = Stage.MEMBERS, now + STOP_ANSWER_S
             for cluster, members in several:
                 self._report.info(f"Cluster ({cluster.name}): telling the other members that this node stops")
@@ -113,15 +117,17 @@ class Shutdown:
                         "giving up on handing over" if cluster in left else "other members lead all of it"))
         return self._stage is Stage.OVER
 
+    def _waits_for_proxies(self, now: float) -> bool:
+        """Brokers behind us are to know that we go; those that know version 1 alone finish their work here first."""
+        return any(each.stop_awaited and now < self._proxies_end[name] for name, each in self._downstreams.items())
+
     def _is_over(self, now: float, waiting: bool) -> bool:
         return not waiting or now >= self._stage_ends
 
     def _waits_for_brokers(self, now: float) -> bool:
         """Other brokers are to know that we go, and those above us to answer what they were sent."""
-        waiting = False
-        if now < self._begun + STOP_ANSWER_S:
-            waiting = (any(each.stop_awaited for each in self._proxies.values())
-                       or any(each.stop_awaited for each in self._downstreams.values()))
+        above = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._proxies.values())
+        waiting = self._waits_for_proxies(now) or above
         for each in self._all:
             left = each.relays.unanswered if each.relays is not None else 0
             if left and now < self._deadlines[each.name]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bmqtwist.config.broker import AppConfig
+from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import Category
 from bmqtwist.node.identity import Identity
 from bmqtwist.wire.schema import (
@@ -18,6 +19,7 @@ from bmqtwist.wire.schema import (
 
 MEMBER_EXTENSION = "BMQTWIST"  # group of the features that the original does not have
 MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cluster have to know
+CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # group of what all members of one cluster have to be configured with alike
 RELAY_EXTENSION = "BMQTWIST_RELAY"  # group of those that brokers use towards whoever knows them
 RELAY_FEATURES = ("RETURNED_MESSAGES",)
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
@@ -60,13 +62,29 @@ def answer(identity: Identity, app: AppConfig, session_number: int, client: Clie
     return response
 
 
-def member_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str, node_id: int) -> ClientIdentity:
-    """How a node of a cluster introduces itself to another one, whoever of them has connected."""
+def configured_alike(definition: ClusterDefinition) -> tuple[str, str]:
+    """What all members have to be configured with alike: how many partitions there are, and the ids of the nodes."""
+    ids = sorted(node.id for node in definition.nodes)
+    return f"PARTITIONS_{definition.partition_config.num_partitions}", f"NODES_{'_'.join(map(str, ids))}"
+
+
+def configured_otherwise(told: Mapping[str, Sequence[str]], definition: ClusterDefinition) -> str:
+    """In what the configuration of another member differs from ours; empty = in nothing, or it does not say."""
+    ours, theirs = configured_alike(definition), told.get(CLUSTER_EXTENSION, configured_alike(definition))
+    wrong = [each for each in theirs if each not in ours]
+    return f"it is configured with {', '.join(wrong)}, this node with {', '.join(ours)}" if wrong else ""
+
+
+def member_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str, node_id: int,
+                    definition: ClusterDefinition | None = None) -> ClientIdentity:
+    """How a node of a cluster introduces itself: to another one, whoever of them has connected, with the `definition` of the
+    cluster; or to a proxy."""
+    alike = f";{CLUSTER_EXTENSION}:{','.join(configured_alike(definition))}" if definition is not None else ""
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
         features=f"{features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
-        f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}", cluster_name=cluster,
+        f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{alike}", cluster_name=cluster,
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
 
 

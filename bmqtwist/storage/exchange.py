@@ -55,6 +55,7 @@ class Applier(Replay):
         super().__init__(partition.state, epoch)
         self._partition = partition
         self._belongs, self._record = b"", b""
+        self.wall = 0  # of this node, when it applies a record
 
     def apply(self, record: bytes, belongs: bytes) -> None:
         """One record in our own places, with the DATA or QLIST record that belongs to it."""
@@ -69,6 +70,10 @@ class Applier(Replay):
     def read_queue_record(self, offset: int) -> tuple[str, bytes, Apps, bytes]:
         """From what came with the record."""
         return qlist_entry(self._belongs)
+
+    def seen_at(self, message: Message) -> float:
+        """Now, up to a second later: the clock of the node that it came to first may show anything."""
+        return self.wall + 1 - self.epoch
 
     def stored(self, queue: StoredQueue, message: Message) -> None:
         """Its application data are in DATA alone."""

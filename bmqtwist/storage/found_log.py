@@ -37,9 +37,8 @@ class FoundLog:
 class RecoveryClock:
     """As of `storage.recovery.recover`."""
 
-    history_since: int = 0
     epoch: float = 0.0
-    wall_max: int = 1 << 62
+    wall_max: int | None = None
 
 
 class FilesUpTo:
@@ -84,8 +83,7 @@ def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, cl
     reach, sync_points = journal.reach, journal.sync_points
     while journal.whole:
         view = FilesUpTo(files, journal.end)
-        recovered = recover(view, known, clock.history_since, clock.epoch, partition_id,  # type: ignore[arg-type]
-                            clock.wall_max)
+        recovered = recover(view, known, clock.epoch, partition_id, clock.wall_max)  # type: ignore[arg-type]
         torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable,
                    default=None)
         if torn is None:

@@ -111,6 +111,12 @@ class GuidHistory:
         """Forget a GUID that was added just now and not stored after all. An older one stays."""
         self._open.pop(guid, None)
 
+    def shift(self, seconds: float) -> None:
+        """Everything arrived so much later: what was added before was told by another clock."""
+        self._newest, self._due, self._floor_until = self._newest + seconds, self._due + seconds, self._floor_until + seconds
+        for bucket in self._buckets:
+            bucket.newest += seconds
+
     def set_window(self, window: float, now: float) -> None:
         """Remember for `window` seconds from now on, also what was added before."""
         self.window = window

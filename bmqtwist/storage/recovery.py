@@ -41,6 +41,7 @@ from bmqtwist.storage.store import DATA_HEADER_BYTES, QLIST_HEADER_BYTES, Partit
 UNFINISHED = "they were being written when the broker died, and are cut off"  # the end of an alarm about DATA or QLIST
 _LISTED_MAX = 20  # GUIDs named in one alarm
 _QUEUE_RECORD_BYTES_MAX = 64 << 20
+GAP_SECONDS_MAX = 1  # that may have passed between two MESSAGE records, for the GUIDs that are remembered
 _TAIL_BYTES = 1 << 20  # how far behind the end of DATA and QLIST stale bytes are looked for
 
 
@@ -92,15 +93,15 @@ class RecoveredPartition:
         return [message for message in self.state.messages() if not message.pending]
 
 
-def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = None, history_since: int = 0,
-            epoch: float = 0.0, partition_id: int | None = None, wall_max: int = 1 << 62) -> RecoveredPartition:
+def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = None, epoch: float = 0.0,
+            partition_id: int | None = None, wall_max: int | None = None) -> RecoveredPartition:
     """Read the current file set.
 
-    known: queues of the metadata ledger, None if there is no ledger to compare with. history_since: epoch seconds;
-    older GUIDs are not remembered. epoch: wall minus monotonic clock, seconds, for `Message.arrived`. wall_max: now,
-    epoch seconds: what a clock that was ahead says arrived later counts as having arrived now.
+    known: queues of the metadata ledger, None if there is no ledger to compare with. epoch: wall minus monotonic clock,
+    seconds, for `Message.arrived`. wall_max: now, epoch seconds: what a clock that was ahead says arrived later counts as
+    having arrived now; None = it is not known.
     """
-    found = Recovery(files, known, history_since, epoch, wall_max)
+    found = Recovery(files, known, epoch, wall_max)
     found.check_headers(partition_id)
     found.read_journal()
     found.read_data_files()
@@ -110,11 +111,12 @@ def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = No
 class Recovery(Replay):
     """A replay that makes the best of whatever the files hold."""
 
-    def __init__(self, files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, since: int,
-                 epoch: float, wall_max: int) -> None:
+    def __init__(self, files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, epoch: float,
+                 wall_max: int | None) -> None:
         self.recovered = RecoveredPartition()
-        super().__init__(self.recovered.state, epoch, wall_max)
-        self.files, self.known, self.since = files, known, since
+        super().__init__(self.recovered.state, epoch, 1 << 62 if wall_max is None else wall_max)
+        self.files, self.known, self._now = files, known, wall_max
+        self._seen_at, self._wall = 0.0, 0  # seconds counted between the MESSAGE records up to now; time of the last one
         self.journal_size, self.data_size, self.qlist_size = files.lengths()
         self.scan = JournalScan(files.read_journal, self.journal_size, files.journal_after)
         self.last_offset = 0  # of the DATA record of the last MESSAGE, bytes
@@ -155,6 +157,9 @@ class Recovery(Replay):
         state.lease, state.sequence = scan.lease, scan.sequence
         recovered.alarms += scan.problems
         recovered.damaged |= scan.damaged
+        now = (self._wall if self._now is None else self._now) - self.epoch
+        for queue in state.queues.values():
+            queue.history.shift(now - self._seen_at)
         for key, count in self.strangers.items():
             self.damage(f"JOURNAL: {count} record(s) belong to queue key {key.hex().upper()}, which nothing explains:"
                         " they are not carried on")
@@ -219,11 +224,17 @@ class Recovery(Replay):
 
     def stored(self, queue: StoredQueue, message: Message) -> None:
         """Remember its GUID; the reference count says which apps it waits for where only the ledger knows the apps."""
-        if message.wall >= self.since:
-            queue.history.add(message.guid, message.arrived)
+        super().stored(queue, message)
         if self.from_ledger and queue.key in self.from_ledger:
             saw = message.ref_count + len(message.confirms or ())
             message.pending &= (1 << saw) - 1 if saw < queue.app_count else -1
+
+    def seen_at(self, message: Message) -> float:
+        """By the time that passed between messages: clocks that jumped, and the time for which nobody ran, count as little
+        as may be, since a GUID that is forgotten too early is a message that is stored twice."""
+        self._seen_at += min(max(0, message.wall - self._wall), GAP_SECONDS_MAX)
+        self._wall = message.wall
+        return self._seen_at
 
     def unmatched(self, entry: Entry, why: str) -> None:
         """A CONFIRM of something that is not there: counted."""

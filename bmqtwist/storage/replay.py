@@ -175,7 +175,11 @@ class Replay:
 
     def stored(self, queue: StoredQueue, message: Message) -> None:
         """A message was applied: its GUID counts as seen."""
-        queue.history.add(message.guid, message.arrived)
+        queue.history.add(message.guid, self.seen_at(message))
+
+    def seen_at(self, message: Message) -> float:
+        """When a message was seen here, seconds of the monotonic clock."""
+        return message.arrived
 
     # ---- what does not fit ---------------------------------------------------------------------------------------
 

@@ -226,6 +226,7 @@ class ReplicatedPartition(Partition):
         """Append the records of `run` that follow `behind`, the last one here. PeerError or RecordMismatch: one of them does
         not fit, those before it are appended. OSError: there is no room."""
         taken = False
+        self._applier.wall = wall
         for record, belongs in records_of(run):
             head, lease, recorded, body, magic = RECORD.unpack(record)
             psn = lease, head & SEQUENCE_MASK

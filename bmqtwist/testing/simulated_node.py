@@ -109,7 +109,7 @@ class SimulatedPerformer:
             except OSError as error:
                 errors.append(error)
 
-        finished = simulation.now + simulation.sync_seconds()
+        finished = simulation.now + simulation.sync_seconds() + self._node.disk_delay_s
         self._node.at(simulation.now if simulation.random.random() < 0.5 else finished, perform)
         self._node.at(finished, lambda: failed(errors[0]) if errors else done())
 
@@ -187,6 +187,7 @@ class SimulatedNode(MemoryNode):
         self.slowed = self.torn = self.died = 0  # reads that were stopped; losses of power that tore something; deaths
         self.on_boot: Callable[[], None] = lambda: None  # its broker has recovered
         self.on_restart: Callable[[bool], None] = lambda power: None  # a life is over, by a loss of power or otherwise
+        self.disk_delay_s = 0.0  # that whatever a thread does with the disk takes longer than usual
         self._turning = False
         self._ends: list[ConnectionEnd] = []
         self._kept: list[Callable[[], None]] = []  # what became due while it was paused
@@ -221,7 +222,9 @@ class SimulatedNode(MemoryNode):
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called, on the simulation's clock."""
-        moment = self.broker.next_deadline() if self.up and not self.paused else None
+        if not self.up or self.paused:
+            return None
+        moment = self.broker.timers.next_at
         return None if moment is None else moment - self._ahead
 
     def tick(self) -> None:
@@ -266,6 +269,8 @@ class SimulatedNode(MemoryNode):
     def tell(self) -> None:
         """Into the trace: what was logged and what was done to the disk since the last call."""
         lines, steps = self.report.lines, self.disk.log
+        if len(lines) == self._told and len(steps) == self._written:
+            return
         for severity, text in lines[self._told:] if len(lines) > self._told else ():
             self._trace(f"{severity} {text}")
             assert self.mistakes or f"[{INTERNAL_ERROR}]" not in text, text
@@ -399,5 +404,5 @@ class SimulatedNode(MemoryNode):
 
     def mend(self) -> None:
         """The disk is as good as new; what it lost is lost."""
-        self.disk.capacity, self.disk.stop_after = None, None
+        self.disk.capacity, self.disk.stop_after, self.disk_delay_s = None, None, 0.0
         self.disk.fail = lambda operation, path: None

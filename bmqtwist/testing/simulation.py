@@ -53,10 +53,10 @@ class Simulation:
 
     def play(self, until: float) -> None:
         """Let everything happen up to a moment."""
-        events = self._events
+        events, nodes = self._events, self.nodes
         while True:
             deadline, late = until, None
-            for node in self.nodes:
+            for node in nodes:
                 moment = node.next_deadline()
                 if moment is not None and (moment < deadline or late is None and moment <= deadline):
                     deadline, late = moment, node
@@ -68,7 +68,7 @@ class Simulation:
                 late.tick()
             else:
                 return
-            for node in self.nodes:
+            for node in nodes:
                 node.tell()
 
     # -- trace ------------------------------------------------------------------------------------------------------

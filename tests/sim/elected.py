@@ -25,6 +25,9 @@ class ElectedCluster(SimulatedCluster):
     """`count` nodes with a quick elector; what was committed is remembered outside. `members`: of the configuration of the
     cluster, `partition`: of its storage."""
 
+    _counted = (0, 0)  # nodes and proxies when `machines` was made
+    _machines: list[SimulatedNode] = []  # noqa: RUF012 - never changed, replaced
+
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
                  texts: dict[str, str] | None = None, members: dict[str, Any] | None = None, **partition: int) -> None:
@@ -40,7 +43,11 @@ class ElectedCluster(SimulatedCluster):
     @property
     def machines(self) -> list[SimulatedNode]:
         """The nodes of the cluster; proxies are none."""
-        return [node for node in self.nodes if isinstance(node, SimulatedNode) and node not in self.proxies]
+        counted = len(self.nodes), len(self.proxies)
+        if counted != self._counted:
+            self._counted = counted
+            self._machines = [node for node in self.nodes if isinstance(node, SimulatedNode) and node not in self.proxies]
+        return self._machines
 
     def cluster(self, name: str) -> Cluster:
         """The cluster as a node sees it."""

@@ -15,7 +15,7 @@ from sim.campaign.play import STEPS, Run, campaign, play
 from sim.campaign.schedule import Schedule
 from sim.campaign.shrink import shrink
 
-SIZES = (1, 3, 5)
+SIZES = (1, 2, 3, 4, 5)
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
                         "size, without and with clients")
     parser.add_argument("--first", type=int, help="the first of them; the time of day where nothing is said")
     parser.add_argument("--minutes", type=float, help="as many seeds as fit into so many minutes")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of nodes (default: 1,3,5)")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of nodes (default: 1,2,3,4,5)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each schedule (default: {STEPS})")
     parser.add_argument("--canary", choices=[*CANARIES, *PARTITION_CANARIES], help="with this mistake planted into the code")
     parser.add_argument("--replay", type=Path, help="play the schedule of a file instead")

@@ -11,6 +11,11 @@ from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueu
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.node.leadership import Leadership
+from bmqtwist.node.replication import Cell
+from bmqtwist.storage.found_log import SYNC_POINTS
+from bmqtwist.storage.journal import is_sync_point
+from bmqtwist.storage.records import RECORD, RECORD_BYTES, FileType
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -21,7 +26,9 @@ from sim.campaign.messages import EVENTUAL, EXTRA_APP, FANOUT, STRONG, domain_te
 from sim.campaign.schedule import LEADER, Step
 from sim.campaign.world import CampaignWorld
 
-DOWN_S, PAUSED_S, SLOW_S, JUMP_S = 8.0, 8.0, 1.5, 4.0  # at most
+DOWN_S, PAUSED_S, SLOW_S, SLOW_DISK_S, JUMP_S = 8.0, 8.0, 1.5, 3.0, 4.0  # at most
+ROLLING_S = 9.0  # between the stops of two nodes
+_SEQUENCE_AT = 7  # the last byte of a record's sequence number
 URIS = 12  # that queues are assigned and forgotten under
 APPS = ("a", "b", "c")
 
@@ -82,8 +89,15 @@ def jump(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: 
     node.jump(step.share * JUMP_S, wall=(step.dice - 0.5) * 7200)
 
 
+def half_open(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Its machine dies: nobody is told that connections with it are gone."""
+    if node.up:
+        node.crash(power=True, down=step.share * DOWN_S, silently=True)
+
+
 PROCESSES = {"kill": Action(8, kill), "power": Action(6, power), "die": Action(4, die), "stop": Action(4, stop),
-             "blackout": Action(2, blackout), "pause": Action(6, pause), "jump": Action(2, jump)}
+             "blackout": Action(2, blackout), "half open": Action(3, half_open),
+             "pause": Action(6, pause), "jump": Action(2, jump)}
 
 
 # -- the network ------------------------------------------------------------------------------------------------------------
@@ -165,6 +179,11 @@ def mend(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: 
         each.mend()
 
 
+def slow_disk(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """Whatever it syncs takes long."""
+    node.disk_delay_s = step.share * SLOW_DISK_S
+
+
 def vote_lost(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """It dies, and its file is not readable when it comes back. No two at a time: nobody could tell then."""
     if node.up and len(world.machines) > 1 and not any(durable_vote(each)[2] for each in world.machines):
@@ -173,7 +192,7 @@ def vote_lost(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, s
 
 
 DISKS = {"syncs fail": Action(2, syncs_fail), "writes fail": Action(2, writes_fail), "full": Action(2, full),
-         "mend": Action(5, mend), "vote lost": Action(2, vote_lost)}
+         "slow disk": Action(3, slow_disk), "mend": Action(5, mend), "vote lost": Action(2, vote_lost)}
 
 
 # -- elections --------------------------------------------------------------------------------------------------------------
@@ -274,6 +293,45 @@ def strand_primary(world: CampaignWorld, node: SimulatedNode, other: SimulatedNo
         node.crash(power=step.share < 0.2, down=step.dice * DOWN_S)
 
 
+def rot(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """It dies, and bits of one of its files are not what they were when it comes back. No two at a time: a majority keeps
+    its disks."""
+    cells = [cell for each in world.machines if each.up for cell in world.replication(each).cells] if (
+        len(world.machines) > 2) else []
+    if not cells or not all(each.up for each in world.machines) or any(cell.machine.doubtful for cell in cells):
+        return
+    found = [(path, where) for cell in world.replication(node).cells if not cell.busy
+             for path, where in safe_places(cell) if path in node.disk.paths()]
+    if found:
+        node.crash(power=False, down=0.01 + step.share * DOWN_S)
+        path, where = found[int(step.dice * len(found))]
+        node.disk.flip(path, where, 1 << int(step.share * 8))
+        world.counts["bits flipped"] += 1
+
+
+def safe_places(cell: Cell) -> list[tuple[str, int]]:
+    """Bytes of records that were safe, as two sync points behind each say: path and offset. The format has no sum over a
+    record: what says that it is one, and which, is looked at."""
+    files, found = cell.partition.files, list[tuple[str, int]]()
+    path = files._path(files.base, FileType.JOURNAL)
+    end = files.journal_position - RECORD_BYTES * len(cell.partition._journal)
+    sync_points = 0
+    for at in range(end - RECORD_BYTES, JOURNAL_HEADER_BYTES - 1, -RECORD_BYTES):
+        if sync_points >= SYNC_POINTS:
+            found += [(path, at + _SEQUENCE_AT), (path, at + RECORD_BYTES - 1)]
+        sync_points += is_sync_point(RECORD.unpack(files.read_journal(at, RECORD_BYTES)))
+    return found
+
+
+def restart_all(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
+    """A rolling restart: one node after the other is stopped and started."""
+    def restart(each: SimulatedNode) -> None:
+        if each.up and not each.paused and not world.over:
+            each.stop(down=step.share)
+    for number, each in enumerate(world.machines):
+        world.at(world.now + number * ROLLING_S * step.dice, partial(restart, each))
+
+
 def press(world: CampaignWorld, node: SimulatedNode, other: SimulatedNode, step: Step) -> None:
     """Clients post much at once."""
     for client in world.clients_at_work:
@@ -351,7 +409,8 @@ PARTITIONS = {"kill primary": Action(8, _at_primary(kill)), "power primary": Act
               "syncs fail primary": Action(2, _at_primary(syncs_fail)),
               "writes fail primary": Action(2, _at_primary(writes_fail)), "full primary": Action(2, _at_primary(full)),
               "lost acks": Action(6, _at_primary(lost_acks)), "press": Action(8, press),
-              "factor": Action(2, factor), "roll": Action(6, roll), "purge": Action(2, purge),
+              "rot": Action(4, rot), "restart all": Action(3, restart_all), "factor": Action(2, factor),
+              "roll": Action(6, roll), "purge": Action(2, purge),
               "more apps": Action(2, more_apps), "proxy": Action(4, proxy), "leave": Action(6, leave)}
 
 
@@ -375,6 +434,7 @@ def act(world: CampaignWorld, step: Step) -> None:
 
 def calm(world: CampaignWorld) -> None:
     """Nothing fails any more."""
+    world.over = True
     heal(world, world.machines[0], world.machines[0], NOTHING)
     fast(world, world.machines[0], world.machines[0], NOTHING)
     for node in world.machines:

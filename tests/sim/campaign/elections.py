@@ -23,11 +23,12 @@ class ElectionJudge(Judge):
         self._durable: dict[str, int] = {}  # node -> the highest term that was seen on its disk
         self._willing: dict[str, tuple[int, set[int]]] = {}  # node -> the term it asks for, and who would vote for it
         self._heard: dict[str, dict[int, float]] = defaultdict(dict)  # node -> node -> when it was heard last
-        self._states: dict[str, ElectionState] = {}
+        self._leading: dict[str, SimulatedNode] = {}  # by name
 
     def booted(self, node: SimulatedNode) -> None:
         elector = node.broker.clusters[CLUSTER].leadership.elector
-        self._heard[node.name], self._states[node.name] = {}, elector.state
+        self._heard[node.name] = {}
+        self._leading.pop(node.name, None)
         self._willing.pop(node.name, None)
         if elector.term < self._durable.get(node.name, 0):
             raise Violation("E3", f"{node.name} is in term {elector.term}, and was in {self._durable[node.name]}")
@@ -54,8 +55,10 @@ class ElectionJudge(Judge):
         for output in outputs:
             if isinstance(output, Tell):
                 self._told(node, elector.node_id, output)
-        before, self._states[node.name] = self._states[node.name], elector.state
-        if elector.state is ElectionState.LEADER and before is not ElectionState.LEADER:
+        if elector.state is not ElectionState.LEADER:
+            self._leading.pop(node.name, None)
+        elif node.name not in self._leading:
+            self._leading[node.name] = node
             self._leads(node, elector.term)
 
     def _leads(self, node: SimulatedNode, term: int) -> None:
@@ -93,14 +96,14 @@ class ElectionJudge(Judge):
 
     def looked(self) -> None:
         world = self.world
-        needed = len(world.machines) // 2
-        for node in world.machines:
-            if self._states.get(node.name) is not ElectionState.LEADER or not needed or not node.up or node.paused:
+        needed = len(world.machines) // 2 if self._leading else 0
+        for node in self._leading.values():
+            if not needed or not node.up or node.paused:
                 continue
-            deadline = node.next_deadline()
-            if deadline is not None and deadline <= world.now:
-                continue  # it is about to notice
             oldest = node.local_now - world.inactivity - ROUNDING_S
             heard = [number for number, moment in self._heard[node.name].items() if moment >= oldest]
-            if len(heard) < needed:
+            if len(heard) >= needed:
+                continue
+            deadline = node.next_deadline()
+            if deadline is None or deadline > world.now:  # else it is about to notice
                 raise Violation("E5", f"{node.name} leads, and has heard {heard} within the last {world.inactivity} s")

@@ -5,13 +5,16 @@ A judge believes no node: it keeps a history of its own, and looks at what the d
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from bmqtwist.cluster.election_events import ElectionInput, ElectionOutput
 from bmqtwist.cluster.log_events import Input, Lsn, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
+from bmqtwist.storage import promise_file
 from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
 from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.vote_file import NAME, VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from bmqtwist.queue.put import Put
     from bmqtwist.queue.relay import RelayQueue
     from sim.campaign.world import CampaignWorld
+
+STORAGE = "/memory/{}/storage"  # the directory of a node, by its name
 
 
 class Violation(AssertionError):
@@ -76,7 +81,35 @@ class Judge:
 
 def durable_vote(node: SimulatedNode) -> tuple[int, int | None, bool]:
     """Term and vote that a loss of power would leave, and whether they are lost."""
-    return VoteFile(after_power_loss(node.disk, NAME), f"/memory/{node.name}/storage").read()
+    return _vote_in(_left(node, NAME))
+
+
+def durable_promises(node: SimulatedNode) -> list[StoredPromise]:
+    """What it has promised for each partition, as far as a loss of power would leave it."""
+    return _promises_in(_left(node, promise_file.NAME))
+
+
+def _left(node: SimulatedNode, name: str) -> bytes | None:
+    """What a loss of power would leave of a file of a node, in the worst case; None: nothing of it."""
+    file = node.disk._durable_names.get(f"{STORAGE.format(node.name)}/{name}")
+    return None if file is None else bytes(file.durable)
+
+
+@lru_cache(maxsize=1000)
+def _vote_in(content: bytes | None) -> tuple[int, int | None, bool]:
+    return VoteFile(_disk_with(NAME, content), STORAGE.format("n")).read()
+
+
+@lru_cache(maxsize=1000)
+def _promises_in(content: bytes | None) -> list[StoredPromise]:
+    return PromiseFile(_disk_with(promise_file.NAME, content), STORAGE.format("n")).read()[0]
+
+
+def _disk_with(name: str, content: bytes | None) -> MemoryDisk:
+    disk = MemoryDisk()
+    if content is not None:
+        disk.put(f"{STORAGE.format('n')}/{name}", content)
+    return disk
 
 
 def after_power_loss(disk: MemoryDisk, ending: str) -> MemoryDisk:

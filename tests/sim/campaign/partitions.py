@@ -20,11 +20,10 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.node.replication import Cell
 from bmqtwist.storage.exchange import placed
-from bmqtwist.storage.promise_file import NAME, PromiseFile
 from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType
 from bmqtwist.testing.simulated_node import SimulatedNode
-from sim.campaign.judges import Judge, Violation, after_power_loss
+from sim.campaign.judges import Judge, Violation, durable_promises
 from sim.campaign.world import CampaignWorld
 
 GRACE_S = 1e-3  # of rounding
@@ -72,8 +71,8 @@ class PartitionJudge(Judge):
         self._begun: dict[tuple[int, int], tuple[str, int]] = {}  # (partition, lease): node and life that write under it
         self._known: dict[tuple[str, int], tuple[int, Psn]] = {}  # (node, partition): life, and what was committed there
         self._heard: dict[tuple[str, int], tuple[int, dict[int, float]]] = {}  # lease, node -> newest stamp it answered
-        self._images: set[tuple[str, int]] = set()  # that take one
-        self._active: set[tuple[str, int]] = set()
+        self._images: dict[tuple[str, int], tuple[SimulatedNode, Cell]] = {}  # that take one
+        self._active: dict[tuple[str, int], tuple[SimulatedNode, Cell]] = {}
 
     def history(self, index: int) -> History:
         """Of one partition."""
@@ -83,8 +82,8 @@ class PartitionJudge(Judge):
         replication = self.world.cluster(node.name).replication
         for cell in replication.cells if replication is not None else ():
             key = node.name, cell.index
-            self._images.discard(key)
-            self._active.discard(key)
+            self._images.pop(key, None)
+            self._active.pop(key, None)
             self._seen[key] = cell.summary.base
             self._look(node, cell)
             if cell.machine.promised < self._promised.get(key, 0):
@@ -159,9 +158,9 @@ class PartitionJudge(Judge):
             elif isinstance(output, Cut):
                 self._cuts(node, cell, output.psn)
             elif isinstance(output, TakeImage):
-                self._images.add(key)
+                self._images[key] = node, cell
                 if output.part.final:
-                    self._images.discard(key)
+                    del self._images[key]
                     self._cuts(node, cell, output.part.at)
             elif isinstance(output, Committed) and not machine.leads and not self.history(cell.index).is_committed(
                     output.psn):
@@ -173,7 +172,10 @@ class PartitionJudge(Judge):
         if life == node.life and machine.committed < before:
             raise Violation("R4", f"{node.name}, partition {cell.index}: {before} was committed, now {machine.committed}")
         self._known[key] = node.life, machine.committed
-        (self._active.add if machine.role is PartitionRole.PRIMARY_HEALED else self._active.discard)(key)
+        if machine.role is PartitionRole.PRIMARY_HEALED:
+            self._active[key] = node, cell
+        else:
+            self._active.pop(key, None)
 
     def _stamp(self, key: tuple[str, int], receipt: ReplicaReceipt, now: float) -> None:
         lease, heard = self._heard.get(key, (0, {}))
@@ -185,7 +187,7 @@ class PartitionJudge(Judge):
     def _said(self, node: SimulatedNode, cell: Cell, message: PartitionTalk) -> None:
         key = node.name, cell.index
         if isinstance(message, (Promise, ReplicaReceipt)) and not cell.machine.leads:
-            stored, _ = PromiseFile(after_power_loss(node.disk, NAME), f"/memory/{node.name}/storage").read()
+            stored = durable_promises(node)
             durable = stored[cell.index].lease if cell.index < len(stored) else 0
             rule = "A7" if isinstance(message, Promise) else "A6"
             if durable != message.lease or durable < self._promised.get(key, 0):
@@ -239,25 +241,23 @@ class PartitionJudge(Judge):
     # -- at any moment ------------------------------------------------------------------------------------------------
 
     def looked(self) -> None:
-        for name, index in sorted(self._images):
-            node = self.world.node(name)
+        for (name, index), (node, cell) in self._images.items():
             if node.up:
-                cell = self.world.cell(node, index)
                 safe = self._safe.get((name, index), NO_PSN)
                 if not cell.busy and cell.summary.holds(safe) and not self._is_safe(node, cell, safe):
                     raise Violation("R7", f"{name}, partition {index}: {safe} was safe, and an image is not complete yet")
-        needed = len(self.world.machines) // 2
-        for name, index in sorted(self._active):
-            node = self.world.node(name)
+        needed = len(self.world.machines) // 2 if self._active else 0
+        for key, (node, cell) in self._active.items():
             if not node.up or node.paused or not needed:
                 continue
-            cell, deadline = self.world.cell(node, index), node.next_deadline()
-            lease, heard = self._heard.get((name, index), (0, {}))
+            lease, heard = self._heard.get(key, (0, {}))
             timing = cell.machine.timing
             oldest = node.local_now - timing.lease - timing.keepalive - GRACE_S
             recent = [number for number, moment in heard.items() if moment >= oldest]
-            if (lease != cell.machine.lease or len(recent) < needed) and (deadline is None or deadline > self.world.now):
-                raise Violation("A8", f"{name} is active in partition {index}, and {recent} have answered lately")
+            if lease != cell.machine.lease or len(recent) < needed:
+                deadline = node.next_deadline()
+                if deadline is None or deadline > self.world.now:  # else it is about to notice
+                    raise Violation("A8", f"{key[0]} is active in partition {key[1]}, and {recent} have answered lately")
 
     def quiet(self) -> None:
         """R10: the same log everywhere."""

@@ -29,7 +29,6 @@ from sim.elected import INACTIVITY_S, ElectedCluster
 
 CLOCK_SPREAD_S = 1000.0  # the clocks of nodes differ by up to so much
 
-PROXIES = ("p1", "p2")
 
 
 class CampaignWorld(ElectedCluster):
@@ -46,15 +45,17 @@ class CampaignWorld(ElectedCluster):
         self.counts: Counter[str] = Counter()
         self.logs: Any = None  # the `partitions.PartitionJudge`
         self.judges = [make(self) for make in makers]
+        self._looks = [judge.looked for judge in self.judges if type(judge).looked is not Judge.looked]
         self.violation: Violation | None = None  # the first one
         self.messages = next(judge for judge in self.judges if isinstance(judge, MessageJudge))
         self.proposals = 0
+        self.over = False  # nothing more is to happen
         self.clients_at_work: list[Any] = []  # `clients.CampaignClient`
         self.unsettled: Counter[str] = Counter()  # queues -> changes of which it is not known what became of them
         nodes = list(options)
         super().__init__(schedule.seed, schedule.size, options,
                          "E_LEAST_ASSIGNED" if schedule.spread else "E_LEADER_IS_MASTER_ALL",
-                         dict(zip(PROXIES, (nodes[:1], nodes), strict=True)) if schedule.clients else None,
+                         {"p1": nodes[:1], "p2": nodes, "p3": ["p1", "p2"]} if schedule.clients else None,
                          DOMAINS if schedule.clients else None,
                          maxCSLFileSize=schedule.ledger_bytes, maxJournalFileSize=schedule.journal_bytes)
         self.nodes.append(self)  # type: ignore[arg-type]
@@ -71,7 +72,11 @@ class CampaignWorld(ElectedCluster):
     def tell(self) -> None:
         """Something has happened."""
         self.counts["events"] += 1
-        self.ask(lambda judge: judge.looked())
+        try:
+            for look in self._looks:
+                look()
+        except Violation as violation:
+            self.violation = self.violation or violation
         if self.violation is not None:
             raise self.violation
 

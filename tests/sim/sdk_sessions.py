@@ -1,0 +1,276 @@
+"""Sessions of the client library in simulated time: the core of the SDK over a connection of the simulated network.
+
+Each connects to one of several nodes, goes on to the next one when it is lost, and tells a judge what it posts and hears. A
+producer posts now and then; a consumer confirms some time after each delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from kit import codec
+from kit.codec import Push
+
+from bmqtwist.errors import AckStatus
+from bmqtwist.ids import GuidGenerator
+from bmqtwist.sdk._adapters.identity import FEATURES
+from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Settled
+from bmqtwist.sdk._core.queue import Queue
+from bmqtwist.sdk._core.session import SessionCore
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.options import Address, QueueOptions, SessionOptions
+from bmqtwist.sdk.results import Ack, EventKind, Result, SdkError, SessionEvent
+from bmqtwist.testing.cluster import PORT
+from bmqtwist.testing.network import LOOPBACK, ConnectionEnd, Receiver
+from bmqtwist.wire.schema import ClientIdentity, ClientType, GuidInfo, SdkLanguage
+from sim.campaign.messages import APPS
+from sim.campaign.world import CampaignWorld
+
+RETRY_S = 0.3  # after an open that was refused
+STATUSES = {Result.SUCCESS: 0, Result.LIMIT_MESSAGES: AckStatus.LIMIT_MESSAGES, Result.LIMIT_BYTES: AckStatus.LIMIT_BYTES,
+            Result.STORAGE_FAILURE: AckStatus.STORAGE_FAILURE, Result.NOT_READY: AckStatus.NOT_READY}
+
+
+class SdkSession(Receiver):
+    """A session that has one queue open. `places`: names of nodes, tried in this order. `events`: what it told of itself."""
+
+    read, write = False, False
+
+    def __init__(self, world: CampaignWorld, name: str, uri: str, places: list[str]) -> None:
+        self.world, self.judge, self.name, self.uri = world, world.messages, name, uri
+        client_id, self.random = codec.client_id(name), Random(f"{world.schedule.seed}/{name}")
+        make_guid = GuidGenerator(client_id, 0).make
+        options = SessionOptions(brokers=tuple(Address(place, PORT) for place in places), backoff_first_s=0.05,
+                                 backoff_max_s=1.0, attempt_timeout_s=3.0)
+        identity = ClientIdentity(
+            protocol_version=1, client_type=ClientType.E_TCPCLIENT, process_name=name, pid=1,
+            session_id=1, features=FEATURES, sdk_language=SdkLanguage.E_CPP,
+            guid_info=GuidInfo(client_id.hex().upper(), 1), user_agent="simulated")
+        self.core = SessionCore(options, identity, lambda: make_guid(int(world.now * 1e9)), world.now, wake=self._wake,
+                                random=self.random.random)
+        self.events: list[EventKind] = []
+        self.queue: Queue | None = None  # once it is open
+        self.end: ConnectionEnd | None = None
+        self._scheduled = False
+        self._due: float | None = None  # when the core is to be told the time
+        self._does: dict[type, Callable[[Any], None]] = {
+            Connect: self._dial, Close: self._closed, Completed: self._completed, Ack: self.on_ack, Message: self.on_message,
+            SessionEvent: self._event, Note: lambda note: None, Room: lambda room: None, Settled: lambda settled: None}
+        self.core.start(None, world.now)
+        self._open()
+
+    @property
+    def place(self) -> str:
+        """The name of the node that is used."""
+        return self.core.address.host
+
+    # -- turns ----------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.world.at(self.world.now, self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        while effects := self.core.take_effects():
+            for effect in effects:
+                self._does[type(effect)](effect)
+        chunks = self.core.take_output(True)
+        if chunks and self.end is not None and self.end.open:
+            self.end.send(b"".join(chunks))
+        due = self.core.deadline()
+        if due is not None and (self._due is None or due < self._due):
+            self._due = due
+            self.world.at(due, lambda: self._tick(due))
+
+    def _tick(self, due: float) -> None:
+        if self._due == due:
+            self._due = None
+            self.core.tick(self.world.now)
+            self._turn()
+
+    # -- the connection ---------------------------------------------------------------------------------------------------
+
+    def _dial(self, effect: Connect) -> None:
+        address = f"{effect.address.host}:{effect.address.port}"
+        self.world.network.dial(address, LOOPBACK, partial(self._dialled, effect.attempt))
+
+    def _dialled(self, attempt: int, end: ConnectionEnd | None) -> None:
+        if attempt != self.core.attempt:
+            if end is not None:
+                end.drop()
+            return
+        if end is None:
+            self.core.failed(attempt, "refused", self.world.now)
+        else:
+            self.end, end.receiver = end, self
+            self.core.connected(attempt, self.world.now)
+        self._turn()
+
+    def _closed(self, effect: Close) -> None:
+        end, self.end = self.end, None
+        if end is not None:
+            end.drop()
+
+    def take(self, data: bytes) -> None:
+        """Bytes from the broker."""
+        self.core.received(data, self.world.now)
+        self._turn()
+
+    def cut(self) -> None:
+        """The connection is gone."""
+        self.end = None
+        self.core.lost(self.core.attempt, "lost", self.world.now)
+        self._turn()
+
+    # -- the queue --------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self.core.open(self.uri, self._opened, self.world.now, read=self.read, write=self.write,
+                       queue_options=QueueOptions(max_unconfirmed_messages=20))
+
+    def _completed(self, completed: Completed) -> None:
+        if completed.token is not None:
+            completed.token(completed)  # type: ignore[operator]
+
+    def _opened(self, completed: Completed) -> None:
+        if completed.result is not Result.SUCCESS:
+            self.world.at(self.world.now + RETRY_S, self._open)
+            return
+        self.queue = self.core.queues[self.uri]
+        self.on_open()
+
+    def _event(self, event: SessionEvent) -> None:
+        self.events.append(event.kind)
+        if event.kind is EventKind.QUEUE_REOPEN_RESULT and event.result is not Result.SUCCESS:
+            self.queue = None
+            self.world.at(self.world.now + RETRY_S, self._open)
+        self.on_event(event.kind)
+
+    # -- what kinds of sessions do ------------------------------------------------------------------------------------------
+
+    def on_open(self) -> None:
+        """The queue is open."""
+
+    def on_event(self, kind: EventKind) -> None:
+        """The session has something to say."""
+
+    def on_ack(self, ack: Ack) -> None:
+        """An acknowledgement."""
+        raise AssertionError(f"{self.name} is told {ack}")
+
+    def on_message(self, message: Message[bytes]) -> None:
+        """A delivery."""
+        raise AssertionError(f"{self.name} is given {message}")
+
+
+class SdkProducer(SdkSession):
+    """Posts every `pause_s` seconds on average, until it rests. `waits`: how long each answer took; `refused`: answers
+    other than success."""
+
+    write = True
+
+    def __init__(self, world: CampaignWorld, name: str, uri: str, places: list[str], pause_s: float = 0.3) -> None:
+        self.rests, self._pause_s = False, pause_s
+        self.posted: dict[bytes, float] = {}  # GUID -> when
+        self.waits: dict[bytes, float] = {}  # GUID -> seconds
+        self.refused: list[tuple[bytes, Result]] = []
+        super().__init__(world, name, uri, places)
+        world.at(world.now + self.random.random() * pause_s, self._work)
+
+    def _work(self) -> None:
+        if not self.rests:
+            self.post()
+            self.world.at(self.world.now + self._pause_s * 2 * self.random.random(), self._work)
+
+    def post(self, count: int = 1) -> list[bytes]:
+        """Post messages now, if the queue is open; their GUIDs."""
+        guids = []
+        for _ in range(count if self.queue is not None and self.queue.is_open else 0):
+            payload = f"{self.name} {len(self.posted)} ".encode() + b"x" * self.random.choice((0, 100, 1000))
+            guid = self.core.post(self.queue, payload, self.world.now, token=self)  # type: ignore[arg-type]
+            self.judge.posted(guid, self.uri, payload)
+            self.posted[guid] = self.world.now
+            guids.append(guid)
+        return guids
+
+    def on_event(self, kind: EventKind) -> None:
+        if kind is EventKind.RECONNECTED:
+            for guid in self.unanswered:
+                self.judge.posted_again(guid)
+
+    def on_ack(self, ack: Ack) -> None:
+        assert ack.guid not in self.waits, f"{self.name}: a second answer for {ack}"
+        self.waits[ack.guid] = self.world.now - self.posted[ack.guid]
+        if not ack.ok:
+            self.refused.append((ack.guid, ack.status))
+        self.judge.answered(ack.guid, STATUSES.get(ack.status, AckStatus.UNKNOWN))
+
+    @property
+    def unanswered(self) -> list[bytes]:
+        """GUIDs that are waited for."""
+        return [guid for guid in self.posted if guid not in self.waits]
+
+    def answered_since(self, moment: float) -> int:
+        """How many answers have come since then."""
+        return sum(self.posted[guid] + wait > moment for guid, wait in self.waits.items())
+
+
+class SdkConsumer(SdkSession):
+    """Reads one app, and confirms within `slow_s` seconds; None: never. `got`: GUIDs, in order."""
+
+    read = True
+
+    def __init__(self, world: CampaignWorld, name: str, uri: str, places: list[str], app: str = "",
+                 slow_s: float | None = 0.05) -> None:
+        self.app, self.slow_s = app or APPS[uri][0], slow_s
+        self.got: list[bytes] = []
+        self.held: dict[bytes, Message[bytes]] = {}  # not confirmed
+        self._lease = 0  # of the primary at which the queue was opened
+        self._last: list[tuple[int, int]] = []  # PSNs, for the judge
+        self._heard: set[bytes] = set()  # on this connection
+        self._asked = uri
+        super().__init__(world, name, f"{uri}?id={app}" if app else uri, places)
+
+    def on_open(self) -> None:
+        self._lease = self.world.lease_at(self.place, self._asked)
+
+    def on_event(self, kind: EventKind) -> None:
+        if kind is EventKind.CONNECTION_LOST:
+            self._lease, self._last, self._heard = 0, [], set()
+            self.held.clear()
+        elif kind is EventKind.STATE_RESTORED:
+            self.on_open()
+
+    def on_message(self, message: Message[bytes]) -> None:
+        self.core.consumed(1)
+        guid = message.guid
+        again, lease = guid in self._heard, self._lease
+        self._heard.add(guid)
+        self.got.append(guid)
+        self.held[guid] = message
+        push = Push(0, [], guid, message.payload, None, message.redelivered, 0, 0, b"", 0)
+        if lease != self.world.lease_at(self.place, self._asked):
+            lease = 0
+        self.judge.delivered(self._asked, self.app, push, lease, self._last, again)
+        if self.slow_s is not None:
+            self.world.at(self.world.now + self.random.random() * self.slow_s, lambda: self.confirm(guid))
+
+    def confirm(self, guid: bytes) -> None:
+        """Confirm one message that it holds; nothing if there is no connection: it comes again then."""
+        message = self.held.pop(guid, None)
+        if message is not None:
+            try:
+                self.core.confirm(message)
+            except SdkError:
+                return
+
+    def confirm_all(self) -> None:
+        """Confirm what it holds, and from now on everything."""
+        self.slow_s = 0.05
+        for guid in list(self.held):
+            self.confirm(guid)

@@ -1,0 +1,245 @@
+"""The fault table, rows 23, 25-27, 34-37: clocks, proxies, stops, rollovers, and clients that go elsewhere. Every judge
+looks on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bmqtwist.sdk.results import EventKind, Result
+from bmqtwist.storage import replica
+from bmqtwist.testing.config import CLUSTER
+from bmqtwist.testing.network import ConnectionEnd
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim import faults, test_elected, test_links, test_members, test_proxy, test_replicated, test_upstream
+from sim import test_fault_disks as disks
+from sim import test_fault_links as links_test
+from sim import test_fault_nodes as nodes_test
+from sim.campaign.messages import EVENTUAL, STRONG
+from sim.faults import FAILOVER_S, ROWS, FaultWorld, row
+
+MODULES = (test_elected, test_links, test_members, test_proxy, test_replicated, test_upstream, disks, links_test, nodes_test)
+DEDUPLICATION_S = 300.0
+SHUTDOWN_S = 4.0  # shutdownTimeoutMs of the nodes
+
+
+@pytest.mark.spec("cluster", 115)
+def test_every_row_of_the_table_has_a_scenario() -> None:
+    assert sorted(faults.SCENARIOS) == list(range(1, ROWS + 1)) and MODULES
+    for number, names in faults.SCENARIOS.items():
+        assert any(f"test_row_{number:02d}_" in name for name in names), number
+
+
+def told(jump: Callable[[FaultWorld, SimulatedNode], None]) -> tuple[object, ...]:
+    """What everybody was told in a life in which clocks jump, or do not: each answer and delivery with its moment, who led
+    and was primary when, how long everything took."""
+    world = FaultWorld(23)
+    for node in world.machines:
+        jump(world, node)
+    world.live(3.0)
+    sent = next(iter(world.producers[0].waits))
+    queue = world.client(world.primary().name).open(STRONG, write=1)
+    queue.put(b"again", guid=sent)
+    assert queue.next_ack(sent).status == 0
+    former = world.primary()
+    former.crash(power=False, down=2.0)
+    world.live(15.0)
+    for node in world.machines:
+        jump(world, node)
+    world.live(3.0)
+    world.finish()
+    assert not world.refusals()
+    return (world.digest, [(each.posted, each.waits) for each in world.producers], [each.got for each in world.consumers],
+            {node.name: node.log()[-1] for node in world.machines}, world.counts)
+
+
+@row(23)
+@pytest.mark.spec("cluster", 119)
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_row_23_wall_clocks_jump_by_an_hour(hours: int) -> None:
+    def jump(world: FaultWorld, node: SimulatedNode) -> None:
+        node.jump(0.0, wall=3600.0 * hours * (-1) ** int(node.name[1:]))
+    plain, jumped = told(lambda world, node: None), told(jump)
+    assert plain[1:3] == jumped[1:3] and plain[4] == jumped[4]
+
+
+@row(25)
+def test_row_25_a_proxy_crashes() -> None:
+    world = FaultWorld(25)
+    producer, consumer = world.producer(STRONG, ["p2", "n3"]), world.consumer(STRONG, ["p2", "n2"], slow_s=None)
+    world.until(lambda: len(producer.waits) > 3 and consumer.held)
+    world.consumers[0].confirm_all()
+    held = set(consumer.held)
+    producer.post(5)
+    world.run(0.002)
+    assert producer.unanswered
+    world.node("p2").crash(power=False, down=None)
+    world.live(8.0)
+    assert producer.place == "n3" and consumer.place == "n2"
+    assert all(world.deliveries(guid) >= 2 for guid in held), "members give to others what was not confirmed"
+    world.finish()
+    assert not world.refusals()
+
+
+@row(26)
+@pytest.mark.parametrize("how", ["kill", "power", "stop"])
+def test_row_26_the_active_node_of_a_proxy_dies(how: str) -> None:
+    world = FaultWorld(26)
+    producer, consumer = world.producer(STRONG, ["p2"]), world.consumer(STRONG, ["p2"])
+    world.until(lambda: len(producer.waits) > 3 and len(consumer.got) > 3)
+    proxy = world.node("p2").broker.proxies[CLUSTER]
+    assert proxy.selector.active is not None
+    generation, active = proxy.selector.generation, world.node(f"n{proxy.selector.active}")
+    if how == "stop":
+        active.stop(down=None)
+    else:
+        active.crash(power=how == "power", down=None)
+    world.until(lambda: not active.up, 40.0)
+    world.live(FAILOVER_S)
+    assert proxy.selector.active != int(active.name[1:]) and proxy.selector.generation == generation + 1
+    moment = world.now
+    world.live(3.0)
+    assert producer.answered_since(moment) > 2
+    world.finish()
+    for session in (producer, consumer):
+        assert session.events == [EventKind.CONNECTED], "it sees nothing of all this"
+    assert not world.refusals()
+
+
+@row(27)
+def test_row_27_all_members_are_gone_for_two_minutes() -> None:
+    world = FaultWorld(27)
+    for node in world.machines:
+        node.crash(power=True, down=120.0)
+    world.live(120.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(27)
+def test_row_27_all_members_are_gone_for_longer_than_the_deduplication_time() -> None:
+    world = FaultWorld(270)
+    for node in world.machines:
+        node.crash(power=True, down=None)
+    gone_at = world.now
+    world.live(20.0)
+    for producer in world.producers:
+        producer.rests = True
+    world.live(DEDUPLICATION_S + 40.0)
+    for producer in world.producers:
+        assert producer.refused and all(result is Result.UNKNOWN for _, result in producer.refused)
+        assert not producer.unanswered, "buffers are bounded in time"
+        late = [guid for guid, _ in producer.refused if producer.posted[guid] + producer.waits[guid] < gone_at
+                + DEDUPLICATION_S - 10.0]
+        assert not late
+    world.finish()
+
+
+@row(34)
+def test_row_34_a_consumer_never_confirms_while_its_node_stops() -> None:
+    world = FaultWorld(34)
+    primary = world.primary()
+    consumer = world.consumer(STRONG, [primary.name, *world.names], slow_s=None)
+    world.until(lambda: consumer.held)
+    world.consumers[0].confirm_all()
+    held, begun = set(consumer.held), world.now
+    primary.stop(down=None)
+    world.until(lambda: not primary.up, 35.0)
+    assert SHUTDOWN_S <= world.now - begun < SHUTDOWN_S + 2 * 5.0 + 1.0
+    world.live(FAILOVER_S)
+    assert all(world.deliveries(guid) >= 2 for guid in held)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(35)
+def test_row_35_the_source_of_a_node_that_catches_up_dies_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 8)
+    world = FaultWorld(35)
+    source = world.primary()
+    behind = world.others(source)[0]
+    for consumer in world.consumers:
+        consumer.slow_s = None
+    behind.crash(power=False, down=None)
+    for _ in range(10):
+        for producer in world.producers:
+            producer.post(40)
+        world.live(0.5)
+    index = world.index()
+    target = world.cell(source, index).summary.last
+    for node in world.others(behind):
+        world.network.slow(node.name, behind.name, 0.2)
+    behind.boot()
+    begun = world.cell(behind, index).summary.last
+    until = world.now + 10.0
+    while not begun < world.cell(behind, index).summary.last < target:
+        assert world.now < until
+        world.run(0.0003)
+    source.crash(power=False, down=None)
+    reached, cuts = world.cell(behind, index).summary.last, world.counts["cuts"]
+    assert reached < target
+    for node in world.others(behind):
+        world.network.slow(node.name, behind.name, 0.0)
+    world.until(lambda: world.is_ready(behind), FAILOVER_S + 10.0)
+    assert world.cell(behind, index).summary.holds(reached) and world.counts["cuts"] == cuts, "what it had stays"
+    world.finish()
+    assert not world.refusals()
+
+
+@row(36)
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_row_36_the_others_roll_over_while_a_replica_is_down(how: str) -> None:
+    world = FaultWorld(36, journal_bytes=1 << 15)
+    away, index = world.others(world.primary())[0], world.index()
+    away.crash(power=how == "power", down=None)
+    had = world.cell(world.primary(), index).summary.last
+    while world.cell(world.primary(), index).summary.base <= had:
+        for producer in world.producers:
+            producer.post(10)
+        world.live(1.0)
+    away.boot()
+    world.run(0.05)
+    away.crash(power=how == "power", down=0.5)
+    world.live(0.7)
+    world.until(lambda: world.is_ready(away))
+    assert world.cell(away, index).summary.base > had, "it has an image"
+    world.finish()
+    assert not world.refusals()
+
+
+@row(37)
+@pytest.mark.parametrize("seed", range(3))
+def test_row_37_a_client_goes_to_another_broker_in_the_middle_of_its_posts(seed: int) -> None:
+    world = FaultWorld(370 + seed, cast=False)
+    producer = world.producer(STRONG, pause_s=1000.0)
+    world.until(lambda: producer.queue is not None)
+    guids, places = [], {producer.place}
+    for _ in range(4):
+        guids += producer.post(5)
+        world.run(0.001 + 0.004 * seed)
+        assert producer.unanswered and isinstance(producer.end, ConnectionEnd)
+        producer.end.reset()
+        world.until(lambda: not producer.unanswered)
+        places.add(producer.place)
+    assert len(places) > 1
+    world.finish()
+    assert sorted(producer.waits) == sorted(guids) and not producer.refused, "one acknowledgement each"
+    assert all(world.deliveries(guid) == 1 for guid in guids), "one copy each"
+
+
+@row(37)
+def test_a_client_whose_node_is_cut_off_from_the_primary_posts_elsewhere() -> None:
+    world = FaultWorld(373, cast=False)
+    relay = world.others(world.leader)[0]
+    other = world.others(relay, world.leader)[0]
+    producer = world.producer(EVENTUAL, [relay.name, other.name], pause_s=1000.0)
+    world.until(lambda: producer.queue is not None)
+    world.network.cut(relay.name, world.leader.name)
+    guids = producer.post(5)
+    world.run(0.3)
+    relay.crash(power=False, down=5.0)
+    world.until(lambda: not producer.unanswered)
+    assert producer.place == other.name
+    world.finish()
+    assert all(world.deliveries(guid) == 1 for guid in guids)

@@ -1,0 +1,129 @@
+"""The fault table, rows 18-22: disks that are slow, full, torn or rotten. Every judge looks on."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmqtwist.cluster.changes import AssignQueue
+from bmqtwist.sdk.results import Result
+from bmqtwist.storage.records import RECORD_BYTES
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.campaign.messages import EVENTUAL, STRONG
+from sim.faults import FaultWorld, row
+
+NEW_QUEUE = "bmq://bmq.test.persistent.priority/new"
+SLOW_S = 4.0  # that every sync takes
+
+
+def file_of(node: SimulatedNode, index: int, kind: str) -> str:
+    """The newest file of a partition on the disk of a node."""
+    return [path for path in node.disk.paths() if f"/storage/bmq_{index}." in path and path.endswith(kind)][-1]
+
+
+@row(18)
+def test_row_18_the_disk_of_a_replica_is_slow() -> None:
+    world = FaultWorld(18)
+    primary = world.primary()
+    slow, begun = world.others(primary)[0], world.now
+    slow.disk_delay_s = SLOW_S
+    partition, lease = world.cell(slow, world.index()).partition, world.lease()
+    for _ in range(20):
+        world.live(0.5)
+        behind = world.cell(primary, world.index()).partition.summary.last[1] - partition.durable[1]
+        assert behind < 400, "it lags by what comes in a few syncs, not more and more"
+    waits = [wait for producer in world.producers if producer.uri == STRONG for guid, wait in producer.waits.items()
+             if producer.posted[guid] > begun]
+    assert len(waits) > 30 and max(waits) < 1.5, "the others are a majority"
+    assert world.primary() is primary and world.lease() == lease
+    world.finish()
+    assert not world.refusals()
+
+
+@row(19)
+def test_row_19_the_disk_of_the_primary_is_slow() -> None:
+    world = FaultWorld(19)
+    primary, lease, terms, begun = world.primary(), world.lease(), world.terms(), world.now
+    primary.disk_delay_s = 1.0
+    world.live(20.0)
+    assert world.primary() is primary and world.lease() == lease and world.terms() == terms, "no failover"
+    waits = [wait for producer in world.producers for guid, wait in producer.waits.items() if producer.posted[guid] > begun]
+    assert len(waits) > 30 and max(waits) < 5.0
+    other = world.others(primary)[0]
+    world.appoint(other)
+    world.until(lambda: world.primaries(world.index()) == [other], 30.0)
+    world.live(2.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(20)
+def test_row_20_the_disk_of_the_primary_is_full() -> None:
+    world = FaultWorld(20, spread=True)
+    primary, other = world.primary(STRONG), world.primary(EVENTUAL)
+    assert primary is not other
+    life, terms = primary.life, world.terms()
+    primary.fill_disk(100)
+    full_at = world.now
+    world.live(5.0)
+    eventual = [producer for producer in world.producers if producer.uri == EVENTUAL]
+    assert all(producer.answered_since(full_at) > 3 for producer in eventual), "the other partition is not affected"
+    done: list[object] = []
+    world.propose(world.leader, AssignQueue(NEW_QUEUE, ("__default",), 1), done.append)
+    world.live(5.0)
+    assert done, "the metadata are not affected"
+    primary.mend()
+    world.live(5.0)
+    assert primary.life == life and world.terms() == terms
+    world.finish()
+    assert all(refused[1] is Result.STORAGE_FAILURE for refused in world.refusals())
+
+
+@row(21)
+@pytest.mark.parametrize("part", [1, 20, RECORD_BYTES - 1])
+@pytest.mark.parametrize("kind", ["journal", "data"])
+def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
+    world = FaultWorld(21)
+    index = world.index()
+    world.consumers[0].slow_s = None
+    world.live(1.0)
+    world.producers[0].post(3)
+    world.live(0.5)
+    torn = world.others(world.primary())[0]
+    summary, files = world.cell(torn, index).summary, world.cell(torn, index).partition.files
+    end = files.journal_position if kind == "journal" else files.data_position
+    torn.crash(power=False, down=None)
+    path = file_of(torn, index, kind)
+    for at in range(end - part, end):
+        torn.disk.flip(path, at, 0xFF)
+    torn.boot()
+    found = world.cell(torn, index)
+    assert found.summary.last < summary.last or found.machine.doubtful, "the log ends before what is not whole"
+    world.until(lambda: world.is_ready(torn))
+    assert set(world.stored(torn)) == set(world.stored(world.primary()))
+    world.primary().crash(power=False, down=3.0)
+    world.live(5.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(22)
+@pytest.mark.parametrize("kind, where", [("journal", 104), ("journal", 704), ("data", 100), ("data", 400)])
+def test_row_22_bits_rot_in_the_middle(kind: str, where: int) -> None:
+    world = FaultWorld(22)
+    index = world.index()
+    for consumer in world.consumers:
+        consumer.slow_s = None
+    world.live(6.0)
+    for producer in world.producers:
+        producer.rests = True
+    world.live(2.0)
+    rotten = world.others(world.primary())[0]
+    rotten.crash(power=False, down=None)
+    rotten.disk.flip(file_of(rotten, index, kind), where, 0xFF)
+    rotten.boot()
+    world.until(lambda: world.is_ready(rotten) and not world.cell(rotten, index).machine.doubtful)
+    world.until(lambda: set(world.stored(rotten)) == set(world.stored(world.primary())), 5.0)
+    world.appoint(rotten)
+    world.until(lambda: world.primaries(index) == [rotten])
+    world.finish()
+    assert not world.refusals()

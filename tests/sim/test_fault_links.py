@@ -1,0 +1,264 @@
+"""The fault table, rows 8-13, 28, 29, 32: links that are cut, split, one-way, reset, or carry things twice. Every judge
+looks on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.testing.cluster import PORT
+from bmqtwist.testing.config import CLUSTER, member_configuration
+from bmqtwist.testing.network import ConnectionEnd
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import NodeStatus
+from bmqtwist.wire.fast import EventType
+from sim.campaign.messages import EVENTUAL, STRONG
+from sim.cluster import PARTITION
+from sim.elected import ELECTOR, INACTIVITY_S, heal
+from sim.faults import FAILOVER_S, FaultWorld, row
+
+LEASE_S = 0.75 * INACTIVITY_S  # after which a primary that hears no majority is active no longer
+APP = {"heartbeats": {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3},
+       "tcp": {"heartbeatIntervalMs": 1000}}
+HEARTBEAT_LIMIT_S = 5.0  # within which a link that carries nothing one way is found to be down: 3 heartbeats of 1 s
+
+
+def is_up(world: FaultWorld, one: SimulatedNode, two: SimulatedNode) -> bool:
+    """Whether a node believes that it is connected with another one."""
+    return world.cluster(one.name).leadership.is_up(int(two.name[1:]))
+
+
+@row(8)
+@pytest.mark.parametrize("both", [True, False])
+def test_row_08_a_primary_hears_no_majority_any_more(both: bool) -> None:
+    world = FaultWorld(8)
+    former = world.primary()
+    producer = world.producer(EVENTUAL, [former.name])
+    world.until(lambda: len(producer.waits) > 3)
+    begun = world.now
+    for node in world.others(former):
+        world.network.cut(node.name, former.name, both)
+    world.until(lambda: former not in world.primaries(world.index(EVENTUAL)), LEASE_S + 1.0)
+    world.live(0.1)
+    ended, answered = world.now, len(producer.waits)
+    world.live(15.0)
+    assert len(producer.waits) == answered and producer.unanswered, "it acknowledges nothing any more"
+    lost = [guid for guid, wait in producer.waits.items() if producer.posted[guid] + wait > begun]
+    assert ended - begun < LEASE_S + 1.2
+    assert [each for each in world.primaries(world.index(EVENTUAL)) if each is not former]
+    world.finish()
+    assert not world.refusals()
+    gone = [guid for producer in world.producers for guid in producer.waits if not world.deliveries(guid)]
+    assert set(gone) <= set(lost), "what is lost of an eventual queue was acknowledged while the lease ran out"
+
+
+@row(9)
+def test_row_09_a_split_into_a_majority_and_a_minority_with_the_leader() -> None:
+    world = FaultWorld(9, 5)
+    former = world.leader
+    minority = [former, world.others(former)[0]]
+    majority, lives = world.others(*minority), {node.name: node.life for node in world.machines}
+    posting = world.producer(STRONG, [former.name])
+    world.until(lambda: len(posting.waits) > 2)
+    world.apart(minority, majority)
+    world.until(lambda: any(node in majority for node in world.believed()), FAILOVER_S)
+    world.until(lambda: former not in world.believed())
+    answered = len(posting.waits)
+    world.live(20.0)
+    assert len(posting.waits) == answered and posting.unanswered, "the minority serves no writes"
+    assert not any(node in minority for node in (*world.primaries(0), *world.primaries(1)))
+    world.finish()
+    assert {node.name: node.life for node in world.machines} == lives and not world.refusals()
+
+
+@row(10)
+def test_row_10_a_split_into_halves() -> None:
+    world = FaultWorld(10, 4)
+    one = [world.leader, world.others(world.leader)[0]]
+    world.apart(one, world.others(*one))
+    world.until(lambda: not world.believed() and not world.primaries(0) and not world.primaries(1))
+    answered, terms = sum(len(producer.waits) for producer in world.producers), world.terms()
+    world.live(30.0)
+    assert not world.believed() and world.terms() == terms
+    assert sum(len(producer.waits) for producer in world.producers) == answered
+    heal(world)
+    world.until(lambda: all(world.is_ready(node) for node in world.machines), 30.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(11)
+def test_row_11_a_leader_and_one_node_do_not_reach_each_other_and_both_reach_all_others() -> None:
+    world = FaultWorld(11)
+    leader = world.leader
+    alone, term = world.others(leader)[0], world.terms()
+    assert len(term) == 1
+    proxy = next(iter(world.node("p2").broker.proxies.values()))
+    world.network.cut(leader.name, alone.name)
+    world.live(60.0)
+    assert world.leader_of(world.others(alone)) is leader and world.terms() == term
+    assert alone.broker.downstreams[CLUSTER].status is not NodeStatus.E_AVAILABLE, "so proxies leave it"
+    assert proxy.selector.active != int(alone.name[1:])
+    world.finish()
+    assert not world.refusals() and world.terms() == term
+    world.until(lambda: alone.broker.downstreams[CLUSTER].status is NodeStatus.E_AVAILABLE)
+
+
+@row(12)
+@pytest.mark.parametrize("to_leader", [True, False])
+def test_row_12_one_node_hears_the_other_and_is_not_heard(to_leader: bool) -> None:
+    world = FaultWorld(12)
+    leader = world.leader
+    other = world.others(leader)[0]
+    source, target = (other, leader) if to_leader else (leader, other)
+    world.network.cut(source.name, target.name, both=False)
+    world.until(lambda: not is_up(world, source, target) and not is_up(world, target, source), HEARTBEAT_LIMIT_S)
+    world.live(10.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(13)
+def test_row_13_the_leader_and_a_primary_do_not_reach_each_other_and_both_reach_the_rest() -> None:
+    world = FaultWorld(13, 5, spread=True)
+    leader = world.leader
+    uri = next(uri for uri in (STRONG, EVENTUAL) if world.primary(uri) is not leader)
+    former, lease = world.primary(uri), world.lease(uri)
+    life = former.life
+    posting = world.producer(uri, [former.name])
+    world.until(lambda: len(posting.waits) > 2)
+    world.network.cut(leader.name, former.name)
+    world.until(lambda: [each for each in world.primaries(world.index(uri)) if each is not former], 2 * FAILOVER_S)
+    world.live(1.0)
+    assert world.lease(uri) > lease and former.life == life and former not in world.primaries(world.index(uri))
+    world.live(10.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(28)
+def test_row_28_links_between_nodes_break_in_the_middle_of_what_they_carry() -> None:
+    world = FaultWorld(28)
+    lives = {node.name: node.life for node in world.machines}
+    for _ in range(20):
+        for producer in world.producers:
+            producer.post(5)
+        world.run(world.random.random() * 0.3)
+        ends = [session.transport for node in world.machines for session in node.broker.sessions
+                if isinstance(session.transport, ConnectionEnd) and session.transport.other.place in world.names]
+        if ends:
+            world.random.choice(ends).reset()
+        world.run(world.random.random())
+    world.finish()
+    assert {node.name: node.life for node in world.machines} == lives and not world.refusals()
+
+
+class Echoes:
+    """Some of what other nodes say to a node comes twice, and later again, behind what was said after it."""
+
+    KINDS = (EventType.STORAGE, EventType.PARTITION_SYNC, EventType.REPLICATION_RECEIPT, EventType.CLUSTER_STATE,
+             EventType.ELECTOR)
+
+    def __init__(self, world: FaultWorld, node: SimulatedNode) -> None:
+        self._world, self._node = world, node
+        self.count = 0
+        peers = node.broker.peers[CLUSTER]
+        self._received = peers.received
+        peers.received = self._hear  # type: ignore[method-assign]
+
+    def _hear(self, peer: PeerSession, kind: EventType, *what: Any) -> None:
+        self._received(peer, kind, *what)
+        if kind in self.KINDS and self._world.random.random() < 0.3:
+            self.count += 1
+            self._received(peer, kind, *what)
+            self._node.at(self._world.now + self._world.random.random(), lambda: self._again(peer, kind, *what))
+
+    def _again(self, peer: PeerSession, kind: EventType, *what: Any) -> None:
+        if peer.session in self._node.broker.sessions:
+            self._received(peer, kind, *what)
+            self._node.turn_due()
+
+
+@row(29)
+def test_row_29_what_nodes_say_comes_twice_and_in_another_order() -> None:
+    world = FaultWorld(29)
+    lives = {node.name: node.life for node in world.machines}
+    echoes = [Echoes(world, node) for node in world.machines]
+    for _ in range(10):
+        for producer in world.producers:
+            producer.post(3)
+        world.live(1.0)
+    assert min(each.count for each in echoes) > 20
+    leader = world.leader
+    leader.pause()
+    world.live(FAILOVER_S)
+    leader.resume()
+    world.live(5.0)
+    world.finish()
+    assert {node.name: node.life for node in world.machines} == lives and not world.refusals()
+
+
+@row(32)
+def test_row_32_links_come_and_go_every_few_seconds() -> None:
+    world = FaultWorld(32)
+    begun, terms = world.now, world.terms()
+
+    def handles() -> dict[str, int]:
+        return {node.name: sum(len(queue.handles) for queue in world.cluster(node.name).queues.values())
+                for node in world.machines}
+    before, timers = handles(), {node.name: world.timers(node) for node in world.machines}
+    for number in range(15):
+        one, two = world.random.sample(world.machines, 2)
+        world.network.cut(one.name, two.name, both=number % 3 > 0)
+        world.live(0.5 + world.random.random() * 3)
+        heal(world)
+        world.live(world.random.random() * 2)
+    assert max(world.terms()) - min(terms) <= (world.now - begun) / 1.0, "one term in each random wait at most"
+    world.until(lambda: all(world.is_ready(node) for node in world.machines), 60.0)
+    world.live(10.0)
+    assert sum(handles().values()) <= sum(before.values()) + 2
+    assert all(world.timers(node) <= timers[node.name] + 10 for node in world.machines)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(33)
+def test_row_33_a_second_node_with_the_same_id() -> None:
+    world = FaultWorld(33)
+    node, twin = world.node("n2"), SimulatedNode(
+        world.network, "twin", "twin:30114", world.node("n1")._configure, world.node("n1")._domains)
+    world.proxies.append(twin)  # no node of the cluster
+    lives = {each.name: each.life for each in world.machines}
+    twin.boot()
+    world.live(40.0)
+    told = [line for line in node.log() if "two brokers say to be node [n1, 1]" in line]
+    assert len(told) == 1 and "ALARM" in told[0] and is_up(world, node, world.node("n1"))
+    twin.crash(power=False, down=None)
+    world.nodes.remove(twin)
+    world.proxies.remove(twin)
+    assert {each.name: each.life for each in world.machines} == lives
+    world.finish()
+    assert not world.refusals()
+
+
+@row(33)
+def test_row_33_a_node_that_is_configured_otherwise() -> None:
+    world = FaultWorld(330)
+    away = world.others(world.leader)[0]
+    away.crash(power=False, down=None)
+    right = away._configure
+    away._configure = partial(member_configuration, int(away.name[1:]), 3, PORT, app=APP, cluster={
+        "elector": ELECTOR, "partition": {**PARTITION, "numPartitions": 3}})
+    away.boot()
+    world.live(20.0)
+    for node in world.others(away):
+        assert not is_up(world, node, away) and not is_up(world, away, node)
+    told = [line for node in world.machines for line in node.log() if "is configured with PARTITIONS_" in line]
+    assert any("ALARM" in line for line in told)
+    away.crash(power=False, down=None)
+    away._configure = right
+    world.finish()
+    assert not world.refusals()

@@ -1,0 +1,286 @@
+"""The fault table, rows 1-7, 14-17, 24, 30, 31: nodes die, hang, are restarted and are stale. Every judge looks on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmqtwist.cluster.changes import AssignPartitions, AssignQueue
+from bmqtwist.cluster.election_events import ElectionState
+from sim.campaign.messages import EVENTUAL, STRONG
+from sim.elected import heal
+from sim.faults import FAILOVER_S, FaultWorld, row
+
+ROUND_TRIP_S = 0.3  # at most, with the syncs that it takes
+WAIT_MAX_S = FAILOVER_S + 8.0  # for an answer while one node is replaced
+NEW_QUEUE = "bmq://bmq.test.persistent.priority/new"
+
+
+@row(1)
+def test_row_01_the_leader_crashes_and_its_connections_are_reset() -> None:
+    world = FaultWorld(1, spread=True)
+    leader, before = world.leader, world.queues(world.leader)
+    uri = next(uri for uri in (STRONG, EVENTUAL) if world.primary(uri) is not leader)
+    primary = world.primary(uri)
+    leader.crash(power=False, down=None)
+    crashed = world.now
+    took = world.until(lambda: [each for each in world.believed() if world.cluster(each.name).leadership.active])
+    assert took < 1.0 + 2 * ROUND_TRIP_S
+    assert world.queues(world.leader) == before
+    world.until(lambda: world.primaries(world.index(uri)) == [primary], 2.0)
+    world.live(1.0)
+    assert sum(producer.answered_since(crashed) for producer in world.producers if producer.uri == uri)
+    world.live(5.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(2)
+def test_row_02_the_leader_hangs() -> None:
+    world = FaultWorld(2)
+    former, life = world.leader, world.leader.life
+    former.pause()
+    world.until(lambda: [each for each in world.believed() if each is not former], FAILOVER_S)
+    world.live(20.0)
+    (term, _), new = world.cluster(former.name).metadata.log.committed, world.terms()
+    former.resume()
+    world.propose(former, AssignQueue(NEW_QUEUE, ("__default",), 1), lambda record: pytest.fail("a stale leader commits"))
+    world.live(5.0)
+    assert term < world.cluster(former.name).metadata.log.committed[0] in new, "by the next leader alone"
+    assert former.life == life and world.leader is not former
+    assert world.cluster(former.name).leadership.standing.state is ElectionState.FOLLOWER
+    world.finish()
+    assert not world.refusals()
+
+
+@row(3)
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_row_03_a_primary_that_does_not_lead_crashes(how: str) -> None:
+    world = FaultWorld(3, spread=True)
+    uri = next(uri for uri in (STRONG, EVENTUAL) if world.primary(uri) is not world.leader)
+    primary, lease, life = world.primary(uri), world.lease(uri), world.leader.life
+    primary.crash(power=how == "power", down=None)
+    world.until(lambda: world.primaries(world.index(uri)), FAILOVER_S)
+    assert world.lease(uri) > lease and world.leader.life == life
+    world.live(5.0)
+    world.finish()
+    assert not world.refusals() and world.longest_wait() < WAIT_MAX_S
+
+
+@row(4)
+@pytest.mark.parametrize("how", ["kill", "power"])
+def test_row_04_the_primary_of_everything_leads_and_crashes(how: str) -> None:
+    world = FaultWorld(4)
+    former = world.leader
+    assert world.primary(STRONG) is world.primary(EVENTUAL) is former
+    former.crash(power=how == "power", down=None)
+    world.until(lambda: world.primaries(0) and world.primaries(1), FAILOVER_S)
+    world.live(5.0)
+    world.finish()
+    assert not world.refusals() and world.longest_wait() < WAIT_MAX_S
+
+
+@row(5)
+def test_row_05_a_replica_crashes() -> None:
+    world = FaultWorld(5)
+    replica = world.others(world.primary())[0]
+    producer = world.producer(STRONG, [replica.name, *world.names])
+    consumer = world.consumer(STRONG, [replica.name, *world.names], slow_s=None)
+    world.until(lambda: consumer.held)
+    world.consumers[0].confirm_all()
+    lease, held = world.lease(), set(consumer.held)
+    replica.crash(power=False, down=None)
+    crashed = world.now
+    world.live(10.0)
+    assert world.lease() == lease and producer.place != replica.name
+    for each in world.producers:
+        if each.uri == STRONG:
+            assert each.answered_since(crashed) > 5, "writes go on"
+    for guid in held:
+        assert world.deliveries(guid) >= 2, "what its consumer held is given to others"
+    world.finish()
+    assert not world.refusals()
+
+
+@row(6)
+@pytest.mark.parametrize("how", ["kill", "power"])
+@pytest.mark.parametrize("seed", range(3))
+def test_row_06_a_crash_between_append_and_acknowledgement(how: str, seed: int) -> None:
+    world = FaultWorld(60 + seed, cast=False)
+    producer = world.producer(STRONG, pause_s=1000.0)
+    world.until(lambda: producer.queue is not None)
+    primary = world.primary()
+    before = world.cell(primary, world.index()).partition.position
+    guids = producer.post(3)
+    while world.cell(primary, world.index()).partition.position < before + len(guids):
+        world.run(0.0005)
+    assert len(producer.unanswered) == len(guids)
+    primary.crash(power=how == "power", down=1.0)
+    world.finish()
+    assert sorted(producer.waits) == sorted(guids) and not producer.refused, "one acknowledgement each"
+    assert [world.deliveries(guid) for guid in guids] == [1, 1, 1], "one copy each"
+
+
+@row(7)
+@pytest.mark.parametrize("survives", [True, False])
+def test_row_07_a_crash_between_the_replication_to_a_minority_and_the_acknowledgement(survives: bool) -> None:
+    world = FaultWorld(7, 5, cast=False)
+    producer = world.producer(STRONG, pause_s=1000.0)
+    world.until(lambda: producer.queue is not None)
+    primary = world.primary()
+    holder, *rest = world.others(primary)
+    world.apart([primary], rest)
+    guids = producer.post(3)
+    world.until(lambda: set(guids) <= set(world.stored(holder)))
+    assert producer.unanswered == guids and not any(set(guids) & set(world.stored(node)) for node in rest)
+    primary.crash(power=False, down=None)
+    if not survives:
+        holder.crash(power=False, down=None)
+    world.until(lambda: world.primaries(world.index()), 2 * FAILOVER_S)
+    world.live(5.0)
+    world.finish()
+    assert sorted(producer.waits) == sorted(guids) and not producer.refused
+    assert [world.deliveries(guid) for guid in guids] == [1, 1, 1]
+
+
+@row(14)
+def test_row_14_the_whole_cluster_is_stopped_and_started() -> None:
+    world = FaultWorld(14)
+    for producer in world.producers:
+        producer.rests = True
+    world.until(lambda: not any(producer.unanswered for producer in world.producers))
+    world.live(1.0)
+    uris, done = world.queues(world.leader), list(world.producers[0].waits)[-1]
+    for node in world.machines:
+        node.stop(down=None)
+    world.until(lambda: not any(node.up for node in world.machines), 60.0)
+    for node in world.machines:
+        node.boot()
+    world.until(lambda: all(world.is_ready(node) for node in world.machines), 60.0)
+    assert world.queues(world.leader) == uris
+    client = world.client(world.primary().name)
+    queue = client.open(STRONG, write=1)
+    queue.put(b"whatever it was", guid=done)
+    assert queue.next_ack(done).status == 0
+    world.live(1.0)
+    assert all(world.stored(node) == [] for node in world.machines), "its GUID is known, though it was consumed before"
+    for producer in world.producers:
+        producer.post(3)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(15)
+@pytest.mark.parametrize("seed", range(3))
+def test_row_15_all_nodes_lose_their_power(seed: int) -> None:
+    world = FaultWorld(150 + seed)
+    for _ in range(2):
+        for producer in world.producers:
+            producer.post(5)
+        world.run(0.01 + 0.02 * seed)
+        for node in world.machines:
+            node.crash(power=True, down=0.5)
+        world.live(15.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(16)
+@pytest.mark.parametrize("spread", [False, True])
+def test_row_16_nodes_are_restarted_one_after_the_other(spread: bool) -> None:
+    world = FaultWorld(16, spread=spread)
+    for node in world.machines:
+        node.stop(down=None)
+        world.until(lambda node=node: not node.up, 40.0)  # type: ignore[misc]
+        world.live(1.0)
+        node.boot()
+        world.until(lambda: all(world.is_ready(each) for each in world.machines), 60.0)
+        world.live(1.0)
+    world.finish()
+    assert not world.refusals() and world.longest_wait() < 3.0
+    assert all(world.deliveries(guid) == 1 for producer in world.producers for guid in producer.posted)
+
+
+@row(17)
+def test_row_17_a_node_that_missed_much_is_restarted_and_made_primary() -> None:
+    world = FaultWorld(17, 3, journal_bytes=1 << 16)
+    stale = world.others(world.leader)[0]
+    stale.crash(power=False, down=None)
+    world.live(4.0)
+    world.propose(world.leader, AssignQueue(NEW_QUEUE, ("__default",), 1))
+    world.live(1.0)
+    other = world.others(stale)[0]
+    for node in world.others(stale):
+        node.crash(power=False, down=None)
+    world.network.slow(other.name, stale.name, 0.05)
+    stale.boot()
+    world.run(3.0)
+    other.boot()
+    world.until(world.believed)
+    assert world.believed() == [other], "who lacks a record that is committed is not elected"
+    known: dict[str, Any] = {uri: key for uri, key in world.queues(other).items() if uri == NEW_QUEUE}
+    assert known
+    behind, tip = world.cell(stale, world.index()).summary.last, world.cell(other, world.index()).summary.last
+    assert behind < tip
+    world.propose(other, AssignPartitions([int(stale.name[1:])], []))
+    world.until(lambda: world.primaries(0) == world.primaries(1) == [stale])
+    assert world.cell(stale, world.index()).summary.holds(tip), "it has fetched what it lacked, before anything else"
+    world.live(3.0)
+    world.finish()
+    assert not world.refusals()
+
+
+@row(24)
+def test_row_24_the_primary_is_held_up_for_thirty_seconds() -> None:
+    world = FaultWorld(24)
+    former = world.primary()
+    waiting = world.producer(EVENTUAL, [former.name], pause_s=1000.0)
+    reader = world.consumer(STRONG, [former.name])
+    world.until(lambda: waiting.queue is not None and reader.queue is not None)
+    life, lease, had = former.life, world.lease(), len(reader.got)
+    former.pause()
+    late = waiting.post(2)
+    world.live(30.0)
+    assert [each for each in world.primaries(world.index()) if each is not former]
+    former.resume()
+    world.run(0.001)
+    assert former not in world.primaries(world.index()) and len(reader.got) == had and not waiting.waits
+    world.live(5.0)
+    assert former.life == life and world.lease() > lease
+    world.finish()
+    assert set(waiting.waits) == set(late) and not world.refusals()
+
+
+@row(30)
+@pytest.mark.parametrize("seed", range(2))
+def test_row_30_the_leader_dies_between_a_commit_and_the_news_of_it(seed: int) -> None:
+    world = FaultWorld(300 + seed)
+    leader, told = world.leader, list[Any]()
+    world.propose(leader, AssignQueue(NEW_QUEUE, ("__default",), 7), told.append)
+    while not told:
+        world.run(0.0002)
+    assert not any(NEW_QUEUE in world.queues(node) for node in world.others(leader))
+    leader.crash(power=True, down=None)
+    world.until(lambda: len(world.believed()) == 1 and NEW_QUEUE in world.queues(world.believed()[0]))
+    leader.boot()
+    world.finish()
+    assert {world.queues(node)[NEW_QUEUE] for node in world.machines} == {told[0].key}
+
+
+@row(31)
+@pytest.mark.parametrize("seed", range(3))
+def test_row_31_the_leader_dies_before_a_majority_has_its_record(seed: int) -> None:
+    world = FaultWorld(310 + seed)
+    leader = world.leader
+    asked = world.others(leader)[seed % 2]
+    before = world.cluster(leader.name).metadata.log.log.last
+    client = world.producer(EVENTUAL.replace("/q", "/other"), [asked.name, *world.names], pause_s=1000.0)
+    while world.cluster(leader.name).metadata.log.log.last == before:
+        world.run(0.0002)
+    world.run(0.0005 * seed)
+    leader.crash(power=True, down=None)
+    world.until(lambda: client.queue is not None, 2 * FAILOVER_S + 10.0)
+    heal(world)
+    world.finish()
+    assert len({world.queues(node)[client.uri] for node in world.machines}) == 1

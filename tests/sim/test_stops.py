@@ -1,0 +1,203 @@
+"""Graceful stops among several brokers: who is told how, who waits for what, and what everybody has afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from bmqtwist.testing.config import CLUSTER
+from bmqtwist.testing.network import LOOPBACK
+from bmqtwist.wire import control, events
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest, StopResponse
+from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.frames import FrameBuffer, Held
+from bmqtwist.wire.schema import (
+    ClientIdentity,
+    ClientType,
+    CloseQueue,
+    ConfigureStream,
+    ConsumerInfo,
+    OpenQueue,
+    QueueHandleParameters,
+    StreamParameters,
+    Subscription,
+)
+from sim.cluster import SimulatedCluster, SimulatedLink
+from sim.elected import INACTIVITY_S
+from sim.faults import FaultWorld
+from sim.replicated import STRONG, ReplicatingCluster
+from sim.test_links import FEATURES, links
+
+STOP_ANSWER_S = 5.0
+SHUTDOWN_S = 4.0  # shutdownTimeoutMs of the nodes here
+
+
+class OtherBroker:
+    """A broker that says what a test says, connected with a node. `node_id`: -1 = it is a proxy."""
+
+    def __init__(self, world: SimulatedCluster, name: str, features: str, node_id: int = -1) -> None:
+        end = world.network.connect(world.node(name).address, LOOPBACK)
+        assert end is not None
+        self.world, self.link = world, SimulatedLink(world, end)
+        self._frames, self._r_id = FrameBuffer(1 << 30, Held()), 100
+        self.heard: list[ControlMessage] = []
+        self.pushed: list[bytes] = []  # GUIDs
+        self.negotiated = False
+        self.link.send(control.encode_event(NegotiationMessage("clientIdentity", ClientIdentity(
+            protocol_version=1, client_type=ClientType.E_TCPBROKER, features=features, cluster_name=CLUSTER,
+            cluster_node_id=node_id))))
+        self.listen()
+        assert self.negotiated
+
+    def listen(self, seconds: float = 0.5) -> None:
+        """Time passes; whatever comes is noted."""
+        until = self.world.now + seconds
+        while self.world.now < until and not self.link.closed:
+            data = self.link.receive(until - self.world.now)
+            buffer, frames = self._frames.receive(data)
+            for kind, specific, start, stop in frames:
+                self._event(EventType(kind), specific, buffer[start:stop])
+
+    def _event(self, kind: EventType, specific: int, body: bytes) -> None:
+        if not self.negotiated:
+            self.negotiated = control.decode_negotiation(body, control.encoding_of(specific)).value.result.category == 0
+        elif kind is EventType.CONTROL:
+            self.heard.append(control.decode_control(body, control.encoding_of(specific)))
+        elif kind is EventType.PUSH:
+            found, error = events.decode_push(body, 0, len(body))
+            assert error is None, error
+            self.pushed += [each.guid for each in found]
+
+    def say(self, choice: str, value: object, r_id: int | None = None) -> None:
+        """A control message."""
+        self.link.send(control.encode_event(ControlMessage(r_id, choice, value), Encoding.BER))
+
+    def ask(self, choice: str, value: object) -> ControlMessage:
+        """A request; its answer."""
+        self._r_id += 1
+        self.say(choice, value, self._r_id)
+        self.listen()
+        found = [message for message in self.heard if message.r_id == self._r_id]
+        assert len(found) == 1, self.heard
+        return found[0]
+
+    def about_cluster(self, choice: str, value: object, r_id: int | None = None) -> None:
+        """Something about the cluster."""
+        self.say("clusterMessage", ClusterMessage(choice, value), r_id)
+
+    def told(self, choice: str) -> list[tuple[int | None, object]]:
+        """What it was told about the cluster: the id of the request, and the value."""
+        return [(message.r_id, message.value.value) for message in self.heard
+                if message.choice == "clusterMessage" and message.value.choice == choice]
+
+
+def ask_to_stop(brokers: Iterable[OtherBroker], *asked: tuple[int, StopRequest]) -> None:
+    """All of them say that they go."""
+    for broker in brokers:
+        for r_id, request in asked:
+            broker.about_cluster("stopRequest", request, r_id)
+
+
+@pytest.mark.spec("cluster", 106)
+def test_a_stop_waits_for_confirms_and_what_is_not_confirmed_is_delivered_elsewhere() -> None:
+    nodes = ReplicatingCluster(1)
+    nodes.settle()
+    primary = nodes.primary()
+    consumer = nodes.client(primary.name).consume(STRONG)
+    nodes.post(3)
+    held = consumer.take(3)
+    begun = nodes.now
+    primary.stop(down=None)
+    nodes.run(2.0)
+    consumer.confirm(held[0])
+    nodes.run(1.0)
+    assert primary.up
+    while primary.up:
+        nodes.run(0.1)
+    assert SHUTDOWN_S <= nodes.now - begun < SHUTDOWN_S + 2 * STOP_ANSWER_S + 1.0
+    assert any("giving up on 2 unconfirmed message(s)" in line for line in primary.log())
+    nodes.run(INACTIVITY_S + 3.0)
+    again = nodes.client(nodes.primary().name).consume(STRONG).take(2)
+    assert [each.guid for each in again] == [each.guid for each in held[1:]]
+    nodes.run(0.5)
+    assert len(nodes.stored(nodes.primary())) == 2, "the CONFIRM that came meanwhile counts"
+
+
+@pytest.mark.spec("cluster", 107)
+def test_each_stop_request_is_answered_once_whoever_sends_it_in_whatever_state() -> None:
+    nodes = SimulatedCluster(5, 3)
+    nodes.node("n1").crash(power=False, down=None)
+    nodes.run(2.0)
+    member, proxy = OtherBroker(nodes, "n2", FEATURES, 1), OtherBroker(nodes, "n2", "HA:GRACEFUL_SHUTDOWN_V2")
+    other = OtherBroker(nodes, "n2", "HA:GRACEFUL_SHUTDOWN_V2")
+    requests = (7, StopRequest("", 2)), (8, StopRequest("a virtual cluster", 2)), (8, StopRequest(CLUSTER, 2))
+    ask_to_stop((member, proxy, other), *requests)
+    for broker in (member, proxy, other):
+        broker.listen(1.0)
+        assert broker.told("stopResponse") == [(7, StopResponse("")), (8, StopResponse("a virtual cluster")),
+                                               (8, StopResponse(CLUSTER))]
+    member.about_cluster("nodeStatusAdvisory", NodeStatusAdvisory(NodeStatus.E_UNAVAILABLE))
+    ask_to_stop([member], (9, StopRequest("", 2)))
+    member.listen(1.0)
+    assert member.told("stopResponse")[3:] == [(9, StopResponse(""))]
+    assert links(nodes.node("n2")).is_up(1) and not proxy.link.closed
+
+
+@pytest.mark.spec("cluster", 109)
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_broker_that_knows_version_1_alone_is_asked_in_it_and_waited_for_until_it_has_closed_its_queues(
+        answers: bool) -> None:
+    world = SimulatedCluster(1, 1)
+    node = world.node("n1")
+    old, new = OtherBroker(world, "n1", "HA:GRACEFUL_SHUTDOWN"), OtherBroker(world, "n1", "HA:GRACEFUL_SHUTDOWN,"
+                                                                                          "GRACEFUL_SHUTDOWN_V2")
+    unable = OtherBroker(world, "n1", "PROTOCOL_ENCODING:BER")
+    uri = "bmq://bmq.test.persistent.priority/q"
+    handle = QueueHandleParameters(uri, 0, None, 2, 1, 0, 0)
+    assert old.ask("openQueue", OpenQueue(handle)).choice == "openQueueResponse"
+    wanted = StreamParameters("__default", [Subscription(1, consumers=[ConsumerInfo(10, 1 << 20, 0, 1)])])
+    assert old.ask("configureStream", ConfigureStream(0, wanted)).choice == "configureStreamResponse"
+    guid = world.client("n1").open(uri, write=1).post(b"held")
+    old.listen()
+    assert old.pushed == [guid]
+    node.stop(down=None)
+    for broker in (old, new, unable):
+        broker.listen(0.3)
+    [(asked, request)] = old.told("stopRequest")
+    assert request == StopRequest(CLUSTER, 1)
+    [(newer, request)] = new.told("stopRequest")
+    assert request == StopRequest("", 2) and not unable.told("stopRequest")
+    new.about_cluster("stopResponse", StopResponse(""), newer)
+    assert old.ask("configureStream", ConfigureStream(0, StreamParameters("__default", []))).choice == (
+        "configureStreamResponse")
+    if not answers:
+        world.run(12.0)
+        assert not node.up, "it is waited for as long as stopTimeoutMs says"
+        return
+    old.link.send(events.encode_confirm([events.ConfirmMessage(0, guid, 0)]))
+    world.run(1.2)
+    assert node.up, "it has not closed its queue"
+    assert old.ask("closeQueue", CloseQueue(handle, True)).choice == "closeQueueResponse"
+    old.about_cluster("stopResponse", StopResponse(CLUSTER), asked)
+    world.run(1.5)
+    assert not node.up
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_all_replicas_have_the_last_record_of_a_primary_that_stops(spread: bool) -> None:
+    world = FaultWorld(111, spread=spread)
+    primary, index, lease = world.primary(), world.index(), world.lease()
+    primary.stop(down=None)
+    world.until(lambda: not primary.up, 40.0)
+    world.until(lambda: world.primaries(index))
+    new = world.cell(world.primary(), index).summary
+    following = min(each for each, _ in new.leases if each > lease)
+    history = world.logs.history(index)
+    last = history.previous((following, 1))
+    assert last[0] == lease
+    for node in world.others(primary):
+        assert world.cell(node, index).summary.holds(last)
+    world.finish()
+    assert not world.refusals()
