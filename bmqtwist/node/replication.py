@@ -651,5 +651,5 @@ class Replication:
 def replication_timing(config: ElectorConfig) -> ReplicationTiming:
     """As the configuration of the elector has it."""
     elector = timing(config)
-    lease = elector.inactivity * LEASE_SHARE
+    lease = config.lease_ms / 1000 or elector.inactivity * LEASE_SHARE
     return ReplicationTiming(lease, min(elector.beat_period, lease / 4), elector.inactivity * RETRY_SHARE)
