@@ -18,6 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from bmqtwist.cluster.changes import AssignPartitions
+from bmqtwist.cluster.copies import copied
 from bmqtwist.cluster.election_events import ElectionState, PeerDown, PeerUp, Stop, Tick, WakeAt
 from bmqtwist.cluster.log_events import Outcome
 from bmqtwist.cluster.partition_events import (
@@ -380,6 +381,8 @@ class Replication:
                     self._perform(cell, output, now)
         finally:
             cell.stepping = False
+        if cell.partition.counted and cell.partition.leading:
+            self._count_copies(cell, now)
         self._look_around()
         if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
             self._promise(cell.index, 0)
@@ -417,6 +420,12 @@ class Replication:
             self._changed(cell, output, now)
         elif self._lines.admits(now):
             self._host.report.alarm("CLUSTER", "%s", output.text)
+
+    def _count_copies(self, cell: Cell, now: float) -> None:
+        """Somebody waits for other nodes than a majority: those that are available, whatever becomes of the others."""
+        available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
+        if cell.partition.copied(*copied(cell.machine, available)):
+            self._cluster.committed(cell.partition, now)
 
     def _tick(self, cell: Cell, now: float) -> None:
         self._step(cell, now, Tick())

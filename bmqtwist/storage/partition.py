@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage.batch import Batch
+from bmqtwist.storage.copies import COMMITTED_ALL, CopyMarks
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
@@ -60,12 +61,11 @@ from bmqtwist.wire.checksum import crc32c
 if TYPE_CHECKING:
     from bmqtwist.storage.recovery import RecoveredPartition
 
-__all__ = ["Batch", "Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
+__all__ = ["COMMITTED_ALL", "Batch", "Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
 
 Durability = Literal["none", "group", "always"]
 
 SOFT_ALARM_PERIOD = 15 * 60  # seconds between two soft alarms
-COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
 _NORMAL_RESERVE = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 
 _pack_message = MESSAGE.pack
@@ -83,7 +83,7 @@ class PayloadDamaged(PartitionUnavailable):
     """The stored application data of a message is not what was written: it must not be delivered."""
 
 
-class Partition:
+class Partition(CopyMarks):
     """The primary's side of one partition. It takes records once it has a lease (`activate`)."""
 
     leading = True  # as of `storage.rollover.RolledPartition`
