@@ -277,7 +277,7 @@ class Relays:
     # -- streams --------------------------------------------------------------------------------------------------------
 
     def _step(self, opened: UpstreamQueue, stream: AppStream, event: StreamInput) -> None:
-        self._perform(opened, stream, stream.step(event))
+        self._perform(opened, stream, opened.step(stream, event, self._host.now))
 
     def _perform(self, opened: UpstreamQueue, stream: AppStream, outputs: list[StreamOutput]) -> None:
         operations = self._user.operations
@@ -367,7 +367,7 @@ class Relays:
                 if opened.relay is not None:
                     opened.relay.posts_stopped()
                     opened.relay.confirms_stopped(stream.app_id)
-                outputs.append((opened, stream, stream.step(Down())))
+                outputs.append((opened, stream, opened.step(stream, Down(), self._host.now)))
         for opened, stream, found in outputs:  # nothing may be asked before all streams know
             self._perform(opened, stream, found)
         for opened in lost:

@@ -52,6 +52,7 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary, QueueRecord
+from bmqtwist.cluster.story import TOLD_MAX
 from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.node.leadership import Leadership, timing
@@ -379,6 +380,9 @@ class Replication:
             while cell.inputs:
                 for output in cell.machine.step(now, cell.inputs.popleft()):
                     self._perform(cell, output, now)
+        except Exception:
+            self._host.report.error("%s", f"{cell.machine.name} fails. Before:\n{cell.machine.story.lines(now, TOLD_MAX)}")
+            raise
         finally:
             cell.stepping = False
         if cell.partition.counted and cell.partition.leading:
@@ -419,7 +423,7 @@ class Replication:
         elif isinstance(output, RoleChanged):
             self._changed(cell, output, now)
         elif self._lines.admits(now):
-            self._host.report.alarm("CLUSTER", "%s", output.text)
+            self._host.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{cell.machine.story.lines(now, TOLD_MAX)}")
 
     def _count_copies(self, cell: Cell, now: float) -> None:
         """Somebody waits for other nodes than a majority: those that are available, whatever becomes of the others."""

@@ -1,4 +1,4 @@
-"""How many nodes must have a message before it is acknowledged: as the domain says, and never fewer than a quorum for `all`."""
+"""How many nodes must have a message before it is acknowledged: as the domain says, for `all` never fewer than a quorum."""
 
 from __future__ import annotations
 
