@@ -5,7 +5,7 @@ import os
 from setuptools import setup
 
 HOT = [f"bmqtwist/{name}.py" for name in (
-    "wire/fast", "wire/frames", "wire/walk", "storage/records", "storage/message", "storage/gate", "storage/state",
+    "wire/fast", "wire/frames", "wire/walk", "storage/records", "storage/message", "storage/gate", "storage/copies", "storage/state",
     "storage/compaction", "storage/rollover", "storage/partition", "storage/replica", "storage/fileset", "storage/files",
     "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/routing", "queue/app", "queue/handle",
     "queue/put", "queue/queue", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain",

@@ -255,6 +255,23 @@ class ElectorStory(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionStory(Command):
+    cluster: str
+    partition_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStory(Command):
+    domain: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopStatus(Command):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class ElectorTransfer(Command):
     cluster: str
     node: str
@@ -447,6 +464,14 @@ TABLE: tuple[Entry, ...] = (
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR STORY",
           "Show what the elector of cluster 'name' went through lately, and why",
           lambda args: ElectorStory(args["name"]), ((_elector({"story": {}}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> STORY",
+          "Show what this node has been for 'partitionId' of cluster 'name' lately, and why",
+          lambda args: PartitionStory(args["name"], args["partitionId"]), ((_partition({"story": {}}), {}),), ours=True),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> STORY",
+          "Show what a queue that is led elsewhere went through on its way to its primary, and why",
+          lambda args: QueueStory(args["name"], args["queue_name"]), ((_queue({"story": {}}), {}),), ours=True),
+    Entry("STOP STATUS", "Show how far the graceful stop of this broker is", lambda args: StopStatus(),
+          (({"stop": {"status": {}}}, {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TRANSFER <node>", "Let 'node' lead cluster 'name'; said to its leader",
           lambda args: ElectorTransfer(args["name"], args["node"]), ((_elector({"transfer": "<node>"}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR MODE <mode>",

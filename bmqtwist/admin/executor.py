@@ -14,6 +14,7 @@ from bmqtwist.admin.parse import parse
 from bmqtwist.admin.text import print_text
 from bmqtwist.admin.tunables import PublishIntervals, Quorum
 from bmqtwist.cluster.election_events import ElectionMode
+from bmqtwist.cluster.story import TransitionLog
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
@@ -195,6 +196,9 @@ class AdminExecutor:
         return results.PurgeReport((results.Purged(uri, count, size, app.app_id, snapshots.hexadecimal(app.key)),))
 
     def _queue_internals(self, command: commands.QueueInternals) -> results.Result:
+        opened = snapshots.relayed_queue(self._broker, command.domain, command.queue)
+        if opened is not None and opened.relay is not None:
+            return results.QueueInternalsResult(snapshots.relay_state(self._broker, opened, opened.relay))
         return results.QueueInternalsResult(snapshots.queue_state(self._active_queue(command.domain, command.queue)))
 
     def _queue_list(self, command: commands.QueueList) -> results.Result:
@@ -358,9 +362,30 @@ class AdminExecutor:
         return self._elector_of(command.cluster).list()
 
     def _elector_story(self, command: commands.ElectorStory) -> results.Result:
-        story, now = self._cluster(command.cluster).leadership.elector.story, self._broker.now
-        return results.ElectorTransitions(tuple((now - each.at, each.before, each.after, each.cause)
-                                                for each in story.transitions))
+        return self._story("electorTransitions", self._cluster(command.cluster).leadership.elector.story)
+
+    def _story(self, name: str, story: TransitionLog) -> results.Result:
+        return results.Transitions(name, self._broker.now, story.transitions)
+
+    def _partition_story(self, command: commands.PartitionStory) -> results.Result:
+        partition = self._partition(command.cluster, command.partition_id)
+        replication = self._cluster(command.cluster).replication
+        if replication is None:
+            raise LocalError(f"Cluster '{command.cluster}' has no other nodes: this one is always primary")
+        return self._story("partitionTransitions", replication.cells[partition.partition_id].machine.story)
+
+    def _queue_story(self, command: commands.QueueStory) -> results.Result:
+        opened = snapshots.relayed_queue(self._broker, command.domain, command.queue)
+        if opened is None:
+            raise LocalError(f"Queue '{command.queue}' of domain '{command.domain}' is not open here on the way to a "
+                             "primary elsewhere")
+        return self._story("queueTransitions", opened.story)
+
+    def _stop_status(self, command: commands.StopStatus) -> results.Result:
+        broker = self._broker
+        if broker.shutdown is None:
+            return results.StopStatusResult(None)
+        return results.StopStatusResult(broker.shutdown.progress(broker.now, snapshots.applications(broker)))
 
     def _elector_transfer(self, command: commands.ElectorTransfer) -> results.Result:
         cluster = self._cluster(command.cluster)
@@ -421,6 +446,9 @@ _HANDLERS: dict[type, Callable[[AdminExecutor, Any], results.Result | Slowly[res
     commands.ElectorGet: AdminExecutor._elector_get,
     commands.ElectorTunables: AdminExecutor._elector_tunables,
     commands.ElectorStory: AdminExecutor._elector_story,
+    commands.PartitionStory: AdminExecutor._partition_story,
+    commands.QueueStory: AdminExecutor._queue_story,
+    commands.StopStatus: AdminExecutor._stop_status,
     commands.ElectorTransfer: AdminExecutor._elector_transfer,
     commands.ElectorMode: AdminExecutor._elector_mode,
 }

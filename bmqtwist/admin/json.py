@@ -31,6 +31,7 @@ from bmqtwist.monitor.snapshot import (
     StorageState,
     SubstreamState,
 )
+from bmqtwist.node.stop_progress import StopProgress
 
 Tree = dict[str, Any]
 
@@ -48,6 +49,8 @@ def to_tree(result: results.Result) -> Tree:
     if isinstance(result, results.Responses):
         return {"responses": [{"sourceNodeDescription": node, "result": to_tree(answer)}
                               for node, answer in result.answers]}
+    if isinstance(result, results.Transitions):
+        return {result.name: _story(result)}
     key, build = _BUILDERS[type(result)]
     if isinstance(result, results.ClusterStatusResult) and result.cluster.remote:
         key = "clusterProxyStatus"
@@ -269,6 +272,21 @@ def _queue_helper(result: results.QueueHelper) -> Tree:
                     "isCreated": queue.created, "contexts": []} for queue in cluster.queues]}
 
 
+def _story(result: results.Transitions) -> list[Tree]:
+    return [{"secondsAgo": result.now - each.at, "before": each.before, "after": each.after, "cause": each.cause}
+            for each in result.transitions]
+
+
+def _stop_status(progress: StopProgress | None) -> Tree:
+    if progress is None:
+        return {"stopping": False}
+    clusters = [{"name": each.title, "secondsLeft": each.seconds_left, "partitions": list(each.partitions),
+                 "leads": each.leads, "unconfirmed": each.unconfirmed, "unansweredPuts": each.unanswered}
+                for each in progress.clusters]
+    return {"stopping": True, "stage": progress.stage, "seconds": progress.seconds, "clients": progress.clients,
+            "clusters": clusters}
+
+
 def _tunable(tunable: results.Tunable) -> Tree:
     return {"name": tunable.name, "value": _value(tunable.value), "description": tunable.description}
 
@@ -286,9 +304,7 @@ _BUILDERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     results.Tunables: ("tunables", lambda result: {"tunables": [_tunable(one) for one in result.tunables]}),
     results.TunableConfirmation: ("tunableConfirmation", lambda result: {
         "name": result.name, "oldValue": _value(result.old), "newValue": _value(result.new)}),
-    results.ElectorTransitions: ("electorTransitions", lambda result: [
-        {"secondsAgo": ago, "before": before, "after": after, "cause": cause}
-        for ago, before, after, cause in result.transitions]),
+    results.StopStatusResult: ("stopStatus", lambda result: _stop_status(result.progress)),
     results.ClusterList: ("clusterList", _cluster_list),
     results.ClusterStatusResult: ("clusterStatus", lambda result: _cluster_status(result.cluster)),
     results.QueueHelper: ("clusterQueueHelper", _queue_helper),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.admin.commands import Value
+from bmqtwist.cluster.story import Transition
 from bmqtwist.monitor.snapshot import (
     ClusterSnapshot,
     DomainState,
@@ -14,6 +15,7 @@ from bmqtwist.monitor.snapshot import (
     QueueState,
     StorageState,
 )
+from bmqtwist.node.stop_progress import StopProgress
 
 
 class Result:
@@ -126,10 +128,19 @@ class TunableConfirmation(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class ElectorTransitions(Result):
-    """What an elector went through lately, oldest first: (seconds ago, state before, state after, cause)."""
+class Transitions(Result):
+    """What a machine went through until `now`, the oldest first. `name`: of the answer, in JSON."""
 
-    transitions: tuple[tuple[float, str, str, str], ...]
+    name: str
+    now: float
+    transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopStatusResult(Result):
+    """How far the graceful stop is; None: this broker does not stop."""
+
+    progress: StopProgress | None
 
 
 @dataclass(frozen=True, slots=True)

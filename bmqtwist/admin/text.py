@@ -11,6 +11,7 @@ from typing import Any
 
 from bmqtwist.admin import results
 from bmqtwist.admin.commands import TABLE
+from bmqtwist.cluster.story import told
 from bmqtwist.monitor.snapshot import (
     AppState,
     ClusterSnapshot,
@@ -407,9 +408,22 @@ def _tunables(result: results.Tunables) -> str:
                    for tunable in result.tunables)
 
 
-def _elector_transitions(result: results.ElectorTransitions) -> str:
-    return "".join(f"{ago:12.3f} s ago  {before if before == after else f'{before} -> {after}':<22}  {cause}\n"
-                   for ago, before, after, cause in result.transitions)
+def _story(result: results.Transitions) -> str:
+    lines = told(result.transitions, result.now)
+    return f"{lines}\n" if lines else ""
+
+
+def _stop_status(result: results.StopStatusResult) -> str:
+    progress = result.progress
+    if progress is None:
+        return "This broker does not stop: it runs."
+    lines = [f"Stops since {progress.seconds:.1f} s: {progress.stage}", f"    Clients connected: {progress.clients}"]
+    for each in progress.clusters:
+        lines += [f"    {each.title}: {each.seconds_left:.1f} s left",
+                  f"        Partitions still led here: {', '.join(map(str, each.partitions)) or 'none'}",
+                  f"        Leads the cluster: {'yes' if each.leads else 'no'}",
+                  f"        Unconfirmed messages: {each.unconfirmed}", f"        PUTs without an answer: {each.unanswered}"]
+    return "\n".join(lines) + "\n"
 
 
 def _responses(result: results.Responses) -> str:
@@ -428,7 +442,8 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     results.Tunable: lambda result: f"{result.name} = {result.value}",
     results.Tunables: _tunables,
     results.TunableConfirmation: lambda result: f"{result.name} set to {result.new} from {result.old}",
-    results.ElectorTransitions: _elector_transitions,
+    results.Transitions: _story,
+    results.StopStatusResult: _stop_status,
     results.ClusterList: _cluster_list,
     results.ClusterStatusResult: _cluster_status,
     results.QueueHelper: _queue_helper,

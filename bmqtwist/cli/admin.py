@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 
 import click
 
@@ -17,18 +18,30 @@ from bmqtwist.errors import PeerError
 @connection_options
 @click.option("--json", "as_json", is_flag=True, help="Answer as JSON on one line.")
 @click.option("--pretty", is_flag=True, help="Answer as indented JSON.")
+@click.option("--every", type=click.FloatRange(min=0.1), metavar="SECONDS",
+              help="Run the COMMAND again and again on one connection, until the broker ends it.")
 @click.argument("command", nargs=-1)
-def admin(connection: Connection, as_json: bool, pretty: bool, command: tuple[str, ...]) -> None:
+def admin(connection: Connection, as_json: bool, pretty: bool, every: float | None, command: tuple[str, ...]) -> None:
     """Run an admin COMMAND, for instance: bmq admin CLUSTERS LIST.
 
-    Without a COMMAND every line of standard input is one. HELP lists what there is.
+    Without a COMMAND every line of standard input is one. HELP lists what there is. A broker that stops takes no new
+    connections: bmq admin --every 1 STOP STATUS, begun before, shows how far it is.
     """
+    if every is not None and not command:
+        raise click.UsageError("--every needs a COMMAND")
     failed = False
     try:
         with connection.admin() as client:
             if not command and sys.stdin.isatty():
                 click.echo("bmq: admin commands, one a line; HELP lists them, Ctrl-D ends", err=True)
             lines = [" ".join(command)] if command else (line.strip() for line in sys.stdin)
+            while every is not None:
+                try:
+                    click.echo(client.run(_encoded(" ".join(command), as_json, pretty)))
+                except Unreachable as gone:
+                    click.echo(f"bmq: {gone}", err=True)
+                    return
+                time.sleep(every)
             for line in lines:
                 if line:
                     answer = client.run(_encoded(line, as_json, pretty))

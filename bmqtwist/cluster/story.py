@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 TRANSITIONS_MAX = 100  # of one machine; older ones are forgotten
+TOLD_MAX = 20  # of them, with an alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,16 @@ class Transition:
     after: str
     cause: str
 
+    @property
+    def change(self) -> str:
+        """From where to where; the state alone, if it has stayed."""
+        return self.before if self.before == self.after else f"{self.before} -> {self.after}"
+
+
+def told(transitions: Iterable[Transition], now: float) -> str:
+    """A line for each."""
+    return "\n".join(f"{now - each.at:12.3f} s ago  {each.change:<22}  {each.cause}" for each in transitions)
+
 
 class TransitionLog:
     """The last transitions of one machine, the oldest first."""
@@ -27,6 +39,10 @@ class TransitionLog:
     def note(self, at: float, before: str, after: str, cause: str) -> None:
         """This happened."""
         self._transitions.append(Transition(at, before, after, cause))
+
+    def lines(self, now: float, count: int = TRANSITIONS_MAX) -> str:
+        """The last ones, as they are shown to people."""
+        return told(self.transitions[-count:], now)
 
     @property
     def transitions(self) -> tuple[Transition, ...]:

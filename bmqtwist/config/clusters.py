@@ -8,14 +8,16 @@ from typing import Literal
 
 from bmqtwist.config.declare import Int32, Natural, Positive, UInt32, UInt64, choice, member
 
-_ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\s]+):(?P<port>[0-9]{1,5})")
+_TLS = "tls://"
+_ENDPOINT = re.compile(r"(?:tcp|tls)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\s]+):(?P<port>[0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tcp:
     """nodes[].transport.tcp"""
 
-    endpoint: str = member("where the node listens: `tcp://host:port`")
+    endpoint: str = member("where the node listens: `tcp://host:port`, or `tls://host:port` where it is a listener with "
+                           "`tls`")
 
 
 @choice
@@ -37,8 +39,13 @@ class ClusterNode:
 
     @property
     def endpoint(self) -> str:
-        """`tcp://host:port`"""
+        """`tcp://host:port` or `tls://host:port`"""
         return self.transport.tcp.endpoint if self.transport.tcp else ""
+
+    @property
+    def tls(self) -> bool:
+        """Whether the others connect to it by TLS."""
+        return self.endpoint.startswith(_TLS)
 
     @property
     def host_and_port(self) -> tuple[str, int] | None:
@@ -94,6 +101,14 @@ class ElectorConfig:
     heartbeat_miss_count: Natural = member("missed heartbeats before the leader counts as lost", 10)
     quorum: UInt32 = member("votes needed; 0 = more than half of the nodes", 0)
     leader_sync_delay_ms: Natural = member("wait of a new leader before it synchronises", 80000, unit="ms")
+    lease_ms: Natural = member("a primary that no majority has answered for so long is active no longer; less than "
+                               "heartbeatMissCount times heartbeatBroadcastPeriodMs, after which another one may be "
+                               "appointed; 0 = three quarters of that (the original: for ever)", 0, unit="ms")
+
+    @property
+    def inactivity_ms(self) -> int:
+        """A leader that is silent for so long is given up."""
+        return self.heartbeat_miss_count * self.heartbeat_broadcast_period_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +218,7 @@ class Clusters:
 
 
 def parse_endpoint(text: str) -> tuple[str, int] | None:
-    """`tcp://host:port` -> (host, port), an IPv6 host without its brackets; None = not an endpoint."""
+    """`tcp://host:port`, or `tls://` so -> (host, port), an IPv6 host without its brackets; None = not an endpoint."""
     match = _ENDPOINT.fullmatch(text)
     if not match or int(match["port"]) > 65535:
         return None

@@ -24,6 +24,7 @@ from bmqtwist.config.broker import (
 from bmqtwist.config.declare import ConfigError, Finding
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
+LEASE_MS_MIN = 100  # replicas are asked four times as often
 STAT_PLUGINS = frozenset({"PrometheusStatConsumer"})
 BUILT_IN_PLUGINS = STAT_PLUGINS | {"BasicAuthenticator", "AnonAuthenticator", "TestAuthenticator", "DefaultAuthorizer",
                                    "BasicCredentialProvider"}
@@ -87,7 +88,13 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     broker = replace(broker, app_config=app)
     check_stats(app, broker_file, problems)
     check_tls(app, broker_file, problems)
+    _check_endpoints(app, clusters, clusters_file, problems)
     check_clusters(clusters, clusters_file, problems, notices)
+    if app.authentication.authenticators and app.authentication.credential_provider is None and any(
+            len(cluster.nodes) > 1 for cluster in clusters.my_clusters):
+        notices.append(Finding(broker_file, 0, "appConfig.authentication.credentialProvider",
+                               "is absent: this node presents nothing to the other nodes, and those that have an "
+                               "authenticator refuse it"))
     if problems:
         raise ConfigError(problems)
     names = local_names | {app.host_name.lower()} - {""}
@@ -102,6 +109,7 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     ours = [node for cluster in clusters.my_clusters for node in cluster.nodes
             if self_nodes.get(cluster.name) == node.id]
     listeners = resolve_listeners(app, ours, overrides.listen_address)
+    _check_own_endpoints(ours, listeners, clusters_file, problems)
     if problems:
         raise ConfigError(problems)
     return Configuration(directory=directory, broker=broker, clusters=clusters, self_nodes=self_nodes,
@@ -180,12 +188,40 @@ def check_tls(app: AppConfig, file: str, problems: list[Finding]) -> None:
                                     "is true, but there is no appConfig.tlsConfig"))
 
 
+def _groups(clusters: Clusters) -> list[tuple[str, Sequence[ClusterDefinition | ClusterProxyDefinition]]]:
+    return [("myClusters", clusters.my_clusters), ("proxyClusters", clusters.proxy_clusters)]
+
+
+def _check_endpoints(app: AppConfig, clusters: Clusters, file: str, problems: list[Finding]) -> None:
+    """Whoever connects by TLS knows whom to trust."""
+    if app.tls_config is not None and app.tls_config.certificate_authority:
+        return
+    for group, members in _groups(clusters):
+        for i, cluster in enumerate(members):
+            for j, node in enumerate(cluster.nodes):
+                if node.tls:
+                    problems.append(Finding(file, 0, f"{group}[{i}].nodes[{j}].transport.tcp.endpoint",
+                                            f'found "{node.endpoint}", but appConfig.tlsConfig.certificateAuthority, which '
+                                            "the certificate of that node is checked against, is missing"))
+
+
+def _check_own_endpoints(ours: list[ClusterNode], listeners: Sequence[BoundListener], file: str,
+                         problems: list[Finding]) -> None:
+    """The others connect to us as our listener expects it."""
+    for node in ours:
+        port = (node.host_and_port or ("", 0))[1]
+        at_port = [listener for listener in listeners if listener.port == port and port]
+        if at_port and all(listener.tls is not node.tls for listener in at_port):
+            expected = "tls" if at_port[0].tls else "tcp"
+            problems.append(Finding(file, 0, "myClusters", f'found the endpoint "{node.endpoint}" of this node, expected '
+                                    f'"{expected}://...": the listener \'{at_port[0].name}\' at that port has tls '
+                                    f"{'true' if at_port[0].tls else 'false'}"))
+
+
 def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notices: list[Finding]) -> None:
     """Names and node ids that are unique, endpoints that can be taken apart, virtual clusters that exist."""
     mine = {cluster.name: cluster for cluster in clusters.my_clusters}
-    groups: list[tuple[str, Sequence[ClusterDefinition | ClusterProxyDefinition]]] = [
-        ("myClusters", clusters.my_clusters), ("proxyClusters", clusters.proxy_clusters)]
-    for group, members in groups:
+    for group, members in _groups(clusters):
         seen: set[str] = set()
         for i, cluster in enumerate(members):
             path = f"{group}[{i}]"
@@ -222,6 +258,10 @@ def _check_election(cluster: ClusterDefinition, path: str, file: str, problems: 
                         ("electionResultTimeoutMs", elector.election_result_timeout_ms)):
         if not value:
             problems.append(Finding(file, 0, f"{path}.elector.{name}", "found 0, expected more"))
+    if elector.lease_ms and not LEASE_MS_MIN <= elector.lease_ms < elector.inactivity_ms:
+        problems.append(Finding(file, 0, f"{path}.elector.leaseMs", f"found {elector.lease_ms}, expected 0, or at least "
+                                f"{LEASE_MS_MIN} and less than heartbeatMissCount x heartbeatBroadcastPeriodMs "
+                                f"({elector.inactivity_ms}), after which another primary may be appointed"))
     if elector.initial_wait_timeout_ms <= elector.max_random_wait_timeout_ms:
         problems.append(Finding(file, 0, f"{path}.elector.initialWaitTimeoutMs",
                                 f"found {elector.initial_wait_timeout_ms}, expected more than maxRandomWaitTimeoutMs "
@@ -238,7 +278,7 @@ def _check_nodes(nodes: tuple[ClusterNode, ...], path: str, file: str, problems:
         ids.add(node.id)
         if node.host_and_port is None:
             problems.append(Finding(file, 0, f"{path}[{i}].transport.tcp.endpoint",
-                                    f'found "{node.endpoint}", expected "tcp://host:port"'))
+                                    f'found "{node.endpoint}", expected "tcp://host:port" or "tls://host:port"'))
 
 
 def find_self(cluster: ClusterDefinition, clusters: Clusters, local_names: frozenset[str], ports: frozenset[int],

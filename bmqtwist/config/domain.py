@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from bmqtwist.config.declare import Int32, Int64, Natural, Natural64, choice, member
 from bmqtwist.queue.mode import QueueMode
@@ -126,6 +126,9 @@ class SubscriptionConfig:
     expression: ExpressionConfig = member("which messages")
 
 
+AckCopies: TypeAlias = Literal["none", "one", "majority", "all"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainConfig:
     """definition.parameters"""
@@ -145,7 +148,16 @@ class DomainConfig:
                                             "at most 63", 0)
     deduplication_time_ms: Natural = member("how long a message's GUID is remembered", 300000, unit="ms")
     consistency: Consistency = member("when a PUT is acknowledged", Consistency(eventual=Eventual()))
+    ack_copies: AckCopies | None = member(
+        "which other nodes must have a message safe before it is acknowledged and delivered: `none` or `one` of them with "
+        "eventual consistency; `majority`, this node counted, or `all` that are available, and a majority in any case, with "
+        "strong consistency; absent = `none`, or `majority` (the original does not know it)", None)
     subscriptions: tuple[SubscriptionConfig, ...] = member("conditions of the apps", ())
+
+    @property
+    def copies(self) -> AckCopies:
+        """Which other nodes must have a message, whether that is said or follows from the consistency."""
+        return self.ack_copies or ("majority" if self.strong else "none")
 
     @property
     def in_memory(self) -> bool:

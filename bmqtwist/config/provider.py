@@ -241,7 +241,7 @@ def normalise(config: DomainConfig, resolved: Resolved, report: Report) -> Domai
         report.alarm("DOMAIN", "%s, %s: A broadcast domain cannot be of strong consistency. Updated this domain's "
                      "consistency to eventual. Say so in the domain's file to silence this.", resolved.cluster,
                      resolved.name)
-        config = replace(config, consistency=Consistency(eventual=Eventual()))
+        config = replace(config, consistency=Consistency(eventual=Eventual()), ack_copies=None)
     elif config.in_memory and config.strong:
         report.warn("%s, %s: strong consistency of a domain in memory outlives no restart", resolved.cluster,
                     resolved.name)
@@ -254,7 +254,7 @@ def normalise(config: DomainConfig, resolved: Resolved, report: Report) -> Domai
 
 def validate_definition(config: DomainConfig, compile_text: Compile = compile_expression) -> str:
     """Why a configuration cannot be used, all reasons of the first kind found; empty = it can."""
-    checks = (_check_limits(config), _check_subscriptions(config, compile_text), _check_mode(config))
+    checks = (_check_limits(config), _check_subscriptions(config, compile_text), _check_mode(config), _check_copies(config))
     return next((complaint for complaint in checks if complaint), "")
 
 
@@ -308,6 +308,13 @@ def _check_mode(config: DomainConfig) -> str:
     if len(set(config.app_ids)) != len(config.app_ids) or "" in config.app_ids:
         return "'appIDs' must be different from each other and not empty"
     return ""
+
+
+def _check_copies(config: DomainConfig) -> str:
+    fit, kind = (("majority", "all"), "strong") if config.strong else (("none", "one"), "eventual")
+    if config.copies in fit:
+        return ""
+    return f"'ackCopies' of a domain with {kind} consistency is one of {', '.join(fit)}, got: {config.copies}"
 
 
 def strangers(config: DomainConfig) -> list[str]:

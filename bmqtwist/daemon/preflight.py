@@ -18,7 +18,7 @@ from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX
 from bmqtwist.logs.format import FileNames, Levels
 from bmqtwist.report import ListReport
 from bmqtwist.security.authenticators import build_security
-from bmqtwist.security.tls import ServerContext
+from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.storage.files import RealDisk
 
 _EVERYWHERE = {"0.0.0.0", "::", ""}  # addresses that take a port on all of them
@@ -94,6 +94,8 @@ def _check_network(configuration: Configuration) -> list[Finding]:
     if app.tls_config is not None:
         try:
             expired = ServerContext(app.tls_config).expired
+            if app.tls_config.certificate_authority:
+                ClientContext(app.tls_config)
         except LocalError as error:
             problems.append(Finding(file, 0, "appConfig.tlsConfig", str(error)))
         else:

@@ -31,13 +31,14 @@ from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.link.tcp import Connection, DialFactory
-from bmqtwist.report import INTERNAL_ERROR, Report
+from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.rollover import Job
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
     from bmqtwist.node.metadata import ClusterMetadata
+    from bmqtwist.security.tls import ClientContext
 
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 CONNECT_SECONDS_MAX = 10  # for another node to answer
@@ -52,6 +53,7 @@ class ReactorPerformer:
     broker: Broker
     files_max = 0  # how many open files the process may have; 0 = any number
     ports: Sequence[Any] = ()  # what listens
+    client_context: ClientContext | None = None  # for connections to nodes whose endpoint asks for TLS
 
     def __init__(self, reactor: Any, report: Report, connections_max: int, auth_threads: tuple[int, int],
                  warn_after_s: float, alarm_after_s: float) -> None:
@@ -72,6 +74,7 @@ class ReactorPerformer:
         self._refused_at = float("-inf")
         self._running = False
         self._accepting = True
+        self._lines = LineLimiter()  # about TLS that failed
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -226,8 +229,10 @@ class ReactorPerformer:
         else:
             self.broker.received(session, data, now)
 
-    def lost(self, session: Session) -> None:
-        """The channel of a session is gone."""
+    def lost(self, session: Session, why: str = "") -> None:
+        """The channel of a session is gone. `why`: what is wrong with its TLS."""
+        if why and session.negotiated_at is None and self._lines.admits(time.monotonic()):
+            self.report.warn("#TLS '%s': %s", session.peer, why)
         now, data = time.monotonic(), self._aside.take(session)
         if data:
             self.broker.received(session, data, now)
@@ -335,7 +340,7 @@ class ReactorPerformer:
         connection = session.transport
         return (connection.waiting_bytes, connection.taken_bytes) if isinstance(connection, Connection) else (0, 0)
 
-    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+    def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
         """Connect to another node."""
         def opened(connection: Connection, peer: str, port: int) -> Session:
@@ -345,7 +350,16 @@ class ReactorPerformer:
             return session
 
         factory = DialFactory(self, opened, lambda reason: self._perform(partial(failed, reason)))
-        self.reactor.connectTCP(host, port, factory, timeout=CONNECT_SECONDS_MAX)
+        context = self.client_context
+        if not tls:
+            self.reactor.connectTCP(host, port, factory, timeout=CONNECT_SECONDS_MAX)
+        elif context is not None:
+            self.reactor.connectSSL(host, port, factory, context.options(host), timeout=CONNECT_SECONDS_MAX)
+        else:
+            why = LocalError(f"the endpoint tls://{host}:{port} asks for TLS, and tlsConfig has no certificateAuthority")
+            if self._lines.admits(time.monotonic()):
+                self.report.error("#TLS %s", why)
+            self.reactor.callLater(0, factory.clientConnectionFailed, None, Failure(why))
 
     def chance(self) -> float:
         """From the machine's."""

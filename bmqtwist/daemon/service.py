@@ -40,7 +40,7 @@ from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
-from bmqtwist.security.tls import ServerContext
+from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.storage.files import RealDisk
 
 PROCESS_NAME = "bmqbrkr"
@@ -83,6 +83,8 @@ class BrokerService(Service):
         self.statistics = self.node.observe(self._process)
         self._tls = ServerContext(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
+        if app.tls_config and app.tls_config.certificate_authority:
+            self.performer.client_context = ClientContext(app.tls_config)
         self._ports: list[Any] = []
         self.performer.ports = self._ports
         self._pipe: ControlPipe | None = None
@@ -160,8 +162,10 @@ class BrokerService(Service):
         try:
             if self._statistics_log is not None:
                 self._statistics_log.reopen()
-            if self._tls is not None:
-                self._tls.reload()
+            contexts = [each for each in (self._tls, self.performer.client_context) if each is not None]
+            for context in contexts:
+                context.reload()
+            if contexts:
                 self.report.info("The certificates of tlsConfig were read again: they count for new connections")
         except (LocalError, OSError) as error:
             self.report.error("Reload: %s. What was in use before stays.", error)

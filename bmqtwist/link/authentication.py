@@ -186,6 +186,11 @@ class Authentication:
         self._outcome: Outcome = Denied("")
 
     @property
+    def is_implicit(self) -> bool:
+        """The other side has presented nothing: the anonymous credential was good enough."""
+        return self.state is State.SERVING_IMPLICIT
+
+    @property
     def holding(self) -> bool:
         """Frames that arrive now must wait for the outcome of the credential that is being looked at."""
         return self.state is State.AUTHENTICATING or self.state is State.IMPLICIT

@@ -6,12 +6,15 @@ Who is accepted, and as what, is for the broker to decide (`SessionContext.welco
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import NEGOTIATION_VALUES_MAX
 from bmqtwist.link.admin import AdminSession
-from bmqtwist.link.authentication import Authentication, Effect
+from bmqtwist.link.authentication import Authentication, Credential, Effect
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.context import PeerContext, SessionContext
+from bmqtwist.link.credentials import Presenter
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import State, row
@@ -20,13 +23,15 @@ from bmqtwist.wire.control import NegotiationMessage, encoding_of
 from bmqtwist.wire.schema import ClientIdentity, ClientType
 
 _HELD_FRAMES_MAX = 1024  # frames kept back while a credential is looked at
-_RESPONSE_S_MAX = 10  # for the brokerResponse to our introduction
+_RESPONSE_S_MAX = 10  # for the brokerResponse to our introduction, with the answer to our credential before it
 
 ANSWERS = {
     State.NEGOTIATING: row("on_too_early", CONTROL="on_negotiation", AUTHENTICATION="on_authentication"),
     State.HOLDING: row("on_held", AUTHENTICATION="on_authentication"),
 }
 DIALLED_ANSWERS = {
+    State.PRESENTING: row("on_too_early", AUTHENTICATION="on_judgement", HEARTBEAT_REQ="on_heartbeat",
+                          HEARTBEAT_RSP="on_ignored"),
     State.DIALLING: row("on_too_early", CONTROL="on_response", HEARTBEAT_REQ="on_heartbeat", HEARTBEAT_RSP="on_ignored"),
 }
 
@@ -39,12 +44,19 @@ def accepted(context: SessionContext, peer: str, guard: Authentication, now: flo
 
 
 def dialled(context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int,
-            identity: ClientIdentity, peers: PeerContext) -> Session:
-    """The session of a connection that we have made to another broker: the first thing it sends is our identity."""
+            identity: ClientIdentity, peers: PeerContext, credential: Callable[[], Credential] | None = None) -> Session:
+    """The session of a connection that we have made to another broker: the first thing it sends is our identity, or our
+    `credential`, if we have one."""
     session = Session(context, peer, guard, now, event_bytes_max)
     guard.closed()  # it is the other side that asks for credentials
-    session.become(Dialling(session, peers), State.DIALLING)
-    session.send(NegotiationMessage("clientIdentity", identity))
+    presenter = Presenter(credential) if credential is not None else None
+    kind = Dialling(session, peers, identity, presenter)
+    if presenter is None:
+        session.become(kind, State.DIALLING)
+        kind.introduce()
+    else:
+        session.become(kind, State.PRESENTING)
+        presenter.show(session)
     return session
 
 
@@ -140,11 +152,25 @@ class Negotiation(Negotiating):
 class Dialling(Negotiating):
     """We have connected to another broker: does it take us?"""
 
-    __slots__ = ("_peers",)
+    __slots__ = ("_peers", "_identity", "_presenter")
 
-    def __init__(self, session: Session, peers: PeerContext) -> None:
+    def __init__(self, session: Session, peers: PeerContext, identity: ClientIdentity, presenter: Presenter | None) -> None:
         super().__init__(session, DIALLED_ANSWERS, "")
-        self._peers = peers
+        self._peers, self._identity, self._presenter = peers, identity, presenter
+
+    def introduce(self) -> None:
+        """Say who we are."""
+        self.session.send(NegotiationMessage("clientIdentity", self._identity))
+
+    def on_judgement(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """The answer to our credential."""
+        session, presenter = self.session, self._presenter
+        why = presenter.answered(buffer[start:end], specific, session.now) if presenter is not None else ""
+        if why:
+            session.close("#AUTHENTICATION %s: %s", session.peer, why)
+            return
+        session.enter(State.DIALLING)
+        self.introduce()
 
     def on_response(self, buffer: bytes, specific: int, start: int, end: int) -> None:
         """The first control message."""
@@ -157,13 +183,15 @@ class Dialling(Negotiating):
             session.close("#SESSION_NEGOTIATION %s: %s", session.description, message.value.result.message)
             return
         session.negotiated()
-        peer = PeerSession(session, self._peers, dialled=True)
+        peer = PeerSession(session, self._peers, dialled=True, presenter=self._presenter)
         session.become(peer, State.SERVING)
         peer.start()
 
     def tick(self, now: float) -> None:
         """Time has passed."""
-        if now - self.session.connected_at >= _RESPONSE_S_MAX:
+        if self._presenter is not None and self._presenter.failure:
+            self.session.close("#AUTHENTICATION %s: %s", self.session.peer, self._presenter.failure)
+        elif now - self.session.connected_at >= _RESPONSE_S_MAX:
             self.session.close("#SESSION_NEGOTIATION %s: no brokerResponse within %d s", self.session.peer, _RESPONSE_S_MAX)
 
     def ended(self, crashed: bool) -> None:

@@ -14,6 +14,7 @@ from bmqtwist.config.broker import Heartbeats
 from bmqtwist.limits import PEER_OUTPUT_BYTES_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.context import PeerContext
+from bmqtwist.link.credentials import Presenter
 from bmqtwist.link.downstream import DownstreamClient
 from bmqtwist.link.session import Session, SessionKind, Work
 from bmqtwist.link.states import State, row
@@ -39,13 +40,14 @@ class PeerRole(Enum):
 
 
 class PeerSession(SessionKind):
-    """Another broker; `dialled`: the connection was made from here. `node_id`: of its node, -1 of a proxy."""
+    """Another broker; `dialled`: the connection was made from here. `node_id`: of its node, -1 of a proxy. `presenter`:
+    shows it our credential again."""
 
-    __slots__ = ("dialled", "role", "node_id", "downstream", "upbound", "_peers")
+    __slots__ = ("dialled", "role", "node_id", "downstream", "upbound", "_peers", "_presenter")
 
-    def __init__(self, session: Session, peers: PeerContext, dialled: bool) -> None:
+    def __init__(self, session: Session, peers: PeerContext, dialled: bool, presenter: Presenter | None = None) -> None:
         super().__init__(session, ANSWERS, "#PEER_UNEXPECTED_EVENT")
-        self.dialled, self._peers = dialled, peers
+        self.dialled, self._peers, self._presenter = dialled, peers, presenter
         self.role = PeerRole.MEMBER
         self.node_id = session.identity.cluster_node_id
         self.downstream: DownstreamClient | None = None
@@ -96,6 +98,21 @@ class PeerSession(SessionKind):
         """Time has passed."""
         if self.downstream is not None:
             self.downstream.tick(now)
+        presenter = self._presenter
+        if presenter is not None and presenter.failure:
+            self.session.close("#AUTHENTICATION %s: %s", self.session.description, presenter.failure)
+        elif presenter is not None and now >= presenter.due:
+            presenter.show(self.session)
+
+    def on_authentication(self, buffer: bytes, specific: int, start: int, end: int) -> None:
+        """A credential of it, or what it thinks of ours."""
+        if self._presenter is None:
+            super().on_authentication(buffer, specific, start, end)
+            return
+        session = self.session
+        why = self._presenter.answered(buffer[start:end], specific, session.now)
+        if why:
+            session.close("#AUTHENTICATION %s: %s", session.description, why)
 
     def turn_over(self) -> None:
         """The output of a turn is taken."""

@@ -21,6 +21,7 @@ class State(Enum):
 
     NEGOTIATING = "negotiating"  # nothing but authentication and clientIdentity is understood
     HOLDING = "holding"  # a credential is being looked at: frames wait for the outcome
+    PRESENTING = "presenting"  # we have shown another broker our credential: its authenticationResponse is awaited
     DIALLING = "dialling"  # we have introduced ourselves to another broker: its brokerResponse is awaited
     SERVING = "serving"  # what it is there for
     LEAVING = "leaving"  # disconnect was answered; whatever still comes is ignored

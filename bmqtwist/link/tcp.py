@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from typing import Protocol as Interface
 
+from twisted.internet.error import ConnectionClosed
 from twisted.internet.interfaces import IAddress, IPushProducer
 from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.protocols.tls import TLSMemoryBIOProtocol
@@ -34,8 +35,8 @@ class Driver(Interface):
     def received(self, session: Session, data: bytes) -> None:
         """Bytes for a session; a turn follows."""
 
-    def lost(self, session: Session) -> None:
-        """The channel of a session is gone."""
+    def lost(self, session: Session, why: str) -> None:
+        """The channel of a session is gone. `why`: what is wrong with its TLS; empty = nothing, or it has none."""
 
     def drained(self, session: Session) -> None:
         """A peer that was behind has taken everything."""
@@ -111,7 +112,7 @@ class Connection(Protocol):
         self._behind = False
         self.transport = self._send = self._acknowledge = None  # with all that was not read; `abort` may still be due
         if session is not None:
-            self._driver.lost(session)
+            self._driver.lost(session, _complaint(reason))
 
     def write(self, parts: list[bytes]) -> int:
         """Write the output of one turn; returns how many bytes it was."""
@@ -199,6 +200,16 @@ class Connection(Protocol):
         """Close now."""
         if self.session is not None:
             self.transport.abortConnection()
+
+
+def _complaint(reason: Failure | None) -> str:
+    """Why TLS has given a connection up; empty = it has not."""
+    if reason is None or reason.value is None or reason.check(ConnectionClosed) is not None:
+        return ""
+    parts = reason.value.args[0] if reason.value.args else ""
+    if isinstance(parts, list):  # of OpenSSL: (library, function, text) each
+        return "; ".join(str(part[-1]) for part in parts)
+    return f"{type(reason.value).__name__}: {reason.getErrorMessage()}"
 
 
 def _quick_acknowledgement(channel: socket.socket | None) -> Callable[[], object] | None:

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from bmqtwist.link.session import Session
     from bmqtwist.node.broker import Broker
     from bmqtwist.node.cluster import Cluster
+    from bmqtwist.node.relays import Relays
+    from bmqtwist.node.upstream_queue import UpstreamQueue
     from bmqtwist.queue.app import App
     from bmqtwist.queue.domain import Domain
     from bmqtwist.queue.handle import Handle, Substream
     from bmqtwist.queue.meter import Meter
+    from bmqtwist.queue.relay import RelayQueue
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.queue.routing import Subscription
     from bmqtwist.storage.partition import Partition
@@ -38,7 +41,7 @@ def broker_state(broker: Broker, now: float, process: state.ProcessState | None 
     return state.BrokerState(
         broker.configuration.app.broker_instance_name, __version__, identity.host_name, now,
         now + wall_offset(broker), identity.started_wall,
-        tuple(domain_state(broker, domain) for domain in broker.domains.values()),
+        (*(domain_state(broker, domain) for domain in broker.domains.values()), *_proxied_domains(broker)),
         tuple(session_state(session, wall_offset(broker)) for session in broker.sessions),
         tuple(cluster_state(cluster) for cluster in broker.clusters.values()),
         process or state.ProcessState(), broker.invalid_queue.totals())
@@ -65,7 +68,8 @@ def domain_state(broker: Broker, domain: Domain) -> state.DomainState:
     cluster = broker.clusters[domain.cluster]
     return state.DomainState(
         domain.name, domain.cluster, domain.mode, pretty_json(broker.loaded[domain.source].config),
-        meter_state(domain.meter), tuple(queue_state(queue) for queue in domain.queues.values() if is_active(queue)),
+        meter_state(domain.meter), (*(queue_state(queue) for queue in domain.queues.values() if is_active(queue)),
+                                    *_relayed_of(broker, cluster.relays, domain)),
         tuple(storages(cluster, domain.name)), domain.settings.publish_app_metrics, domain.removing)
 
 
@@ -185,11 +189,15 @@ def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
                                        cluster.primary_status(each.partition_id), primaries.get(each.partition_id) == name)
                        for each in cluster.partitions)
     nodes = []
+    statuses = cluster.members.statuses if cluster.members is not None else None
     for node in cluster.definition.nodes:
         ours, up = node.id == cluster.node_id, leadership.is_up(node.id)
+        if statuses is None:
+            status = "E_STARTING" if cluster.unavailable else "E_AVAILABLE"
+        else:
+            status = (statuses.own if ours else statuses.others[node.id]).name
         nodes.append(state.NodeState(
-            names[node.id], node.name, node.id, node.data_center, "self" if ours else str(up).lower(),
-            "E_AVAILABLE" if (ours or up) and not cluster.unavailable else "E_STARTING" if ours or up else "E_UNAVAILABLE",
+            names[node.id], node.name, node.id, node.data_center, "self" if ours else str(up).lower(), status,
             tuple(sorted(number for number, primary in primaries.items() if primary == names[node.id]))))
     queues = tuple(
         state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id,
@@ -228,6 +236,61 @@ def partition_state(partition: Partition, primary: str, stored: tuple[state.Stor
         unreceipted=max(0, partition.position - partition.committed) if ours else 0)
 
 
+# -- queues that are led elsewhere ------------------------------------------------------------------------------------
+
+
+def applications(broker: Broker) -> int:
+    """How many applications are connected."""
+    return sum(session.negotiated_at is not None and session.identity.client_type == ClientType.E_TCPCLIENT
+               for session in broker.sessions)
+
+
+def _all_relays(broker: Broker) -> Iterable[Relays]:
+    yield from (cluster.relays for cluster in broker.clusters.values() if cluster.relays is not None)
+    yield from (proxy.relays for proxy in broker.proxies.values())
+
+
+def relayed_queue(broker: Broker, domain: str, name: str) -> UpstreamQueue | None:
+    """A queue that clients here have open at another node."""
+    uri = f"bmq://{domain}/{name}"
+    return next((relays.opened[uri] for relays in _all_relays(broker) if uri in relays.opened), None)
+
+
+def relay_state(broker: Broker, opened: UpstreamQueue, queue: RelayQueue) -> state.QueueState:
+    """One of them in full: what is here of it is on its way, in one of the two directions."""
+    confirms = sum(map(len, queue.held_confirms.values()))
+    upstream = state.UpstreamState(
+        len(queue.pending), confirms, opened.upstream.generation if opened.upstream is not None else 0,
+        tuple((stream.sub_id, stream.state.name, stream.generation) for stream in opened.streams.values()))
+    role = state.NodeRole.PROXY if queue.domain.cluster in broker.proxies else state.NodeRole.REPLICA
+    messages, apps = queue.messages.values(), tuple(_relayed_app(queue, app) for app in queue.apps.values())
+    return state.QueueState(
+        queue.uri, queue.name, queue.domain.name, "", queue.mode, -1, len(messages), sum(each.size for each in messages),
+        state.MeterSnapshot(f"queue [{queue.uri}]", 0, 0, 0, 0), apps, tuple(map(handle_state, queue.handles)), role,
+        opened.q_id, upstream, queue.domain.cluster, False, readers=queue.readers(), writers=queue.writers())
+
+
+def _relayed_app(queue: RelayQueue, app: App) -> state.AppState:
+    waiting = [message for message in queue.messages.values() if message.pending & app.bit]
+    consumers = app.consumers()
+    return state.AppState(app.app_id, hexadecimal(app.key), "alive" if consumers else "registered", len(waiting),
+                          sum(message.size for message in waiting), consumers, len(app.redelivery), app.put_aside_count(),
+                          not app.fresh)
+
+
+def _relayed_of(broker: Broker, relays: Relays | None, domain: Domain) -> Iterable[state.QueueState]:
+    for opened in relays.opened.values() if relays is not None else ():
+        if opened.relay is not None and opened.relay.domain is domain:
+            yield relay_state(broker, opened, opened.relay)
+
+
+def _proxied_domains(broker: Broker) -> Iterable[state.DomainState]:
+    for proxy in broker.proxies.values():
+        for domain in proxy.domains.values():
+            yield state.DomainState(domain.name, domain.cluster, domain.mode, "{}", meter_state(domain.meter),
+                                    tuple(_relayed_of(broker, proxy.relays, domain)))
+
+
 def sources(broker: Broker) -> list[Source]:
     """All counters that statistics look at, with what is stored now. Apps count under (queue, app id), and only where
     they have counters and metrics of their own."""
@@ -241,4 +304,8 @@ def sources(broker: Broker) -> list[Source]:
             for app in queue.apps.values() if by_app else ():
                 messages = app_messages(queue, app)
                 found.append(Source((queue.uri, app.app_id), app.stats, messages, app_bytes(queue, app, messages)))
+    for relays in _all_relays(broker):
+        for relay in relays.queues.values():
+            found.append(Source(relay.uri, relay.stats, len(relay.messages), sum(
+                message.size for message in relay.messages.values())))
     return found

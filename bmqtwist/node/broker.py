@@ -385,8 +385,10 @@ class Broker:
 
     def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
         """A connection to another broker was made; `identity` introduces us."""
+        provider = self.security.provider
         session = negotiation.dialled(self, peer, self.security.connection(peer), now,
-                                      self.configuration.extension.event_bytes_max, identity, peers)
+                                      self.configuration.extension.event_bytes_max, identity, peers,
+                                      provider.credential if provider is not None else None)
         self.sessions[session] = None
         return session
 

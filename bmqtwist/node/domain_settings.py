@@ -6,6 +6,7 @@ from bmqtwist.config.clusters import MessageThrottle
 from bmqtwist.config.domain import DomainConfig, LimitsConfig
 from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
 from bmqtwist.queue.mode import QueueMode
+from bmqtwist.storage.copies import Copies
 
 
 def domain_settings(config: DomainConfig) -> DomainSettings:
@@ -24,7 +25,7 @@ def domain_settings(config: DomainConfig) -> DomainSettings:
         max_idle_s=config.max_idle_time,
         max_attempts=config.max_delivery_attempts,
         deduplication_ms=config.deduplication_time_ms,
-        strong=config.strong,
+        copies=Copies[config.copies.upper()],
         publish_app_metrics=mode.fanout.publish_app_id_metrics if mode.fanout is not None else True,
         conditions={each.app_id: each.expression.text for each in config.subscriptions})
 

@@ -79,8 +79,9 @@ class Downstreams:
         response = welcome.answer(host.identity, host.configuration.app, session.session_number, identity)
         response.broker_identity = self._introduce(session.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.downstream_broker
-        if not host.security.allows(session.guard.principal, Action.CONNECT_PROXY):
-            welcome.refuse(response, "Connection not authorized")
+        refusal = host.security.broker_refusal(session.guard.principal, Action.CONNECT_PROXY)
+        if refusal:
+            welcome.refuse(response, f"Cluster ({self.name}): {refusal}")
         elif self._stopped:
             welcome.refuse(response, f"Cluster ({self.name}): this node is stopping")
         elif identity.cluster_node_id != PROXY:

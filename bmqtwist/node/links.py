@@ -24,6 +24,8 @@ from bmqtwist.node.identity import Identity
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.report import Report
+from bmqtwist.security.authenticators import Security
+from bmqtwist.security.authorization import Action
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
@@ -34,6 +36,7 @@ class LinkHost(Protocol):
     configuration: Configuration
     identity: Identity
     report: Report
+    security: Security
     performer: Performer
     timers: Timers
     negotiations: int
@@ -67,6 +70,7 @@ class ClusterLinks:
         self.membership = Membership(node_id, self._nodes, host.performer.chance)
         self._sessions: dict[int, PeerSession] = {}  # negotiated, by the id of the node
         self._dialled: dict[Session, int] = {}  # on their way to the node with that id
+        self._failing: set[int] = set()  # nodes of which it was told that no connection with them came about
         self._stopped = False
         self._refused: dict[int, float] = {}  # node id -> when somebody who says to be it, too, was refused
         self._alarmed: set[int] = set()  # nodes of whose configuration something was told
@@ -108,7 +112,9 @@ class ClusterLinks:
         response = welcome.answer(host.identity, host.configuration.app, session.session_number, identity)
         response.broker_identity = self._introduction(session.session_number)
         response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.cluster_peer
-        reason = "it is stopping" if self._stopped else self._refusal(session, identity.cluster_node_id)
+        reason = ("it is stopping" if self._stopped else self._refusal(session, identity.cluster_node_id)
+                  or host.security.broker_refusal(session.guard.principal, Action.CONNECT_CLUSTER_NODE,
+                                                  self.definition.name))
         if reason:
             welcome.refuse(response, f"Cluster ({self.definition.name}): node {self.name(self.node_id)} refuses: {reason}")
         return response
@@ -128,6 +134,7 @@ class ClusterLinks:
         if self.role is PeerRole.MEMBER:
             peer.serve()
         self._sessions[peer.node_id] = peer
+        self._failing.discard(peer.node_id)
         self._step(session.now, LinkUp(peer.node_id))
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
@@ -143,7 +150,15 @@ class ClusterLinks:
 
     def not_connected(self, session: Session) -> None:
         """A connection that was made from here is over before the negotiation was."""
-        self._step(session.now, LinkFailed(self._dialled.pop(session)))
+        node_id = self._dialled.pop(session)
+        if node_id not in self._failing:
+            self._failing.add(node_id)
+            presented = self._host.security.provider is not None
+            self._host.report.warn(
+                f"Cluster ({self.definition.name}): no connection with node {self.name(node_id)} came about: "
+                f"'{session.peer}' was reached, and the negotiation ended. This node presents "
+                f"{'its credentialProvider' if presented else 'no credential'}; its log and that of the other say why")
+        self._step(session.now, LinkFailed(node_id))
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -206,9 +221,10 @@ class ClusterLinks:
             self._step(now, Tick())
 
     def _dial(self, node_id: int) -> None:
-        host, port = self._nodes[node_id].host_and_port or ("", 0)
+        node = self._nodes[node_id]
+        host, port = node.host_and_port or ("", 0)
         failed: Callable[[str, float], None] = partial(self._unreachable, node_id)
-        self._host.performer.dial(host, port, partial(self._reached, node_id), failed)
+        self._host.performer.dial(host, port, node.tls, partial(self._reached, node_id), failed)
 
     def _reached(self, node_id: int, peer: str, now: float) -> Session:
         session = self._host.dialled(peer, self._introduction(1), self, now)

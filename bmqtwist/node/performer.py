@@ -44,10 +44,10 @@ class Performer(Protocol):
     def unread(self, session: Session) -> tuple[int, int]:
         """How many bytes the connection has not taken yet, and how many it has ever taken that had to wait."""
 
-    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+    def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
-        """Connect to another node; then, once, either `connected(peer, now)`, which gives the session of the connection, or
-        `failed(reason, now)`. A turn follows."""
+        """Connect to another node, by TLS or without; then, once, either `connected(peer, now)`, which gives the session of
+        the connection, or `failed(reason, now)`. A turn follows."""
 
     def chance(self) -> float:
         """A number in [0, 1), drawn anew: for waits that have to differ from node to node."""

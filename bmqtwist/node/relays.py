@@ -281,7 +281,7 @@ class Relays:
     # -- streams --------------------------------------------------------------------------------------------------------
 
     def _step(self, opened: UpstreamQueue, stream: AppStream, event: StreamInput) -> None:
-        self._perform(opened, stream, stream.step(event))
+        self._perform(opened, stream, opened.step(stream, event, self._host.now))
 
     def _perform(self, opened: UpstreamQueue, stream: AppStream, outputs: list[StreamOutput]) -> None:
         operations = self._user.operations
@@ -349,7 +349,8 @@ class Relays:
         refused, most = output.refused, self._user.operations.reopen_max_attempts
         response = bracketed(ControlMessage(self._answering, "status", Status(refused.category, refused.code,
                                                                               refused.message)))
-        text = (f"{self._user.title}: queue {'re' if stream.state is StreamState.PUT_OFF else ''}open-request failed. queue: "
+        again = "re" if stream.state is StreamState.PUT_OFF else ""
+        text = (f"{self._user.title}: queue {again}open-request failed. queue: "
                 f"'{opened.uri.canonical}', appId: '{stream.app_id}', error response: {response}. Attempt number was: "
                 f"{output.attempts}. Attempting again after {output.seconds * 1000:.0f} milliseconds")
         if output.attempts == most:
@@ -391,7 +392,7 @@ class Relays:
                     opened.relay.posts_stopped()
                     opened.relay.confirms_stopped(stream.app_id)
                 self._reopening.discard(stream)
-                outputs.append((opened, stream, stream.step(Down())))
+                outputs.append((opened, stream, opened.step(stream, Down(), self._host.now)))
         for opened, stream, found in outputs:  # nothing may be asked before all streams know
             self._perform(opened, stream, found)
         for opened in lost:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from bmqtwist.cluster.active_primaries import ActivePrimaries
+from bmqtwist.cluster.copies import copied
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
 from bmqtwist.cluster.partition_events import (
     Activate,
@@ -50,6 +51,7 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary, QueueRecord
+from bmqtwist.cluster.story import TOLD_MAX
 from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.node.appointments import Appointments
@@ -347,8 +349,13 @@ class Replication:
             while cell.inputs:
                 for output in cell.machine.step(now, cell.inputs.popleft()):
                     self._perform(cell, output, now)
+        except Exception:
+            self._host.report.error("%s", f"{cell.machine.name} fails. Before:\n{cell.machine.story.lines(now, TOLD_MAX)}")
+            raise
         finally:
             cell.stepping = False
+        if cell.partition.counted and cell.partition.leading:
+            self._count_copies(cell, now)
         self._look_around()
         if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
             self._promise(cell.index, 0)
@@ -385,7 +392,13 @@ class Replication:
         elif isinstance(output, RoleChanged):
             self._changed(cell, output, now)
         elif self._lines.admits(now):
-            self._host.report.alarm("CLUSTER", "%s", output.text)
+            self._host.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{cell.machine.story.lines(now, TOLD_MAX)}")
+
+    def _count_copies(self, cell: Cell, now: float) -> None:
+        """Somebody waits for other nodes than a majority: those that are available, whatever becomes of the others."""
+        available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
+        if cell.partition.copied(*copied(cell.machine, available)):
+            self._cluster.committed(cell.partition, now)
 
     def _tick(self, cell: Cell, now: float) -> None:
         self._step(cell, now, Tick())
@@ -560,8 +573,8 @@ class Replication:
         before = self._active.find(index)
         if not self._active.said(index, primary, active):
             if active and self._lines.admits(self._host.now):
-                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {self._links.name(primary.node_id)} is "
-                                       f"active, it says, under lease {primary.lease}, which nobody has given to it")
+                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {self._links.name(primary.node_id)} "
+                                       f"is active, it says, under lease {primary.lease}, which nobody has given to it")
             return
         if self._active.find(index) != before:
             if active:
@@ -630,5 +643,5 @@ class Replication:
 def replication_timing(config: ElectorConfig) -> ReplicationTiming:
     """As the configuration of the elector has it."""
     elector = timing(config)
-    lease = elector.inactivity * LEASE_SHARE
+    lease = config.lease_ms / 1000 or elector.inactivity * LEASE_SHARE
     return ReplicationTiming(lease, min(elector.beat_period, lease / 4), elector.inactivity * RETRY_SHARE)

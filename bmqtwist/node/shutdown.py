@@ -10,6 +10,7 @@ from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
 from bmqtwist.node.downstreams import STOP_ANSWER_S, Downstreams
 from bmqtwist.node.proxy import ProxyCluster
+from bmqtwist.node.stop_progress import ClusterProgress, StopProgress
 from bmqtwist.node.timers import Timers
 from bmqtwist.queue.queue import Queue
 from bmqtwist.report import Report
@@ -59,6 +60,26 @@ class Shutdown:
         self._stage, self._stage_ends = Stage.PROXIES, now
         self._poll(now)
 
+    def progress(self, now: float, clients: int) -> StopProgress:
+        """How far it is; `clients`: applications that are connected."""
+        stage = "done" if self.done else "waits for confirms and answers" if self._is_told else self._stage.value
+        return StopProgress(stage, now - self._begun, clients, tuple(self._progress(each, now) for each in self._all))
+
+    def _progress(self, cluster: Cluster | ProxyCluster, now: float) -> ClusterProgress:
+        led: tuple[int, ...] = ()
+        if isinstance(cluster, Cluster):
+            known = cluster.metadata.state.partitions
+            led = tuple(sorted(index for index, primary in known.items() if primary.node_id == cluster.node_id))
+        return ClusterProgress(
+            _title(cluster), led, isinstance(cluster, Cluster) and cluster.leadership.leads, _unconfirmed(cluster),
+            cluster.relays.unanswered if cluster.relays is not None else 0,
+            max(0.0, self._deadlines[cluster.name] - now))
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether all brokers know that are told one after the other."""
+        return self._stage is Stage.OVER or all(cluster.members is None for cluster in self._clusters.values())
+
     def _poll(self, now: float) -> None:
         report = self._report
         if not self._others_know(now):
@@ -67,8 +88,7 @@ class Shutdown:
         waiting = False
         for cluster in self._all:
             try:
-                left = sum(len(substream.unconfirmed) for queue in _queues(cluster) for handle in queue.handles
-                           for substream in handle.substreams.values())
+                left = _unconfirmed(cluster)
             except Exception as error:  # the stop must come to an end
                 self._contain.told(f"Cluster ({cluster.name}): the count of unconfirmed messages", error)
                 left = 0
@@ -131,10 +151,19 @@ class Shutdown:
         for each in self._all:
             left = each.relays.unanswered if each.relays is not None else 0
             if left and now < self._deadlines[each.name]:
-                title = "ClusterProxy" if isinstance(each, ProxyCluster) else "Cluster"
-                self._report.info(f"{title} ({each.name}): waiting for the answers to {left} PUT(s)")
+                self._report.info(f"{_title(each)}: waiting for the answers to {left} PUT(s)")
                 waiting = True
         return waiting
+
+
+def _title(cluster: Cluster | ProxyCluster) -> str:
+    return f"{'ClusterProxy' if isinstance(cluster, ProxyCluster) else 'Cluster'} ({cluster.name})"
+
+
+def _unconfirmed(cluster: Cluster | ProxyCluster) -> int:
+    """Messages that clients here have been given and have not confirmed."""
+    return sum(len(substream.unconfirmed) for queue in _queues(cluster) for handle in queue.handles
+               for substream in handle.substreams.values())
 
 
 def _queues(cluster: Cluster | ProxyCluster) -> list[Queue]:

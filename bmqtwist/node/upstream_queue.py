@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from bmqtwist.cluster.streams import AppStream, Counts, Subscriptions
+from bmqtwist.cluster.story import TransitionLog
+from bmqtwist.cluster.streams import AppStream, Counts, StreamInput, StreamOutput, Subscriptions
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.upbound import Upbound
@@ -59,7 +60,16 @@ class UpstreamQueue:
         self.streams: dict[str, AppStream] = {}  # by app
         self.ids = SubscriptionIds()
         self.asked: dict[Substream, list[ConsumerSpec]] = {}  # what each consumer has asked for last
+        self.story = TransitionLog()
         self._next_sub_id = 1
+
+    def step(self, stream: AppStream, event: StreamInput, now: float) -> list[StreamOutput]:
+        """One input of a stream."""
+        before = stream.state
+        outputs = stream.step(event)
+        if stream.state is not before:
+            self.story.note(now, before.name, stream.state.name, f"{type(event).__name__}, appId '{stream.app_id}'")
+        return outputs
 
     def is_above(self, peer: PeerSession) -> bool:
         """Whether what a node says about the queue counts."""

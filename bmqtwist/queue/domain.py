@@ -9,6 +9,7 @@ from bmqtwist.queue.expression import Expression, compile_expression
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.storage.copies import Copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class DomainSettings:
     max_idle_s: int = 0
     max_attempts: int = 0
     deduplication_ms: int = 300_000
-    strong: bool = False
+    copies: Copies = Copies.NONE
     publish_app_metrics: bool = True
     conditions: Mapping[str, str] = field(default_factory=dict)  # application subscriptions: appId ("" = default) -> text
 

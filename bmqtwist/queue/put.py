@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bmqtwist.storage.copies import Copies
+
 if TYPE_CHECKING:
     from bmqtwist.queue.handle import Handle
     from bmqtwist.queue.queue import Queue
@@ -19,17 +21,18 @@ class Put:
 
     handle: whose, None = nobody is to be answered. message: what was posted; `arrived` and `wall` of it are those of the
     PUT. correlation_id: of a client that makes no GUIDs itself. wants_ack: an ACK was asked for. queue: set when it is
-    taken. stored: the message is to be delivered, not a duplicate or a message that no app wants. strong: the cluster
-    must have it, too. position: of the newest record that it waits for, see `storage.gate`.
+    taken. stored: the message is to be delivered, not a duplicate or a message that no app wants. copies: which other
+    nodes must have it, too. position: of the newest record that it waits for, see `storage.gate`.
     """
 
-    __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "strong", "position")
+    __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "position")
 
     queue: Queue
 
     def __init__(self, handle: Handle | None, message: Message, correlation_id: int, wants_ack: bool) -> None:
         self.handle, self.message, self.correlation_id, self.wants_ack = handle, message, correlation_id, wants_ack
-        self.stored = self.strong = False
+        self.stored = False
+        self.copies = Copies.NONE
         self.position = 0
 
     def answer(self, status: int) -> None:

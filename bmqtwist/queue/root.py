@@ -24,6 +24,7 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.purge import Purge, purge_app, purge_queue, remove_app
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
+from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
 from bmqtwist.storage.records import ConfirmReason, DeletionReason
@@ -129,7 +130,7 @@ class RootQueue(Queue):
                                          f"[{put.handle.client.description if put.handle else ''}], GUID "
                                          f"[{guid.hex().upper()}]")
             if put.wants_ack:
-                put.strong = self.domain.settings.strong  # the first one may not be in the cluster yet
+                put.copies = self.domain.settings.copies  # the first one may not be in the cluster yet
                 self.hold(put)
             return 0
         self._remembered = guid
@@ -150,7 +151,9 @@ class RootQueue(Queue):
             self.history.discard(guid)
             return refused
         message.order = self._order
-        put.strong = self.domain.settings.strong
+        put.copies = copies = self.domain.settings.copies
+        if copies and copies is not Copies.MAJORITY:
+            self.partition.counted = True
         if self.in_memory:
             self.store.hold(message)
             message.pending = mask
@@ -189,15 +192,15 @@ class RootQueue(Queue):
 
     def release(self, put: Put, now: float) -> None:
         """The records of a PUT are safe here: acknowledge and deliver it, or wait for the cluster to have it, in order."""
-        if self.uncommitted or put.strong and put.position > self.partition.committed:
+        if self.uncommitted or put.copies and put.position > self.partition.marks[put.copies]:
             self.uncommitted.append(put)
         else:
             self._released(put, now)
 
     def committed(self, now: float) -> None:
         """The cluster has more than before: release what waited for it, in order."""
-        waiting, mark = self.uncommitted, self.partition.committed
-        while waiting and not (waiting[0].strong and waiting[0].position > mark):
+        waiting, marks = self.uncommitted, self.partition.marks
+        while waiting and waiting[0].position <= marks[waiting[0].copies]:
             self._released(waiting.popleft(), now)
 
     def _released(self, put: Put, now: float) -> None:
@@ -223,7 +226,7 @@ class RootQueue(Queue):
     def expire_uncommitted(self, now: float, wall: int) -> None:
         """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on."""
         patience = self.domain.settings.deduplication_ms / 1000
-        late = [put for put in self.uncommitted if put.strong and now - put.message.arrived >= patience]
+        late = [put for put in self.uncommitted if put.copies and now - put.message.arrived >= patience]
         if not late:
             return
         gone = set(map(id, late))

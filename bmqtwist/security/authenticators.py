@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from bmqtwist.config.broker import AppConfig, AuthenticatorConfig
+from bmqtwist.config.broker import PASSWORD_HASH_PREFIX, AppConfig, AuthenticatorConfig
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authentication, Authenticator, Credential, Denied, Granted, Outcome
-from bmqtwist.report import Report
-from bmqtwist.security.authorization import Action, Authorizer, Both, DefaultAuthorizer, RulesAuthorizer, Setting
+from bmqtwist.link.credentials import CredentialProvider
+from bmqtwist.report import Report, shown
+from bmqtwist.security.authorization import (
+    Action,
+    Authorizer,
+    Both,
+    DefaultAuthorizer,
+    RulesAuthorizer,
+    Setting,
+    speaks_of,
+)
 from bmqtwist.security.passwords import StoredPassword, make_hash
 
 BASIC_LIFETIME_MS = 600_000
 TEST_LIFETIME_MS = 600_000
 CREDENTIAL_BYTES_MAX = 4096  # user and password of one BASIC request
 ANONYMOUS = "ANONYMOUS"
+BASIC_USER = "BASIC_USER-"  # before the name of the user, in a principal
 
 Settings = Mapping[str, Setting]
 
@@ -87,7 +97,26 @@ class BasicAuthenticator:
         stored = self._users.get(user)
         if not (stored or self._nobody).matches(password) or stored is None:
             return Denied(f"Invalid username or password for user '{name}'")
-        return Granted(f"BASIC_USER-{name}", BASIC_LIFETIME_MS)
+        return Granted(f"{BASIC_USER}{name}", BASIC_LIFETIME_MS)
+
+
+class BasicCredentialProvider:
+    """Shows mechanism BASIC to other brokers. Settings: username and password, as the other brokers know them."""
+
+    def __init__(self, settings: Settings) -> None:
+        user, password = settings.get("username"), settings.get("password")
+        if not isinstance(user, str) or not isinstance(password, str) or not user or ":" in user:
+            raise LocalError("BasicCredentialProvider: 'username' and 'password' must be stringVals, and the username must "
+                             "not be empty or hold a colon.")
+        if password.startswith(PASSWORD_HASH_PREFIX):
+            raise LocalError("BasicCredentialProvider: 'password' is a hash: the other brokers have to be shown the "
+                             "password itself.")
+        self.principal = f"{BASIC_USER}{user}"
+        self._credential = Credential("BASIC", f"{user}:{password}".encode())
+
+    def credential(self) -> Credential:
+        """Always the same."""
+        return self._credential
 
 
 class TestAuthenticator:
@@ -117,11 +146,14 @@ class TestAuthenticator:
 
 
 class Security:
-    """Authenticators by upper-case mechanism, the anonymous credential, and the authorizer."""
+    """Authenticators by upper-case mechanism, the anonymous credential, the authorizer, and what we show to other brokers.
+    `guarded`: an authenticator is configured."""
 
     def __init__(self, authenticators: Mapping[str, Authenticator], anonymous: Credential | None,
-                 authorizer: Authorizer | None = None) -> None:
+                 authorizer: Authorizer | None = None, provider: CredentialProvider | None = None,
+                 guarded: bool = False) -> None:
         self.authenticators, self.anonymous, self.authorizer = authenticators, anonymous, authorizer
+        self.provider, self.guarded = provider, guarded
 
     def connection(self, peer: str) -> Authentication:
         """The authentication of a new connection from `peer`."""
@@ -130,6 +162,20 @@ class Security:
     def allows(self, principal: str, action: Action, subject: str = "") -> bool:
         """May `principal` do this? Always, as long as no authorizer is configured."""
         return self.authorizer is None or self.authorizer.authorize(principal, action, subject)
+
+    def broker_refusal(self, principal: str, action: Action, subject: str = "") -> str:
+        """Why a broker may not connect as a node or a proxy (`action`); empty = it may.
+
+        Where an authenticator is configured, a good credential is not enough: an application has one, too. It has to be
+        our own one, or somebody has to have said that it is one of a broker's.
+        """
+        if not self.allows(principal, action, subject):
+            return "Connection not authorized"
+        own = self.provider is not None and principal == self.provider.principal != ""
+        if not self.guarded or own or self.authorizer is not None and speaks_of(self.authorizer, principal, action, subject):
+            return ""
+        return (f"'{shown(principal)}' is not known as a broker: it is not whom this node presents itself as "
+                f"(credentialProvider), and no rule of bmqtwist.authorization allows it {action.value}")
 
     @property
     def open_to_anybody(self) -> bool:
@@ -189,7 +235,8 @@ def build_security(app: AppConfig, report: Report, sleep: Callable[[float], None
                              "configured authenticator")
     elif not known:
         known[ANONYMOUS] = AnonAuthenticator({})
-    return Security(known, credential, _make_authorizer(app, report, find))
+    return Security(known, credential, _make_authorizer(app, report, find), _make_provider(app, find),
+                    bool(app.authentication.authenticators))
 
 
 def _open_by_hand(credential: Credential, known: dict[str, Authenticator], report: Report) -> None:
@@ -225,6 +272,19 @@ def _make_authenticator(plugin: AuthenticatorConfig, sleep: Callable[[float], No
     if not isinstance(mechanism, str) or not isinstance(blocking, bool) or not methods:
         raise LocalError(f"Authenticator plugin '{plugin.name}' needs the attributes mechanism (str) and blocking "
                          "(bool) and the methods start, stop and authenticate.")
+    return made  # type: ignore[return-value]
+
+
+def _make_provider(app: AppConfig, find: Find) -> CredentialProvider | None:
+    plugin = app.authentication.credential_provider
+    if plugin is None:
+        return None
+    if plugin.name == "BasicCredentialProvider":
+        return BasicCredentialProvider(_settings(plugin))
+    made = _find("Credential provider", plugin.name, find)(_settings(plugin))
+    if not isinstance(getattr(made, "principal", None), str) or not callable(getattr(made, "credential", None)):
+        raise LocalError(f"Credential provider plugin '{plugin.name}' needs the attribute principal (str) and the method "
+                         "credential.")
     return made  # type: ignore[return-value]
 
 

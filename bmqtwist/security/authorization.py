@@ -90,33 +90,42 @@ class RulesAuthorizer:
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
         """What the table says."""
-        effect = self._default
-        for rule in self._rules:
-            if _speaks_of(rule, principal, action, subject):
-                effect = rule.effect
-                break
+        rule = self.rule(principal, action, subject)
+        effect = self._default if rule is None else rule.effect
         if effect != "allow":
             self._report.warn("Authorize deny on %s [principal: '%s', subject: '%s']", action.value, shown(principal),
                               shown(subject))
         return effect == "allow"
+
+    def rule(self, principal: str, action: Action, subject: str) -> Rule | None:
+        """The first rule that matches; None = the default decides."""
+        return next((rule for rule in self._rules if _matches(rule, principal, action, subject)), None)
 
 
 class Both:
     """Two authorizers of which each must agree."""
 
     def __init__(self, first: Authorizer, second: Authorizer) -> None:
-        self._first, self._second = first, second
+        self.parts = first, second
 
     def authorize(self, principal: str, action: Action, subject: str = "") -> bool:
         """Yes if both say so; the second is not asked when the first denies."""
-        return (self._first.authorize(principal, action, subject)
-                and self._second.authorize(principal, action, subject))
+        return all(each.authorize(principal, action, subject) for each in self.parts)
+
+
+def speaks_of(authorizer: Authorizer, principal: str, action: Action, subject: str) -> bool:
+    """Whether an authorizer that allows something does so because somebody has said so, rather than because nobody has."""
+    if isinstance(authorizer, Both):
+        return any(speaks_of(each, principal, action, subject) for each in authorizer.parts)
+    if isinstance(authorizer, RulesAuthorizer):
+        return authorizer.rule(principal, action, subject) is not None
+    return not isinstance(authorizer, DefaultAuthorizer)
 
 
 AuthorizerClass = Callable[[Mapping[str, Setting], Report], object]
 
 
-def _speaks_of(rule: Rule, principal: str, action: Action, subject: str) -> bool:
+def _matches(rule: Rule, principal: str, action: Action, subject: str) -> bool:
     if "*" not in rule.actions and action.value not in rule.actions:
         return False
     if action in QUEUE_ACTIONS and not fnmatchcase(subject, rule.domain):

@@ -1,4 +1,5 @@
-"""TLS of a listener: certificate, key, certificate authority and versions as `tlsConfig` names them."""
+"""TLS of listeners and of connections to other brokers: certificate, key, certificate authority and versions as `tlsConfig`
+names them."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from OpenSSL import SSL, crypto
-from twisted.internet.ssl import Certificate, CertificateOptions, KeyPair, PrivateCertificate, TLSVersion
+from twisted.internet.ssl import (
+    Certificate,
+    CertificateOptions,
+    KeyPair,
+    PrivateCertificate,
+    TLSVersion,
+    optionsForClientTLS,
+    trustRootFromCertificates,
+)
 
 from bmqtwist.config.broker import TlsConfig
 from bmqtwist.errors import LocalError
@@ -39,23 +48,41 @@ class ServerContext:
         return self._options.getContext()
 
 
+class ClientContext:
+    """The context of connections to other brokers: theirs must be a certificate of the authority, in the name of the host
+    that was dialled; ours is shown to whoever asks for it."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        self._config = config
+        self.reload()
+        self.options("localhost")  # now rather than at the first connection
+
+    def reload(self) -> None:
+        """Read the files again; LocalError: what was read before stays."""
+        config = self._config
+        trusted = trustRootFromCertificates(_certificates(config.certificate_authority, "certificateAuthority"))
+        chain = _certificates(config.certificate, "certificate")
+        try:
+            own = PrivateCertificate.fromCertificateAndKeyPair(chain[0], _key(config.key))
+        except ValueError as error:
+            raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not fit: "
+                             f"{error}") from None
+        self._trusted, self._own, self._chain = trusted, own, [each.original for each in chain[1:]]
+
+    def options(self, host: str) -> Any:
+        """For one connection."""
+        return optionsForClientTLS(host, self._trusted, self._own, extraCertificateOptions={
+            "extraCertChain": self._chain, **_version_options(self._config.versions)})
+
+
 def server_context(config: TlsConfig) -> CertificateOptions:
     """The context of TLS listeners. A peer need not show a certificate; one that it shows must be good.
 
     Raises LocalError naming the file or the version that will not do.
     """
-    lowest, highest = _versions(config.versions)
     chain = _certificates(config.certificate, "certificate")
     key = _key(config.key)
-    options: dict[str, Any] = {}
-    if lowest in (TLSVersion.TLSv1_0, TLSVersion.TLSv1_1):
-        options["insecurelyLowerMinimumTo"] = lowest
-    else:
-        options["raiseMinimumTo"] = lowest
-    if highest is not TLSVersion.TLSv1_3:
-        options["lowerMaximumSecurityTo"] = highest
-        if options.get("raiseMinimumTo") is highest:
-            options["insecurelyLowerMinimumTo"] = options.pop("raiseMinimumTo")
+    options = _version_options(config.versions)
     if config.certificate_authority:
         authorities = _certificates(config.certificate_authority, "certificateAuthority")
         options |= {"verify": True, "requireCertificate": False, "caCerts": [each.original for each in authorities]}
@@ -67,6 +94,21 @@ def server_context(config: TlsConfig) -> CertificateOptions:
         raise LocalError(f"tlsConfig: certificate '{config.certificate}' and key '{config.key}' do not fit: "
                          f"{error}") from None
     return made
+
+
+def _version_options(versions: str) -> dict[str, Any]:
+    """As `CertificateOptions` takes them."""
+    lowest, highest = _versions(versions)
+    options: dict[str, Any] = {}
+    if lowest in (TLSVersion.TLSv1_0, TLSVersion.TLSv1_1):
+        options["insecurelyLowerMinimumTo"] = lowest
+    else:
+        options["raiseMinimumTo"] = lowest
+    if highest is not TLSVersion.TLSv1_3:
+        options["lowerMaximumSecurityTo"] = highest
+        if options.get("raiseMinimumTo") is highest:
+            options["insecurelyLowerMinimumTo"] = options.pop("raiseMinimumTo")
+    return options
 
 
 def _versions(text: str) -> tuple[Any, Any]:

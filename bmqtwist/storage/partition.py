@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage.batch import Batch
+from bmqtwist.storage.copies import COMMITTED_ALL, CopyMarks
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
@@ -60,11 +61,10 @@ from bmqtwist.wire.checksum import crc32c
 if TYPE_CHECKING:
     from bmqtwist.storage.recovery import RecoveredPartition
 
-__all__ = ["Batch", "Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
+__all__ = ["COMMITTED_ALL", "Batch", "Durability", "Message", "Partition", "PartitionUnavailable", "PayloadDamaged"]
 
 Durability = Literal["none", "group", "always"]
 
-COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
 _NORMAL_RESERVE = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 
 _pack_message = MESSAGE.pack
@@ -82,10 +82,11 @@ class PayloadDamaged(PartitionUnavailable):
     """The stored application data of a message is not what was written: it must not be delivered."""
 
 
-class Partition:
+class Partition(CopyMarks):
     """The primary's side of one partition. It takes records once it has a lease (`activate`)."""
 
     leading = True  # as of `storage.rollover.RolledPartition`
+
     def __init__(self, partition_id: int, node_id: int, files: PartitionFiles,
                  recovered: RecoveredPartition | None = None, durability: Durability = "group",
                  cache_bytes: int = PAYLOAD_CACHE_BYTES) -> None:
@@ -95,16 +96,15 @@ class Partition:
         self.replicated = False  # keep batches for `take_batches`
         self.committed = COMMITTED_ALL  # position up to which the cluster has the records
         self._base = 0  # position = _base + sequence
-        self._journal: list[bytes] = []
-        self._data: list[bytes] = []
-        self._qlist: list[bytes] = []
+        self._journal, self._data, self._qlist = list[bytes](), list[bytes](), list[bytes]()
         self._batches: list[Batch] = []
         self._owed: deque[Callable[[int], None]] = deque()
         self._paying = False
         self._cache_max, self._drop = cache_bytes, list[Message]()
         self._gate = Gate()
         self._unmarked = False  # records since the last sync point
-        self._disabled = self._full = self._write_failed = self._broken = self._readonly_alarmed = self._rewrite = False
+        self.broken = False  # a sync has failed: nothing is taken until a restart
+        self._disabled = self._full = self._write_failed = self._readonly_alarmed = self._rewrite = False
         self._soft_limit = SoftLimit()
         self._alarms: list[tuple[str, str]] = []
         self.listener: Callable[[str], None] = lambda text: None  # who is told what the partition does
@@ -155,7 +155,7 @@ class Partition:
     @property
     def available(self) -> bool:
         """Whether records are taken: not disabled by an operator, not full, no failed disk."""
-        return not (self._disabled or self._full or self._write_failed or self._broken)
+        return not (self._disabled or self._full or self._write_failed or self.broken)
 
     def disable(self) -> None:
         """Take no more records (admin command)."""
@@ -392,7 +392,7 @@ class Partition:
                 self._make_room(0, 0, wall)
             except PartitionUnavailable:
                 room = self._journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= self.files.sizes.journal
-                if not whole or not room or self._disabled or self._write_failed or self._broken:
+                if not whole or not room or self._disabled or self._write_failed or self.broken:
                     raise
         start_psn = (start.lease, start.sequence) if start else (0, 0)
         record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key or NULL_KEY, QueueOp.PURGE, 0,
@@ -467,7 +467,7 @@ class Partition:
         After a failed write its records are kept for the next flush, what waits for them goes on waiting, and no new
         ones are taken.
         """
-        if self._broken or self._journal and not self.write_batch():
+        if self.broken or self._journal and not self.write_batch():
             return []
         if self._owed and self.available:
             self._pay_late(wall)
@@ -532,7 +532,7 @@ class Partition:
 
     def wants_sync(self) -> int | None:
         """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""
-        return self._gate.begin_sync() if self.durability == "group" and not self._broken else None
+        return self._gate.begin_sync() if self.durability == "group" and not self.broken else None
 
     def sync(self) -> None:
         """fdatasync DATA, then JOURNAL: blocks, meant for a thread. An OSError must be reported to `sync_failed`."""
@@ -549,11 +549,11 @@ class Partition:
 
     def fail(self) -> None:
         """Something in here raised what nobody expected: nothing more is taken or written until a restart."""
-        self._broken = True
+        self.broken = True
         self._set_journal_limit()
 
     def _sync_broke(self, error: OSError) -> None:
-        self._broken = True
+        self.broken = True
         self._set_journal_limit()
         self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}] cannot be synced: {error}. It is closed to"
                                         " producers; check the disk and restart."))
@@ -580,7 +580,7 @@ class Partition:
 
     def _secure_recovered(self) -> None:
         """What was recovered may be in the page cache alone, if only the process died: now it counts as safe."""
-        if self.durability == "none" or self._broken:
+        if self.durability == "none" or self.broken:
             return
         try:
             self.files.sync()
@@ -598,7 +598,7 @@ class Partition:
 
     def sync_point(self, wall: int, force: bool = False) -> None:
         """A REGULAR sync point if anything was written since the last one (the 1 s tick), or always with `force`."""
-        if not force and not self._unmarked and not self._journal or self._broken or not self.lease:
+        if not force and not self._unmarked and not self._journal or self.broken or not self.lease:
             return
         if self._journal_end + SYNC_POINT_RESERVE_BYTES > self.files.sizes.journal:
             return
@@ -621,7 +621,7 @@ class Partition:
         self.sync_point(wall, force=True)
         written = not self._journal or self.write_batch()
         released: list[Any] = []
-        if written and not self._broken:
+        if written and not self.broken:
             try:
                 if sync:
                     self.files.sync()
@@ -667,11 +667,6 @@ class Partition:
     def all_is_durable(self) -> None:
         """From `roll`: everything written so far was synced."""
         self._gate.all_durable()
-
-    @property
-    def broken(self) -> bool:
-        """Has a sync failed? Then nothing is taken until a restart."""
-        return self._broken
 
     @property
     def batch_waits(self) -> bool:

@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any
 
 from bmqtwist.errors import PeerError
+from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.exchange import Applier, attachment, placed, records_of
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
@@ -94,7 +95,16 @@ class ReplicatedPartition(Partition):
     def commit(self, psn: Psn) -> None:
         """The cluster has the records of our own lease up to here."""
         if psn[0] == self.lease and self.leading:
-            self.committed = self._base + psn[1]
+            self.marks[Copies.MAJORITY] = self._base + psn[1]
+
+    def copied(self, one: Psn, every: Psn) -> bool:
+        """Some other node has the records of our own lease up to `one`, all up to `every`. Whether that is news."""
+        majority, before = self.marks[Copies.MAJORITY], self.marks
+        some = self._base + one[1] if one[0] == self.lease else 0
+        whole = self._base + every[1] if every[0] == self.lease else 0
+        self.marks = [before[Copies.NONE], max(before[Copies.ONE], some, majority), majority,
+                      max(before[Copies.ALL], min(whole, majority))]
+        return self.marks != before
 
     def begin_lease(self, lease: int) -> None:
         """Records of a newer lease follow."""
@@ -135,7 +145,7 @@ class ReplicatedPartition(Partition):
     def follow(self) -> bool:
         """This node is primary no longer. False: what its queues have decided is not in its files, and has to be forgotten
         (cut)."""
-        self.leading = self.replicated = self._full = False
+        self.leading = self.replicated = self._full = self.counted = False
         self.committed = self._recent_bytes = 0
         self.forget_waiting()
         self._recent.clear()

@@ -116,7 +116,7 @@ class ImmediatePerformer:
         """Nobody is cut off here for what a fault holds back."""
         return 0, 0
 
-    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+    def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
         """Nobody is there."""
         self._node.later.append(lambda: failed("Connection refused", self._node.now))

@@ -133,9 +133,9 @@ class SimulatedPerformer:
         end = session.transport
         return (end.waiting, end.arrived) if isinstance(end, ConnectionEnd) else (0, 0)
 
-    def dial(self, host: str, port: int, connected: Callable[[str, float], Session],
+    def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
              failed: Callable[[str, float], None]) -> None:
-        """In the simulated network, where a node is at the address of its endpoint."""
+        """In the simulated network, where a node is at the address of its endpoint; it has no TLS."""
         node, address = self._node, f"{host}:{port}"
 
         def came(end: ConnectionEnd | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ssl
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.certificates import certificate
 from kit.process import STARTED, BrokerProcess, free_port
 
 from bmqtwist.sdk import Credential, Message, Result, SdkError, aio, simple
@@ -40,27 +40,6 @@ react(main)
 """
 
 pytestmark = pytest.mark.process
-
-
-def certificate(directory: Path) -> tuple[Path, Path]:
-    """(certificate, key) of a self-signed `localhost`, PEM."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    built = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-             .serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
-             .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-             .sign(key, hashes.SHA256()))
-    found = directory / "cert.pem", directory / "key.pem"
-    found[0].write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    found[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                                           serialization.NoEncryption()))
-    return found
 
 
 @pytest.fixture

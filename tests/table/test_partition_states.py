@@ -85,7 +85,7 @@ class Writer:
 
 def state_of(partition: Partition) -> State:
     """By its flags."""
-    if partition._broken:
+    if partition.broken:
         return State.CLOSED
     reasons = [name for name, flag in (("disabled", partition._disabled), ("full", partition._full),
                                        ("failing", partition._write_failed)) if flag]

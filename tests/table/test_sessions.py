@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,10 +20,10 @@ from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session, SessionKind
 from bmqtwist.link.states import EVENT_TYPES, IGNORED, State
 from bmqtwist.report import ListReport
-from bmqtwist.wire.control import ControlMessage
+from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage, encode_event
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import DROPPED, Held
-from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType, Status
+from bmqtwist.wire.schema import AuthenticationResponse, BrokerResponse, ClientIdentity, ClientType, Status
 
 CONTROL, PUT, CONFIRM, AUTHENTICATION = EventType.CONTROL, EventType.PUT, EventType.CONFIRM, EventType.AUTHENTICATION
 BEAT, BEAT_ANSWER = EventType.HEARTBEAT_REQ, EventType.HEARTBEAT_RSP
@@ -39,6 +40,7 @@ TABLE: dict[Cell, dict[int, str]] = {
     (Negotiation, State.NEGOTIATING): dict.fromkeys(EVENTS, "closed"),
     (Negotiation, State.HOLDING): {**dict.fromkeys(EVENTS, "kept"), AUTHENTICATION: "closed"},
     (Negotiation, State.CLOSED): NOTHING,
+    (Dialling, State.PRESENTING): {**dict.fromkeys(EVENTS, "closed"), BEAT: "beat", BEAT_ANSWER: "nothing"},
     (Dialling, State.DIALLING): {**dict.fromkeys(EVENTS, "closed"), BEAT: "beat", BEAT_ANSWER: "nothing"},
     (Dialling, State.CLOSED): NOTHING,
     (ClientSession, State.SERVING): {**dict.fromkeys(EVENTS, "#CLIENT_UNEXPECTED_EVENT"), **SERVED,
@@ -131,7 +133,8 @@ def session(kind: type[SessionKind], state: State, host: SessionContext | None =
     context: Any = host
     guard = Authentication({"SLOW": Judge()}, Credential("SLOW", b""))  # type: ignore[dict-item]
     if kind is Dialling:
-        made = dialled(context, "peer", guard, 0.0, 1 << 20, ClientIdentity(), context.others)
+        credential = (lambda: Credential("BASIC", b"node:secret")) if state is State.PRESENTING else None
+        made = dialled(context, "peer", guard, 0.0, 1 << 20, ClientIdentity(), context.others, credential)
     else:
         made = accepted(context, "peer", guard, 0.0, 1 << 20)
         identity = {"protocolVersion": 1, "sdkVersion": 1, "clientType": CLIENT_TYPES[kind].name, "processName": "task",
@@ -248,6 +251,55 @@ def test_what_was_kept_is_answered_in_order_when_the_credential_is_good() -> Non
     frames, _ = codec.split_frames(b"".join(made.take()))
     kinds = [event.kind for one in frames[1:] for event in codec.decode_event(one, negotiated=True)]
     assert kinds == ["heartbeat_rsp", "control"] and made.state is State.LEAVING
+
+
+def credential_frames(made: Session) -> list[str]:
+    """The kinds of what it has written."""
+    frames, _ = codec.split_frames(b"".join(made.take()))
+    return [next(iter(event.control)) for one in frames for event in codec.decode_event(one, negotiated=False)]
+
+
+def judgement(category: Category = Category.E_SUCCESS, lifetime_ms: int | None = None) -> bytes:
+    return encode_event(AuthenticationMessage("authenticationResponse", AuthenticationResponse(
+        Status(category, -1 if category else 0, "why not" if category else ""), lifetime_ms)))
+
+
+def presenting(credential: Callable[[], Credential]) -> tuple[Session, SessionContext]:
+    host = SessionContext()
+    context: Any = host
+    guard = Authentication({}, None)
+    return dialled(context, "peer", guard, 0.0, 1 << 20, ClientIdentity(), context.others, credential), host
+
+
+def test_a_credential_goes_before_the_introduction_and_again_before_it_ends() -> None:
+    made, host = presenting(lambda: Credential("BASIC", b"node:secret"))
+    assert credential_frames(made) == ["authenticationRequest"]
+    made.receive(judgement(lifetime_ms=60_000), 1.0, 1)
+    assert made.state is State.DIALLING and credential_frames(made) == ["clientIdentity"]
+    made.receive(encode_event(NegotiationMessage("brokerResponse", BrokerResponse(
+        Status(Category.E_SUCCESS, 0, ""), 1, 1, False, ClientIdentity()))), 2.0, 2)
+    assert made.state is State.SERVING
+    for moment, shown in ((54.9, []), (55.0, ["authenticationRequest"]), (57.0, [])):
+        made.tick(moment, 0)
+        assert credential_frames(made) == shown, moment
+    made.receive(judgement(lifetime_ms=1000), 57.0, 57)
+    made.tick(58.0, 58)
+    assert credential_frames(made) == ["authenticationRequest"] and made.state is State.SERVING
+    made.receive(judgement(Category.E_REFUSED), 58.0, 58)
+    assert made.state is State.CLOSED and "it refuses our credential: why not" in host.report.lines[-1][1]
+
+
+def test_a_credential_that_is_refused_or_cannot_be_had_ends_the_connection() -> None:
+    made, host = presenting(lambda: Credential("BASIC", b"node:wrong"))
+    made.receive(judgement(Category.E_REFUSED), 1.0, 1)
+    assert made.state is State.CLOSED and host.others.told == [("not connected",)]
+
+    def fails() -> Credential:
+        raise ZeroDivisionError("no vault")
+    made, host = presenting(fails)
+    assert not made.take()
+    made.tick(1.0, 1)
+    assert made.state is State.CLOSED and "the credential provider fails: ZeroDivisionError" in host.report.lines[-1][1]
 
 
 def test_what_is_kept_is_bounded() -> None:

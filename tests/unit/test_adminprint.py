@@ -13,7 +13,9 @@ from bmqtwist.admin import results
 from bmqtwist.admin.commands import Value, integer
 from bmqtwist.admin.json import print_json
 from bmqtwist.admin.text import print_text, window_text
+from bmqtwist.cluster.story import Transition
 from bmqtwist.monitor import snapshot as state
+from bmqtwist.node.stop_progress import ClusterProgress, StopProgress
 from bmqtwist.queue.textformat import timestamp_text
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "admin" / "session.json"
@@ -170,7 +172,10 @@ def test_the_queue_helper_answer_is_that_of_the_original_apart_from_the_order_of
 def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
     samples = [result for _, _, result in TEXT_ANSWERS + JSON_ANSWERS] + [
         results.QueueHelper(THE_CLUSTER), results.StatsResult("table", {"a": 1}), results.BrokerConfigResult("{}"),
-        results.Responses((("n1", results.Success()),)), results.ElectorTransitions(((1.5, "FOLLOWER", "CANDIDATE", "x"),))]
+        results.Responses((("n1", results.Success()),)), results.Transitions(
+            "electorTransitions", 2.0, (Transition(0.5, "FOLLOWER", "CANDIDATE", "x"),)), results.StopStatusResult(None),
+        results.StopStatusResult(StopProgress("members are told", 1.5, 2, (ClusterProgress(
+            "Cluster (c)", (0, 1), True, 3, 4, 18.5),)))]
     assert {type(sample).__name__ for sample in samples} == {kind.__name__ for kind in results.Result.__subclasses__()}
     for sample in samples:
         assert isinstance(print_text(sample), str)

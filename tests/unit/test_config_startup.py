@@ -214,11 +214,35 @@ def test_tls_needs_a_certificate():
     assert result.listeners[0].tls and result.app.tls_config.versions == "TLSv1.3"
 
 
+def test_an_endpoint_with_tls_fits_the_listener_and_names_whom_to_trust():
+    listener, secret = config.Listener(name="a", port=30114, tls=True), {"certificate": "c", "key": "k"}
+    trusting = config.TlsConfig(**secret, certificate_authority="ca")
+    both = ("tls://localhost:30114", "tls://elsewhere:30114")
+    text = refused(app([listener], tls_config=config.TlsConfig(**secret)), cluster(*both))
+    assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "tls://elsewhere:30114", but appConfig.tlsConfig' in text
+    assert composed(app([listener], tls_config=trusting), cluster(*both)).clusters.my_clusters[0].nodes[1].tls
+    assert 'expected "tls://...": the listener \'a\' at that port has tls true' in refused(
+        app([listener], tls_config=trusting), cluster(*PAIR))
+    assert 'expected "tcp://...": the listener \'a\' at that port has tls false' in refused(
+        app([replace(listener, tls=False)], tls_config=trusting), cluster(*both))
+
+
+def test_a_node_with_an_authenticator_that_shows_nothing_itself_is_warned_about():
+    guarded = {"authenticators": (config.AuthenticatorConfig(name="BasicAuthenticator"),)}
+    shown = config.AuthenticatorConfig(name="BasicCredentialProvider")
+    for endpoints, provider, found in ((PAIR, None, 1), (PAIR[:1], None, 0), (PAIR, shown, 0)):
+        notices = []
+        composed(app(authentication=config.AuthenticationConfig(**guarded, credential_provider=provider)),
+                 cluster(*endpoints), notices=notices)
+        assert [notice.path for notice in notices] == ["appConfig.authentication.credentialProvider"] * found
+
+
 def test_clusters_must_be_sound():
     bad = cluster("tcp://localhost:1", "nowhere")
     bad["nodes"][1]["id"] = 1
     text = refused(app(), bad, cluster(name="c"), virtual=[{"name": "d", "selfNodeId": 1}])
-    assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "nowhere", expected "tcp://host:port"' in text
+    assert ('myClusters[0].nodes[1].transport.tcp.endpoint: found "nowhere", expected "tcp://host:port" or '
+            '"tls://host:port"') in text
     assert "myClusters[0].nodes[1].id: found 1 again" in text
     assert 'myClusters[1].name: found "c" again' in text
     assert "myClusters[1].nodes: is empty" in text
@@ -235,6 +259,9 @@ PAIR = ("tcp://localhost:30114", "tcp://elsewhere:30114")
     ({"maxRandomWaitTimeoutMs": 0}, "elector.maxRandomWaitTimeoutMs: found 0"),
     ({"scoutingResultTimeoutMs": 0}, "elector.scoutingResultTimeoutMs: found 0"),
     ({"electionResultTimeoutMs": 0}, "elector.electionResultTimeoutMs: found 0"),
+    ({"leaseMs": 99}, "elector.leaseMs: found 99, expected 0, or at least 100 and less than"),
+    ({"leaseMs": 20000}, "elector.leaseMs: found 20000"),
+    ({"leaseMs": 1000, "heartbeatMissCount": 2, "heartbeatBroadcastPeriodMs": 500}, "elector.leaseMs: found 1000"),
     ({"initialWaitTimeoutMs": 3000}, "elector.initialWaitTimeoutMs: found 3000, expected more than maxRandomWaitTimeoutMs")])
 def test_what_several_nodes_cannot_elect_a_leader_with_is_refused_and_is_of_no_concern_to_one(elector, words):
     assert f"myClusters[0].{words}" in refused(app(), {**cluster(*PAIR), "elector": elector})

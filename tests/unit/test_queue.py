@@ -11,6 +11,7 @@ from bmqtwist.errors import AckStatus
 from bmqtwist.queue.domain import Limits
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.put import Put
+from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL
 from bmqtwist.wire.budget import at_once
@@ -175,7 +176,7 @@ def test_an_app_that_is_removed_lets_its_messages_go_and_starts_afresh_when_it_c
 
 
 def test_strong_puts_wait_for_the_cluster_and_are_refused_after_the_window() -> None:
-    engine = Engine(strong=True)
+    engine = Engine(copies=Copies.MAJORITY)
     engine.partition.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()
     put(engine, producer)
@@ -188,7 +189,7 @@ def test_strong_puts_wait_for_the_cluster_and_are_refused_after_the_window() -> 
 
 
 def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
-    engine = Engine(strong=True)
+    engine = Engine(copies=Copies.MAJORITY)
     engine.partition.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()
     for number in range(3):
@@ -205,11 +206,11 @@ def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
 
 def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None:
     """The message that needs the cluster came first: the next one, which does not, must not overtake it."""
-    engine = Engine(strong=True)
+    engine = Engine(copies=Copies.MAJORITY)
     engine.partition.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()
     put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
-    engine.domain.reconfigure(replace(engine.domain.settings, strong=False))
+    engine.domain.reconfigure(replace(engine.domain.settings, copies=Copies.NONE))
     put(engine, producer, bytes([0x40, 2]) * 8, b"eventual")
     put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
     assert got(reader) == [] and acks(producer) == []
@@ -220,11 +221,11 @@ def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None
 
 
 def test_what_was_behind_a_refused_put_goes_on() -> None:
-    engine = Engine(strong=True)
+    engine = Engine(copies=Copies.MAJORITY)
     engine.partition.committed = engine.partition.position
     producer, reader = engine.open(write=1), engine.reader()
     put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
-    engine.domain.reconfigure(replace(engine.domain.settings, strong=False))
+    engine.domain.reconfigure(replace(engine.domain.settings, copies=Copies.NONE))
     put(engine, producer, bytes([0x40, 2]) * 8, b"eventual")
     engine.queue.expire_uncommitted(engine.now + 300, WALL)
     engine.turn()

@@ -371,6 +371,22 @@ def test_readable_passwords_and_missing_credentials_are_reported() -> None:
     assert report.texts("ALARM")[0].startswith("[CREDENTIALS_MISSING]")
 
 
+def test_what_is_shown_to_other_brokers_is_checked_at_the_start() -> None:
+    def shown(plugin: PluginConfig, find: Callable[[str], Callable[..., object]] = lambda name: dict) -> Security:
+        app = AppConfig(authentication=AuthenticationConfig(credential_provider=plugin))
+        return build_security(app, ListReport(), lambda seconds: None, find)
+
+    provider = shown(Plugin("BasicCredentialProvider", {"username": "node", "password": "a:b"})).provider
+    assert provider is not None and provider.credential() == Credential("BASIC", b"node:a:b")
+    assert provider.principal == "BASIC_USER-node"
+    for settings in ({}, {"username": "node"}, {"username": "a:b", "password": "x"}, {"username": "", "password": "x"},
+                     {"username": "node", "password": make_hash("x", bytes(16))}):
+        with pytest.raises(LocalError, match="BasicCredentialProvider"):
+            shown(Plugin("BasicCredentialProvider", settings))  # type: ignore[arg-type]
+    with pytest.raises(LocalError, match="needs the attribute principal"):
+        shown(Plugin("my.Provider"))
+
+
 def test_the_test_authenticator_waits_and_passes() -> None:
     """What upstream's own tests configure."""
     waited: list[float] = []

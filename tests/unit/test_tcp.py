@@ -65,7 +65,7 @@ class Driver:
     def received(self, session: Any, data: bytes) -> None:
         self.heard.append(("received", session, data))
 
-    def lost(self, session: Any) -> None:
+    def lost(self, session: Any, why: str) -> None:
         self.heard.append(("lost", session))
 
     def drained(self, session: Any) -> None:

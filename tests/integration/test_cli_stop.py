@@ -1,0 +1,34 @@
+"""`bmq admin --every` shows how far the graceful stop of a broker is, until it is over."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from cli_kit import running_broker
+
+from bmqtwist.sdk import simple
+
+URI = "bmq://d.priority/q"
+pytestmark = pytest.mark.process
+
+
+def test_the_progress_of_a_stop_is_shown_until_it_is_over(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as (broker, cli), simple.Session(broker.uri) as session:
+        assert session.open(URI, write=True).post(b"x").ok
+        reader = session.open("bmq://d.fanout/q?id=foo", read=True)
+        assert session.open("bmq://d.fanout/q", write=True).post(b"y").ok
+        message = reader.get(30.0)
+        assert message is not None
+        shown = cli.start("admin", "--every", "0.1", "STOP", "STATUS")
+        shown.expect(b"does not stop")
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGTERM)
+        seen = shown.expect(b"Unconfirmed messages: 1")
+        assert b"waits for confirms and answers" in seen and b"Clients connected: 1" in seen
+        message.confirm()
+        done = shown.end()
+        assert done.code == 0 and "closed the connection" in done.err
+        assert broker.process.wait(30.0) == 0
+    assert cli.inside("admin", "--every", "1").code == 2

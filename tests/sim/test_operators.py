@@ -1,0 +1,134 @@
+"""What operators see of a cluster: how all nodes are, what became of partitions and relayed queues, how far a stop is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bmqtwist.cluster.partition_events import Prepare
+from bmqtwist.testing.config import CLUSTER
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.replicated import EVENTUAL, ReplicatingCluster
+
+DOMAIN, QUEUE = "bmq.test.persistent.priority", "q"
+
+
+def ask(node: SimulatedNode, command: str) -> Any:
+    """The answer to an admin command, as JSON."""
+    (answer,) = json.loads(node.broker.admin(f"ENCODING JSON_COMPACT {command}", "test").text).values()
+    return answer
+
+
+def told(node: SimulatedNode, command: str) -> str:
+    return node.broker.admin(command, "test").text
+
+
+def statuses(node: SimulatedNode) -> dict[str, str]:
+    found = ask(node, f"CLUSTERS CLUSTER {CLUSTER} STATUS")["nodeStatuses"]["nodes"]
+    return {each["description"]: each["status"] for each in found}
+
+
+def settled(**options: Any) -> ReplicatingCluster:
+    nodes = ReplicatingCluster(5, **options)
+    nodes.settle()
+    return nodes
+
+
+def test_every_node_is_shown_as_it_says_itself() -> None:
+    nodes = settled()
+    names = {f"[n{number}, {number}]": "E_AVAILABLE" for number in (1, 2, 3)}
+    assert [statuses(node) for node in nodes.machines] == [names] * 3
+    gone = next(node for node in nodes.machines if node is not nodes.leader)
+    other = next(node for node in nodes.machines if node is not gone)
+    shown = f"[{gone.name}, {gone.name[1:]}]"
+    gone.crash(power=False, down=None)
+    nodes.run(1.0)
+    assert statuses(other)[shown] == "E_UNAVAILABLE"
+    gone.boot()
+    seen, end = set(), nodes.now + 10.0
+    while statuses(other) != names and nodes.now < end:
+        nodes.run(0.0002)
+        seen.add(statuses(other)[shown])
+    assert "E_STARTING" in seen and statuses(other) == names
+
+
+def test_the_story_of_a_partition_says_what_a_node_was_and_why() -> None:
+    nodes = settled()
+    former = nodes.primary()
+    other = next(node for node in nodes.machines if node is not former)
+    command = f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 0 STORY"
+    assert "PRIMARY_HEALING_STG2 -> PRIMARY_HEALED" in told(former, command)
+    former.crash(power=False, down=None)
+    nodes.settle()
+    changes = [(each["before"], each["after"]) for each in ask(other, command)]
+    assert ("REPLICA_HEALING", "REPLICA_HEALED") in changes and ("REPLICA_HEALED", "REPLICA_WAITING") in changes
+    assert all(each["secondsAgo"] >= 0 and each["cause"] for each in ask(other, command))
+    assert "Too high partitionId" in told(other, f"CLUSTERS CLUSTER {CLUSTER} STORAGE PARTITION 99 STORY")
+
+
+def test_what_must_not_be_is_told_with_the_story_before_it() -> None:
+    nodes = settled()
+    primary = nodes.primary()
+    replication = nodes.replication(primary)
+    machine = replication.cells[0].machine
+    sender = next(iter(machine.up))
+    replication.received(sender, 0, Prepare(sender, machine.lease), primary.local_now)
+    (alarm,) = [text for severity, text in primary.report.lines if "leads under lease" in text and severity == "ALARM"]
+    assert "too. Before:\n" in alarm and "-> PRIMARY_HEALED" in alarm
+
+
+@pytest.mark.parametrize("place", ["proxy", "member"])
+def test_a_queue_that_is_led_elsewhere_has_statistics_and_a_story(place: str) -> None:
+    nodes = settled(proxies={"p1": ["n1", "n2", "n3"]})
+    nodes.writer(EVENTUAL)
+    primary = nodes.primary(nodes.cluster("n1").metadata.state.queues[EVENTUAL].partition_id)
+    node = nodes.proxies[0] if place == "proxy" else next(each for each in nodes.machines if each is not primary)
+    client = nodes.client(node.name)
+    queue, reader = client.open(EVENTUAL, write=1), client.consume(EVENTUAL)
+    for number in range(3):
+        queue.post(b"%d" % number)
+    got = reader.take(3)
+    reader.confirm(got[0])
+    nodes.run(2.0)
+    values = json.loads(ask(node, "STAT SHOW"))["domainQueues"]["domains"][DOMAIN][EVENTUAL]["values"]
+    assert (values["queue_put_msgs_abs"], values["queue_push_msgs_abs"], values["queue_confirm_msgs_abs"]) == (3, 3, 1)
+    assert (values["queue_msgs_current"], values["queue_producers_count"], values["queue_consumers_count"]) == (2, 1, 1)
+    assert values["queue_role"] == {"proxy": 3, "member": 2}[place] and values["queue_ack_msgs_abs"] == 3
+    internals = told(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE {QUEUE} INTERNALS")
+    assert "RemoteQueue:" in internals and "state: OPEN" in internals
+    story = f"DOMAINS DOMAIN {DOMAIN} QUEUE {QUEUE} STORY"
+    assert [(each["before"], each["after"]) for each in ask(node, story)] == [("CLOSED", "OPEN")]
+    above = primary if place == "member" else nodes.node(f"n{node.broker.proxies[CLUSTER].selector.active}")
+    above.crash(power=False, down=None)
+    nodes.run(1.0)
+    assert ("OPEN", "CLOSED") in [(each["before"], each["after"]) for each in ask(node, story)]
+    assert "is not open here" in told(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE nothing STORY")
+
+
+def test_a_stop_says_how_far_it_is() -> None:
+    nodes = settled()
+    primary = nodes.primary()
+    client, queue = nodes.writer(EVENTUAL)
+    place = nodes.primary(nodes.cluster("n1").metadata.state.queues[EVENTUAL].partition_id)
+    reader = nodes.client(place.name).consume(EVENTUAL)
+    queue.post(b"x")
+    (message,) = reader.take(1)
+    assert ask(place, "STOP STATUS") == {"stopping": False} and "does not stop" in told(place, "STOP STATUS")
+    place.stop(down=None)
+    seen: dict[str, Any] = {}
+    for _ in range(2000):
+        nodes.run(0.001)
+        if place.up and place.broker.shutdown is not None:
+            progress = ask(place, "STOP STATUS")
+            seen.setdefault(progress["stage"], progress)
+    assert list(seen) == ["members are told", "others take over what this node leads", "waits for confirms and answers"]
+    first, last = seen["members are told"], seen["waits for confirms and answers"]
+    assert place is primary and first["clusters"][0]["partitions"] == [0, 1] and last["clusters"][0]["partitions"] == []
+    assert first["clusters"][0]["leads"] and not last["clusters"][0]["leads"]
+    assert last["clusters"][0]["unconfirmed"] == 1 and last["clients"] == 2 and 0 < last["clusters"][0]["secondsLeft"] < 4.0
+    assert "Unconfirmed messages: 1" in told(place, "STOP STATUS")
+    reader.confirm(message)
+    nodes.run(8.0)
+    assert not place.up
