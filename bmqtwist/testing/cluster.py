@@ -1,11 +1,13 @@
-"""Several nodes of one cluster in this process: a simulated network, disks in memory, and a clock that jumps.
+"""Several nodes of one cluster, and proxies, in this process: a simulated network, disks in memory, a clock that jumps.
 
-    cluster = Cluster(3)
+    cluster = Cluster(nodes=3, proxies=1)
     leader = cluster.elect()
+    with cluster.blocking_session("p1") as session: ...
     cluster.partition([leader], ["n2", "n3"])
     cluster.run(60)                             # a minute passes, in milliseconds
 
-Nothing happens but while time passes: in `run`, `until` and `elect`. The same seed is the same life.
+Nothing happens but while time passes: in `run`, `until` and `elect`, and in sessions that wait. The same seed is the same
+life.
 """
 
 from __future__ import annotations
@@ -13,15 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bmqtwist.config.sample import ELECTORS
-from bmqtwist.testing.config import CLUSTER, DomainTable, member_configuration, sample_domains
-from bmqtwist.testing.network import Network
+from bmqtwist.testing.config import (
+    CLUSTER,
+    DomainTable,
+    member_configuration,
+    plain_domain,
+    proxy_configuration,
+    sample_domains,
+)
+from bmqtwist.testing.network import LOOPBACK, Network
 from bmqtwist.testing.process import NotInTime
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.testing.simulated_pump import SimulatedPump
 from bmqtwist.testing.simulation import Simulation
 from bmqtwist.wire.budget import at_once
+
+if TYPE_CHECKING:
+    from bmqtwist.sdk import simple
 
 PORT = 30114  # of every node, at its own host in the simulated network
 UNTIL_SECONDS_MAX = 120.0
@@ -43,20 +56,50 @@ def make_nodes(network: Network, count: int, options: Mapping[str, Mapping[str, 
 
 
 class Cluster:
-    """`nodes` nodes n1, n2, ... that run. `app` and `cluster` replace members of the configuration, as for `BrokerProcess`;
-    `elector` is the fast profile of `bmq cluster` where nothing is said."""
+    """`nodes` nodes n1, n2, ... and `proxies` proxies p1, p2, ... of them, that run. `app` and `cluster` replace members of
+    the configuration, as for `BrokerProcess`; `elector` is the fast profile of `bmq cluster` where nothing is said."""
 
-    def __init__(self, nodes: int = 3, seed: int = 0, *, app: Mapping[str, Any] | None = None,
+    def __init__(self, nodes: int = 3, seed: int = 0, *, proxies: int = 0, app: Mapping[str, Any] | None = None,
                  cluster: Mapping[str, Any] | None = None) -> None:
         self._simulation = Simulation(Random(f"{seed}/cluster"))
         self._network = Network(self._simulation)
         definition = {"elector": ELECTORS["fast"], "partition": _PARTITION, **(cluster or {})}
-        domains = DomainTable()
+        self._domains = domains = DomainTable()
         domains.texts.update(sample_domains())
-        made = make_nodes(self._network, nodes, {}, False, domains, app={**_APP, **(app or {})}, cluster=definition)
+        configured = {**_APP, **(app or {})}
+        made = make_nodes(self._network, nodes, {}, False, domains, app=configured, cluster=definition)
         self._nodes = {node.name: node for node in made}
-        for node in made:
+        numbers = {node.name: number for number, node in enumerate(made, 1)}
+        self._proxies = {name: SimulatedNode(self._network, name, f"{name}:{PORT}",
+                                             partial(proxy_configuration, name, PORT, numbers, app=configured),
+                                             lambda configuration: domains)
+                         for name in (f"p{number}" for number in range(1, proxies + 1))}
+        for node in self._brokers.values():
             node.boot()
+
+    @property
+    def _brokers(self) -> dict[str, SimulatedNode]:
+        return {**self._nodes, **self._proxies}
+
+    # -- applications -------------------------------------------------------------------------------------------------
+
+    def domain(self, name: str, mode: str = "priority", **options: Any) -> str:
+        """Make a domain, or change one, at all nodes; options as of `Broker.domain`. Its name. A node that does not run
+        reads it when it starts."""
+        self._domains.texts[name] = plain_domain(name, mode, **options)
+        for node in self._nodes.values():
+            if node.up:
+                node.act(partial(node.broker.reconfigure, name))
+                node.turn_due()
+        return name
+
+    def blocking_session(self, *names: str, place: str = LOOPBACK, **options: Any) -> simple.Session:
+        """A blocking session with the brokers of these names, the first that answers (none: with all nodes); options as of
+        `bmqtwist.sdk.simple.Session`. Waiting lets simulated time pass, and takes next to no other. `place`: a name of
+        where it is, for `cut` and `slow`."""
+        from bmqtwist.sdk import simple
+        brokers = [f"tcp://{self._brokers[name].address}" for name in names or self._nodes]
+        return simple.Session(brokers, pump=partial(SimulatedPump, self._network, place), **options)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -117,33 +160,33 @@ class Cluster:
     def kill(self, name: str, power: bool = False, silently: bool = False) -> None:
         """kill -9; `power`: its machine loses power, and what was not synced; `silently`: nobody is told that its
         connections are gone."""
-        self._nodes[name].crash(power=power, down=None, silently=silently)
+        self._brokers[name].crash(power=power, down=None, silently=silently)
 
     def stop(self, name: str) -> None:
         """The graceful stop, for as long as it takes."""
-        node = self._nodes[name]
+        node = self._brokers[name]
         node.stop(down=None)
         self.until(lambda: not node.up)
 
     def start(self, name: str) -> None:
         """Start a node that does not run, over what is on its disk."""
-        if self._nodes[name].up:
+        if self._brokers[name].up:
             raise AssertionError(f"{name} runs already")
-        self._nodes[name].boot()
+        self._brokers[name].boot()
 
     def restart(self, name: str) -> None:
         """Stop it if it runs, and start it."""
-        if self._nodes[name].up:
+        if self._brokers[name].up:
             self.stop(name)
         self.start(name)
 
     def pause(self, name: str) -> None:
         """Hold a node up: it keeps its connections and says nothing."""
-        self._nodes[name].pause()
+        self._brokers[name].pause()
 
     def resume(self, name: str) -> None:
         """Let it go on; what has come meanwhile happens now."""
-        self._nodes[name].resume()
+        self._brokers[name].resume()
 
     # -- the network --------------------------------------------------------------------------------------------------
 
@@ -166,21 +209,17 @@ class Cluster:
 
     def heal(self) -> None:
         """Whatever was cut or slow is as before; what waited arrives."""
-        for one in self._nodes:
-            for two in self._nodes:
-                if one != two:
-                    self._network.heal(one, two, both=False)
-                    self._network.slow(one, two, 0.0)
+        self._network.heal_all()
 
     # -- what they say --------------------------------------------------------------------------------------------------
 
     def admin(self, name: str, command: str) -> str:
         """Run an admin command at a node; the answer's text."""
-        return at_once(self._nodes[name].broker.admin(command, "test")).text
+        return at_once(self._brokers[name].broker.admin(command, "test")).text
 
     def log(self, name: str) -> list[str]:
         """What a node has logged, in all its lives."""
-        return self._nodes[name].log()
+        return self._brokers[name].log()
 
     def story(self) -> str:
         """Where the nodes stand, for people."""

@@ -226,6 +226,12 @@ class Network:
             for action in self._cut.pop(link, []):
                 action()
 
+    def heal_all(self) -> None:
+        """Whatever was cut or slow is as before."""
+        self._slow.clear()
+        for source, target in list(self._cut):
+            self.heal(source, target, both=False)
+
     def slow(self, source: str, target: str, seconds: float) -> None:
         """What goes from one place to the other takes so much longer."""
         self._slow[source, target] = seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bmqtwist.sdk import PostRefused
 from bmqtwist.testing import Cluster, NotInTime
 
 
@@ -90,3 +91,65 @@ def test_every_node_says_once_that_the_cluster_is_available() -> None:
             any("Transitioning to AVAILABLE." in line for line in cluster.log(name)) for name in cluster.names))
         for name in cluster.names:
             assert sum(line.endswith("Cluster (c3) is available") for line in cluster.log(name)) == 1, (seed, name)
+
+
+STRONG = "bmq://bmq.test.persistent.priority.sc/q"
+
+
+def test_an_application_at_a_proxy_sees_no_event_when_the_primary_dies() -> None:
+    cluster = Cluster(3, proxies=1)
+    primary = cluster.elect()
+    events: list[str] = []
+    with cluster.blocking_session("p1", on_event=lambda event: events.append(event.kind.name)) as session:
+        queue = session.open(STRONG, read=True, write=True)
+        assert queue.post(b"before").ok
+        cluster.kill(primary)
+        began = cluster.now
+        assert queue.post(b"after").ok and cluster.now - began < 5
+        assert [queue.get(10).payload, queue.get(10).payload] == [b"before", b"after"]
+        assert events == ["CONNECTED"]
+    cluster.start(primary)
+    assert cluster.elect() != primary
+
+
+def test_an_application_goes_on_at_the_next_node_when_its_own_dies() -> None:
+    cluster = Cluster(3)
+    primary = cluster.elect()
+    near, other = others(cluster, primary)
+    uri = f"bmq://{cluster.domain('orders', consistency='strong')}/q"
+    with cluster.blocking_session(near, other) as session:
+        queue = session.open(uri, read=True, write=True)
+        assert queue.post(b"1").ok
+        cluster.kill(near)
+        assert queue.post(b"2").ok
+        got: set[bytes] = set()
+        while got < {b"1", b"2"}:  # the first may come again: it was delivered, and not confirmed
+            got.add(queue.get(10).payload)
+
+
+def test_an_application_that_is_cut_off_waits_and_goes_on() -> None:
+    cluster = Cluster(3)
+    primary = cluster.elect()
+    with cluster.blocking_session(primary, place="office") as session:
+        queue = session.open(STRONG, write=True)
+        cluster.cut("office", primary)
+        cluster.run(1)
+        queue.post_nowait(b"late")
+        cluster.run(5)
+        cluster.heal()
+        queue.flush()
+    with cluster.blocking_session() as session:
+        assert session.open(STRONG, read=True).get(10).payload == b"late"
+
+
+def test_nodes_take_a_domain_that_changes() -> None:
+    cluster = Cluster(3, proxies=1)
+    cluster.elect()
+    cluster.domain("orders", max_messages=1)
+    with cluster.blocking_session("p1") as session:
+        queue = session.open("bmq://orders/q", write=True)
+        assert queue.post(b"1").ok and queue.post(b"2").ok  # the one that exceeds it is still taken
+        with pytest.raises(PostRefused, match="LIMIT"):
+            queue.post(b"3")
+        cluster.domain("orders", max_messages=10)
+        assert queue.post(b"3").ok
