@@ -22,6 +22,7 @@ from typing import Any
 
 from bmqtwist.cluster.changes import Change, Primaries
 from bmqtwist.cluster.state import Changes
+from bmqtwist.errors import Refused
 from bmqtwist.wire.cluster_events import ClusterStateRecord
 
 Lsn = tuple[int, int]  # term, sequence number
@@ -195,10 +196,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """The change is not committed. `unknown`: it may still be found committed later, by another leader or a restart."""
+    """The change is not committed. `unknown`: it may still be found committed later, by another leader or a restart.
+    `refused`: what a client is told."""
 
     reason: str
     unknown: bool
+    refused: Refused | None = None
 
 
 Outcome = Done | NotDone

@@ -384,7 +384,7 @@ class PartitionMachine:
             if not target.complete and target.parts_sent - target.parts_taken < FLIGHT_PARTS_MAX:
                 target.feeding = True
                 self._out.append(FeedImage(node_id, target.parts_sent))
-        elif not self.log.summary.holds(target.sent):  # a compaction has come in between
+        elif not self.log.offers(target.sent):  # a compaction has come in between
             self._start_image(node_id, target)
         elif target.sent < self.log.written and target.flying < FLIGHT_BYTES_MAX:
             target.feeding = True

@@ -21,7 +21,7 @@ from bmqtwist.config.broker import (
     Configuration,
     Durability,
 )
-from bmqtwist.config.declare import ConfigError, Finding
+from bmqtwist.config.declare import PORT_MAX, ConfigError, Finding
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 STAT_PLUGINS = frozenset({"PrometheusStatConsumer"})
@@ -86,7 +86,7 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     app = _with_bound_port(apply_overrides(broker.app_config, overrides, broker_file, notices))
     broker = replace(broker, app_config=app)
     check_stats(app, broker_file, problems)
-    check_tls(app, broker_file, problems)
+    check_listeners(app, broker_file, problems)
     check_clusters(clusters, clusters_file, problems, notices)
     if problems:
         raise ConfigError(problems)
@@ -171,9 +171,12 @@ def check_stats(app: AppConfig, file: str, problems: list[Finding]) -> None:
                                     f'found "{name}", expected one of {_listed(BUILT_IN_PLUGINS)}'))
 
 
-def check_tls(app: AppConfig, file: str, problems: list[Finding]) -> None:
-    """A TLS listener needs a certificate."""
+def check_listeners(app: AppConfig, file: str, problems: list[Finding]) -> None:
+    """A TLS listener needs a certificate, and the only port has to be one."""
     tcp = app.network_interfaces.tcp_interface
+    if tcp is not None and not tcp.listeners and not 0 <= tcp.port <= PORT_MAX:
+        problems.append(Finding(file, 0, "appConfig.networkInterfaces.tcpInterface.port",
+                                f"found {tcp.port}, expected a port (0 to {PORT_MAX})"))
     for i, listener in enumerate(tcp.listeners if tcp else ()):
         if listener.tls and app.tls_config is None:
             problems.append(Finding(file, 0, f"appConfig.networkInterfaces.tcpInterface.listeners[{i}].tls",

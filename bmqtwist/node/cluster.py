@@ -60,6 +60,9 @@ class ClusterContext(RootContext, Protocol):
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
 
+    def domain(self, name: str) -> Domain:
+        """A domain by its qualified name, loaded at the first call; raises Refused."""
+
     def wake_queues(self, cluster: Cluster) -> None:
         """Load the domains of dormant queues."""
 
@@ -101,6 +104,8 @@ class Cluster:
         if replication is not None:
             self.replication = leadership.replication = replication
             self.proposals = leadership.proposals = proposals
+            if proposals is not None:
+                proposals.may_assign = self.may_assign
             self.members = leadership.queues = members
             replication.leadership = leadership
             leadership.state_changed = self._state_changed
@@ -221,6 +226,9 @@ class Cluster:
         self._follow(queue, record, wall)
         self.reconcile_apps(queue, wall)
         self._take_over(queue, now, wall)
+        if self.replication is not None:
+            self.report.info(f"Cluster ({self.name}): Rebuilt internal state of queue engine for queue [{queue.uri}], "
+                             f"Partition [{queue.partition_id}], {len(queue.messages)} message(s)")
 
     def _make(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
               now: float) -> RootQueue:
@@ -271,16 +279,23 @@ class Cluster:
         if waiting is not None:
             waiting.append(done)
             return
-        if uri not in self._expected.queues:
-            try:
-                self._check_queue_limit(domain)
-            except Refused as reason:
-                done(reason)
-                return
+        refused = self.may_assign(uri) if self.proposals is None or self.leadership.leads else None
+        if refused is not None:
+            done(refused)
+            return
         self._creating[uri] = [done]
         app_ids = domain.settings.app_ids if domain.mode == QueueMode.FANOUT else (DEFAULT_APP_ID,)
         self._propose(AssignQueue(uri, tuple(app_ids), self._timer_ns()),
                               partial(self._assigned, domain, uri, now), wall)
+
+    def may_assign(self, uri: str) -> Refused | None:
+        """Why a queue cannot be assigned, as the leader sees it: its domain may have no more of them."""
+        try:
+            if uri not in self._expected.queues:
+                self._check_queue_limit(self._context.domain(parse_uri(uri).qualified_domain))
+        except Refused as refused:
+            return refused.with_traceback(None)
+        return None
 
     def _not_here(self, uri: str) -> Refused | None:
         """Why a queue cannot be used at this node: another one is primary of its partition, or nobody is."""
@@ -312,7 +327,7 @@ class Cluster:
         """The assignment of a queue is committed, or is not."""
         if isinstance(outcome, NotDone):
             category = Category.E_UNKNOWN if self.replication is None else Category.E_NOT_READY
-            self._created(uri, Refused(category, outcome.reason, -208))
+            self._created(uri, outcome.refused or Refused(category, outcome.reason, -208))
             return
         record: QueueRecord | None = outcome.value
         known = self.queues.get(uri)
@@ -514,11 +529,10 @@ class Cluster:
         successor = self.replication.successor() if self.replication is not None else None
         if successor is None or not self.leadership.can_decide:
             return True
-        if any(primary.node_id == self.node_id for primary in self.metadata.state.partitions.values()):
-            return False
-        if self.leadership.leads:
+        if self.leadership.leads:  # whoever leads next takes the partitions
             self.leadership.transfer(successor)
-        return not self.leadership.leads
+            return False
+        return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def records_came(self, now: float) -> None:
         """A partition that another node leads has written more."""

@@ -15,12 +15,14 @@ from typing import Protocol
 from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import Done, NotDone, Outcome
 from bmqtwist.cluster.state import app_infos
+from bmqtwist.errors import Category, Refused
 from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.metadata import ClusterMetadata, Told
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.wire.cluster_schema import ClusterMessage, MetadataAnswer, MetadataLogMessage, MetadataRequest
 from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.schema import Status
 
 PATIENCE_S = 15.0
 REQUESTS_MAX = 10_000  # that wait for an answer
@@ -52,6 +54,7 @@ class Proposals:
                  leader: Callable[[], int | None], timer_ns: Callable[[], int]) -> None:
         self._node_id, self._metadata, self._links, self._host = node_id, metadata, links, host
         self._leader, self._timer_ns = leader, timer_ns
+        self.may_assign: Callable[[str], Refused | None] = lambda uri: None  # why a queue cannot be assigned
         self._requests: dict[int, _Request] = {}
         self._numbers = 0
 
@@ -99,7 +102,11 @@ class Proposals:
             change = self._read(value)
             answer = partial(self._answer, sender, value.number)
             if self._leader() == self._node_id:
-                self._metadata.propose(change, answer, wall)
+                refused = self.may_assign(value.uri) if isinstance(change, AssignQueue) else None
+                if refused is not None:
+                    answer(NotDone(refused.message, False, refused), wall)
+                else:
+                    self._metadata.propose(change, answer, wall)
             return True
         if isinstance(value, MetadataAnswer):
             self._answered(sender, value, wall)
@@ -119,7 +126,9 @@ class Proposals:
         reason = outcome.reason if isinstance(outcome, NotDone) else ""
         if isinstance(outcome, NotDone) and outcome.unknown:
             return  # whoever leads next is asked again
-        self._send(sender, "answer", MetadataAnswer(number, refused, reason))
+        told = outcome.refused if isinstance(outcome, NotDone) else None
+        self._send(sender, "answer", MetadataAnswer(number, refused, reason, Status(
+            told.category, told.code, told.message) if told is not None else None))
 
     def _answered(self, sender: int, answer: MetadataAnswer, wall: int) -> None:
         request = self._requests.get(answer.number)
@@ -127,7 +136,9 @@ class Proposals:
             return
         if answer.refused:
             del self._requests[answer.number]
-            request.told(NotDone(answer.reason, False), wall)
+            told = answer.told
+            request.told(NotDone(answer.reason, False, Refused(
+                told.category or Category.E_UNKNOWN, told.message, told.code) if told is not None else None), wall)
         else:
             request.granted = True
             self.state_changed(wall)

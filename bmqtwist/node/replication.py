@@ -148,6 +148,10 @@ class Cell:
         """As of `LogView`."""
         return self.partition.durable
 
+    def offers(self, after: Psn) -> bool:
+        """As of `LogView`."""
+        return self.partition.offers(after)
+
     @property
     def broken(self) -> bool:
         """As of `LogView`."""

@@ -518,11 +518,12 @@ class MetadataRequest:
 
 @dataclass(slots=True)
 class MetadataAnswer:
-    """Ours, from the leader: the request with this number is committed, or refused."""
+    """Ours, from the leader: the request with this number is committed, or refused. `told`: what the client is told."""
 
     number: int = u64(0)
     refused: bool = boolean(1)
     reason: str = text(2)
+    told: Status | None = optional(3, Status)
 
 
 @dataclass(slots=True)

@@ -214,6 +214,13 @@ def test_tls_needs_a_certificate():
     assert result.listeners[0].tls and result.app.tls_config.versions == "TLSv1.3"
 
 
+def test_a_port_beside_listeners_may_be_anything():
+    """Files that name listeners say -1 there."""
+    assert "tcpInterface.port: found -1, expected a port" in refused(app(port=-1))
+    result = composed(app([config.Listener(name="a", port=7)], port=-1))
+    assert [each.port for each in result.listeners] == [7]
+
+
 def test_clusters_must_be_sound():
     bad = cluster("tcp://localhost:1", "nowhere")
     bad["nodes"][1]["id"] = 1
