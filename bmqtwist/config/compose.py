@@ -184,7 +184,7 @@ def check_listeners(app: AppConfig, file: str, problems: list[Finding]) -> None:
 
 
 def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notices: list[Finding]) -> None:
-    """Names and node ids that are unique, endpoints that can be taken apart, virtual clusters that exist."""
+    """Names and node ids that are unique, endpoints that can be taken apart."""
     mine = {cluster.name: cluster for cluster in clusters.my_clusters}
     groups: list[tuple[str, Sequence[ClusterDefinition | ClusterProxyDefinition]]] = [
         ("myClusters", clusters.my_clusters), ("proxyClusters", clusters.proxy_clusters)]
@@ -206,9 +206,9 @@ def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notic
             _check_election(cluster, f"myClusters[{i}]", file, problems)
     for i, virtual in enumerate(clusters.my_virtual_clusters):
         cluster_found = mine.get(virtual.name)
-        if cluster_found is None or virtual.self_node_id not in {node.id for node in cluster_found.nodes}:
-            problems.append(Finding(file, 0, f"myVirtualClusters[{i}]", f"found cluster \"{virtual.name}\" and node "
-                                    f"{virtual.self_node_id}, expected a cluster and a node of myClusters"))
+        if cluster_found is not None and virtual.self_node_id not in {node.id for node in cluster_found.nodes}:
+            problems.append(Finding(file, 0, f"myVirtualClusters[{i}].selfNodeId", f"found {virtual.self_node_id}, expected a "
+                                    f"node of the cluster \"{virtual.name}\" in myClusters"))
 
 
 def _check_election(cluster: ClusterDefinition, path: str, file: str, problems: list[Finding]) -> None:

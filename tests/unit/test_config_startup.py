@@ -224,12 +224,12 @@ def test_a_port_beside_listeners_may_be_anything():
 def test_clusters_must_be_sound():
     bad = cluster("tcp://localhost:1", "nowhere")
     bad["nodes"][1]["id"] = 1
-    text = refused(app(), bad, cluster(name="c"), virtual=[{"name": "d", "selfNodeId": 1}])
+    text = refused(app(), bad, cluster(name="c"), virtual=[{"name": "c", "selfNodeId": 9}])
     assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "nowhere", expected "tcp://host:port"' in text
     assert "myClusters[0].nodes[1].id: found 1 again" in text
     assert 'myClusters[1].name: found "c" again' in text
     assert "myClusters[1].nodes: is empty" in text
-    assert "myVirtualClusters[0]: found cluster \"d\"" in text
+    assert "myVirtualClusters[0].selfNodeId: found 9, expected a node of the cluster \"c\" in myClusters" in text
 
 
 PAIR = ("tcp://localhost:30114", "tcp://elsewhere:30114")
