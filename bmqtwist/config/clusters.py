@@ -184,7 +184,8 @@ class ClusterProxyDefinition:
 class VirtualCluster:
     """myVirtualClusters[]"""
 
-    name: str = member("name of one of myClusters; or of a cluster that proxies know, and whose nodes are proxies themselves")
+    name: str = member("name of one of myClusters; or of a cluster that proxies know, and whose nodes are proxies "
+                       "themselves")
     self_node_id: Int32 = member("which of its nodes we are")
 
 

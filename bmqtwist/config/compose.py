@@ -207,8 +207,8 @@ def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notic
     for i, virtual in enumerate(clusters.my_virtual_clusters):
         cluster_found = mine.get(virtual.name)
         if cluster_found is not None and virtual.self_node_id not in {node.id for node in cluster_found.nodes}:
-            problems.append(Finding(file, 0, f"myVirtualClusters[{i}].selfNodeId", f"found {virtual.self_node_id}, expected a "
-                                    f"node of the cluster \"{virtual.name}\" in myClusters"))
+            problems.append(Finding(file, 0, f"myVirtualClusters[{i}].selfNodeId", f"found {virtual.self_node_id}, expected "
+                                    f"a node of the cluster \"{virtual.name}\" in myClusters"))
 
 
 def _check_election(cluster: ClusterDefinition, path: str, file: str, problems: list[Finding]) -> None:

@@ -84,11 +84,6 @@ class Broker:
         self.peers: dict[str, PeerContext] = {}  # the other nodes of a cluster, by its name; none = it has no others
         self.downstreams: dict[str, Downstreams] = {}  # its proxies, by the name of the cluster
         self.proxies: dict[str, ProxyCluster] = {}  # clusters that this node is a proxy of
-        mine = {cluster.name for cluster in configuration.clusters.my_clusters}
-        for virtual in configuration.clusters.my_virtual_clusters:
-            if virtual.name not in mine:
-                self.downstreams[virtual.name] = Downstreams(virtual.name, NodeStatus.E_AVAILABLE, partial(
-                    self._introduce_virtually, virtual), self)
         self.contain = Containment(report, performer, lambda: self.now)
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
@@ -121,6 +116,11 @@ class Broker:
             configuration.clusters.my_clusters}
         self._poison_alarm_at = float("-inf")
         self._expiring = False  # there was more than may be removed at once
+        mine = {cluster.name for cluster in configuration.clusters.my_clusters}
+        for virtual in configuration.clusters.my_virtual_clusters:
+            if virtual.name not in mine:
+                self.downstreams[virtual.name] = Downstreams(virtual.name, NodeStatus.E_AVAILABLE, partial(
+                    self._introduce_virtually, virtual), self)
 
     # -- life -------------------------------------------------------------------------------------------------------
 

@@ -349,9 +349,10 @@ class Relays:
         refused, most = output.refused, self._user.operations.reopen_max_attempts
         response = bracketed(ControlMessage(self._answering, "status", Status(refused.category, refused.code,
                                                                               refused.message)))
-        text = (f"{self._user.title}: queue {'re' if stream.state is StreamState.PUT_OFF else ''}open-request failed. queue: "
-                f"'{opened.uri.canonical}', appId: '{stream.app_id}', error response: {response}. Attempt number was: "
-                f"{output.attempts}. Attempting again after {output.seconds * 1000:.0f} milliseconds")
+        verb = "reopen" if stream.state is StreamState.PUT_OFF else "open"
+        text = (f"{self._user.title}: queue {verb}-request failed. queue: '{opened.uri.canonical}', appId: "
+                f"'{stream.app_id}', error response: {response}. Attempt number was: {output.attempts}. Attempting again "
+                f"after {output.seconds * 1000:.0f} milliseconds")
         if output.attempts == most:
             self._host.report.alarm("QUEUE_REOPEN_FAILURE", text)
         else:

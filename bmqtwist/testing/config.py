@@ -114,7 +114,8 @@ def proxy_configuration(name: str, port: int, upstream: Mapping[str, int], *, ap
               "transport": {"tcp": {"endpoint": f"tcp://{each}:{port}"}}} for each, number in upstream.items()]
     made = clusters_config(PurePosixPath("/memory"), port)["myClusters"][0]
     definition = {key: made[key] for key in ("name", "queueOperations", "clusterMonitorConfig", "messageThrottleConfig")}
-    clusters = {"myClusters": [], "myVirtualClusters": list(virtual), "proxyClusters": [{**definition, "nodes": nodes, **(cluster or {})}]}
+    clusters = {"myClusters": [], "myVirtualClusters": list(virtual),
+                "proxyClusters": [{**definition, "nodes": nodes, **(cluster or {})}]}
     return configuration(broker_config(PurePosixPath(f"/memory/{name}/storage"), port, **{"hostName": name, **(app or {})}),
                          clusters)
 

@@ -79,7 +79,8 @@ class SimulatedCluster(Simulation):
             numbers = {each: number for number, each in enumerate(upstream, 1)}
             node = SimulatedNode(self.network, name, f"{name}:{PORT}", partial(
                 proxy_configuration, name, PORT, numbers, app=configured.get("proxy_app"),
-                cluster=configured.get("proxy_cluster"), virtual=configured.get("proxy_virtual", ())), lambda configuration: domains, **(options or {}).get(name, {}))
+                cluster=configured.get("proxy_cluster"), virtual=configured.get("proxy_virtual", ())),
+                lambda configuration: domains, **(options or {}).get(name, {}))
             self.proxies.append(node)
             self.made(node)
             node.boot()
