@@ -202,20 +202,26 @@ class AdminExecutor:
         return results.QueueInternalsResult(snapshots.queue_state(self._active_queue(command.domain, command.queue)))
 
     def _queue_list(self, command: commands.QueueList) -> results.Result:
-        replica = self._elsewhere(command.domain, command.queue)
-        if replica is not None:
-            bits = {app.app_id: app.bit for app in replica.apps.values()}
-            stored = list(replica.messages.values())
-        else:
-            queue = self._active_queue(command.domain, command.queue)
-            bits = {app.app_id: app.bit for app in queue.apps.values() if app.registered}
-            stored = list(queue.messages.values())
+        stored, bits = self._listable(command.domain, command.queue)
         if command.app_id:
             if command.app_id not in bits:
                 raise LocalError("Invalid 'LIST' command: invalid APPID")
             stored = [message for message in stored if message.pending & bits[command.app_id]]
         first, last = list_slice(len(stored), command.offset, command.count)
         return results.QueueContents(tuple(map(self._listed, stored[first:last])), first, len(stored))
+
+    def _listable(self, domain_name: str, name: str) -> tuple[list[Message], dict[str, int]]:
+        """The messages of a queue at this node, be it primary, replica or proxy, and the bits of its apps."""
+        uri = f"bmq://{domain_name}/{name}"
+        for proxy in self._broker.proxies.values():
+            if uri in proxy.queues:
+                relay = proxy.queues[uri]
+                return list(relay.messages.values()), {app.app_id: app.bit for app in relay.apps.values()}
+        replica = self._elsewhere(domain_name, name)
+        if replica is not None:
+            return list(replica.messages.values()), {app.app_id: app.bit for app in replica.apps.values()}
+        queue = self._active_queue(domain_name, name)
+        return list(queue.messages.values()), {app.app_id: app.bit for app in queue.apps.values() if app.registered}
 
     def _listed(self, message: Message) -> results.ListedMessage:
         return results.ListedMessage(snapshots.hexadecimal(message.guid), message.size,

@@ -72,6 +72,7 @@ class ElectionBase:
         self._scouting: Scouting | None = None
         self._highest = 0  # term that others have told of; no term of ours, but the next one is above it
         self._ceded_by: int | None = None
+        self._favours: int | None = None  # whom this node has ceded to: for a while it votes for nobody else
         self.ignorant = False  # nobody can tell how this node has voted: see `Elector._learn`
         self._terms: dict[int, int] = {}  # of the other nodes, as they have told an ignorant one
         self._last_beat = 0.0  # of the leader, or of the moment of the vote

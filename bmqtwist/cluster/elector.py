@@ -78,6 +78,7 @@ class Elector(ElectionBase):
     # -- standing for election ------------------------------------------------------------------------------------------
 
     def _stand(self, event: ElectionTimer) -> None:
+        self._favours = None
         if self.leader is not None or self.tentative is not None:
             return
         if self.ignorant:
@@ -170,20 +171,21 @@ class Elector(ElectionBase):
 
     def _on_scouting(self, event: Received) -> None:
         request = event.message.value
-        will = self.leader in (None, request.ceded_by) and event.message.term > self.term and self._is_eligible(request)
+        will = self.leader in (None, request.ceded_by) and event.message.term > self.term and self._is_eligible(
+            event.sender, request)
         term = 0 if self.ignorant else self.term  # which tells another one that is ignorant nothing
         self._tell(event.sender, "scoutingResponse", ScoutingResponse(will, self._leader_on_wire), term)
 
-    def _is_eligible(self, request: ScoutingRequest | ElectionProposal) -> bool:
+    def _is_eligible(self, sender: int, request: ScoutingRequest | ElectionProposal) -> bool:
         """Whether this node may vote for one whose log is as it says."""
-        return not self.ignorant and lsn_of(request.last) >= self._newest()
+        return not self.ignorant and self._favours in (None, sender) and lsn_of(request.last) >= self._newest()
 
     def _on_proposal(self, event: Received) -> None:
         sender, term, proposal = event.sender, event.message.term, event.message.value
         if term == self.term and self.ballot.vote == sender:  # it asks again
             self._out += self.ballot.save()
             self._tell(sender, "electionResponse", ElectionResponse())
-        elif self.leader not in (None, proposal.ceded_by) or term <= self.term or not self._is_eligible(proposal):
+        elif self.leader not in (None, proposal.ceded_by) or term <= self.term or not self._is_eligible(sender, proposal):
             self._highest = max(self._highest, term)
             self._tell(sender, "electionResponse", ElectionResponse(self._leader_on_wire))
         else:
@@ -249,6 +251,7 @@ class Elector(ElectionBase):
 
     def _follow(self, leader: int, term: int, cause: str) -> None:
         self._clear()
+        self._favours = None
         if term > self.term:
             self._set_term(term, None)
         self._last_beat = self._now
@@ -295,7 +298,8 @@ class Elector(ElectionBase):
             self._lose_leader(ElectionReason.LEADER_NO_HEARTBEAT, f"node {sender} has ceded")
         else:
             self._forget_vote(f"node {sender} has ceded")
-        if successor == self.node_id and self.mode is not ElectionMode.NEVER:
+        # one that needs the votes of all nodes could not lead without the one that goes
+        if successor == self.node_id and self.mode is not ElectionMode.NEVER and self.quorum < len(self.members):
             self._ceded_by = sender
             self._arm(ElectionTimer.RANDOM, 0.0)
 
@@ -354,6 +358,7 @@ class Elector(ElectionBase):
               reason: ElectionReason = ElectionReason.QUORUM_NOT_ACHIEVED) -> None:
         """Lead no longer, and say so."""
         self._lose_leader(reason, cause)
+        self._favours = successor
         self._broadcast("leadershipCessionNotification", LeadershipCessionNotification(successor))
 
     def _rival(self, event: Received) -> None:

@@ -60,6 +60,9 @@ class LogView(Protocol):
     def durable(self) -> Psn:
         """The last record that is safe here by policy."""
 
+    def offers(self, after: Psn) -> bool:
+        """Whether what follows this record can be sent: it is in the log, or was just before a compaction."""
+
     @property
     def busy(self) -> bool:
         """Whether it is being cut or replaced: nothing is appended then, and nothing is read. A LogReady follows."""

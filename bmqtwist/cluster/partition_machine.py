@@ -164,8 +164,11 @@ class PartitionMachine:
         if event.lease <= self._assigned.lease:
             return
         self._assigned = event
-        if event.lease <= self.lease and self.role is not UNKNOWN or event.lease < self._asked:
+        if event.lease <= self.lease and self.role is not UNKNOWN:
             return  # there is a newer one already
+        if event.lease < self._asked:  # metadata were lost, unless a newer lease is on its way
+            self._insist(event)
+            return
         self._leave("another lease")
         if event.lease <= self._used or self.log.broken:
             self._be(UNKNOWN, None, f"lease {event.lease} cannot be used here")
@@ -197,9 +200,10 @@ class PartitionMachine:
     def _insist(self, event: object) -> None:
         """This node was given a lease that it cannot use."""
         assigned = self._assigned
-        if assigned.primary != self.node_id or assigned.lease < self._asked:
+        if assigned.primary != self.node_id:
             self._beat_at = None
             return
+        self._used = max(self._used, self._asked)
         able = not self.log.broken
         why = "it may be one of an earlier run" if able else "its files cannot be written"
         self._out.append(Decline(assigned.lease, able, self._used, f"lease {assigned.lease} cannot be used: {why}"))
@@ -283,7 +287,9 @@ class PartitionMachine:
 
     def _on_stale(self, event: Stale) -> None:
         if event.lease > self.lease:
+            self._used = max(self._used, event.lease)
             self._demote(f"node {event.sender} has promised lease {event.lease}")
+            self._insist(event)
 
     # -- connections ----------------------------------------------------------------------------------------------------
 
@@ -389,7 +395,7 @@ class PartitionMachine:
             if not target.complete and target.parts_sent - target.parts_taken < FLIGHT_PARTS_MAX:
                 target.feeding = True
                 self._out.append(FeedImage(node_id, target.parts_sent))
-        elif not self.log.summary.holds(target.sent):  # a compaction has come in between
+        elif not self.log.offers(target.sent):  # a compaction has come in between
             self._start_image(node_id, target)
         elif target.sent < self.log.written and target.flying < FLIGHT_BYTES_MAX:
             target.feeding = True

@@ -214,7 +214,7 @@ class TcpInterface:
     """appConfig.networkInterfaces.tcpInterface"""
 
     name: str = member("name in the log", "TCPInterface")
-    port: Port = member("port to listen at where `listeners` is empty", 0)
+    port: Int32 = member("port to listen at where `listeners` is empty; otherwise it may be anything", 0)
     io_threads: Int32 = member("number of threads that read and write", 0, ignored=_ONE_THREAD)
     max_connections: Natural = member("connections accepted at a time; 0 = no limit", 10000)
     low_watermark: Natural64 = member("a client's output that fell to that size is written to again", 1024, unit="B")

@@ -199,7 +199,8 @@ class ClusterProxyDefinition:
 class VirtualCluster:
     """myVirtualClusters[]"""
 
-    name: str = member("name of one of myClusters")
+    name: str = member("name of one of myClusters; or of a cluster that proxies know, and whose nodes are proxies "
+                       "themselves")
     self_node_id: Int32 = member("which of its nodes we are")
 
 
@@ -208,7 +209,8 @@ class Clusters:
     """clusters.json"""
 
     my_clusters: tuple[ClusterDefinition, ...] = member("clusters we are a member of", ())
-    my_virtual_clusters: tuple[VirtualCluster, ...] = member("which node we are, where the endpoint cannot tell", ())
+    my_virtual_clusters: tuple[VirtualCluster, ...] = member("which node of a cluster we are, where the "
+                                                                 "endpoint cannot tell", ())
     proxy_clusters: tuple[ClusterProxyDefinition, ...] = member("clusters we are a proxy of", ())
 
     def find(self, name: str) -> ClusterDefinition | ClusterProxyDefinition | None:

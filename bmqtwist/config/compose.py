@@ -21,7 +21,7 @@ from bmqtwist.config.broker import (
     Configuration,
     Durability,
 )
-from bmqtwist.config.declare import ConfigError, Finding
+from bmqtwist.config.declare import PORT_MAX, ConfigError, Finding
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 LEASE_MS_MIN = 100  # replicas are asked four times as often
@@ -87,7 +87,7 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     app = _with_bound_port(apply_overrides(broker.app_config, overrides, broker_file, notices))
     broker = replace(broker, app_config=app)
     check_stats(app, broker_file, problems)
-    check_tls(app, broker_file, problems)
+    check_listeners(app, broker_file, problems)
     _check_endpoints(app, clusters, clusters_file, problems)
     check_clusters(clusters, clusters_file, problems, notices)
     if app.authentication.authenticators and app.authentication.credential_provider is None and any(
@@ -179,9 +179,12 @@ def check_stats(app: AppConfig, file: str, problems: list[Finding]) -> None:
                                     f'found "{name}", expected one of {_listed(BUILT_IN_PLUGINS)}'))
 
 
-def check_tls(app: AppConfig, file: str, problems: list[Finding]) -> None:
-    """A TLS listener needs a certificate."""
+def check_listeners(app: AppConfig, file: str, problems: list[Finding]) -> None:
+    """A TLS listener needs a certificate, and the only port has to be one."""
     tcp = app.network_interfaces.tcp_interface
+    if tcp is not None and not tcp.listeners and not 0 <= tcp.port <= PORT_MAX:
+        problems.append(Finding(file, 0, "appConfig.networkInterfaces.tcpInterface.port",
+                                f"found {tcp.port}, expected a port (0 to {PORT_MAX})"))
     for i, listener in enumerate(tcp.listeners if tcp else ()):
         if listener.tls and app.tls_config is None:
             problems.append(Finding(file, 0, f"appConfig.networkInterfaces.tcpInterface.listeners[{i}].tls",
@@ -219,7 +222,7 @@ def _check_own_endpoints(ours: list[ClusterNode], listeners: Sequence[BoundListe
 
 
 def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notices: list[Finding]) -> None:
-    """Names and node ids that are unique, endpoints that can be taken apart, virtual clusters that exist."""
+    """Names and node ids that are unique, endpoints that can be taken apart."""
     mine = {cluster.name: cluster for cluster in clusters.my_clusters}
     for group, members in _groups(clusters):
         seen: set[str] = set()
@@ -239,9 +242,9 @@ def check_clusters(clusters: Clusters, file: str, problems: list[Finding], notic
             _check_election(cluster, f"myClusters[{i}]", file, problems)
     for i, virtual in enumerate(clusters.my_virtual_clusters):
         cluster_found = mine.get(virtual.name)
-        if cluster_found is None or virtual.self_node_id not in {node.id for node in cluster_found.nodes}:
-            problems.append(Finding(file, 0, f"myVirtualClusters[{i}]", f"found cluster \"{virtual.name}\" and node "
-                                    f"{virtual.self_node_id}, expected a cluster and a node of myClusters"))
+        if cluster_found is not None and virtual.self_node_id not in {node.id for node in cluster_found.nodes}:
+            problems.append(Finding(file, 0, f"myVirtualClusters[{i}].selfNodeId", f"found {virtual.self_node_id}, expected "
+                                    f"a node of the cluster \"{virtual.name}\" in myClusters"))
 
 
 def _check_election(cluster: ClusterDefinition, path: str, file: str, problems: list[Finding]) -> None:

@@ -41,7 +41,8 @@ Int64: TypeAlias = Annotated[int, Range("int64", -(1 << 63), (1 << 63) - 1)]
 Natural64: TypeAlias = Annotated[int, Range("int64 >= 0", 0, (1 << 63) - 1)]
 UInt64: TypeAlias = Annotated[int, Range("uint64", 0, (1 << 64) - 1)]
 CASELESS = "caseless"  # in the annotation of words: upper and lower case are the same, upper is what is kept
-Port: TypeAlias = Annotated[int, Range("port", 0, 65535)]
+PORT_MAX = 65535
+Port: TypeAlias = Annotated[int, Range("port", 0, PORT_MAX)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from functools import partial
 from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.cluster.membership import PROXY
 from bmqtwist.config.broker import Configuration
-from bmqtwist.config.clusters import ClusterProxyDefinition
+from bmqtwist.config.clusters import ClusterProxyDefinition, VirtualCluster
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, parse_uri
@@ -117,6 +117,11 @@ class Broker:
             configuration.clusters.my_clusters}
         self._poison_alarm_at = float("-inf")
         self._expiring = False  # there was more than may be removed at once
+        mine = {cluster.name for cluster in configuration.clusters.my_clusters}
+        for virtual in configuration.clusters.my_virtual_clusters:
+            if virtual.name not in mine:
+                self.downstreams[virtual.name] = Downstreams(virtual.name, NodeStatus.E_AVAILABLE, partial(
+                    self._introduce_virtually, virtual), self)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -165,6 +170,9 @@ class Broker:
         if self._started and interface is not None and interface.heartbeat_interval_ms:
             self._start_heartbeats(self.now, interface.heartbeat_interval_ms / 1000)
         return proxy
+
+    def _introduce_virtually(self, virtual: VirtualCluster, number: int) -> ClientIdentity:
+        return welcome.proxy_identity(self.identity, self.configuration.app, number, virtual.name, virtual.self_node_id)
 
     def start(self, now: float) -> None:
         """Set the timers going."""

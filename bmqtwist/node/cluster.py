@@ -226,6 +226,9 @@ class Cluster:
         self._follow(queue, record, wall)
         self.reconcile_apps(queue, wall)
         self._take_over(queue, now, wall)
+        if self.replication is not None:
+            self.report.info(f"Cluster ({self.name}): Rebuilt internal state of queue engine for queue [{queue.uri}], "
+                             f"Partition [{queue.partition_id}], {len(queue.messages)} message(s)")
 
     def _make(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
               now: float) -> RootQueue:
@@ -531,11 +534,10 @@ class Cluster:
         successor = self.replication.appointments.successor() if self.replication is not None else None
         if successor is None or not self.leadership.can_decide:
             return True
-        if any(primary.node_id == self.node_id for primary in self.metadata.state.partitions.values()):
-            return False
-        if self.leadership.leads:
+        if self.leadership.leads:  # whoever leads next takes the partitions
             self.leadership.transfer(successor)
-        return not self.leadership.leads
+            return False
+        return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def records_came(self, now: float) -> None:
         """A partition that another node leads has written more."""

@@ -131,6 +131,9 @@ class ClusterLinks:
                 session.close("#SESSION_NEGOTIATION Cluster (%s): %s: %s", self.definition.name, session.description,
                               wrong or "this node is stopping")
                 return
+        host, title = self._host, "ClusterProxy" if self.role is PeerRole.UPSTREAM else "Cluster"
+        host.report.info(f"{title} ({self.definition.name}): negotiated with node {self.name(peer.node_id)} [channel: "
+                         f"'{session.peer}', userAgent: '{session.identity.user_agent}']")
         if self.role is PeerRole.MEMBER:
             peer.serve()
         self._sessions[peer.node_id] = peer

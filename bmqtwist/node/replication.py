@@ -149,6 +149,10 @@ class Cell:
         """As of `LogView`."""
         return self.partition.durable
 
+    def offers(self, after: Psn) -> bool:
+        """As of `LogView`."""
+        return self.partition.offers(after)
+
     @property
     def broken(self) -> bool:
         """As of `LogView`."""
@@ -573,8 +577,9 @@ class Replication:
         before = self._active.find(index)
         if not self._active.said(index, primary, active):
             if active and self._lines.admits(self._host.now):
-                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {self._links.name(primary.node_id)} "
-                                       f"is active, it says, under lease {primary.lease}, which nobody has given to it")
+                name = self._links.name(primary.node_id)
+                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {name} is active, "
+                                       f"it says, under lease {primary.lease}, which nobody has given to it")
             return
         if self._active.find(index) != before:
             if active:

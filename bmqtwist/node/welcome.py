@@ -88,9 +88,11 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
         cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
 
 
-def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str) -> ClientIdentity:
-    """How a broker introduces itself that is no node of the cluster: to the nodes above it, and to proxies of its own."""
-    introduction = member_identity(identity, app, session_number, cluster, -1)
+def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str,
+                   node_id: int = -1) -> ClientIdentity:
+    """How a broker introduces itself that is no node of the cluster: to the nodes above it, and to proxies of its own;
+    `node_id`: of a cluster whose nodes are proxies themselves."""
+    introduction = member_identity(identity, app, session_number, cluster, node_id)
     introduction.features = f"{features(app)};{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}"
     return introduction
 

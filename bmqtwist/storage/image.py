@@ -2,6 +2,9 @@
 
     ImageSource    all of it, as of one record, in parts
     ImageFiles     puts it beside the present files, which stay until it is complete
+
+After a rollover that is what the rollover has copied, as it lies in the files, up to its sync point: with the records that
+follow, which are sent as to any other node, that one's files become equal to those of the primary.
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from bmqtwist.storage.exchange import checked, placed, records_of
+from bmqtwist.storage.exchange import attachment, checked, placed, records_of
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.psn import Psn, RecordRun
+from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.records import (
     DATA_HEADER,
     FLAGS_MASK,
@@ -22,6 +25,7 @@ from bmqtwist.storage.records import (
     RECORD_BYTES,
     REF_COUNT_LOW_BITS,
     REF_COUNT_MAX,
+    SEQUENCE_MASK,
     TYPE_SHIFT,
     RecordType,
     SyncPoint,
@@ -29,13 +33,15 @@ from bmqtwist.storage.records import (
     pack_sync_point,
 )
 from bmqtwist.storage.replica import RUN_BYTES, RUN_RECORDS_MAX, ReplicatedPartition
+from bmqtwist.storage.state import Live
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
-_MESSAGE = int(RecordType.MESSAGE)
+_MESSAGE, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.JOURNAL_OP)
 
 
 class ImageSource:
-    """All that is live in a partition as of its last record, in parts. The partition may go on; `OSError` once it has moved
-    to another file set."""
+    """All that is live in a partition as of the end of its last rollover, or as of its last record if there was none, in
+    parts. The partition may go on; `OSError` once it has moved to another file set."""
 
     def __init__(self, partition: ReplicatedPartition) -> None:
         if partition.batch_waits and not partition.write_batch():
@@ -43,15 +49,40 @@ class ImageSource:
         if partition.roll.moved is not None:
             partition.roll.moved.settle(1 << 62)
         self._files, self._set = partition.sets, partition.sets.base
-        self.at = partition.summary.last
-        self._items = list(partition.state.live.values())
+        base = partition.summary.base
+        copied_to = partition.cut_at(base) if base != NO_PSN else None
+        self.at = partition.summary.last if copied_to is None else base
+        self._items: list[Live] = list(partition.state.live.values()) if copied_to is None else []
         self._next = 0
+        self._copied_at, self._copied_to = JOURNAL_HEADER_BYTES, copied_to  # of the JOURNAL, its sync point included
         self.parts = 0  # so far
 
     def part(self) -> tuple[RecordRun, bool]:
         """The next one, and whether it is the last."""
         if self._files.base != self._set:
             raise OSError(errno.ESTALE, "the partition has rolled over")
+        self.parts += 1
+        return self._live_part() if self._copied_to is None else self._copied_part(self._copied_to)
+
+    def _copied_part(self, end: int) -> tuple[RecordRun, bool]:
+        """What the rollover has copied."""
+        wanted = min(end - self._copied_at, RECORD_BYTES * RUN_RECORDS_MAX)
+        journal = self._files.read_journal(self._copied_at, wanted)
+        if len(journal) < wanted:
+            raise OSError(errno.EIO, "JOURNAL is shorter than its records")
+        data, qlist, size, at = list[bytes](), list[bytes](), 0, 0
+        while at < wanted:
+            record = journal[at:at + RECORD_BYTES]
+            head = int.from_bytes(record[:8], "big")
+            belongs = attachment(self._files, record, head)
+            if at and size + len(belongs) > RUN_BYTES:
+                break
+            (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(belongs)
+            size, at = size + len(belongs) + RECORD_BYTES, at + RECORD_BYTES
+        self._copied_at += at
+        return RecordRun(self.at, self.at, journal[:at], b"".join(data), b"".join(qlist)), self._copied_at == end
+
+    def _live_part(self) -> tuple[RecordRun, bool]:
         journal, data, qlist, size = list[bytes](), list[bytes](), list[bytes](), 0
         while self._next < len(self._items) and len(journal) < RUN_RECORDS_MAX:
             item = self._items[self._next]
@@ -73,7 +104,6 @@ class ImageSource:
                 journal.append(item)
             size += RECORD_BYTES
             self._next += 1
-        self.parts += 1
         return (RecordRun(self.at, self.at, b"".join(journal), b"".join(data), b"".join(qlist)),
                 self._next == len(self._items))
 
@@ -88,11 +118,13 @@ class ImageFiles:
         if self._files.rolling:
             self._files.abandon_roll()
         self._files.begin_roll(wall)
+        self._mark: int | None = None  # where the sync point is that came with the image
 
     def take(self, run: RecordRun) -> None:
         """One part, in order."""
         _, data_end, qlist_end = self._files.next_positions()
         journal = []
+        journal_end, self._mark = self._files.next_positions()[0], None
         for record, belongs in records_of(run):
             head = int.from_bytes(record[:8], "big")
             journal.append(placed(record, head, data_end, qlist_end))
@@ -102,6 +134,9 @@ class ImageFiles:
                 data_end += len(belongs)
             else:
                 qlist_end += len(belongs)
+                psn = int.from_bytes(record[8:12], "big"), head & SEQUENCE_MASK
+                self._mark = journal_end if head >> TYPE_SHIFT == _JOURNAL_OP and psn == run.last else None
+            journal_end += RECORD_BYTES
         self._files.append_next(journal, [run.data], [run.qlist])
         ends, sizes = self._files.next_positions(), self._files.sizes
         if any(end > size for end, size in zip(ends, (sizes.journal, sizes.data, sizes.qlist), strict=True)):
@@ -110,7 +145,11 @@ class ImageFiles:
     def complete(self, at: Psn, wall: int) -> Callable[[], None]:
         """All parts are here. What makes them the current file set, for a thread: the old one goes to the archive."""
         mark, data, qlist = self._files.next_positions()
-        self._files.append_next([pack_sync_point(at[1], at[0], wall, SyncPoint.REGULAR, self._node_id, data, qlist)], [], [])
+        if self._mark is not None:
+            mark = self._mark
+        else:
+            point = pack_sync_point(at[1], at[0], wall, SyncPoint.REGULAR, self._node_id, data, qlist)
+            self._files.append_next([point], [], [])
         return lambda: self._files.finish_roll(mark, damaged=False)
 
     def abandon(self) -> None:

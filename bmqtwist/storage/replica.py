@@ -201,6 +201,10 @@ class ReplicatedPartition(Partition):
             while self._recent_bytes > RECENT_BYTES:
                 self._recent_bytes -= self._recent.popleft().size
 
+    def offers(self, after: Psn) -> bool:
+        """Whether `read_run` has what follows a record; after a compaction that may be in memory still."""
+        return self.summary.holds(after) or any(run.previous == after for run in self._recent)
+
     def read_run(self, after: Psn) -> RecordRun | None:
         """Some of the written records behind one that the log holds; None: there are none. OSError."""
         for run in reversed(self._recent):

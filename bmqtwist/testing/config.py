@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
@@ -106,13 +106,16 @@ def member_configuration(number: int, count: int, port: int, *, app: Mapping[str
 
 
 def proxy_configuration(name: str, port: int, upstream: Mapping[str, int], *, app: Mapping[str, Any] | None = None,
-                        cluster: Mapping[str, Any] | None = None) -> Configuration:
-    """What a proxy of that name reads whose upstream has these nodes, each with its id, at that port of its host."""
+                        cluster: Mapping[str, Any] | None = None,
+                        virtual: Sequence[Mapping[str, Any]] = ()) -> Configuration:
+    """What a proxy of that name reads whose upstream has these nodes, each with its id, at that port of its host; `virtual`:
+    its myVirtualClusters."""
     nodes = [{"id": number, "name": each, "dataCenter": "dc1",
               "transport": {"tcp": {"endpoint": f"tcp://{each}:{port}"}}} for each, number in upstream.items()]
     made = clusters_config(PurePosixPath("/memory"), port)["myClusters"][0]
     definition = {key: made[key] for key in ("name", "queueOperations", "clusterMonitorConfig", "messageThrottleConfig")}
-    clusters = {"myClusters": [], "proxyClusters": [{**definition, "nodes": nodes, **(cluster or {})}]}
+    clusters = {"myClusters": [], "myVirtualClusters": list(virtual),
+                "proxyClusters": [{**definition, "nodes": nodes, **(cluster or {})}]}
     return configuration(broker_config(PurePosixPath(f"/memory/{name}/storage"), port, **{"hostName": name, **(app or {})}),
                          clusters)
 

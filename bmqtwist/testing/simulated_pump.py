@@ -1,4 +1,4 @@
-"""The blocking sessions' end of a connection to a node of a simulated cluster: a step that waits lets simulated time pass."""
+"""The blocking sessions' end of a connection to a simulated node: a step that waits lets simulated time pass."""
 
 from __future__ import annotations
 

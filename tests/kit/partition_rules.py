@@ -51,6 +51,10 @@ class FakeLog:
     busy: bool = False
     broken: bool = False
 
+    def offers(self, after: Psn) -> bool:
+        """Nothing is kept beside it."""
+        return self.summary.holds(after)
+
     def be(self, summary: LogSummary) -> None:
         """It has this, all of it safe."""
         self.summary, self.written, self.durable = summary, summary.last, summary.last

@@ -83,6 +83,9 @@ class Log:
         return LogSummary(last, self.base, tuple(each for each in leases_of(psn for psn, _ in self.records)
                                               if each[0] >= self.base[0]))
 
+    def offers(self, after: Psn) -> bool:
+        return self.summary.holds(after)
+
     @property
     def written(self) -> Psn:
         return self.summary.last

@@ -24,8 +24,8 @@ from bmqtwist.storage.partition import PartitionUnavailable  # noqa: E402
 from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
 from bmqtwist.storage.replica import ReplicatedPartition  # noqa: E402
 from bmqtwist.storage.state import PartitionState  # noqa: E402
-from bmqtwist.storage.store import FileSizes  # noqa: E402
-from bmqtwist.wire.budget import at_once
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes  # noqa: E402
+from bmqtwist.wire.budget import at_once  # noqa: E402
 
 SIZES = FileSizes(6000, 1 << 14, 1 << 12)
 KEYS = [b"aaaaa", b"bbbbb"]
@@ -103,7 +103,8 @@ class Pair:
         source = self.primary.partition
         source.flush(WALL)
         source.keep_batches()
-        common = common_prefix(self.replica.partition.summary, source.summary)
+        last = self.replica.partition.summary.last
+        common = last if source.offers(last) else common_prefix(self.replica.partition.summary, source.summary)
         if common is None:
             self.image()
             common = self.replica.partition.summary.last
@@ -293,6 +294,43 @@ def away(seed: int) -> Pair:
     return pair
 
 
+def contents(machine: Machine) -> list[bytes]:
+    """What is behind the file headers of JOURNAL, DATA and QLIST."""
+    files = machine.partition.files
+    return [read(JOURNAL_HEADER_BYTES, end - JOURNAL_HEADER_BYTES) for read, end in (
+        (files.read_journal, files.journal_position), (files.read_data, files.data_position),
+        (files.read_qlist, files.qlist_position))]
+
+
+def test_a_replica_rolls_over_where_its_primary_did() -> None:
+    """Without being told anything but its records: their files are equal afterwards."""
+    random, pair = Random(5), Pair()
+    for _ in range(40):
+        pair.run(random.choice(["put", "put", "confirm", "delete", "feed"]), random.randrange(1 << 16))
+    pair.feed()
+    pair.primary.partition.rollover(WALL)
+    pair.feed()
+    for _ in range(10):
+        pair.run(random.choice(["put", "put", "confirm", "delete"]), random.randrange(1 << 16))
+    pair.feed()
+    assert pair.replica.partition.summary == pair.primary.partition.summary and not pair.images
+    assert pair.replica.partition.summary.base > NO_PSN
+    assert contents(pair.replica) == contents(pair.primary)
+
+
+def test_a_replica_that_missed_a_rollover_gets_the_files_of_its_primary() -> None:
+    pair = away(1)
+    pair.run("put", 3)
+    pair.image()
+    pair.feed()
+    assert contents(pair.replica) == contents(pair.primary)
+
+
+def test_a_rollover_is_for_the_primary_to_begin() -> None:
+    with pytest.raises(PartitionUnavailable, match="Rollover rejected: node is not primary for this partition"):
+        Pair().replica.partition.rollover(WALL)
+
+
 @pytest.mark.spec("cluster", 78)
 @pytest.mark.parametrize("power", [False, True])
 def test_a_death_at_any_step_of_an_image_leaves_the_old_log_or_the_new_one(power: bool) -> None:
@@ -313,7 +351,7 @@ def test_a_death_at_any_step_of_an_image_leaves_the_old_log_or_the_new_one(power
             replica.disk.kill()
         replica.boot()
         found = replica.partition.summary
-        assert found == before or found.last == pair.primary.partition.summary.last, (steps, found, before)
+        assert found == before or found.last == pair.primary.partition.summary.base, (steps, found, before)
         old, new = old + (found == before), new + (found != before)
         equal(pair)
         steps += 1

@@ -64,7 +64,7 @@ class SimulatedCluster(Simulation):
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
                  alone: bool = False, proxies: dict[str, list[str]] | None = None,
-                 texts: dict[str, str] | None = None, **configured: dict[str, Any]) -> None:
+                 texts: dict[str, str] | None = None, **configured: Any) -> None:
         super().__init__(Random(f"{seed}/cluster"))
         self.network = Network(self)
         self.proxies: list[SimulatedNode] = []
@@ -80,7 +80,8 @@ class SimulatedCluster(Simulation):
             numbers = {each: number for number, each in enumerate(upstream, 1)}
             node = SimulatedNode(self.network, name, f"{name}:{PORT}", partial(
                 proxy_configuration, name, PORT, numbers, app=configured.get("proxy_app"),
-                cluster=configured.get("proxy_cluster")), lambda configuration: domains, **(options or {}).get(name, {}))
+                cluster=configured.get("proxy_cluster"), virtual=configured.get("proxy_virtual", ())),
+                lambda configuration: domains, **(options or {}).get(name, {}))
             self.proxies.append(node)
             self.made(node)
             node.boot()

@@ -11,6 +11,7 @@ from kit.client import Client
 from bmqtwist.errors import AckStatus
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.budget import at_once
 from sim.elected import heal
 from sim.replicated import ReplicatingCluster
 
@@ -37,7 +38,7 @@ class ShortMemory(ReplicatingCluster):
         """While all run."""
         self.write(strong)
         for node in self.machines:
-            node.broker.admin(f"DOMAINS RECONFIGURE {DOMAIN}", "test")
+            at_once(node.broker.admin(f"DOMAINS RECONFIGURE {DOMAIN}", "test"))
             node.turn_due()
         self.run(0.5)
 
@@ -225,7 +226,7 @@ def test_a_partition_that_is_full_refuses_posts_and_takes_them_again_after_a_pur
     nodes.run(2.0)
     assert any(line.startswith("PANIC [PARTITION_READONLY]") for line in primary.log())
     assert nodes.primary(index) is primary, "another node could not do better"
-    primary.broker.admin(f"DOMAINS DOMAIN {DOMAIN} QUEUE q PURGE *", "test")
+    at_once(primary.broker.admin(f"DOMAINS DOMAIN {DOMAIN} QUEUE q PURGE *", "test"))
     primary.turn_due()
     nodes.run(2.0)
     for number in range(5):

@@ -84,7 +84,8 @@ STATE = ClusterStateRecord(LedgerRecordType.SNAPSHOT, 2, 9, WALL, records(1)[0].
 SAMPLES: dict[type, Input] = {
     Propose: Propose(7, AssignQueue("bmq://d/new", ["a"], 9)), Flush: Flush(), Written: Written(UNDER_WAY),
     WriteFailed: WriteFailed(UNDER_WAY, "no space left"), Lead: Lead(8, 3, Primaries(1)), Follow: Follow(3, 2),
-    StepDown: StepDown(), QuorumIs: QuorumIs(3), Ask: Ask((1, 2)), Resend: Resend(), Entries: Entries(1, 2, (2, 1), records(3)[1:]), Snapshot: Snapshot(1, 2, STATE),
+    StepDown: StepDown(), QuorumIs: QuorumIs(3), Ask: Ask((1, 2)), Resend: Resend(),
+    Entries: Entries(1, 2, (2, 1), records(3)[1:]), Snapshot: Snapshot(1, 2, STATE),
     Acknowledged: Acknowledged(2, 2, (2, 1)), CatchUp: CatchUp(1, 2, (0, 0))}
 
 # The role afterwards, and what comes out of the input and of the end of its turn. Written down here, apart from the code.
@@ -170,7 +171,7 @@ def test_a_larger_quorum_holds_changes_back_until_it_is_small_again() -> None:
 def lent(lender: MetadataLog, borrower: MetadataLog) -> None:
     """The borrower asks until it gets nothing more, and writes what it gets."""
     inputs: list[tuple[MetadataLog, Input]] = [(borrower, Ask((lender.node_id,)))]
-    for number in range(20):
+    for _ in range(20):
         outputs = []
         for log, event in inputs:
             outputs += [(log, each) for each in log.step(event, WALL)]

@@ -79,7 +79,7 @@ CELLS = {
         TICK: Prepare to 2, Prepare to 3
         STOP: STOPPED
         PREPARE: REPLICA_WAITING SavePromise
-        STALE: UNKNOWN
+        STALE: UNKNOWN Decline
     """,
     "PRIMARY_HEALING_STG2": """
         ASSIGNED_SELF: PRIMARY_HEALING_STG1 SavePromise, Prepare to 2, Prepare to 3
@@ -90,7 +90,7 @@ CELLS = {
         STOP: STOPPED
         PREPARE: REPLICA_WAITING SavePromise
         PROMISE: Feed, Keepalive to 2
-        STALE: UNKNOWN
+        STALE: UNKNOWN Decline
         RECEIPT: PRIMARY_HEALED Committed, Serve
     """,
     "PRIMARY_HEALED": """
@@ -102,7 +102,7 @@ CELLS = {
         STOP: STOPPED Serve
         PREPARE: REPLICA_WAITING Serve, SavePromise
         PROMISE: Feed, Keepalive to 2
-        STALE: UNKNOWN Serve
+        STALE: UNKNOWN Serve, Decline
     """,
     "REPLICA_WAITING": """
         ASSIGNED_SELF: PRIMARY_HEALING_STG1 SavePromise, Prepare to 2, Prepare to 3
@@ -200,7 +200,7 @@ def test_a_lease_of_an_earlier_run_is_declined_again_and_again() -> None:
 def test_what_others_have_promised_ends_a_primary() -> None:
     situation = healed()
     assert situation.said(Stale(PRIMARY, LEASE)) == [], "it is ours"
-    assert situation.said(Stale(PRIMARY, LEASE + 3)) == ["Serve", "RoleChanged"]
+    assert situation.said(Stale(PRIMARY, LEASE + 3)) == ["Serve", "RoleChanged", "Decline"]
 
 
 def test_with_the_promises_of_a_quorum_the_longest_log_is_pulled() -> None:
@@ -383,3 +383,20 @@ def test_the_changes_of_the_picture(number: int) -> None:
     assert situation.machine.role is not after and why
     happens(situation)
     assert situation.machine.role is after
+
+
+def test_a_lease_below_what_was_promised_is_declined_until_there_is_a_newer_one() -> None:
+    """Metadata that were lost give out leases anew: who leads learns which were used."""
+    situation = Situation(promised=9)
+    [decline] = [each for each in situation.do(Assigned(NODE, 6)) if isinstance(each, Decline)]
+    assert decline.lease == 6 and decline.able and decline.used == 9
+    assert situation.machine.role is PartitionRole.UNKNOWN
+    assert "Decline" in situation.said(Tick(), TIMING.retry)
+    assert "PRIMARY_HEALING_STG1" in [situation.machine.role.name for _ in situation.said(Assigned(NODE, 10))]
+
+
+def test_a_primary_whose_lease_others_have_left_behind_asks_for_a_newer_one() -> None:
+    situation = Situation()
+    situation.do(Assigned(NODE, 6))
+    [decline] = [each for each in situation.do(Stale(OTHER, 8)) if isinstance(each, Decline)]
+    assert decline.lease == 6 and decline.used >= 8

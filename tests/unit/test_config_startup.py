@@ -237,16 +237,25 @@ def test_a_node_with_an_authenticator_that_shows_nothing_itself_is_warned_about(
         assert [notice.path for notice in notices] == ["appConfig.authentication.credentialProvider"] * found
 
 
+def test_a_port_beside_listeners_may_be_anything():
+    """Files that name listeners say -1 there."""
+    assert "tcpInterface.port: found -1, expected a port" in refused(app(port=-1))
+    result = composed(app([config.Listener(name="a", port=7)], port=-1))
+    assert [each.port for each in result.listeners] == [7]
+
+
 def test_clusters_must_be_sound():
     bad = cluster("tcp://localhost:1", "nowhere")
     bad["nodes"][1]["id"] = 1
     text = refused(app(), bad, cluster(name="c"), virtual=[{"name": "d", "selfNodeId": 1}])
     assert ('myClusters[0].nodes[1].transport.tcp.endpoint: found "nowhere", expected "tcp://host:port" or '
             '"tls://host:port"') in text
+    text = refused(app(), bad, cluster(name="c"), virtual=[{"name": "c", "selfNodeId": 9}])
+    assert 'myClusters[0].nodes[1].transport.tcp.endpoint: found "nowhere", expected "tcp://host:port"' in text
     assert "myClusters[0].nodes[1].id: found 1 again" in text
     assert 'myClusters[1].name: found "c" again' in text
     assert "myClusters[1].nodes: is empty" in text
-    assert "myVirtualClusters[0]: found cluster \"d\"" in text
+    assert "myVirtualClusters[0].selfNodeId: found 9, expected a node of the cluster \"c\" in myClusters" in text
 
 
 PAIR = ("tcp://localhost:30114", "tcp://elsewhere:30114")

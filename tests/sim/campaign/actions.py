@@ -19,6 +19,7 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.budget import at_once
 from sim.campaign.clients import CampaignProducer
 from sim.campaign.judges import durable_vote
 from sim.campaign.messages import APPS as APPS_OF_CLIENTS
@@ -366,7 +367,7 @@ def _set_factor(node: SimulatedNode, number: int) -> None:
 
 def _command(node: SimulatedNode, text: str) -> None:
     if node.up and not node.paused:
-        node.act(lambda: node.broker.admin(text, "campaign") and None)
+        node.act(lambda: at_once(node.broker.admin(text, "campaign")) and None)
         node.turn_due()
 
 
