@@ -84,8 +84,9 @@ class Appointments:
     def _replace(self, index: int, primary: Primary, now: float) -> None:
         up = self._alive()
         others = [node_id for node_id in up if node_id != primary.node_id]
-        self._host.report.alarm("CLUSTER", "%s", f"Cluster ({self.name}) Partition [{index}]: node {primary.node_id} has been "
-                                                 f"its primary for {self._passive_seconds_max:g} s and is not active")
+        text = (f"Cluster ({self.name}) Partition [{index}]: node {primary.node_id} has been its primary for "
+                f"{self._passive_seconds_max:g} s and is not active")
+        self._host.report.alarm("CLUSTER", "%s", text)
         if others:
             self._propose(AssignPartitions(self._fit(others), up, {index: primary.lease}), now)
 

@@ -25,7 +25,7 @@ from bmqtwist.link.downstream import DownstreamClient
 from bmqtwist.node.member_relays import MemberRelays
 from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable, Told
 from bmqtwist.node.proposals import Proposals
-from bmqtwist.node.relays import Relays
+from bmqtwist.node.relays import LATE_S, Relays
 from bmqtwist.node.replication import Replication
 from bmqtwist.queue import handover
 from bmqtwist.queue.domain import Domain
@@ -298,7 +298,7 @@ class Cluster:
     def _propose(self, change: Change, told: Told, wall: int) -> None:
         """Change the metadata, or have the leader change them: it is waited for as long as an open waits."""
         if self.proposals is not None:
-            self.proposals.propose(change, told, wall, self.definition.queue_operations.open_timeout_ms / 1000)
+            self.proposals.propose(change, told, wall, self.definition.queue_operations.open_timeout_ms / 1000 + LATE_S)
             return
         refused = self._refusal(change)
         if refused is not None:

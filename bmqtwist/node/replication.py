@@ -558,8 +558,9 @@ class Replication:
         before = self._active.find(index)
         if not self._active.said(index, primary, active):
             if active and self._lines.admits(self._host.now):
-                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {self._links.name(primary.node_id)} is "
-                                       f"active, it says, under lease {primary.lease}, which nobody has given to it")
+                who = self._links.name(primary.node_id)
+                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {who} says that it is primary under "
+                                       f"lease {primary.lease}, which nobody has given to it")
             return
         if self._active.find(index) != before:
             if active:

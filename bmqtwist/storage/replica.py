@@ -109,8 +109,11 @@ class ReplicatedPartition(Partition):
         """Nobody relies on it before a sync has come through."""
 
     def write_batch(self, matters: bool = True) -> bool:
-        """Every record is waited for, by other nodes."""
-        return super().write_batch(True)
+        """Every record is waited for, by other nodes: what a replica has written is synced, by a sync that begins then."""
+        written = super().write_batch(True)
+        if written and not self.leading:
+            self._gate.want_sync()
+        return written
 
     def follow(self) -> bool:
         """This node is primary no longer. False: what its queues have decided is not in its files, and has to be forgotten
@@ -205,7 +208,6 @@ class ReplicatedPartition(Partition):
     def append_run(self, run: RecordRun, behind: Psn, wall: int) -> None:
         """Append the records of `run` that follow `behind`, the last one here. PeerError or RecordMismatch: one of them does
         not fit, those before it are appended. OSError: there is no room."""
-        taken = False
         for record, belongs in records_of(run):
             head, lease, recorded, body, magic = RECORD.unpack(record)
             psn = lease, head & SEQUENCE_MASK
@@ -229,9 +231,6 @@ class ReplicatedPartition(Partition):
             elif belongs:
                 self._qlist.append(belongs)
                 self._qlist_end += len(belongs)
-            taken = True
-        if taken:
-            self._gate.want_sync()
 
     def _make_room_for(self, data: int, qlist: int, wall: int) -> None:
         sizes = self.files.sizes
