@@ -1,5 +1,6 @@
 """Which primaries are active, as they say themselves: what counts is said by the node that the metadata name, under the
-lease that they name. What is said under a newer lease may be ahead of the metadata: it is kept, and counts when they say the same.
+lease that they name. What is said under a newer lease may be ahead of the metadata: it is kept, and counts when they say
+the same.
 """
 
 from __future__ import annotations

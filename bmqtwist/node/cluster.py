@@ -516,6 +516,8 @@ class Cluster:
         if self.members is not None:
             self.members.statuses.become(NodeStatus.E_STOPPING)
             self.leadership.set_mode(ElectionMode.NEVER)
+        if self.replication is not None:
+            self.replication.hand_over(self._context.now)
 
     @property
     def handed_over(self) -> bool:
@@ -528,6 +530,11 @@ class Cluster:
         if self.leadership.leads:
             self.leadership.transfer(successor)
         return not self.leadership.leads
+
+    def held_in_memory(self, partition_id: int) -> int:
+        """How many messages the queues in memory hold that are led here."""
+        return sum(len(queue.messages) for queue in self.queues.values()
+                   if queue.in_memory and queue.partition_id == partition_id)
 
     def records_came(self, now: float) -> None:
         """A partition that another node leads has written more."""
