@@ -204,6 +204,18 @@ class PartitionRollover(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionMove(Command):
+    cluster: str
+    partition_id: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRebalance(Command):
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
 class StorageQueueStatus(Command):
     cluster: str
     domain: str
@@ -461,6 +473,13 @@ TABLE: tuple[Entry, ...] = (
          ("Get the 'parameter' of the elector of cluster 'name'. If GET_ALL is used then get the parameter value for"
          " all nodes in the cluster.")),
         ("Get the supported settable parameters for the elector of cluster 'name'", ""))),
+    Entry("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> MOVE <node>",
+          "Let 'node' be primary of the 'partitionId' of cluster 'name'; said to its leader",
+          lambda args: PartitionMove(args["name"], args["partitionId"], args["node"]),
+          ((_partition({"move": "<node>"}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> REBALANCE",
+          "Let every node be primary of equally many partitions of cluster 'name'; said to its leader",
+          lambda args: ClusterRebalance(args["name"]), ((_cluster({"rebalance": {}}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR STORY",
           "Show what the elector of cluster 'name' went through lately, and why",
           lambda args: ElectorStory(args["name"]), ((_elector({"story": {}}), {}),), ours=True),

@@ -23,7 +23,8 @@ from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
-from bmqtwist.node.cluster import is_collectable
+from bmqtwist.node.appointments import Appointments
+from bmqtwist.node.cluster import Cluster, is_collectable
 from bmqtwist.report import INTERNAL_ERROR, shown, stack
 from bmqtwist.storage.partition import PartitionUnavailable
 
@@ -395,11 +396,16 @@ class AdminExecutor:
 
     def _elector_transfer(self, command: commands.ElectorTransfer) -> results.Result:
         cluster = self._cluster(command.cluster)
-        node = next((each for each in cluster.definition.nodes if command.node in (each.name, str(each.id))), None)
-        if node is None:
-            return results.Error(f"Cluster '{cluster.name}' has no node '{command.node}'")
-        refused = cluster.leadership.transfer(node.id)
-        return results.Error(refused) if refused else results.Success()
+        return _done(cluster.leadership.transfer(_node_id(cluster, command.node)))
+
+    def _partition_move(self, command: commands.PartitionMove) -> results.Result:
+        self._partition(command.cluster, command.partition_id)
+        cluster = self._cluster(command.cluster)
+        node_id = _node_id(cluster, command.node)
+        return _done(_appointments(cluster).move(command.partition_id, node_id))
+
+    def _rebalance(self, command: commands.ClusterRebalance) -> results.Result:
+        return _done(_appointments(self._cluster(command.cluster)).rebalance())
 
     def _elector_mode(self, command: commands.ElectorMode) -> results.Result:
         mode = ElectionMode.__members__.get(command.mode.upper())
@@ -407,6 +413,24 @@ class AdminExecutor:
             return results.Error(f"MODE is one of {', '.join(ElectionMode.__members__)}, not '{command.mode}'")
         self._cluster(command.cluster).leadership.set_mode(mode)
         return results.Success()
+
+
+def _node_id(cluster: Cluster, node: str) -> int:
+    """A node by its name or id."""
+    for each in cluster.definition.nodes:
+        if node in (each.name, str(each.id)):
+            return each.id
+    raise LocalError(f"Cluster '{cluster.name}' has no node '{node}'")
+
+
+def _appointments(cluster: Cluster) -> Appointments:
+    if cluster.replication is None:
+        raise LocalError(f"Cluster '{cluster.name}' has one node, which is primary of everything")
+    return cluster.replication.appointments
+
+
+def _done(refused: str) -> results.Result:
+    return results.Error(refused) if refused else results.Success()
 
 
 def list_slice(total: int, offset: int, count: int) -> tuple[int, int]:
@@ -456,5 +480,7 @@ _HANDLERS: dict[type, Callable[[AdminExecutor, Any], results.Result | Slowly[res
     commands.QueueStory: AdminExecutor._queue_story,
     commands.StopStatus: AdminExecutor._stop_status,
     commands.ElectorTransfer: AdminExecutor._elector_transfer,
+    commands.PartitionMove: AdminExecutor._partition_move,
+    commands.ClusterRebalance: AdminExecutor._rebalance,
     commands.ElectorMode: AdminExecutor._elector_mode,
 }

@@ -325,13 +325,22 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """This node cannot be primary under the lease that it was given: let the leader give out a newer one, which is above
-    `used`; not to this node, unless it is `able`."""
+    """This node cannot be primary under the lease that it was given, or is not to be: let the leader give out a newer one,
+    which is above `used`; not to this node, unless it is `able`; to `successor`, if there is one."""
 
     lease: int
     able: bool
     used: int
     cause: str
+    successor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """From the leader, for the primary under this lease: give the partition to another node."""
+
+    lease: int
+    successor: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from bmqtwist.cluster.partition_events import (
     Records,
     ReplicaReceipt,
     Stale,
+    Yield,
 )
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
@@ -24,7 +25,7 @@ from bmqtwist.wire.cluster_schema import ClusterMessage, MetadataLogMessage
 from bmqtwist.wire.control import ControlMessage, encode_event
 
 
-def encode_partition_message(partition_id: int, message: PartitionTalk | Decline) -> bytes:
+def encode_partition_message(partition_id: int, message: PartitionTalk | Decline | Yield) -> bytes:
     """A whole event."""
     lease = message.lease
     if isinstance(message, Records):
@@ -53,7 +54,10 @@ def encode_partition_message(partition_id: int, message: PartitionTalk | Decline
         after = None if message.after is None else _end(message.after)
         body = _body("pull", schema.PartitionPull(partition_id, lease, after))
     elif isinstance(message, Decline):
-        body = _body("decline", schema.PartitionDecline(partition_id, lease, message.able, message.used))
+        body = _body("decline", schema.PartitionDecline(partition_id, lease, message.able, message.used,
+                                                        message.successor or 0))
+    elif isinstance(message, Yield):
+        body = _body("yield", schema.PartitionYield(partition_id, lease, message.successor))
     elif isinstance(message, Prepare):
         body = _body("prepare", schema.PartitionPrepare(partition_id, lease))
     else:
@@ -62,13 +66,13 @@ def encode_partition_message(partition_id: int, message: PartitionTalk | Decline
         "metadataLogMessage", MetadataLogMessage("partition", body))))
 
 
-def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, PartitionTalk | Decline] | None:
+def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, PartitionTalk | Decline | Yield] | None:
     """(partition, message), read; None = it is about something else. PeerError if its records are not what was sent."""
     body = message.value.value if message.choice == "metadataLogMessage" else None
     value = body.value if isinstance(body, schema.PartitionLogMessage) else None
     if value is None:
         return None
-    found: PartitionTalk | Decline
+    found: PartitionTalk | Decline | Yield
     if isinstance(value, schema.PartitionRecords):
         _check(value)
         run = RecordRun(_psn(value.previous), _psn(value.last), value.journal, value.data, value.qlist)
@@ -89,7 +93,9 @@ def partition_message_of(sender: int, message: ClusterMessage) -> tuple[int, Par
     elif isinstance(value, schema.PartitionPull):
         found = Pull(sender, value.lease, None if value.after is None else _psn(value.after))
     elif isinstance(value, schema.PartitionDecline):
-        found = Decline(value.lease, value.able, value.used, f"node {sender} declines")
+        found = Decline(value.lease, value.able, value.used, f"node {sender} declines", value.successor or None)
+    elif isinstance(value, schema.PartitionYield):
+        found = Yield(value.lease, value.successor)
     else:
         found = (Prepare if isinstance(value, schema.PartitionPrepare) else Stale)(sender, value.lease)
     return value.partition_id, found

@@ -391,6 +391,8 @@ class BmqtwistConfig:
                                         "the largest is closed", INPUT_BYTES_MAX_DEFAULT, unit="B")
     relay_bytes_max: Natural64 = member("messages posted to a proxy that the cluster has not answered yet; beyond it "
                                         "producers are not read from", RELAY_BYTES_MAX_DEFAULT, unit="B")
+    rebalance: bool = member("when a node of a cluster has become available, the leader moves partitions, one at a time, "
+                             "until every node is primary of equally many", False)
     event_bytes_max: Natural = member("size of one event; a peer that announces more is disconnected",
                                       EVENT_BYTES_MAX, unit="B")
     authorization: AuthorizationRules = member("who may do what", AuthorizationRules)

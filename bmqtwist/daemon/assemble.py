@@ -26,6 +26,7 @@ from bmqtwist.link.admin import AdminWork
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
+from bmqtwist.node.appointments import AppointmentRules
 from bmqtwist.node.broker import Broker
 from bmqtwist.node.clock import Clock
 from bmqtwist.node.cluster import Cluster
@@ -137,7 +138,9 @@ class Node:
         statuses = NodeStatuses(f"Cluster ({definition.name})", others, links, broker.report)
         replication = Replication(definition.name, node_id, [node.id for node in definition.nodes], definition.elector,
                                   cluster, broker, links, promise_file, statuses,
-                                  definition.cluster_monitor_config.max_time_master)
+                                  AppointmentRules(definition.master_assignment,
+                                                   definition.cluster_monitor_config.max_time_master,
+                                                   broker.configuration.extension.rebalance))
         leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
         extension = broker.configuration.extension
         members = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),

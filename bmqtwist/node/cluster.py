@@ -25,7 +25,7 @@ from bmqtwist.link.downstream import DownstreamClient
 from bmqtwist.node.member_relays import MemberRelays
 from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable, Told
 from bmqtwist.node.proposals import Proposals
-from bmqtwist.node.relays import Relays
+from bmqtwist.node.relays import LATE_S, Relays
 from bmqtwist.node.replication import Replication
 from bmqtwist.queue import handover
 from bmqtwist.queue.domain import Domain
@@ -308,7 +308,7 @@ class Cluster:
     def _propose(self, change: Change, told: Told, wall: int) -> None:
         """Change the metadata, or have the leader change them: it is waited for as long as an open waits."""
         if self.proposals is not None:
-            self.proposals.propose(change, told, wall, self.definition.queue_operations.open_timeout_ms / 1000)
+            self.proposals.propose(change, told, wall, self.definition.queue_operations.open_timeout_ms / 1000 + LATE_S)
             return
         refused = self._refusal(change)
         if refused is not None:
@@ -527,6 +527,8 @@ class Cluster:
         if self.members is not None:
             self.members.statuses.become(NodeStatus.E_STOPPING)
             self.leadership.set_mode(ElectionMode.NEVER)
+        if self.replication is not None:
+            self.replication.hand_over(self._context.now)
 
     @property
     def handed_over(self) -> bool:
@@ -538,6 +540,11 @@ class Cluster:
             self.leadership.transfer(successor)
             return False
         return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
+
+    def held_in_memory(self, partition_id: int) -> int:
+        """How many messages the queues in memory hold that are led here."""
+        return sum(len(queue.messages) for queue in self.queues.values()
+                   if queue.in_memory and queue.partition_id == partition_id)
 
     def records_came(self, now: float) -> None:
         """A partition that another node leads has written more."""

@@ -43,7 +43,7 @@ from bmqtwist.cluster.election_events import (
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Message, NotDone, Outcome, StateChanged, WriteFailed, Written
 from bmqtwist.cluster.log_wire import encode_log_message, log_message_of
-from bmqtwist.cluster.partition_events import Decline, PartitionTalk
+from bmqtwist.cluster.partition_events import Decline, PartitionTalk, Yield
 from bmqtwist.cluster.partition_wire import partition_message_of
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
@@ -87,13 +87,13 @@ class PartitionUser(Protocol):
     def peer_down(self, node_id: int, now: float) -> None:
         """A node cannot be spoken with any more."""
 
-    def spent_leases(self) -> dict[int, int]:
-        """Partitions that this node does not lead -> the newest lease that an earlier run of its process may have used."""
+    def primaries(self, partitions: int) -> Primaries:
+        """What this node begins with as a leader."""
 
     def leader_known(self, now: float) -> None:
         """The first record of a leader is committed."""
 
-    def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline, now: float) -> None:
+    def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline | Yield, now: float) -> None:
         """A node says something about a partition."""
 
     def advised(self, sender: int, message: ClusterMessage) -> None:
@@ -361,12 +361,7 @@ class Leadership:
             self.metadata.step_down(wall)
 
     def _assignment(self) -> Primaries:
-        """Who is connected keeps the partitions that it is primary of, and this node those that it leads."""
-        if self._links is None:
-            return self._primaries
-        here = [self.elector.node_id, *(node_id for node_id in self.elector.others if self.is_up(node_id))]
-        spent = self.replication.spent_leases() if self.replication is not None else {}
-        return Primaries(self._primaries.partitions, here, here, spent)
+        return self._primaries if self.replication is None else self.replication.primaries(self._primaries.partitions)
 
     def _led(self, outcome: Outcome, wall: int) -> None:
         """The first record of our term is committed, or is not."""

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from bmqtwist.cluster.active_primaries import ActivePrimaries
+from bmqtwist.cluster.changes import Primaries
 from bmqtwist.cluster.copies import copied
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
 from bmqtwist.cluster.partition_events import (
@@ -47,6 +48,7 @@ from bmqtwist.cluster.partition_events import (
     Say,
     Serve,
     TakeImage,
+    Yield,
 )
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.partition_wire import encode_partition_message
@@ -54,7 +56,8 @@ from bmqtwist.cluster.state import Primary, QueueRecord
 from bmqtwist.cluster.story import TOLD_MAX
 from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
-from bmqtwist.node.appointments import Appointments
+from bmqtwist.node.appointments import AppointmentRules, Appointments
+from bmqtwist.node.handovers import Handovers
 from bmqtwist.node.leadership import Leadership, timing
 from bmqtwist.node.links import ClusterLinks
 from bmqtwist.node.node_status import NodeStatuses
@@ -114,6 +117,9 @@ class ReplicatedCluster(Protocol):
     def primary_changed(self, partition_id: int) -> None:
         """Another node may be active primary of a partition, or none."""
 
+    def held_in_memory(self, partition_id: int) -> int:
+        """How many messages the queues in memory hold that are led here."""
+
     def records_came(self, now: float) -> None:
         """A partition that another node leads has written more."""
 
@@ -164,13 +170,15 @@ class Replication:
 
     def __init__(self, name: str, node_id: int, members: list[int], elector: ElectorConfig, cluster: ReplicatedCluster,
                  host: ReplicationHost, links: ClusterLinks, promise_file: PromiseFile, statuses: NodeStatuses,
-                 passive_seconds_max: float) -> None:
+                 rules: AppointmentRules) -> None:
         self.name, self.node_id, self._members = name, node_id, members
         self._cluster, self._host, self._links, self._file = cluster, host, links, promise_file
-        self.timing, self._statuses = replication_timing(elector), statuses
         self.leadership: Leadership
+        self.timing, self._statuses = replication_timing(elector), statuses
         self.appointments = Appointments(name, node_id, members, statuses, host,
-                                         lambda index, primary: self._active.find(index) == primary, passive_seconds_max)
+                                         rules, lambda index, primary: self._active.find(index) == primary,
+                                         self._ask_to_yield)
+        self.handovers = Handovers(self, host, self.timing.retry)
         self.cells: list[Cell] = []
         self._active = ActivePrimaries()
         self._told: dict[int, Primary] = {}  # partition -> who is primary, as the log was told
@@ -241,11 +249,43 @@ class Replication:
         for cell in self.cells:
             self._step(cell, now, Stop())
 
+    def hand_over(self, now: float) -> None:
+        """This node stops: others get what it is primary of."""
+        for index, primary in self.leadership.metadata.state.partitions.items():
+            if primary.node_id != self.node_id or index >= len(self.cells):
+                continue
+            cell, machine = self.cells[index], self.machine(index)
+            safe = {node_id: target.durable for node_id, target in machine.targets.items()}
+            successor = self.appointments.successor_of(safe) if self._serves(cell) else None
+            if successor is not None:
+                self.handovers.begin(index, Yield(machine.lease, successor), True, now)
+            elif not self.handovers.is_leaving(index):
+                self.decline(index, Decline(primary.lease, False, machine.used, "this node stops"), now)
+
+    def _ask_to_yield(self, node_id: int, index: int, wanted: Yield) -> None:
+        if node_id == self.node_id:
+            self._yield(index, wanted, self._host.now)
+        else:
+            self._links.send(node_id, encode_partition_message(index, wanted))
+
+    def _yield(self, index: int, wanted: Yield, now: float) -> None:
+        """The leader wants another node to be primary of a partition."""
+        machine, held = self.machine(index), self._cluster.held_in_memory(index)
+        if not self.serves(index) or machine.lease != wanted.lease or wanted.successor not in machine.others:
+            return
+        if held:
+            self._host.report.warn(f"{machine.name}: it stays here: queues in memory hold {held} messages that no other "
+                                   "node has")
+            return
+        self.handovers.begin(index, wanted, False, now)
+
     # -- what happens -------------------------------------------------------------------------------------------------
 
-    def spent_leases(self) -> dict[int, int]:
-        """Partitions that this node does not lead -> the newest lease that an earlier run of its process may have used."""
-        return {cell.index: cell.machine.used for cell in self.cells if not cell.machine.leads}
+    def primaries(self, partitions: int) -> Primaries:
+        """What this node begins with as a leader. What it does not lead it cannot lead under a lease that an earlier run of
+        its process may have used."""
+        return self.appointments.primaries(partitions, {cell.index: cell.machine.used for cell in self.cells
+                                                        if not cell.machine.leads})
 
     def assigned(self, partitions: Iterable[int], now: float) -> None:
         """The metadata say who is primary of these."""
@@ -299,12 +339,15 @@ class Replication:
                 self._step(cell, now, Tick())
         self.appointments.check(now)
 
-    def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline, now: float) -> None:
+    def received(self, sender: int, partition_id: int, message: PartitionTalk | Decline | Yield, now: float) -> None:
         """Another node says something about a partition."""
         if partition_id >= len(self.cells):
             raise PeerError(f"there is no partition {partition_id}", "partitionId", 0)
         if isinstance(message, Decline):
             self.appointments.declined(sender, partition_id, message, now)
+        elif isinstance(message, Yield):
+            if sender == self.leadership.standing.leader:
+                self._yield(partition_id, message, now)
         elif not self._lost:
             self._step(self.cells[partition_id], now, message)
 
@@ -360,6 +403,7 @@ class Replication:
             cell.stepping = False
         if cell.partition.counted and cell.partition.leading:
             self._count_copies(cell, now)
+        self.handovers.look(cell.index, now)
         self._look_around()
         if self._wanted[cell.index].doubtful and not cell.machine.doubtful:
             self._promise(cell.index, 0)
@@ -390,9 +434,10 @@ class Replication:
         elif isinstance(output, Activate):
             self._activate(cell, output.lease, wall)
         elif isinstance(output, Serve):
-            self._serve(cell, output, now, wall)
+            self.handovers.over(cell.index)
+            self.serve(cell.index, output, now)
         elif isinstance(output, Decline):
-            self._decline(cell, output, now)
+            self.decline(cell.index, output, now)
         elif isinstance(output, RoleChanged):
             self._changed(cell, output, now)
         elif self._lines.admits(now):
@@ -542,14 +587,16 @@ class Replication:
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def _serves(self, cell: Cell) -> bool:
-        return cell.machine.role is PartitionRole.PRIMARY_HEALED
+        return cell.machine.role is PartitionRole.PRIMARY_HEALED and not self.handovers.is_leaving(cell.index)
 
     def serves(self, index: int) -> bool:
         """Whether this node is active primary of a partition."""
         return index < len(self.cells) and self._serves(self.cells[index])
 
-    def _serve(self, cell: Cell, output: Serve, now: float, wall: int) -> None:
-        index, report, name = cell.index, self._host.report, self._links.name(self.node_id)
+    def serve(self, index: int, output: Serve, now: float) -> None:
+        """Its queues come to life, or go away."""
+        cell, wall = self.cells[index], self._wall(now)
+        report, name = self._host.report, self._links.name(self.node_id)
         states = ("E_ACTIVE", "E_PASSIVE") if output.active else ("E_PASSIVE", "E_ACTIVE")
         report.info(f"Cluster [{self.name}]: Setting status of primary [{name}] of Partition [{index}] to [{states[0]}], "
                     f"oldPrimaryStatus: [{states[1]}], leaseId: [{output.lease}].")
@@ -577,9 +624,9 @@ class Replication:
         before = self._active.find(index)
         if not self._active.said(index, primary, active):
             if active and self._lines.admits(self._host.now):
-                name = self._links.name(primary.node_id)
-                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {name} is active, "
-                                       f"it says, under lease {primary.lease}, which nobody has given to it")
+                who = self._links.name(primary.node_id)
+                self._host.report.warn(f"Cluster ({self.name}) Partition [{index}]: node {who} says that it is primary "
+                                       f"under lease {primary.lease}, which nobody has given to it")
             return
         if self._active.find(index) != before:
             if active:
@@ -619,8 +666,13 @@ class Replication:
         """Whether every partition has an active primary, as far as this node knows."""
         return all(self._active.find(index) is not None for index in range(len(self.cells)))
 
-    def _decline(self, cell: Cell, output: Decline, now: float) -> None:
-        leader = self.leadership.standing.leader
+    def machine(self, index: int) -> PartitionMachine:
+        """Of a partition."""
+        return self.cells[index].machine
+
+    def decline(self, index: int, output: Decline, now: float) -> None:
+        """The leader is told that this node cannot be primary, or is not to be."""
+        cell, leader = self.cells[index], self.leadership.standing.leader
         self._host.report.warn(f"{cell.machine.name}: {output.cause}")
         if leader == self.node_id:
             self.appointments.declined(self.node_id, cell.index, output, now)

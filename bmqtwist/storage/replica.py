@@ -139,8 +139,11 @@ class ReplicatedPartition(Partition):
         """Nobody relies on it before a sync has come through."""
 
     def write_batch(self, matters: bool = True) -> bool:
-        """Every record is waited for, by other nodes."""
-        return super().write_batch(True)
+        """Every record is waited for, by other nodes: what a replica has written is synced, by a sync that begins then."""
+        written = super().write_batch(True)
+        if written and not self.leading:
+            self._gate.want_sync()
+        return written
 
     def follow(self) -> bool:
         """This node is primary no longer. False: what its queues have decided is not in its files, and has to be forgotten
@@ -239,7 +242,6 @@ class ReplicatedPartition(Partition):
     def append_run(self, run: RecordRun, behind: Psn, wall: int) -> None:
         """Append the records of `run` that follow `behind`, the last one here. PeerError or RecordMismatch: one of them does
         not fit, those before it are appended. OSError: there is no room."""
-        taken = False
         self._applier.wall = wall
         for record, belongs in records_of(run):
             head, lease, recorded, body, magic = RECORD.unpack(record)
@@ -268,9 +270,6 @@ class ReplicatedPartition(Partition):
                 self.inform(f"Received QueueOpRecord of type [{QueueOp(own[_OP_AT]).name}], PSN {psn[0]}-{psn[1]}")
             elif kind == _JOURNAL_OP:
                 self._sync_point_came(own, wall)
-            taken = True
-        if taken:
-            self._gate.want_sync()
 
     def _sync_point_came(self, record: bytes, wall: int) -> None:
         """A replica rolls over where its primary did, so that their files are equal."""

@@ -111,12 +111,23 @@ class PartitionKeepalive:
 
 @dataclass(slots=True)
 class PartitionDecline:
-    """Ours, for the leader: the sender cannot use the lease that it was given; `able`: it could use one above `used`."""
+    """Ours, for the leader: the sender cannot use the lease that it was given; `able`: it could use one above `used`;
+    `successor`: which node is to have the next one, 0 = any."""
 
     partition_id: int = u32(0)
     lease: int = u32(1)
     able: bool = boolean(2)
     used: int = u32(3)
+    successor: int = u32(4)
+
+
+@dataclass(slots=True)
+class PartitionYield:
+    """Ours, from the leader: the primary under this lease is to give the partition to another node."""
+
+    partition_id: int = u32(0)
+    lease: int = u32(1)
+    successor: int = u32(2)
 
 
 @dataclass(slots=True)
@@ -133,6 +144,7 @@ class PartitionLogMessage:
         (6, "receipt", PartitionReceipt),
         (7, "keepalive", PartitionKeepalive),
         (8, "decline", PartitionDecline),
+        (9, "yield", PartitionYield),
     ))
     choice: str = ""
     value: Any = None

@@ -390,3 +390,21 @@ def test_a_death_at_any_step_of_a_cut_loses_nothing_before_it(power: bool) -> No
         assert former.partition.summary.holds(common), (steps, former.partition.summary)
         equal(pair)
     raise AssertionError("it does not end")
+
+
+def test_a_replica_syncs_what_it_took_while_a_sync_came_through() -> None:
+    pair = Pair()
+    replica = pair.replica.partition
+    pair.feed()
+    first = replica.wants_sync()
+    assert first is not None
+    pair.work("put", 0)
+    pair.primary.partition.flush(WALL)
+    run = pair.primary.partition.read_run(replica.summary.last)
+    assert run is not None
+    replica.append_run(run, replica.summary.last, WALL)
+    replica.sync()
+    replica.synced(first, WALL)
+    assert replica.wants_sync() is None, "nothing that was not synced is in the files yet"
+    pair.replica.sync()
+    assert replica.durable == replica.written == run.last

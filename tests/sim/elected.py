@@ -30,11 +30,12 @@ class ElectedCluster(SimulatedCluster):
 
     def __init__(self, seed: int, count: int, options: dict[str, dict[str, Any]] | None = None,
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
-                 texts: dict[str, str] | None = None, members: dict[str, Any] | None = None, **partition: int) -> None:
+                 texts: dict[str, str] | None = None, members: dict[str, Any] | None = None,
+                 app: dict[str, Any] | None = None, **partition: int) -> None:
         heartbeats = {"client": 0, "downstreamBroker": 0, "upstreamBroker": 0, "clusterPeer": 3}
         super().__init__(seed, count, options, proxies=proxies, texts=texts,
                          proxy_app={"heartbeats": {**heartbeats, "upstreamBroker": 3}, "tcp": {"heartbeatIntervalMs": 1000}},
-                         app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}},
+                         app={"heartbeats": heartbeats, "tcp": {"heartbeatIntervalMs": 1000}, **(app or {})},
                          cluster={"elector": ELECTOR, "partition": {**PARTITION, **partition},
                                   "masterAssignment": masterAssignment, **(members or {})})
         self.assigned: dict[str, bytes] = {}  # uri of each queue whose assignment was told to be committed -> its key

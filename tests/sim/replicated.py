@@ -26,8 +26,9 @@ class ReplicatingCluster(ElectedCluster):
 
     def __init__(self, seed: int, count: int = 3, options: dict[str, dict[str, Any]] | None = None,
                  masterAssignment: str = "E_LEADER_IS_MASTER_ALL", proxies: dict[str, list[str]] | None = None,
-                 texts: dict[str, str] | None = None, members: dict[str, Any] | None = None, **partition: int) -> None:
-        super().__init__(seed, count, options, masterAssignment, proxies, texts, members, **partition)
+                 texts: dict[str, str] | None = None, members: dict[str, Any] | None = None,
+                 app: dict[str, Any] | None = None, **partition: int) -> None:
+        super().__init__(seed, count, options, masterAssignment, proxies, texts, members, app, **partition)
         self.acknowledged: dict[str, list[bytes]] = {}  # uri -> payloads
         self.posted = 0
 

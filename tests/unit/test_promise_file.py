@@ -18,6 +18,7 @@ from bmqtwist.cluster.partition_events import (
     Records,
     ReplicaReceipt,
     Stale,
+    Yield,
 )
 from bmqtwist.cluster.partition_wire import encode_partition_message, partition_message_of
 from bmqtwist.errors import PeerError
@@ -109,20 +110,21 @@ def test_two_damaged_slots_are_told() -> None:
 
 LOG = LogSummary((5, 9), (4, 2), ((4, 7), (5, 9)))
 RUN = RecordRun((5, 8), (5, 9), b"journal", b"data", b"qlist")
-MESSAGES: list[PartitionTalk | Decline] = [
+MESSAGES: list[PartitionTalk | Decline | Yield] = [
     Prepare(2, 7), Promise(2, 7, LOG, (4, 7)), Promise(2, 7, LogSummary(), NO_PSN, True), Stale(2, 9), Pull(2, 7, (4, 7)),
     Pull(2, 7, None), Records(2, 7, (4, 7), RUN),
     ImagePart(2, 7, 3, (5, 9), True, RecordRun((5, 9), (5, 9), b"j", b"d", b"q")),
     ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40), Keepalive(2, 7, (5, 9), 0, (4, 7), 1 << 40),
-    Keepalive(2, 7, None, 5, NO_PSN, 0), Decline(7, True, 9, "node 2 declines")]
+    Keepalive(2, 7, None, 5, NO_PSN, 0), Decline(7, True, 9, "node 2 declines"),
+    Decline(7, True, 9, "node 2 declines", 3), Yield(7, 3)]
 
 
-def body_of(message: PartitionTalk | Decline) -> bytes:
+def body_of(message: PartitionTalk | Decline | Yield) -> bytes:
     return encode_partition_message(31, message)[8:]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
-def test_a_message_comes_as_it_was_said(message: PartitionTalk | Decline) -> None:
+def test_a_message_comes_as_it_was_said(message: PartitionTalk | Decline | Yield) -> None:
     control = decode_control(body_of(message), Encoding.BER)
     assert partition_message_of(2, control.value) == (31, message)
 

@@ -1,0 +1,260 @@
+"""Primaries that move from node to node because somebody wants them to: nothing is lost, nobody is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from kit.client import payloads
+
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
+from sim.test_assignment import LEAST, number, transfer
+
+PROXIES = {"p1": ["n1", "n2", "n3"]}
+IN_MEMORY = "bmq://bmq.test.mem.priority/q"
+
+
+def move(nodes: ReplicatingCluster, index: int, node: SimulatedNode, at: SimulatedNode | None = None) -> str:
+    """What the leader, or another node, answers."""
+    return nodes.admin(at or nodes.leader, f"CLUSTERS CLUSTER c3 STORAGE PARTITION {index} MOVE {node.name}")
+
+
+def moved(nodes: ReplicatingCluster, index: int, node: SimulatedNode) -> None:
+    """Until a node is active primary of a partition for everybody."""
+    def everywhere() -> bool:
+        known = [nodes.replication(each).active_primary(index) for each in nodes.machines if each.up]
+        return all(each is not None and each.node_id == number(node) for each in known)
+    nodes.until(everywhere, 10.0)
+
+
+def loads(nodes: ReplicatingCluster) -> list[int]:
+    """How many partitions each node is primary of."""
+    found = Counter({number(node): 0 for node in nodes.machines})
+    found.update(primary.node_id for primary in nodes.primaries().values())
+    return [found[number(node)] for node in nodes.machines]
+
+
+class Traffic:
+    """A producer and a consumer at some places."""
+
+    def __init__(self, nodes: ReplicatingCluster, uri: str, places: list[str]) -> None:
+        self.nodes = nodes
+        self.queues = [nodes.client(place).open(uri, write=1) for place in places]
+        self.reader = nodes.client(places[-1]).consume(uri)
+        self.sent: list[bytes] = []
+        self.got: list[bytes] = []
+
+    def live(self, seconds: float, pause: float = 0.01) -> None:
+        """Post, consume and confirm."""
+        end = self.nodes.now + seconds
+        while self.nodes.now < end:
+            for queue in self.queues:
+                self.sent.append(b"%d" % len(self.sent))
+                queue.put(self.sent[-1])
+            self.nodes.run(pause)
+            self.take()
+
+    def take(self) -> None:
+        """What has come."""
+        self.reader.client.pump(0.0)
+        found = [event.push for event in list(self.reader.client.inbox) if self.reader.mine(event)]
+        self.reader.client.inbox.clear()
+        self.reader.confirm(*found)
+        self.got += payloads(found)
+
+    def judge(self) -> None:
+        """Everything was acknowledged once and delivered, and nobody saw anything. What was on its way may come again."""
+        self.nodes.run(3.0)
+        self.take()
+        acks = [ack for queue in self.queues for ack in queue.acks()]
+        assert len(acks) == len(self.sent) and {ack.status for ack in acks} == {0}
+        assert set(self.got) == set(self.sent) and len(self.got) < 1.1 * len(self.sent)
+        assert not any(each.client.link.closed for each in (*self.queues, self.reader))
+
+
+@pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
+@pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
+def test_a_primary_moves_where_it_is_told_to_under_load_and_nothing_is_lost_or_refused(uri: str, assignment: str) -> None:
+    nodes = ready(1, proxies=PROXIES, masterAssignment=assignment)
+    traffic = Traffic(nodes, uri, ["n1", "n2", "n3", "p1"])
+    index = nodes.record(uri).partition_id
+    lease = nodes.primaries()[index].lease
+    for round_, node in enumerate(nodes.machines * 2):
+        traffic.live(0.3)
+        if nodes.primary(index) is not node:
+            lease += 1
+            begun = nodes.now
+            assert move(nodes, index, node) == "SUCCESS"
+            while not nodes.replication(node).serves(index):
+                traffic.live(0.02)
+                assert nodes.now - begun < 2.0, (round_, nodes.stories(index))
+        traffic.live(0.3)
+        moved(nodes, index, node)
+    assert nodes.primaries()[index].lease == lease
+    traffic.judge()
+    nodes.run(2.0)
+    nodes.judge_partitions()
+
+
+def test_what_a_primary_has_acknowledged_alone_is_at_the_successor_before_it_is_primary() -> None:
+    nodes = ready(2)
+    nodes.post(5, EVENTUAL)
+    index = nodes.record(EVENTUAL).partition_id
+    former = nodes.primary(index)
+    target = nodes.replicas(index)[0]
+    for node in nodes.replicas(index):
+        nodes.network.slow(former.name, node.name, 0.4)
+    nodes.post(20, EVENTUAL)
+    assert len(nodes.stored(target, EVENTUAL)) < 25, "it lags"
+    assert move(nodes, index, target) == "SUCCESS"
+    moved(nodes, index, target)
+    assert nodes.stored(target, EVENTUAL) == nodes.acknowledged[EVENTUAL]
+    former.crash(power=True, down=None)
+    nodes.run(6.0)
+    assert nodes.stored(target, EVENTUAL) == nodes.acknowledged[EVENTUAL]
+
+
+def test_a_move_that_cannot_be_is_refused_with_the_reason() -> None:
+    nodes = ready(3)
+    leader = nodes.leader
+    other, away = (node for node in nodes.machines if node is not leader)
+    assert move(nodes, 0, other, at=other) == f"node {number(leader)} leads the cluster: ask there"
+    assert move(nodes, 0, leader) == f"node {number(leader)} is primary of Partition [0]"
+    assert "has no node 'n9'" in nodes.admin(leader, "CLUSTERS CLUSTER c3 STORAGE PARTITION 0 MOVE n9")
+    assert nodes.admin(other, "CLUSTERS CLUSTER c3 REBALANCE").endswith("ask there")
+    away.crash(power=False, down=None)
+    nodes.run(0.5)
+    assert move(nodes, 0, away) == f"node {number(away)} is not available"
+    nodes.isolate(leader)
+    nodes.run(2.5)
+    assert move(nodes, 0, other, at=leader) in ("Partition [0] has no active primary", "no node leads the cluster")
+
+
+def test_a_move_whose_successor_does_not_follow_is_given_up_and_the_primary_goes_on() -> None:
+    nodes = ready(4, 5)
+    nodes.post(5)
+    index = nodes.record(STRONG).partition_id
+    former = nodes.primary(index)
+    target, *others = nodes.replicas(index)
+    lease = nodes.primaries()[index].lease
+    nodes.network.slow(target.name, former.name, 2.6)
+    queue = nodes.client(others[0].name).open(STRONG, write=1)
+    queue.post(b"the successor has not said yet that it has this")
+    assert move(nodes, index, target) == "SUCCESS"
+    guid = queue.put(b"waits")
+    nodes.run(1.0)
+    assert not nodes.replication(former).serves(index)
+    ack = queue.next_ack(guid, deadline=10.0)
+    assert ack.status == 0 and nodes.primary(index) is former and nodes.primaries()[index].lease == lease
+    assert any("this node stays its primary" in line for line in former.log())
+
+
+@pytest.mark.parametrize("victim", ["leader", "former", "successor"])
+@pytest.mark.parametrize("late", [0.0, 0.002, 0.005, 0.01, 0.02])
+def test_whoever_dies_in_a_move_there_is_one_primary_with_everything(late: float, victim: str) -> None:
+    nodes = ready(5, 5, masterAssignment=LEAST)
+    nodes.post(10)
+    nodes.post(5, wait=False)
+    index = nodes.record(STRONG).partition_id
+    leader, former = nodes.leader, nodes.primary(index)
+    if former is leader:
+        transfer(nodes, nodes.replicas(index)[0])
+        leader = nodes.leader
+    successor = next(node for node in nodes.machines if node not in (leader, former))
+    assert move(nodes, index, successor) == "SUCCESS"
+    nodes.run(late)
+    {"leader": leader, "former": former, "successor": successor}[victim].crash(power=True, down=5.0)
+    nodes.run(8.0)
+    nodes.ready()
+    nodes.settle()
+    nodes.post(5)
+    nodes.run(1.0)
+    nodes.judge_partitions()
+
+
+def test_a_partition_with_messages_in_memory_stays_where_they_are() -> None:
+    nodes = ready(6)
+    queue = nodes.client("n1").open(IN_MEMORY, write=1)
+    queue.post(b"nowhere else")
+    index = nodes.record(IN_MEMORY).partition_id
+    former, target = nodes.primary(index), nodes.replicas(index)[0]
+    assert move(nodes, index, target) == "SUCCESS"
+    nodes.run(2.0)
+    assert nodes.primary(index) is former
+    assert any("queues in memory hold 1 messages that no other node has" in line for line in former.log())
+    reader = nodes.client(target.name).consume(IN_MEMORY)
+    reader.confirm(*reader.take(1))
+    nodes.run(61.0)
+    assert any(f"did not move to node {number(target)}" in line for line in nodes.leader.log())
+    assert move(nodes, index, target) == "SUCCESS"
+    moved(nodes, index, target)
+
+
+@pytest.mark.parametrize("assignment, expected", [(LEAST, [2, 2, 2]), ("E_LEADER_IS_MASTER_ALL", None)])
+def test_an_administrator_spreads_partitions_evenly_one_at_a_time(assignment: str, expected: list[int] | None) -> None:
+    nodes = ready(7, masterAssignment=assignment, numPartitions=6)
+    target = next(node for node in nodes.machines if node is not nodes.leader)
+    for index in range(6):
+        if nodes.primary(index) is not target:
+            assert move(nodes, index, target) == "SUCCESS"
+            moved(nodes, index, target)
+    assert sorted(loads(nodes)) == [0, 0, 6]
+    traffic = Traffic(nodes, STRONG, ["n1", "n2", "n3"])
+    assert nodes.admin(nodes.leader, "CLUSTERS CLUSTER c3 REBALANCE") == "SUCCESS"
+    traffic.live(10.0, 0.1)
+    if expected is None:
+        expected = [6 if node is nodes.leader else 0 for node in nodes.machines]
+    assert loads(nodes) == expected
+    assert any("partitions are spread evenly" in line for line in nodes.leader.log())
+    traffic.judge()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_node_that_has_healed_gets_its_share_where_that_is_configured(wanted: bool) -> None:
+    nodes = ReplicatingCluster(8, masterAssignment=LEAST, numPartitions=6, app={"bmqtwist": {"rebalance": wanted}})
+    nodes.ready()
+    away = next(node for node in nodes.machines if node is not nodes.leader)
+    away.crash(power=False, down=None)
+    nodes.run(6.0)
+    traffic = Traffic(nodes, STRONG, [node.name for node in nodes.machines if node.up])
+    assert loads(nodes)[number(away) - 1] == 0
+    away.boot()
+    nodes.ready()
+    traffic.live(10.0, 0.1)
+    assert sorted(loads(nodes)) == ([2, 2, 2] if wanted else [0, 3, 3])
+    traffic.judge()
+
+
+@pytest.mark.parametrize("uri", [STRONG, EVENTUAL])
+@pytest.mark.parametrize("assignment", [LEAST, "E_LEADER_IS_MASTER_ALL"])
+def test_a_primary_that_stops_hands_over_what_it_alone_has(uri: str, assignment: str) -> None:
+    nodes = ready(9, masterAssignment=assignment)
+    nodes.post(3, uri)
+    index = nodes.record(uri).partition_id
+    former = nodes.primary(index)
+    for node in nodes.replicas(index):
+        nodes.network.slow(former.name, node.name, 0.3)
+    nodes.post(10, uri)
+    former.stop(down=None)
+    nodes.until(lambda: not former.up, 30.0)
+    assert any("other members lead all of it" in line for line in former.log())
+    nodes.run(3.0)
+    assert nodes.stored(nodes.primary(index), uri) == nodes.acknowledged[uri]
+
+
+@pytest.mark.spec("cluster", 52)
+@pytest.mark.parametrize("seed", range(3))
+def test_when_everything_has_to_move_the_spread_is_at_most_one(seed: int) -> None:
+    nodes = ready(seed, 5, masterAssignment=LEAST, numPartitions=7)
+    targets: list[Any] = [node for node in nodes.machines if node is not nodes.leader][:2]
+    for index in range(7):
+        if nodes.primary(index) is not targets[index % 2]:
+            assert move(nodes, index, targets[index % 2]) == "SUCCESS"
+            moved(nodes, index, targets[index % 2])
+    for node in targets:
+        node.crash(power=False, down=None)
+    nodes.run(6.0)
+    left = [load for load, node in zip(loads(nodes), nodes.machines, strict=True) if node.up]
+    assert sum(left) == 7 and max(left) - min(left) <= 1, left
