@@ -48,6 +48,11 @@ ELECTORS: dict[str, dict[str, int]] = {
                  "heartbeatMissCount": 10}}
 
 
+# When a broker that says nothing counts as dead, for its peers: heartbeatIntervalMs, and how many of them for members and nodes
+# above, and for clients and proxies. `fast`: a primary that hangs is replaced as fast as a leader that does.
+HEARTBEATS = {"fast": (500, 2, 60), "original": (3000, 10, 10)}
+
+
 @dataclass(frozen=True, slots=True)
 class SampleBroker:
     """One broker of a cluster on this machine: a node, or a proxy (`node_id` 0). `http_port`: of its console, 0 = none."""
@@ -94,7 +99,7 @@ def cluster_files(brokers: Sequence[SampleBroker], elector: str = "fast", durabi
     proxy = _clusters(proxy={"name": CLUSTER, "nodes": nodes, "queueOperations": _OPERATIONS})
     return {each.name: _texts({
         BROKER_FILE: _broker(LOG, "logs/stat.%T.%p", each.port, each.http_port, instance=each.name, durability=durability,
-                             threshold="ERROR"),
+                             threshold="ERROR", heartbeats=HEARTBEATS[elector]),
         CLUSTERS_FILE: member if each.node_id else proxy}) for each in brokers}
 
 
@@ -103,8 +108,9 @@ def _texts(files: dict[str, Any]) -> dict[str, str]:
 
 
 def _broker(log: str, statistics: str, port: int, http_port: int, instance: str = "default", durability: str = "group",
-            threshold: str = "INFO") -> dict[str, Any]:
+            threshold: str = "INFO", heartbeats: tuple[int, int, int] = HEARTBEATS["original"]) -> dict[str, Any]:
     line = "%d (%t) %s %F:%l %m\n"
+    interval, brokers, clients = heartbeats
     return {
         "taskConfig": {
             "logController": {
@@ -119,10 +125,11 @@ def _broker(log: str, statistics: str, port: int, http_port: int, instance: str 
                 "printer": {"printInterval": 60, "file": statistics, "maxAgeDays": 3,
                             "rotateBytes": 256 << 20, "rotateDays": 1, "encoding": "TABLE_AND_JSON"}},
             "networkInterfaces": {
-                "heartbeats": {"client": 10, "downstreamBroker": 10, "upstreamBroker": 10, "clusterPeer": 10},
+                "heartbeats": {"client": clients, "downstreamBroker": clients, "upstreamBroker": brokers,
+                               "clusterPeer": brokers},
                 "tcpInterface": {
                     "name": "TCPInterface", "maxConnections": 10000, "lowWatermark": 4 << 20, "highWatermark": 64 << 20,
-                    "nodeLowWatermark": 5 << 20, "nodeHighWatermark": 10 << 20, "heartbeatIntervalMs": 3000,
+                    "nodeLowWatermark": 5 << 20, "nodeHighWatermark": 10 << 20, "heartbeatIntervalMs": interval,
                     "listeners": [{"name": "TCPInterface", "port": port}]}},
             "bmqconfConfig": {"cacheTTLSeconds": 30},
             "bmqtwist": {

@@ -17,14 +17,15 @@ from typing import Any
 class Gate:
     """Effects come out in the order in which they went in."""
 
-    __slots__ = ("written", "durable", "waiting", "_covers", "_token", "_due", "_running")
+    __slots__ = ("written", "durable", "waiting", "_covers", "_token", "due", "_running")
 
     def __init__(self) -> None:
         self.written = self.durable = 0  # marks: positions up to which records are in the files, survive a loss of power
         self.waiting: list[Any] = []  # effects whose records are not safe yet, in order
         self._covers = 0  # what the sync under way will make durable
         self._token = 0
-        self._running = self._due = False
+        self._running = False
+        self.due = False  # a sync is wanted, even if no effect waits for it
 
     def wrote_nothing_to_wait_for(self, position: int) -> None:
         """A record was written that no effect can wait for: what was durable still is as far as anybody asks."""
@@ -38,7 +39,7 @@ class Gate:
 
     def want_sync(self) -> None:
         """Sync soon, even if no effect waits for it."""
-        self._due = True
+        self.due = True
 
     def release_written(self) -> list[Any]:
         """The effects whose records are written."""
@@ -67,10 +68,10 @@ class Gate:
 
     def begin_sync(self) -> int | None:
         """The token of a sync to start, None if none is needed or one is under way."""
-        if self._running or not self._due and (not self.waiting or self.durable == self.written):
+        if self._running or not self.due and (not self.waiting or self.durable == self.written):
             return None
         self._token += 1
-        self._running, self._due = True, False
+        self._running, self.due = True, False
         self._covers = self.written
         return self._token
 
