@@ -44,7 +44,7 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
 from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
-from bmqtwist.queue.chores import Work
+from bmqtwist.queue.chores import Chores, Work
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.queue import Queue
@@ -108,6 +108,7 @@ class Broker:
         self.close_queue, self.request_timeout, self.unused = access.close_queue, access.request_timeout, access.unused
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.touch_next = self._turn.touch_next  # of the same
+        self._chores = Chores(self.clock, lambda: self.performer.turn_due())
         self._under_way: dict[Session, None] = {}  # they go on in this turn
         self._begun: dict[Session, None] = {}  # they go on in the next turn
         self.flush_later = self._turn.flush_later  # of link.context.SessionContext
@@ -229,6 +230,7 @@ class Broker:
         self.now = now
         if self._under_way:
             self._go_on(now)
+        self._chores.run()
         for replication in self._replications:
             replication.check(now)
         for metadata in self._metadata:
@@ -367,7 +369,7 @@ class Broker:
 
     def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
         """Do work of a queue that may take long, in this turn and those that follow."""
-        self._turn.chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
+        self._chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
 
     # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
 
@@ -514,7 +516,7 @@ class Broker:
                 if each.proposals != proposals:
                     answer = partial(each.after, answer)
             answer()
-        self._turn.chores.begin(work(), partial(self.contain.told, f"Command '{shown(command)}'"))
+        self._chores.begin(work(), partial(self.contain.told, f"Command '{shown(command)}'"))
 
     def _admin_answer(self, admin: AdminSession, r_id: int, answer: AdminAnswer) -> None:
         if admin.session in self.sessions:
