@@ -11,6 +11,7 @@ Pure: files, clock, threads and sockets are given. A `Performer` (node/performer
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -117,7 +118,8 @@ class Broker:
             cluster.name: throttle(cluster.message_throttle_config) for cluster in
             configuration.clusters.my_clusters}
         self._poison_alarm_at = float("-inf")
-        self._expiring = False  # there was more than may be removed at once
+        self._aging: deque[RootQueue] = deque()  # where it is still to be looked for messages that are too old
+        self._expiring = False  # soon
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -540,7 +542,6 @@ class Broker:
             cluster.report_alarms()
 
     def _expire(self, now: float) -> None:
-        wall, more = self.wall(now), False
         for proxy in list(self.proxies.values()):
             try:
                 proxy.tick(now)
@@ -552,22 +553,35 @@ class Broker:
                     cluster.relays.tick(now)
                 except Exception as error:
                     self.contain.told(f"Cluster ({cluster.name}): what waited too long", error)
-            for queue in cluster.queues.values():
-                try:
-                    if queue.messages and queue.expire(wall):
-                        more = True
-                    if queue.uncommitted:
-                        queue.expire_uncommitted(now, wall)
-                    queue.history.expire(now)
-                except Exception as error:
-                    self.contain.queue_failed(queue, "expiry", error)
-        if more and not self._expiring:
+        if not self._aging:
+            self._aging.extend(queue for cluster in self.clusters.values() for queue in cluster.queues.values())
+        self._age(now)
+
+    def _age(self, now: float) -> None:
+        """Remove what is too old from queues that are still to be looked at, for a while; go on soon if that is not all."""
+        wall, until, more = self.wall(now), self.clock() + SLICES_S, list[RootQueue]()
+        while self._aging:
+            queue = self._aging.popleft()
+            if self.clusters[queue.domain.cluster].queues.get(queue.uri) is not queue:
+                continue
+            try:
+                if queue.messages and queue.expire(wall):
+                    more.append(queue)
+                if queue.uncommitted:
+                    queue.expire_uncommitted(now, wall)
+                queue.history.expire(now)
+            except Exception as error:
+                self.contain.queue_failed(queue, "expiry", error)
+            if self.clock() >= until:
+                break
+        self._aging += more
+        if self._aging and not self._expiring:
             self._expiring = True
             self.timers.at(now + EXPIRY_GOES_ON_S, self._expire_more)
 
     def _expire_more(self, now: float) -> None:
         self._expiring = False
-        self._expire(now)
+        self._age(now)
 
     def _check_space(self, now: float) -> None:
         for partition in self._turn.partitions:

@@ -1,4 +1,4 @@
-"""What concerns very many messages of a queue at once is done in slices: a few of them in each turn, and nothing of it is lost."""
+"""What concerns very many messages of a queue at once is done in slices: some in each turn, and nothing of it is lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from kit import codec
 from kit.client import Queue
 from kit.memory import MemoryWorld
 
-from bmqtwist.queue import chores, handles
+from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
+from bmqtwist.link import client
+from bmqtwist.link.client import ClientSession
+from bmqtwist.queue import app, chores, delivery, handles, root
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import close_queue, drop_handle
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.routing import Router
 from bmqtwist.storage import state
 from bmqtwist.testing.node import ImmediatePerformer
 
@@ -139,7 +143,7 @@ def test_the_purge_of_an_app_takes_some_messages_in_each_turn(memory: MemoryWorl
 
 
 def test_an_app_is_given_nothing_of_what_is_purged(memory: MemoryWorld) -> None:
-    """Neither what its consumer held and loses meanwhile, nor what another consumer asks for; the other app has all of it."""
+    """Neither what its consumer held and loses meanwhile, nor what another one asks for; the other app has all of it."""
     memory.domain("d", "fanout", apps=("foo", "bar"))
     producer, foo, bar = memory.producer(), memory.consumer(app="foo", m=1 << 20), memory.consumer(app="bar", m=1 << 20)
     guids = post_many(producer)
@@ -255,16 +259,15 @@ def holding(engine: Engine, number: int = MANY) -> Handle:
 
 @pytest.mark.parametrize("crashed", [False, True])
 def test_what_a_lost_consumer_held_comes_back_over_several_turns_in_order(crashed: bool) -> None:
-    """A million unconfirmed messages took 0.8 s in one turn; until all are back nobody is given any of them, or later ones."""
+    """A million unconfirmed messages took 0.8 s in one turn; until all are back nobody is given them, or later ones."""
     engine = Slow()
     first, second = holding(engine), engine.reader(m=1 << 20)
     drop_handle(first, crashed, WALL)
-    app = engine.queue.apps["__default"]
-    back = []
-    while app.returning:
+    back, default = [], engine.queue.apps["__default"]
+    while default.returning:
         engine.post(b"later")
         assert got(second) == []
-        back.append(len(app.redelivery))
+        back.append(len(default.redelivery))
         engine.step()
     later = len(back)
     assert len(back) > 12 and all(after - before <= STEP for before, after in zip(back, back[1:], strict=False))
@@ -293,7 +296,7 @@ def test_the_attempts_of_many_messages_are_counted_over_several_turns() -> None:
         engine.step()
         left.append(len(engine.queue.messages))
     assert left[-1] == 0 and all(before - after <= STEP for before, after in zip(left, left[1:], strict=False))
-    assert len(engine.poisons) == MANY and engine.log("redelivering %d message(s)" % MANY) == 1
+    assert len(engine.poisons) == MANY and engine.log(f"redelivering {MANY} message(s)") == 1
 
 
 def test_a_consumer_that_closes_is_answered_before_its_messages_are_back() -> None:
@@ -335,6 +338,111 @@ def test_the_loss_of_many_consumers_in_one_turn_takes_no_more_time_than_that_of_
     assert engine.queue.apps["__default"].returning == 0 and len(engine.queue.apps["__default"].redelivery) == 200
 
 
+# -- very many readers -------------------------------------------------------------------------------------------------
+
+READERS = 30
+
+
+@pytest.mark.parametrize("events", [1, 20])
+def test_a_put_to_very_many_readers_counts_as_many(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch,
+                                                   events: int) -> None:
+    """400 small PUTs of one slice went to 1,000 readers of a broadcast queue in one turn of 0.8 s. All come, in order."""
+    monkeypatch.setattr(client, "REACH_MAX", 3 * READERS)
+    memory.domain("d", "broadcast", in_memory=True)
+    producer, readers = memory.producer(), [memory.consumer() for _ in range(READERS)]
+    producer.put(b"first")
+    memory.run()
+    steps = Steps(memory, monkeypatch, ClientSession, "push")
+    guids = [producer.client.new_guid() for _ in range(40)]
+    share = len(guids) // events
+    for at in range(0, len(guids), share):
+        producer.client.send(codec.put_frame([codec.put_message(producer.q_id, guid) for guid in guids[at:at + share]]))
+    memory.run()
+    assert max(steps.counts) <= (4 + 4 + share) * READERS if events > 1 else max(steps.counts) <= 8 * READERS
+    assert sum(steps.counts) == len(guids) * READERS
+    for reader in readers:
+        assert [push.guid for push in memory.pushes(reader)][1:] == guids
+
+
+def test_a_put_to_very_many_apps_counts_as_many(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is stored for 1,000 apps is released to each of them in one turn: there must not be too much of it."""
+    monkeypatch.setattr(client, "REACH_MAX", 3 * READERS)
+    apps = tuple(f"a{number}" for number in range(READERS))
+    memory.domain("d", "fanout", apps=apps)
+    producer, last = memory.producer(), memory.consumer(app=apps[-1])
+    steps = Steps(memory, monkeypatch, RootQueue, "post")
+    guids = post_many(producer, 60)
+    assert max(steps.counts) <= 8
+    assert [push.guid for push in memory.pushes(last)] == guids
+
+
+def test_consumers_that_leave_together_are_routed_round_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each built the routes of all the others anew: 0.25 s for 1,000 that were cut off in one turn."""
+    engine = Engine()
+    readers = [engine.reader() for _ in range(READERS)]
+    engine.post(b"1")
+    built: list[int] = []
+    monkeypatch.setattr(app, "Router", lambda found: (built.append(1), Router(found))[1])
+    for reader in readers[1:]:
+        drop_handle(reader, False, WALL)
+    engine.rest()
+    engine.post(b"2", b"3")
+    assert len(built) == 1 and got(readers[0])[-2:] == [b"2", b"3"]
+
+
+def test_more_apps_than_messages_of_a_turn_are_delivered_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share of each app was 0 messages: nothing was delivered, turn after turn."""
+    monkeypatch.setattr(delivery, "TURN_MESSAGES_MAX", 3)
+    apps = tuple(f"a{number}" for number in range(5))
+    engine = Engine("fanout", apps)
+    readers = [engine.reader(app) for app in apps]
+    engine.post(b"1", b"2")
+    assert [got(reader) for reader in readers] == [[b"1", b"2"]] * 5
+
+
+# -- expiry ------------------------------------------------------------------------------------------------------------
+
+def test_queues_that_expire_together_take_turns(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2048 messages of each of very many queues were removed in one turn. One queue at least, more if there is time."""
+    memory.domain("d", messageTtl=1)
+    for name in "abcdef":
+        post_many(memory.producer(f"bmq://d/{name}"), 20)
+    ticks: list[int] = [0]
+    remove, tick = RootQueue.remove, memory.broker.tick
+
+    def counted(*arguments: Any) -> None:
+        ticks[-1] += 1
+        remove(*arguments)
+
+    monkeypatch.setattr(RootQueue, "remove", counted)
+    monkeypatch.setattr(memory.broker, "tick", lambda now: (ticks.append(0), tick(now)))
+    memory.advance(4)
+    assert max(ticks) == 20 and sum(ticks) == 120
+
+
+def test_a_message_that_very_many_apps_forget_counts_as_many() -> None:
+    """2048 messages of 1,000 apps took 2 s."""
+    apps = tuple(f"a{number}" for number in range(41))
+    engine = Engine("fanout", apps, ttl_s=1)
+    engine.post(*[b"x"] * 500)
+    most = EXPIRED_AT_ONCE_MAX * 8 // 48
+    assert engine.queue.expire(WALL + 5) and len(engine.queue.messages) == 500 - most
+    assert all(len(each.fresh) == 500 - most for each in engine.queue.active)
+
+
+def test_what_waits_for_the_cluster_too_long_is_given_up_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root, "EXPIRED_AT_ONCE_MAX", STEP)
+    engine = Engine(strong=True, deduplication_ms=1000)
+    engine.partition.committed = 0
+    producer = engine.open(write=1)
+    engine.post(*[b"%d" % number for number in range(3 * STEP)], handle=producer)
+    engine.now += 2
+    for left in (2 * STEP, STEP, 0):
+        engine.queue.expire_uncommitted(engine.now, WALL)
+        assert len(engine.queue.messages) == len(engine.queue.uncommitted) == left
+    assert len(producer.client.acks) == 3 * STEP  # type: ignore[attr-defined]
+
+
 # -- capacity ----------------------------------------------------------------------------------------------------------
 
 class Untouchable(dict[Any, Any]):
@@ -361,11 +469,10 @@ def test_a_configure_looks_at_none_of_the_messages_that_a_consumer_holds(texts: 
     for guid in held[:34]:
         engine.queue.confirm(substream, guid, engine.now, WALL)
     assert subscription.messages == 16 and not subscription.full
-    client = reader.client
-    assert isinstance(client, Client)
-    client.take()
+    assert isinstance(reader.client, Client)
+    reader.client.take()
     engine.post(b"new", x=3)
-    assert client.got == [(b"new", 7, False)]
+    assert reader.client.got == [(b"new", 7, False)]
 
 
 def test_a_consumer_that_pauses_is_counted_what_it_held_when_it_goes_on() -> None:
