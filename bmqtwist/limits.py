@@ -34,6 +34,7 @@ SLICE_BYTES = 16 << 10  # of the events of a connection, dealt with before the c
 SLICE_EVENT_BYTES = 256  # what an event of a connection counts more than its size; a control message eight times of it
 SLICES_MAX = 16  # of a connection in one turn; the rest waits for the next
 SLICES_S = 0.005  # the same in seconds: it is over when so many have passed
+REACH_MAX = 4096  # apps or consumers that PUTs of a connection go to before the clock is asked, about 1 us each
 INFLATE_STEP_BYTES = 2 << 20  # of messages at a time, about 5 ms
 TRANSPORT_BYTES_MAX = 128 << 10  # given to a transport at a time; what one call to the kernel takes of it
 PEER_OUTPUT_BYTES_MAX = 256 << 20  # output another broker has not taken; beyond it the connection is closed

@@ -17,6 +17,7 @@ from bmqtwist.limits import (
     EARLY_PUT_BYTES_MAX,
     INFLATE_STEP_BYTES,
     PUT_OPTIONS_BYTES_MAX,
+    REACH_MAX,
     SLICE_BYTES,
 )
 from bmqtwist.link import requests
@@ -52,7 +53,7 @@ class ClientSession(SessionKind):
     is_broker = False
     __slots__ = ("description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
                  "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked",
-                 "_inflating")
+                 "_inflating", "_reached")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
@@ -69,6 +70,7 @@ class ClientSession(SessionKind):
         self.window = DeliveryWindow(session.context.output_bytes_max)
         self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
         self._late = False  # they are taken now
+        self._reached = 0  # apps or consumers that PUTs went to since the last pause
         self._unacked: set[bytes] = set()
         self._inflating: dict[tuple[int, int], Inflation] = {}  # PUTs that take more than a step, by buffer and position
 
@@ -232,20 +234,24 @@ class ClientSession(SessionKind):
             self._corrupted("Put", NO_MESSAGES)
         if end - position <= SLICE_BYTES:
             position = self._take_puts(buffer, position, end, end)
-        return None if position >= end else self._puts_in_slices(buffer, position, end)
+        return None if position >= end and self._reached <= REACH_MAX else self._puts_in_slices(buffer, position, end)
 
     def _puts_in_slices(self, buffer: bytes, position: int, end: int) -> Work:
+        if self._reached > REACH_MAX:
+            self._reached = 0
+            yield
         while position < end:
             yield from self._inflate(buffer, position)
             began = position
             position = self._take_puts(buffer, position, end, min(end, position + SLICE_BYTES))
             if position != began:
                 self._inflating.pop((id(buffer), began), None)
+            self._reached = 0
             yield
 
     def _take_puts(self, buffer: bytes, start: int, end: int, until: int) -> int:
         """Take the messages that begin before `until`; where the next one begins, or the end if there is none. It stops
-        before one that takes more than a step to inflate, and behind what made up a step."""
+        before one that takes more than a step to inflate, and behind what made up a step, or went to very many."""
         try:
             return self._take_good_puts(buffer, start, end, until)
         except MessageError as error:
@@ -328,6 +334,9 @@ class ClientSession(SessionKind):
                 raise
             if refused:
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, refused)
+            self._reached = reached = self._reached + handle.queue.reach
+            if reached > REACH_MAX:
+                until = start
         return start
 
     def post_late(self, message: bytes, done: Callable[[], None]) -> None:

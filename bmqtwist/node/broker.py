@@ -11,6 +11,7 @@ Pure: files, clock, threads and sockets are given. A `Performer` (node/performer
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -44,7 +45,7 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.node.turn import Turn
 from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
-from bmqtwist.queue.chores import Work
+from bmqtwist.queue.chores import Chores, Work
 from bmqtwist.queue.counters import QueueStats
 from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.queue import Queue
@@ -108,6 +109,7 @@ class Broker:
         self.close_queue, self.request_timeout, self.unused = access.close_queue, access.request_timeout, access.unused
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.touch_next = self._turn.touch_next  # of the same
+        self._chores = Chores(self.clock, lambda: self.performer.turn_due())
         self._under_way: dict[Session, None] = {}  # they go on in this turn
         self._begun: dict[Session, None] = {}  # they go on in the next turn
         self.flush_later = self._turn.flush_later  # of link.context.SessionContext
@@ -116,7 +118,8 @@ class Broker:
             cluster.name: throttle(cluster.message_throttle_config) for cluster in
             configuration.clusters.my_clusters}
         self._poison_alarm_at = float("-inf")
-        self._expiring = False  # there was more than may be removed at once
+        self._aging: deque[RootQueue] = deque()  # where it is still to be looked for messages that are too old
+        self._expiring = False  # soon
         mine = {cluster.name for cluster in configuration.clusters.my_clusters}
         for virtual in configuration.clusters.my_virtual_clusters:
             if virtual.name not in mine:
@@ -237,6 +240,7 @@ class Broker:
         self.now = now
         if self._under_way:
             self._go_on(now)
+        self._chores.run()
         for replication in self._replications:
             replication.check(now)
         for metadata in self._metadata:
@@ -375,7 +379,7 @@ class Broker:
 
     def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
         """Do work of a queue that may take long, in this turn and those that follow."""
-        self._turn.chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
+        self._chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
 
     # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
 
@@ -524,7 +528,7 @@ class Broker:
                 if each.proposals != proposals:
                     answer = partial(each.after, answer)
             answer()
-        self._turn.chores.begin(work(), partial(self.contain.told, f"Command '{shown(command)}'"))
+        self._chores.begin(work(), partial(self.contain.told, f"Command '{shown(command)}'"))
 
     def _admin_answer(self, admin: AdminSession, r_id: int, answer: AdminAnswer) -> None:
         if admin.session in self.sessions:
@@ -548,7 +552,6 @@ class Broker:
             cluster.report_alarms()
 
     def _expire(self, now: float) -> None:
-        wall, more = self.wall(now), False
         for proxy in list(self.proxies.values()):
             try:
                 proxy.tick(now)
@@ -560,22 +563,35 @@ class Broker:
                     cluster.relays.tick(now)
                 except Exception as error:
                     self.contain.told(f"Cluster ({cluster.name}): what waited too long", error)
-            for queue in cluster.queues.values():
-                try:
-                    if queue.messages and queue.expire(wall):
-                        more = True
-                    if queue.uncommitted:
-                        queue.expire_uncommitted(now, wall)
-                    queue.history.expire(now)
-                except Exception as error:
-                    self.contain.queue_failed(queue, "expiry", error)
-        if more and not self._expiring:
+        if not self._aging:
+            self._aging.extend(queue for cluster in self.clusters.values() for queue in cluster.queues.values())
+        self._age(now)
+
+    def _age(self, now: float) -> None:
+        """Remove what is too old from queues that are still to be looked at, for a while; go on soon if that is not all."""
+        wall, until, more = self.wall(now), self.clock() + SLICES_S, list[RootQueue]()
+        while self._aging:
+            queue = self._aging.popleft()
+            if self.clusters[queue.domain.cluster].queues.get(queue.uri) is not queue:
+                continue
+            try:
+                if queue.messages and queue.expire(wall):
+                    more.append(queue)
+                if queue.uncommitted:
+                    queue.expire_uncommitted(now, wall)
+                queue.history.expire(now)
+            except Exception as error:
+                self.contain.queue_failed(queue, "expiry", error)
+            if self.clock() >= until:
+                break
+        self._aging += more
+        if self._aging and not self._expiring:
             self._expiring = True
             self.timers.at(now + EXPIRY_GOES_ON_S, self._expire_more)
 
     def _expire_more(self, now: float) -> None:
         self._expiring = False
-        self._expire(now)
+        self._age(now)
 
     def _check_space(self, now: float) -> None:
         for partition in self._turn.partitions:

@@ -1,6 +1,5 @@
 """The turn: what was collected since the last one is written, released, delivered and sent, each of them once.
 
-    chores                go on with purges and lost consumers, in slices (queue/chores.py)
     for each partition    flush; release their PUTs; send what was written to other nodes, if there are any; ask for a sync
                           if somebody still waits for one
     queues in memory      release their PUTs
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, TURN_DELIVERY_S, UNREAD_SECONDS_MAX
 from bmqtwist.link.session import Session
-from bmqtwist.queue.chores import Chores
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.window import lagging_bytes
@@ -38,7 +36,6 @@ class Turn:
 
     def __init__(self, broker: Broker, outbox_bytes_max: int) -> None:
         self._broker, self._contain, self._outbox_max = broker, broker.contain, outbox_bytes_max
-        self.chores = Chores(lambda: broker.performer.clock(), lambda: broker.performer.turn_due())
         self.partitions: list[Partition] = []
         self._touched: list[Queue] = []
         self._touched_next: list[Queue] = []  # in the next turn
@@ -68,7 +65,6 @@ class Turn:
     def run(self, now: float) -> None:
         """The whole turn."""
         wall = self._broker.wall(now)
-        self.chores.run()
         if self._touched_next:
             self._touched, self._touched_next = self._touched_next + self._touched, []
         for partition in self.partitions:

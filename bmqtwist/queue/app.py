@@ -9,6 +9,9 @@ they are skipped when met.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.handle import Substream
@@ -66,9 +69,18 @@ class App:
     def _places(self) -> list[Place]:
         return [self.fresh, self.again, self.aside, self.waiting, self.redelivery]
 
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Router:
+            """`router` is made when it is asked for first: a thousand consumers may change in one turn."""
+            if name != "router":
+                raise AttributeError(name)
+            self.router = Router(each for substream in self.substreams for each in substream.subscriptions)
+            return self.router
+
     def reroute(self) -> None:
-        """Rebuild routing after a consumer changed; everything put aside is looked at again."""
-        self.router = Router(subscription for substream in self.substreams for subscription in substream.subscriptions)
+        """Route anew after a consumer changed; everything put aside is looked at again."""
+        with suppress(AttributeError):
+            del self.router
         self.recheck_aside = self.recheck_waiting = bool(self.aside or self.waiting or self.again)
         self.stopped_at = b""
 
@@ -103,12 +115,12 @@ class App:
             self._unsorted = False
             self.aside = {kept.guid: kept for kept in sorted(self.aside.values(), key=_order)}
 
-    def forget(self, message: Message) -> None:
-        """The message is gone for this app without having been confirmed by a consumer."""
-        guid = message.guid
-        self.aside.pop(guid, None)
-        self.waiting.pop(guid, None)
-        self.redelivery.pop(guid, None)
+    def forget(self, messages: Iterable[Message]) -> None:
+        """Messages are gone for this app without having been confirmed by a consumer."""
+        for place in (self.aside, self.waiting, self.redelivery):
+            if place:
+                for message in messages:
+                    place.pop(message.guid, None)
         self.trim()
 
     def trim(self) -> None:

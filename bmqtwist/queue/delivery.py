@@ -39,10 +39,10 @@ def deliver(queue: Queue, now: float) -> None:
                 _deliver_routed(queue, app, now)
 
 
-def broadcast(queue: Queue, app: App, message: Message) -> None:
-    """Hand a message to everybody who is there; nothing of it is kept."""
+def broadcast(queue: Queue, app: App, message: Message) -> int:
+    """Hand a message to everybody who is there; nothing of it is kept. How many have asked for messages."""
     if app.condition is not None and not app.condition.matches(queue.values(message)):
-        return
+        return 1
     for subscription in app.router.eligible(queue.values(message) if message.has_properties else {}):
         handle = subscription.substream.handle
         if handle.client.window.behind:  # at most once, and no credit bounds what would pile up
@@ -56,6 +56,7 @@ def broadcast(queue: Queue, app: App, message: Message) -> None:
             queue.context.client_failed(handle.client, error)
             continue
         queue.stats.pushed(message.size, 0.0)
+    return max(1, len(app.router.subscriptions))
 
 
 def _deliver_simple(queue: Queue, app: App, now: float) -> None:

@@ -52,7 +52,7 @@ def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int
         message = root.messages.get(guid)
         if app is not None and message is not None and message.pending & app.bit:
             root.finish(app, message, wall)
-            app.forget(message)
+            app.forget([message])
 
 
 def to_relay(root: RootQueue, relay: RelayQueue, handles: Iterable[Handle], waiting: Iterable[Put]) -> None:

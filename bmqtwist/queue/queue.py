@@ -52,6 +52,8 @@ class QueueContext(Protocol):
 class Queue(ABC):
     """Who uses a queue, and what was delivered to whom."""
 
+    reach = 1  # to how many apps, or consumers at once, a PUT goes
+
     def __init__(self, uri: str, name: str, domain: Domain, context: QueueContext) -> None:
         self.uri, self.name, self.domain, self.context = uri, name, domain, context
         self.mode, self.in_memory = domain.mode, domain.in_memory

@@ -303,7 +303,7 @@ class RelayQueue(Queue):
         app, message = substream.app, self.messages.get(guid)
         if message is not None and message.pending & app.bit:
             self._drop(app, message)
-            app.forget(message)
+            app.forget([message])
         self._confirm(app.app_id, guid)
 
     def _drop(self, app: App, message: Message) -> None:

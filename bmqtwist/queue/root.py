@@ -98,6 +98,7 @@ class RootQueue(Queue):
 
     def _list_apps(self) -> None:
         self.active = [app for app in self.apps.values() if app.registered]
+        self.reach = max(1, len(self.active))
         self.set_conditions()
 
     def set_conditions(self) -> None:
@@ -119,7 +120,7 @@ class RootQueue(Queue):
         if self.broadcast:
             stats.put_msgs += 1
             stats.put_bytes += size
-            delivery.broadcast(self, self.apps[DEFAULT_APP_ID], message)
+            self.reach = delivery.broadcast(self, self.apps[DEFAULT_APP_ID], message)
             if put.wants_ack:
                 stats.acked(0.0)
                 put.answer(0)
@@ -226,11 +227,13 @@ class RootQueue(Queue):
     def expire_uncommitted(self, now: float, wall: int) -> None:
         """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on."""
         patience = self.domain.settings.deduplication_ms / 1000
-        late = [put for put in self.uncommitted if put.copies and now - put.message.arrived >= patience]
+        waiting, late, others = self.uncommitted, list[Put](), list[Put]()
+        while waiting and len(late) < EXPIRED_AT_ONCE_MAX and now - waiting[0].message.arrived >= patience:
+            put = waiting.popleft()
+            (late if put.copies else others).append(put)
+        waiting.extendleft(reversed(others))
         if not late:
             return
-        gone = set(map(id, late))
-        self.uncommitted = deque(put for put in self.uncommitted if id(put) not in gone)
         for put in late:
             message = put.message
             if put.stored and self.messages.get(message.guid) is message:
@@ -301,7 +304,7 @@ class RootQueue(Queue):
         app, message = substream.app, self.messages.get(guid)
         if message is not None and message.pending & app.bit:
             self.finish(app, message, wall)
-            app.forget(message)
+            app.forget([message])
 
     def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
         """A consumer was lost with a message: take one attempt off."""
@@ -330,10 +333,12 @@ class RootQueue(Queue):
             self.partition.append_deletion(self.key, message, reason, wall)
 
     def expire(self, wall: int) -> bool:
-        """Remove what is older than the domain's TTL, oldest first, at most EXPIRED_AT_ONCE_MAX. True: there may be more."""
+        """Remove what is older than the domain's TTL, oldest first: EXPIRED_AT_ONCE_MAX messages, fewer if many apps have to
+        forget them. True: there may be more."""
         ttl = self.domain.ttl_s
+        most = EXPIRED_AT_ONCE_MAX * 8 // (7 + max(1, len(self.active)))
         gone = []
-        for message in islice(self.messages.values(), EXPIRED_AT_ONCE_MAX):
+        for message in islice(self.messages.values(), most):
             if wall - message.wall <= ttl:
                 break
             gone.append(message)
@@ -341,14 +346,14 @@ class RootQueue(Queue):
             return False
         for message in gone:
             self.remove(message, DeletionReason.TTL_EXPIRATION, wall)
-            for app in self.active:
-                app.forget(message)
+        for app in self.active:
+            app.forget(gone)
         self.stats.gc_msgs += len(gone)
         self.context.report.info(f"For storage for queue [{self.uri}] and queueKey [{self.key.hex().upper()}] configured "
                                  f"with TTL value of [{ttl}] seconds, garbage-collected [{len(gone)}] messages due to "
                                  f"TTL expiration")
         self.touch()
-        return len(gone) == EXPIRED_AT_ONCE_MAX
+        return len(gone) == most
 
     def purge(self, app: App | None, wall: int) -> Purge:
         """Drop all messages, or those one app has not finished with; gives how many and how many bytes.

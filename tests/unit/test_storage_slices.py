@@ -12,12 +12,14 @@ import pytest
 from storage_kit import FANOUT, WALL, Held, entries, make_message, open_files, path_of, reread, start, state
 
 from bmqtwist.storage import rollover
+from bmqtwist.storage import state as stored_state
 from bmqtwist.storage.compaction import LiveCopy
 from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import recover
 from bmqtwist.storage.rollover import TABLE, Job, Phase, Rollover, RolloverEvent
+from bmqtwist.storage.state import Steps
 from bmqtwist.storage.store import FileSizes
 from bmqtwist.wire.budget import at_once
 
@@ -32,6 +34,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SMALL_RECORDS", 20), ("SMALL_BYTES", 4000), ("SLICE_RECORDS", 9), ("SLICE_BYTES", 900),
                         ("SETTLED_RECORDS", 11), ("SYNC_BYTES", 6000)):
         monkeypatch.setattr(rollover, name, value)
+    monkeypatch.setattr(stored_state, "MESSAGES_AT_ONCE", 2)
 
 
 class Life:
@@ -56,6 +59,7 @@ class Life:
         self.phases: Counter[Phase] = Counter()
         self._write, self.partition.write_batch = self.partition.write_batch, self.write  # type: ignore[method-assign]
         self.keys: list[bytes] = []
+        self.steps: list[Steps] = []  # of purges under way
         self.faulty = False  # the disk may fail, and the partition refuse
         self.queue()
         self.turn()
@@ -99,7 +103,7 @@ class Life:
     def purge(self) -> None:
         """A queue is empty."""
         key = self.random.choice(self.keys)
-        at_once(self.partition.purge(key, None, None, WALL))
+        self.steps.append(self.partition.purge(key, None, None, WALL))
         self._forget(key)
 
     def drop_queue(self) -> None:
@@ -152,11 +156,12 @@ class Life:
             if not more:
                 break
         self.phases[partition.roll.phase] += 1
+        self.steps = [each for each in self.steps if next(each, None) is not None]
 
     def release(self, effects: list[Any]) -> None:
         """What a producer is told."""
         for effect in effects:
-            if effect.message.live_key >= 0:
+            if effect.message in self.messages:  # neither deleted nor purged
                 self.acked[effect.message.guid] = effect.message
 
     def perform(self, likely: float = 0.3) -> None:
@@ -297,6 +302,9 @@ def test_the_state_survives_rollovers_in_slices_and_so_does_every_payload(seed: 
     expected, psn = state(life.partition.state), (life.partition.lease, life.partition.sequence)  # type: ignore[arg-type]
     recovered = reread(life.disk, SIZES)
     assert state(recovered) == expected and not recovered.alarms and (recovered.lease, recovered.sequence) == psn
+    while life.steps:
+        at_once(life.steps.pop())
+    assert not life.partition.state.leaving
     assert recovered.state.live.keys().__len__() == len(life.partition.live)
     assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == life.partition.outstanding()[1:]
     life.partition.stop(WALL)
