@@ -521,7 +521,6 @@ class Cluster:
         """This node goes: others are to lead its partitions, and the cluster."""
         if self.members is not None:
             self.members.statuses.become(NodeStatus.E_STOPPING)
-            self.leadership.set_mode(ElectionMode.NEVER)
 
     @property
     def handed_over(self) -> bool:
@@ -532,6 +531,7 @@ class Cluster:
         if self.leadership.leads:  # whoever leads next takes the partitions
             self.leadership.transfer(successor)
             return False
+        self.leadership.set_mode(ElectionMode.NEVER)
         return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def records_came(self, now: float) -> None:

@@ -334,12 +334,12 @@ class Replication:
     # -- the leader ---------------------------------------------------------------------------------------------------
 
     def appoint(self, now: float) -> None:
-        """If this node leads: partitions whose primary is gone get another one."""
-        if self.leadership.elector.state is ElectionState.LEADER and self.leadership.active:
+        """If this node leads, and stays: partitions whose primary is gone, or goes, get another one."""
+        if self.leadership.elector.state is ElectionState.LEADER and self.leadership.active and not self._statuses.is_going:
             up = self._alive()
             head = self.leadership.metadata.log.head.partitions
             if up and any(primary.node_id not in up for primary in head.values()):
-                self._propose(AssignPartitions(self._fit(up), up), now)
+                self._propose(AssignPartitions(up, up), now)
 
     def _alive(self) -> list[int]:
         """Who is here, and stays."""
@@ -347,15 +347,11 @@ class Replication:
         return [node_id for node_id in self._members if (
             statuses.stays(node_id) if node_id != self.node_id else not statuses.is_going)]
 
-    def _fit(self, up: list[int]) -> list[int]:
-        """Who gets what a leader that goes is primary of: those that lack nothing, if there are any."""
-        if not self._statuses.is_going:
-            return up
-        return [node_id for node_id in up if self._statuses.others[node_id] is NodeStatus.E_AVAILABLE] or up
-
     def successor(self) -> int | None:
-        """Who is to lead instead of this node."""
-        return next(iter(self._fit(self._alive())), None)
+        """Who is to lead instead of this node, which goes: one that lacks nothing, if there is any."""
+        up = self._alive()
+        fit = [node_id for node_id in up if self._statuses.others[node_id] is NodeStatus.E_AVAILABLE]
+        return next(iter(fit or up), None)
 
     def _declined(self, sender: int, index: int, declined: Decline, now: float) -> None:
         leadership = self.leadership
