@@ -526,7 +526,6 @@ class Cluster:
         """This node goes: others are to lead its partitions, and the cluster."""
         if self.members is not None:
             self.members.statuses.become(NodeStatus.E_STOPPING)
-            self.leadership.set_mode(ElectionMode.NEVER)
         if self.replication is not None:
             self.replication.hand_over(self._context.now)
 
@@ -539,6 +538,7 @@ class Cluster:
         if self.leadership.leads:  # whoever leads next takes the partitions
             self.leadership.transfer(successor)
             return False
+        self.leadership.set_mode(ElectionMode.NEVER)
         return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def held_in_memory(self, partition_id: int) -> int:

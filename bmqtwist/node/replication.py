@@ -12,7 +12,6 @@ sent again. Inputs are taken one after the other: what follows from one may be t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
@@ -57,6 +56,7 @@ from bmqtwist.cluster.story import TOLD_MAX
 from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.node.appointments import AppointmentRules, Appointments
+from bmqtwist.node.cell import Cell
 from bmqtwist.node.handovers import Handovers
 from bmqtwist.node.leadership import Leadership, timing
 from bmqtwist.node.links import ClusterLinks
@@ -69,7 +69,7 @@ from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
 from bmqtwist.storage.image import ImageFiles, ImageSource
 from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
-from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn, RecordRun
+from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, PrimaryStatus, PrimaryStatusAdvisory
@@ -122,47 +122,6 @@ class ReplicatedCluster(Protocol):
 
     def records_came(self, now: float) -> None:
         """A partition that another node leads has written more."""
-
-
-class Cell:
-    """One partition: `cluster.partition_events.LogView` of its machine, and what is under way with its files."""
-
-    def __init__(self, partition: ReplicatedPartition) -> None:
-        self.partition = partition
-        self.machine: PartitionMachine
-        self.inputs: deque[PartitionInput] = deque()
-        self.stepping = self.busy = False
-        self.image: ImageFiles | None = None  # that is being taken
-        self.images: dict[int, ImageSource] = {}  # that are being sent, by node
-
-    @property
-    def index(self) -> int:
-        """The number of the partition."""
-        return self.partition.partition_id
-
-    @property
-    def summary(self) -> LogSummary:
-        """As of `LogView`."""
-        return self.partition.summary
-
-    @property
-    def written(self) -> Psn:
-        """As of `LogView`."""
-        return self.partition.written
-
-    @property
-    def durable(self) -> Psn:
-        """As of `LogView`."""
-        return self.partition.durable
-
-    def offers(self, after: Psn) -> bool:
-        """As of `LogView`."""
-        return self.partition.offers(after)
-
-    @property
-    def broken(self) -> bool:
-        """As of `LogView`."""
-        return self.partition.broken
 
 
 class Replication:

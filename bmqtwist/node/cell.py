@@ -1,0 +1,52 @@
+"""One partition of a cluster of several nodes: its machine, and what is under way with its files."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bmqtwist.cluster.partition_events import PartitionInput
+from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.storage.image import ImageFiles, ImageSource
+from bmqtwist.storage.psn import LogSummary, Psn
+from bmqtwist.storage.replica import ReplicatedPartition
+
+
+class Cell:
+    """One partition: `cluster.partition_events.LogView` of its machine, and what is under way with its files."""
+
+    def __init__(self, partition: ReplicatedPartition) -> None:
+        self.partition = partition
+        self.machine: PartitionMachine
+        self.inputs: deque[PartitionInput] = deque()
+        self.stepping = self.busy = False
+        self.image: ImageFiles | None = None  # that is being taken
+        self.images: dict[int, ImageSource] = {}  # that are being sent, by node
+
+    @property
+    def index(self) -> int:
+        """The number of the partition."""
+        return self.partition.partition_id
+
+    @property
+    def summary(self) -> LogSummary:
+        """As of `LogView`."""
+        return self.partition.summary
+
+    @property
+    def written(self) -> Psn:
+        """As of `LogView`."""
+        return self.partition.written
+
+    @property
+    def durable(self) -> Psn:
+        """As of `LogView`."""
+        return self.partition.durable
+
+    def offers(self, after: Psn) -> bool:
+        """As of `LogView`."""
+        return self.partition.offers(after)
+
+    @property
+    def broken(self) -> bool:
+        """As of `LogView`."""
+        return self.partition.broken

@@ -1,0 +1,155 @@
+"""What members and proxies answer to whoever commands them, and what their logs say to whoever watches them."""
+
+from __future__ import annotations
+
+import json
+
+from kit.client import refusal
+
+from bmqtwist.testing.config import domain_config
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.elected import ElectedCluster
+from sim.replicated import STRONG
+from sim.test_members import Members
+
+DOMAIN, NAME = "bmq.test.persistent.priority.sc", "q"
+OTHER = "bmq://bmq.test.persistent.priority.sc/other"
+FEW = "bmq://few/q%d"
+
+
+def command(node: SimulatedNode, text: str) -> str:
+    """An admin command."""
+    return node.broker.admin(text, "test").text
+
+
+def told(node: SimulatedNode, *words: str) -> list[str]:
+    """Lines of a node's log that hold all of these words."""
+    return [line for line in node.log() if all(word in line for word in words)]
+
+
+def test_any_node_lists_what_it_has_of_a_queue_and_only_the_primary_purges_it() -> None:
+    nodes = Members(proxies={"p1": ["n1", "n2", "n3"]})
+    reader = nodes.client("p1").consume(STRONG)
+    nodes.post(3)
+    got = reader.take(3)
+    reader.confirm(got[0])
+    nodes.run(1.0)
+    primary = nodes.primary()
+    for node in (*nodes.machines, nodes.node("p1")):
+        assert "Printing 2 message(s)" in command(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE {NAME} LIST 0 10"), node.name
+    for node in nodes.machines:
+        summary = command(node, "CLUSTERS CLUSTER c3 STORAGE SUMMARY")
+        assert [line.split()[2] for line in summary.splitlines() if line.endswith(STRONG)] == ["2"], node.name
+    replica = nodes.replicas()[0]
+    for text in (f"DOMAINS DOMAIN {DOMAIN} PURGE", f"DOMAINS DOMAIN {DOMAIN} QUEUE {NAME} PURGE *"):
+        answer = command(replica, text)
+        assert answer.startswith("Purged 0 message(s)") and f"Not purging queue '{STRONG}'" in answer
+    assert "invalid APPID" in command(replica, f"DOMAINS DOMAIN {DOMAIN} QUEUE {NAME} LIST nobody 0 10")
+    assert "Rollover rejected: node is not primary for this partition" in command(
+        replica, "CLUSTERS CLUSTER c3 STORAGE PARTITION 0 ROLLOVER")
+    assert command(primary, f"DOMAINS DOMAIN {DOMAIN} PURGE").startswith("Purged 2 message(s)")
+
+
+def test_requests_to_nodes_above_and_their_answers_are_told() -> None:
+    nodes = Members(proxies={"p1": ["n1", "n2", "n3"]})
+    nodes.client("p1").open(STRONG, write=1)
+    proxy = nodes.node("p1")
+    active = proxy.broker.proxies["c3"].selector.active
+    assert told(proxy, f"onClusterLeader: new leader: [n{active}, {active}], leader status: ACTIVE")
+    assert told(proxy, "Sending request to '", "choice = [ openQueue = [ handleParameters = [ ",
+                "readCount = 0 writeCount = 1 adminCount = 0 ] ] ] ]")
+    assert told(proxy, "received OpenQueueResponse", STRONG) and not told(proxy, "Sent ReopenQueue request")
+    for node in nodes.machines:
+        assert told(node, "negotiated with node", "userAgent: 'bmqbrkr:")
+    nodes.node(f"n{active}").crash(power=False, down=None)
+    nodes.settle()
+    assert told(proxy, "Sent ReopenQueue request") and told(proxy, "ClusterProxy (c3): state restored")
+    keeper = nodes.primary()
+    nodes.node(f"n{active}").boot()
+    nodes.settle()
+    assert told(keeper, "Rebuilt internal state of queue engine for queue", f"[{STRONG}]")
+
+
+def test_who_leads_counts_the_queues_of_a_domain() -> None:
+    """Wherever clients open them; its limit is told there, and to the client."""
+    nodes = Members(texts={"few": json.dumps(domain_config("few", maxQueues=5))})
+    leader = nodes.leader
+    clients = [nodes.client(node.name) for node in nodes.machines]
+    for number in range(5):
+        clients[number % 3].open(FEW % number, write=1)
+    for client in clients:
+        assert refusal(lambda client=client: client.open(FEW % 5, write=1)).category == "E_REFUSED"
+    for node in nodes.machines:
+        assert bool(told(node, "DOMAIN_QUEUE_LIMIT_HIGH_WATERMARK", "current: 4, limit: 5")) is (node is leader)
+        assert bool(told(node, "DOMAIN_QUEUE_LIMIT_FULL")) is (node is leader)
+
+
+def test_a_quorum_that_cannot_be_reached_holds_changes_back() -> None:
+    nodes = ElectedCluster(3, 3)
+    nodes.run(60.0)
+    leader = nodes.leader
+    command(leader, "CLUSTERS CLUSTER c3 STATE ELECTOR SET quorum 4")
+    uri = nodes.assign(leader, OTHER)
+    nodes.run(5.0)
+    assert uri not in nodes.assigned and nodes.leader is leader
+    assert told(leader, "'QueueAssignmentAdvisory' will be applied to cluster state ledger", uri)
+    command(leader, "CLUSTERS CLUSTER c3 STATE ELECTOR SET quorum 0")
+    nodes.run(1.0)
+    assert uri in nodes.assigned
+    nodes.judge_all()
+
+
+def test_the_only_node_that_may_lead_gets_the_metadata_that_it_lacks() -> None:
+    """Its log is older than those of all others, who do not vote for it until it has theirs."""
+    nodes = ElectedCluster(4, 3)
+    nodes.run(60.0)
+    behind = next(node for node in nodes.machines if node is not nodes.leader)
+    behind.crash(power=False, down=None)
+    nodes.run(1.0)
+    for _ in range(3):
+        nodes.assign(nodes.leader)
+    nodes.run(5.0)
+    others = [node for node in nodes.machines if node is not behind]
+    for node in others:
+        node.crash(power=True, down=None)
+    for node in nodes.machines:
+        node.boot()
+    for node in others:
+        command(node, "CLUSTERS CLUSTER c3 STATE ELECTOR SET quorum 9")
+    nodes.run(60.0)
+    assert nodes.leader is behind
+    nodes.judge_all()
+
+
+def test_a_primary_that_stops_says_of_each_partition_that_it_is_active_no_longer() -> None:
+    nodes = Members()
+    primary = nodes.primary()
+    others = nodes.replicas()
+    nodes.post(1)
+    for node in nodes.machines:
+        command(node, "CLUSTERS CLUSTER c3 STATE ELECTOR SET quorum 4")
+    begun = nodes.now
+    primary.stop(down=None)
+    while primary.up:
+        nodes.run(0.1)
+    assert nodes.now - begun < 3.0, "nobody could take over: it waits for nothing"
+    nodes.run(2.0)
+    for node in others:
+        for index in range(2):
+            assert told(node, f"received primary status advisory: [ partitionId = {index} primaryLeaseId = ",
+                        f"status = E_PASSIVE ], from: [{primary.name}, ")
+    assert len({nodes.partition(node).summary.last for node in others}) == 1
+
+
+def test_who_leads_next_is_primary_of_what_a_leader_that_stops_had() -> None:
+    nodes = Members(count=4)
+    leader = nodes.leader
+    kept, *rest = (node for node in nodes.machines if node is not leader)
+    for node in rest:
+        command(node, "CLUSTERS CLUSTER c3 STATE ELECTOR SET quorum 4")
+    leader.stop(down=None)
+    while leader.up:
+        nodes.run(0.1)
+    nodes.settle()
+    assert nodes.leader is kept, "the others need the votes of all four"
+    assert nodes.primary(0) is kept and nodes.primary(1) is kept
