@@ -11,7 +11,7 @@ from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueu
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.node.leadership import Leadership
-from bmqtwist.node.replication import Cell
+from bmqtwist.node.cell import Cell
 from bmqtwist.storage.found_log import SYNC_POINTS
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, FileType

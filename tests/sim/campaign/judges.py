@@ -21,7 +21,7 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
     from bmqtwist.node.relays import Relays
-    from bmqtwist.node.replication import Cell
+    from bmqtwist.node.cell import Cell
     from bmqtwist.queue.put import Put
     from bmqtwist.queue.relay import RelayQueue
     from sim.campaign.world import CampaignWorld

@@ -18,7 +18,7 @@ from bmqtwist.cluster.partition_events import (
     Say,
     TakeImage,
 )
-from bmqtwist.node.replication import Cell
+from bmqtwist.node.cell import Cell
 from bmqtwist.storage.exchange import placed
 from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType
