@@ -35,6 +35,7 @@ from typing import Any
 from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, ChangeRefused, Judge
 from bmqtwist.cluster.log_events import (
     NO_LSN,
+    NOT_LEADER,
     Acknowledged,
     Alarm,
     Ask,
@@ -553,7 +554,7 @@ class MetadataLog:
         """Lead no longer. What was neither sent nor written is taken back, of the rest nobody knows."""
         log = self.log
         spoken = max([log.written, *(log.after(peer.sent) for peer in self._peers.values())])
-        self._give_up(log.cut(spoken), NotDone(outcome.reason, False))
+        self._give_up(log.cut(spoken), NotDone(outcome.reason, False, NOT_LEADER))
         for lsn in list(self._waiting):
             for token, _ in self._settle(lsn):
                 self._decide(token, outcome)
@@ -567,7 +568,7 @@ class MetadataLog:
 
     def _refuse(self, event: Propose) -> None:
         where = "no node leads the cluster" if self.leader is None else f"node {self.leader} leads the cluster"
-        self._decide(event.token, NotDone(where, False))
+        self._decide(event.token, NotDone(where, False, NOT_LEADER))
 
     def _ignore(self, event: Input) -> None:
         """Meant for another role: a message that comes late."""

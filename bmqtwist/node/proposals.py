@@ -1,8 +1,9 @@
 """Changes of the metadata that this node wants, whoever leads.
 
 The leader proposes them to its log at once, unless it refuses (`Proposals.refusal`). Any other node asks the leader, and a
-change counts as made when this node sees it committed. What a leader does not answer it is asked again, and so is the next
-one; a node that does not lead says so. After its patience a request has failed, and nobody knows then what becomes of it.
+change counts as made when this node has applied the record. What a leader does not answer, or could not commit, it is asked
+again, and so is the next one; a node that does not lead says so. After its patience a request has failed, and nobody knows
+then what becomes of it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class _Request:
     change: Change
     told: Told
     until: float
+    proposed: bool = False  # to our own log: this node leads
     granted: Lsn | None = None  # it is committed there; this node has not seen that yet
 
 
@@ -59,17 +61,15 @@ class Proposals:
 
     def propose(self, change: Change, told: Told, wall: int, patience: float = PATIENCE_S) -> None:
         """As `ClusterMetadata.propose`; `patience`: seconds that a leader is waited for."""
-        if self._leader() == self._node_id:
-            self._propose_here(change, told, wall)
-            return
         if len(self._requests) >= REQUESTS_MAX:
             told(NotDone(f"{REQUESTS_MAX} changes of the metadata wait for the leader", False), wall)
             return
         self._numbers += 1
         number, now = self._numbers, self._host.now
         self._requests[number] = _Request(change, told, now + patience)
-        self._host.timers.at(now + min(patience, self._retry), partial(self._look_again, number))
-        self._ask(number, self._requests[number])
+        self._ask(number, self._requests[number], wall)
+        if number in self._requests:
+            self._host.timers.at(now + min(patience, self._retry), partial(self._look_again, number))
 
     def _propose_here(self, change: Change, told: Told, wall: int) -> None:
         refused = self.refusal(change)
@@ -79,13 +79,24 @@ class Proposals:
             self._metadata.propose(change, told, wall)
             self._host.performer.turn_due()
 
-    def _ask(self, number: int, request: _Request) -> None:
+    def _ask(self, number: int, request: _Request, wall: int) -> None:
         leader = self._leader()
         if leader == self._node_id:
-            del self._requests[number]
-            self._propose_here(request.change, request.told, self._host.wall(self._host.now))
+            if not request.proposed:
+                request.proposed = True
+                self._propose_here(request.change, partial(self._decided_here, number), wall)
         elif leader is not None:
             self._send(leader, "request", _written(number, request.change))
+
+    def _decided_here(self, number: int, outcome: Outcome, wall: int) -> None:
+        """This node leads, or did: then the next leader is asked."""
+        request = self._requests.get(number)
+        if request is None:
+            return
+        request.proposed = False
+        if not isinstance(outcome, NotDone) or not (outcome.unknown or outcome.code == NOT_LEADER):
+            del self._requests[number]
+            request.told(outcome, wall)
 
     def _send(self, node_id: int, choice: str, value: MetadataRequest | MetadataAnswer) -> None:
         self._links.send(node_id, encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
@@ -93,9 +104,10 @@ class Proposals:
 
     def leader_changed(self) -> None:
         """Another node is to be asked, or the same one once more: what it was asked in an earlier term is forgotten."""
+        wall = self._host.wall(self._host.now)
         for number, request in list(self._requests.items()):
             if request.granted is None:
-                self._ask(number, request)
+                self._ask(number, request, wall)
 
     def received(self, sender: int, message: ClusterMessage, wall: int) -> bool:
         """Another node asks, or answers; False: it says something else."""
@@ -163,7 +175,7 @@ class Proposals:
             request.told(NotDone("no leader has answered in time", True), self._host.wall(now))
             return
         self._host.timers.at(min(request.until, now + self._retry), partial(self._look_again, number))
-        self._ask(number, request)
+        self._ask(number, request, self._host.wall(now))
 
 
 def _written(number: int, change: Change) -> MetadataRequest:

@@ -9,12 +9,20 @@ from collections import Counter
 import pytest
 from kit.client import RequestRefused
 
-from bmqtwist.cluster.changes import AssignPartitions
-from bmqtwist.cluster.state import Primary
+from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, Judge
+from bmqtwist.cluster.state import ClusterState, Primary
 from bmqtwist.node.proposals import Proposals
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.cluster_schema import ClusterMessage, PrimaryStatus, PrimaryStatusAdvisory
+from bmqtwist.wire.cluster_schema import (
+    ClusterMessage,
+    LeaderAdvisory,
+    LeaderMessageSequence,
+    PartitionPrimaryInfo,
+    PrimaryStatus,
+    PrimaryStatusAdvisory,
+    QueueInfo,
+)
 from bmqtwist.wire.control import ControlMessage, encode_event
 from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
 
@@ -121,6 +129,15 @@ def test_new_queues_go_to_the_partition_with_the_fewest_and_of_those_to_the_firs
     nodes.run(0.5)
     clients[0].open("bmq://bmq.test.persistent.priority/q6", write=1)
     assert nodes.record("bmq://bmq.test.persistent.priority/q6").partition_id == 0, "each has two, so it is the first"
+
+
+@pytest.mark.spec("cluster", 54)
+def test_a_partition_without_a_primary_gets_no_queue() -> None:
+    state = ClusterState()
+    state.apply(ClusterMessage("leaderAdvisory", LeaderAdvisory(LeaderMessageSequence(), [PartitionPrimaryInfo(1, 1, 1)], [
+        QueueInfo(f"bmq://d/q{each}", b"key%02d" % each, 1, []) for each in range(3)])))
+    plan = Judge(1, LEAST).plan(AssignQueue("bmq://d/new", ("__default",), 1), state, set())
+    assert plan.result.partition_id == 1, "partition 0 has fewer, and no primary"
 
 
 @pytest.mark.spec("cluster", 55)

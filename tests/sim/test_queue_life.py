@@ -11,6 +11,7 @@ from kit.client import payloads
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.elected import heal
 from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
 from sim.test_assignment import transfer
 
@@ -137,6 +138,18 @@ def test_an_open_whose_leader_dies_before_a_quorum_has_it_is_asked_again_and_the
     assert len(keys) == 1 and lost not in keys
     stored = [nodes.partition(node, nodes.record(STRONG).partition_id).state.queues.keys() for node in nodes.machines]
     assert [set(each) for each in stored] == [keys] * 3
+
+
+def test_an_open_at_a_leader_that_loses_its_lead_is_asked_of_the_next_one() -> None:
+    nodes = ready(1)
+    leader = nodes.leader
+    client = nodes.client(leader.name)
+    nodes.isolate(leader)
+    asked = client.send_request({"openQueue": {"handleParameters": client.handle_parameters(STRONG, 0, write=1)}})
+    nodes.until(lambda: leader not in nodes.believed(), 6.0)
+    heal(nodes)
+    assert "openQueueResponse" in client.response(asked)
+    assert len({record.key for record in records(nodes, STRONG) if record}) == 1
 
 
 KEEPALIVE = {"queueOperations": {"keepaliveDurationMs": 5000, "openTimeoutMs": 10000}}
