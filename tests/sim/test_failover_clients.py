@@ -471,8 +471,8 @@ def test_a_reopen_that_is_refused_because_its_slot_is_taken_is_tried_again_until
     other = nodes.client("n1").consume(DOMAIN)
     for node in nodes.machines:
         nodes.network.heal("p1", node.name)
-    nodes.until(lambda: sum("is not opened above" in line for line in proxy.log()) >= 3, 90.0)
-    lines = [line for line in proxy.log() if "is not opened above" in line]
+    nodes.until(lambda: sum("reopen-request failed" in line for line in proxy.log()) >= 3, 90.0)
+    lines = [line for line in proxy.log() if "reopen-request failed" in line]
     assert all("limit of 1 consumer" in line for line in lines)
     assert ["again in 0.5 s" in lines[0], "again in 1 s" in lines[1], "again in 2 s" in lines[2]] == [True] * 3
     other.close()
