@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from kit.client import Client, RequestRefused
@@ -95,6 +96,13 @@ class ReplicatingCluster(ElectedCluster):
     def record(self, uri: str) -> QueueRecord:
         """What the metadata have of a queue."""
         return self.cluster(self.leader.name).metadata.state.queues[uri]
+
+    def move_any(self, random: Random) -> None:
+        """Whoever leads is told to move a primary, which may be possible or not."""
+        for node in self.believed():
+            self.admin(node, random.choice(("CLUSTERS CLUSTER c3 REBALANCE", *(
+                f"CLUSTERS CLUSTER c3 STORAGE PARTITION {index} MOVE {other.name}"
+                for index in range(2) for other in self.machines))))
 
     def admin(self, node: SimulatedNode, command: str) -> str:
         """What a node answers to a command."""

@@ -332,7 +332,7 @@ def test_order_of_each_producer_is_kept_through_failovers() -> None:
 
 
 FAULTS = ("kill", "kill", "power", "stop", "stop", "cut", "one way", "heal", "heal", "heal", "pause", "resume", "resume",
-          "roll", "reset", "clients")
+          "roll", "reset", "clients", "move", "move")
 
 
 def disturb(nodes: Members, load: Load, random: Random) -> None:
@@ -356,6 +356,8 @@ def disturb(nodes: Members, load: Load, random: Random) -> None:
                 cell.partition.roll.finish(node.broker.wall(node.local_now))
     elif kind == "reset" and node.up and node.broker.sessions:
         random.choice(list(node.broker.sessions)).transport.reset()  # type: ignore[attr-defined]
+    elif kind == "move":
+        nodes.move_any(random)
     elif kind == "clients" and load.queues:
         load.lose(random.choice(list(load.queues)))
 

@@ -382,7 +382,7 @@ def test_the_status_says_who_is_primary_and_whether_it_is_active() -> None:
 
 
 FAULTS = ("kill", "kill", "power", "stop", "cut", "one way", "heal", "heal", "pause", "resume", "resume", "blackout", "post",
-          "post", "post", "post", "post", "roll", "reset", "syncs", "full", "mend")
+          "post", "post", "post", "post", "roll", "reset", "syncs", "full", "mend", "move", "move")
 
 
 def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
@@ -410,6 +410,8 @@ def disturb(nodes: ReplicatingCluster, random: Random, kind: str) -> None:
         for cell in nodes.replication(node).cells:
             if not cell.busy:
                 cell.partition.roll.finish(node.broker.wall(node.local_now))
+    elif kind == "move":
+        nodes.move_any(random)
     elif kind == "syncs":
         node.fail_syncs()
     elif kind == "full":

@@ -1,0 +1,73 @@
+"""What is decided about primaries, without a node: who is active, and which partition moves next."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmqtwist.cluster.active_primaries import ActivePrimaries
+from bmqtwist.cluster.balance import loads_of, next_move
+from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, LEAST_ASSIGNED
+from bmqtwist.cluster.state import Primary
+
+NODES = st.integers(1, 4)
+EVENT = st.one_of(
+    st.tuples(st.just("named"), st.integers(0, 1), NODES, st.integers(1, 4)),
+    st.tuples(st.just("said"), st.integers(0, 1), NODES, st.integers(0, 6), st.booleans()),
+    st.tuples(st.just("lost"), NODES))
+
+
+@given(st.lists(EVENT, max_size=40))
+def test_a_primary_is_active_if_the_last_it_said_of_the_lease_that_it_has_is_so(events: list[tuple]) -> None:  # type: ignore[type-arg]
+    primaries = ActivePrimaries()
+    named: dict[int, Primary] = {}
+    said: dict[tuple[int, int], Primary] = {}  # what counts of what each node has said, by partition and node
+    for kind, *what in events:
+        if kind == "named":
+            index, node_id, more = what
+            lease = named[index].lease + more if index in named else more
+            named[index] = primary = Primary(node_id, lease)
+            expected = said.get((index, node_id)) == primary
+            assert primaries.named(index, primary) == expected
+            said = {key: each for key, each in said.items() if key[0] != index or each.lease > lease or each == primary}
+        elif kind == "said":
+            index, node_id, lease, active = what
+            claim, known = Primary(node_id, lease), named.get(index)
+            counts = known is None or claim == known or lease > known.lease
+            assert primaries.said(index, claim, active) == counts
+            if counts and active:
+                said[index, node_id] = claim
+            elif counts and said.get((index, node_id)) == claim:
+                del said[index, node_id]
+        else:
+            [node_id] = what
+            active_before = [index for index, each in named.items() if said.get((index, each.node_id)) == each]
+            assert sorted(primaries.lost(node_id)) == sorted(
+                index for index in active_before if named[index].node_id == node_id)
+            said = {key: each for key, each in said.items() if key[1] != node_id}
+        for index, primary in named.items():
+            is_active = said.get((index, primary.node_id)) == primary
+            assert primaries.find(index) == (primary if is_active else None)
+
+
+@given(st.lists(st.integers(1, 5), max_size=12), st.sets(st.integers(1, 5)), st.sets(st.integers(0, 11)),
+       st.sampled_from([LEAST_ASSIGNED, LEADER_IS_MASTER_ALL]))
+def test_moves_come_to_an_end_and_nothing_that_could_move_is_left(owners: list[int], nodes: set[int], staying: set[int],
+                                                                 algorithm: str) -> None:
+    primaries = {index: Primary(owner, 1) for index, owner in enumerate(owners)}
+    leader = min(nodes, default=1)
+    for _ in owners:
+        move = next_move(primaries, nodes, algorithm, leader, staying)
+        if move is None:
+            break
+        before = primaries[move.partition_id]
+        assert move.partition_id not in staying and before.node_id in nodes and move.node_id != before.node_id
+        primaries[move.partition_id] = Primary(move.node_id, before.lease + 1)
+    assert next_move(primaries, nodes, algorithm, leader, staying) is None
+    loads = loads_of(primaries, nodes)
+    for index, primary in primaries.items():
+        if index not in staying and primary.node_id in nodes:
+            if algorithm == LEAST_ASSIGNED:
+                assert loads[primary.node_id] - min(loads.values()) <= 1
+            else:
+                assert primary.node_id == leader
