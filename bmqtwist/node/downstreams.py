@@ -132,11 +132,16 @@ class Downstreams:
         self.announce(NodeStatus.E_UNAVAILABLE)
 
     def announce(self, status: NodeStatus) -> None:
-        """We are different from now on."""
+        """We are different from now on. Who uses queues of a node that can do nothing for it would be given messages there,
+        and has gone elsewhere: its connection ends."""
         if status is not self.status:
+            of_no_use = self.status is NodeStatus.E_AVAILABLE and status is NodeStatus.E_STARTING
             self.status = status
-            for peer in self.peers:
+            for peer in list(self.peers):
                 self._tell(peer)
+                if of_no_use:
+                    peer.session.close("#PROXY_DROPPED Cluster (%s): %s: this node is cut off from the leader and a primary",
+                                       self.name, peer.session.description)
 
     def _tell(self, peer: PeerSession) -> None:
         group, member = ANNOUNCES

@@ -13,7 +13,7 @@ life.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def make_nodes(network: Network, count: int, options: Mapping[str, Mapping[str, 
     """Nodes n1, n2, ... that have not lived yet. `options` are those of `SimulatedNode`, by name of the node; `alone`: each
     is a cluster of its own."""
     return [SimulatedNode(network, f"n{number}", f"n{number}:{PORT}",
-                          partial(member_configuration, number, count, PORT, alone=alone, **configured),
+                          cache(partial(member_configuration, number, count, PORT, alone=alone, **configured)),
                           lambda configuration: domains, **options.get(f"n{number}", {}))
             for number in range(1, count + 1)]
 

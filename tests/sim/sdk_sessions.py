@@ -175,17 +175,26 @@ class SdkProducer(SdkSession):
     write = True
 
     def __init__(self, world: CampaignWorld, name: str, uri: str, places: list[str], pause_s: float = 0.3) -> None:
-        self.rests, self._pause_s = False, pause_s
+        self.rests, self.pause_s = False, pause_s
         self.posted: dict[bytes, float] = {}  # GUID -> when
         self.waits: dict[bytes, float] = {}  # GUID -> seconds
         self.refused: list[tuple[bytes, Result]] = []
         super().__init__(world, name, uri, places)
-        world.at(world.now + self.random.random() * pause_s, self._work)
+        self._round = 0
+        self.go_on()
 
-    def _work(self) -> None:
-        if not self.rests:
+    def go_on(self) -> None:
+        """Post now and then from now on, as `pause_s` says."""
+        self._round += 1
+        self._later(self._round)
+
+    def _later(self, number: int) -> None:
+        self.world.at(self.world.now + self.pause_s * 2 * self.random.random(), lambda: self._work(number))
+
+    def _work(self, number: int) -> None:
+        if not self.rests and number == self._round:
             self.post()
-            self.world.at(self.world.now + self._pause_s * 2 * self.random.random(), self._work)
+            self._later(number)
 
     def post(self, count: int = 1) -> list[bytes]:
         """Post messages now, if the queue is open; their GUIDs."""

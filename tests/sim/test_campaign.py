@@ -12,8 +12,8 @@ from sim.campaign.shrink import shrink
 
 # Mistakes of partitions: the rule that each breaks, and with which seed and size.
 PARTITION_MISTAKES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 0, 3),
-                      "lease expiry ignored": ("A8", 0, 3), "generation check off": ("P2", 0, 1),
-                      "deduplication lost": ("D2", 2, 3), "old set deleted first": ("R7", 7, 3)}
+                      "lease expiry ignored": ("A8", 0, 3), "generation check off": ("P2", 1, 1),
+                      "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R7", 2, 3)}
 CANARY_SEEDS = 12  # within which each of them is found
 
 

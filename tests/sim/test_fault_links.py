@@ -93,10 +93,12 @@ def test_row_10_a_split_into_halves() -> None:
 @row(11)
 def test_row_11_a_leader_and_one_node_do_not_reach_each_other_and_both_reach_all_others() -> None:
     world = FaultWorld(11)
-    leader = world.leader
-    alone, term = world.others(leader)[0], world.terms()
-    assert len(term) == 1
+    world.consumer(STRONG, ["p2"])
+    world.live(2.0)
+    leader, term = world.leader, world.terms()
     proxy = next(iter(world.node("p2").broker.proxies.values()))
+    assert len(term) == 1 and proxy.selector.active not in (None, int(leader.name[1:]))
+    alone = world.node(f"n{proxy.selector.active}")
     world.network.cut(leader.name, alone.name)
     world.live(60.0)
     assert world.leader_of(world.others(alone)) is leader and world.terms() == term

@@ -454,9 +454,9 @@ def calm(world: CampaignWorld) -> None:
 
 def _put_right(world: CampaignWorld, node: SimulatedNode) -> None:
     """As an operator does when a disk has failed, and when another number of replicas was tried."""
-    if len(world.machines) > 1 and any(cell.broken for cell in world.replication(node).cells):
+    if any(partition.broken for partition in world.cluster(node.name).partitions):
         node.crash(power=False, down=0.5)
-    else:
+    elif len(world.machines) > 1:
         _set_factor(node, len(world.machines) // 2 + 1)
 
 

@@ -163,8 +163,7 @@ class MessageJudge(Judge):
         for place, earlier in message.places:
             gone = any(each <= base for each in message.done.get(b"", ())) or any(earlier < each for each in message.undone)
             if place == index and earlier != psn and history.has(psn, earlier) and not gone and not message.purged:
-                if not self.world.counts["jump"]:  # clocks that jump end the time for which it is remembered
-                    raise Violation("D2", f"{message.payload[:20]!r} is stored as {earlier} and as {psn}")
+                raise Violation("D2", f"{message.payload[:20]!r} is stored as {earlier} and as {psn}")
         message.places.append((index, psn))
 
     # -- the end ------------------------------------------------------------------------------------------------------

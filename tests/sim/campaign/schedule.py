@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
-JOURNAL_BYTES = (1 << 15, 1 << 20)  # with little of it, partitions roll over again and again
+JOURNAL_BYTES = (1 << 15, 1 << 18)  # with little of it, partitions roll over again and again
 LEADER = 0  # as the node of a step: whoever leads then
 LEDGER_BYTES = (2000, 2000, 1 << 18)  # a small ledger file is full again and again
 RETAINED_BYTES = (0, 500, 1 << 20)  # with little of it, who lags gets a snapshot

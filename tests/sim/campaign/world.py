@@ -28,6 +28,7 @@ from sim.campaign.messages import DOMAINS, MessageJudge
 from sim.campaign.schedule import Schedule
 from sim.elected import INACTIVITY_S, ElectedCluster
 
+DATA_BYTES = 1 << 20  # of a DATA file
 CLOCK_SPREAD_S = 1000.0  # the clocks of nodes differ by up to so much
 
 
@@ -58,7 +59,8 @@ class CampaignWorld(ElectedCluster):
                          "E_LEAST_ASSIGNED" if schedule.spread else "E_LEADER_IS_MASTER_ALL",
                          {"p1": nodes[:1], "p2": nodes, "p3": ["p1", "p2"]} if schedule.clients else None,
                          DOMAINS if schedule.clients else None,
-                         maxCSLFileSize=schedule.ledger_bytes, maxJournalFileSize=schedule.journal_bytes)
+                         maxCSLFileSize=schedule.ledger_bytes, maxJournalFileSize=schedule.journal_bytes,
+                         maxDataFileSize=DATA_BYTES)
         self.nodes.append(self)  # type: ignore[arg-type]
 
     # -- simulation.Participant ---------------------------------------------------------------------------------------
