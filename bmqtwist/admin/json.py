@@ -250,7 +250,8 @@ def _cluster_status(cluster: ClusterSnapshot) -> Tree:
                                 "queuesInfo": _queues(cluster)}
     return {
         "name": cluster.name, "description": description, "selfNodeDescription": cluster.self_node,
-        "isHealthy": cluster.healthy, "nodeStatuses": _nodes(cluster.nodes),
+        "isHealthy": cluster.healthy, **({"unsafeSince": cluster.unsafe_since} if cluster.unsafe_since else {}),
+        "nodeStatuses": _nodes(cluster.nodes),
         "electorInfo": _elector(cluster.elector), "partitionsInfo": _partitions(cluster.partitions),
         "queuesInfo": _queues(cluster),
         "clusterStorageSummary": _summary(cluster.storage_location, cluster.partitions)}

@@ -361,6 +361,9 @@ def _cluster_status(result: results.ClusterStatusResult) -> str:
     lines = [f"Cluster ('{cluster.name}') :", "-" * (len(cluster.name) + 14),
              f"    Cluster name  : Cluster ({cluster.name})", f"    Cluster size  : {len(cluster.nodes)} node(s)",
              f"    Self Node     : {cluster.self_node}", f"    Is Healthy    : {healthy}"]
+    if cluster.unsafe_since:
+        since = timestamp_text(cluster.unsafe_since)
+        lines.append(f"    UNSAFE        : goes on alone since {since}, nothing is replicated")
     for section in (_nodes(cluster.nodes), _elector(cluster.elector), _partitions(cluster.partitions),
                     _queues(cluster), _summary(cluster.storage_location, cluster.partitions)):
         lines += ["", *indent(section, 4)]

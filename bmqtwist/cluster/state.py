@@ -22,6 +22,7 @@ from bmqtwist.wire.cluster_schema import (
     QueueInfoUpdate,
     QueueUnAssignmentAdvisory,
     QueueUpdateAdvisory,
+    UnsafeInfo,
 )
 
 
@@ -68,18 +69,19 @@ def app_infos(apps: dict[str, bytes]) -> list[AppIdInfo]:
 class ClusterState:
     """Read freely; change by `apply` only."""
 
-    __slots__ = ("partitions", "queues", "keys", "queue_counts")
+    __slots__ = ("partitions", "queues", "keys", "queue_counts", "unsafe")
 
     def __init__(self) -> None:
         self.partitions: dict[int, Primary] = {}
         self.queues: dict[str, QueueRecord] = {}
         self.keys: set[bytes] = set()  # of all queues
         self.queue_counts: dict[int, int] = {}  # partition id -> queues mapped to it
+        self.unsafe: UnsafeInfo | None = None  # this node goes on alone
 
     def snapshot(self) -> LeaderAdvisory:
         """Everything, with an empty sequence number."""
         return LeaderAdvisory(LeaderMessageSequence(), partition_infos(self.partitions),
-                              [queue.info() for queue in self.queues.values()])
+                              [queue.info() for queue in self.queues.values()], self.unsafe)
 
     def apply(self, message: ClusterMessage) -> Changes:
         """Apply one advisory whole, or raise StateMismatch."""
@@ -104,6 +106,7 @@ class ClusterState:
         return changes
 
     def _replace(self, advisory: LeaderAdvisory, changes: Changes) -> None:
+        self.unsafe = advisory.unsafe
         gone = self.partitions.keys() - {info.partition_id for info in advisory.partitions}
         changes.partitions += sorted(gone)
         for partition_id in gone:

@@ -48,8 +48,8 @@ ELECTORS: dict[str, dict[str, int]] = {
                  "heartbeatMissCount": 10}}
 
 
-# When a broker that says nothing counts as dead, for its peers: heartbeatIntervalMs, and how many of them for members and
-# nodes above, and for clients and proxies. `fast`: a primary that hangs is replaced as fast as a leader that does.
+# When a broker that says nothing counts as dead: heartbeatIntervalMs, and how many of them for members and nodes above, and
+# for clients and proxies. `fast`: a primary that hangs is replaced as fast as a leader that does.
 HEARTBEATS = {"fast": (500, 2, 60), "original": (3000, 10, 10)}
 
 

@@ -12,8 +12,10 @@ for nodes in memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from bmqtwist.cluster.metadata_log import MetadataLog
+from bmqtwist.cluster.unsafe import unsafe_of
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.config.load import CLUSTERS_FILE
@@ -39,6 +41,7 @@ from bmqtwist.node.node_status import NodeStatuses
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.proposals import Proposals
 from bmqtwist.node.replication import Replication
+from bmqtwist.queue.textformat import timestamp_text
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets
@@ -109,8 +112,10 @@ class Node:
         wall = int(self.clock.now() + self.clock.wall_offset)
         broker, config = self.broker, definition.partition_config
         configuration, report = broker.configuration, broker.report
-        ledger_file = self._open_ledger_file(definition)
-        node_id, several = configuration.self_nodes[definition.name], len(definition.nodes) > 1
+        ledger_file, node_id = self._open_ledger_file(definition), configuration.self_nodes[definition.name]
+        several = len(definition.nodes) > 1
+        if several:
+            definition = self._alone_if_forced(definition, node_id, ledger_file)
         members = [node.id for node in definition.nodes] if several else [node_id]
         cluster = Cluster(definition, node_id, broker, report, self.clock.timer_ns)
         log = MetadataLog(node_id, cluster.node_name, members, config.max_csl_file_size, definition.master_assignment)
@@ -126,6 +131,21 @@ class Node:
             _close_all(sets)
             raise
         broker.add_cluster(cluster)
+
+    def _alone_if_forced(self, definition: ClusterDefinition, node_id: int, file: DiskLedgerFile) -> ClusterDefinition:
+        """The cluster as it is: of this node alone, if a person has said so."""
+        unsafe = unsafe_of(file.read_all())
+        if unsafe is None:
+            return definition
+        title = f"Cluster ({definition.name})"
+        if unsafe.node_id != node_id:
+            raise StartFailure(f"{title}: the metadata ledger in '{definition.partition_config.location}' is that of node "
+                               f"{unsafe.node_id}, which goes on alone, and not of node {node_id}")
+        since = timestamp_text(unsafe.since)
+        self.broker.report.alarm("CLUSTER", f"{title}: UNSAFE: this node goes on alone since {since}, by `bmq cluster "
+                                            "unsafe-force`: what only the others had is lost, and nothing is replicated. "
+                                            "docs/operations.md says how it becomes one of several again")
+        return replace(definition, nodes=tuple(each for each in definition.nodes if each.id == node_id))
 
     def _join(self, cluster: Cluster, metadata: ClusterMetadata, wall: int) -> None:
         """Become one of several nodes."""

@@ -129,6 +129,7 @@ class BrokerService(Service):
             self._pipe.open()
         calm_collector()
         self.started = True
+        self.performer.turn_due()  # from here on timers run, also where nobody connects
         self.opened()
         report.info("BMQbrkr started successfully")
         for cluster in self.broker.clusters.values():

@@ -275,7 +275,8 @@ class AssignedQueue:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """A cluster this broker is a member of, or (`remote`) a proxy to; `active_node` is a proxy's way in."""
+    """A cluster this broker is a member of, or (`remote`) a proxy to; `active_node` is a proxy's way in. `unsafe_since`:
+    seconds since the epoch, since when this node goes on alone; 0 = it does not."""
 
     name: str
     self_node: str
@@ -290,6 +291,7 @@ class ClusterSnapshot:
     pending_reopens: int = 0
     ledger_bytes: int = 0
     ledger_limit: int = 0
+    unsafe_since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,11 +205,12 @@ def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
                             "PRIMARY" if record.uri in active else "UNASSIGNED",
                             parse_uri(record.uri).qualified_domain, record.uri in active)
         for record in cluster.metadata.state.queues.values())
-    log = cluster.metadata.log
+    log, unsafe = cluster.metadata.log, cluster.metadata.state.unsafe
     return state.ClusterSnapshot(
         cluster.name, name, not cluster.unavailable, tuple(nodes),
         elector_state(cluster, names), partitions, queues,
-        cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes)
+        cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes,
+        unsafe_since=unsafe.since if unsafe is not None else 0)
 
 
 def elector_state(cluster: Cluster, names: dict[int, str]) -> state.ElectorState:

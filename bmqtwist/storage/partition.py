@@ -458,8 +458,8 @@ class Partition(CopyMarks):
         self._gate.waiting.append(effect)
 
     def busy(self) -> bool:
-        """Whether `flush` has anything to do, or a sync is due for what was written outside of a turn."""
-        return bool(self._journal or self._gate.waiting or self._owed or self._gate.due and self.durability == "group")
+        """Whether `flush` has anything to do."""
+        return bool(self._journal or self._gate.waiting or self._owed)
 
     def flush(self, wall: int) -> list[Any]:
         """Write the turn's records, one write per file; the released effects, in order of `hold`.

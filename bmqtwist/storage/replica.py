@@ -138,6 +138,11 @@ class ReplicatedPartition(Partition):
     def _secure_recovered(self) -> None:
         """Nobody relies on it before a sync has come through."""
 
+    def busy(self) -> bool:
+        """As `Partition.busy`, or a sync is due: others wait for what was written outside of a turn, such as the first
+        record of a lease."""
+        return super().busy() or self._gate.due and self.durability == "group"
+
     def write_batch(self, matters: bool = True) -> bool:
         """Every record is waited for, by other nodes: what a replica has written is synced, by a sync that begins then."""
         written = super().write_batch(True)

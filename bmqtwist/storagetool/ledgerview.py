@@ -161,7 +161,8 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [("", each) for each in value]
     if isinstance(value, _Chosen):
         return [(value.name, value.value)]
-    parts = [(each.wire_name, getattr(value, each.attribute)) for each in fields_of(value.__class__)]
+    named = [(each.wire_name, getattr(value, each.attribute)) for each in fields_of(value.__class__)]
+    parts = [(name, part) for name, part in named if part is not None]
     choice = getattr(value, "choice", "")
     return [*parts, ("choice", _Chosen(choice, value.value))] if choice else parts
 

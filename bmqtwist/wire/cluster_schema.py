@@ -125,12 +125,21 @@ class PartitionPrimaryAdvisory:
 
 
 @dataclass(slots=True)
+class UnsafeInfo:
+    """The node that goes on alone, because a person has said so, and since when: seconds since the epoch. Ours."""
+
+    node_id: int = i32(0)
+    since: int = u64(1)
+
+
+@dataclass(slots=True)
 class LeaderAdvisory:
     """A snapshot of everything."""
 
     sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
     partitions: list[PartitionPrimaryInfo] = array(1, PartitionPrimaryInfo)
     queues: list[QueueInfo] = array(2, QueueInfo)
+    unsafe: UnsafeInfo | None = optional(3, UnsafeInfo)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from bmqtwist.cli.cluster.follow import added, last_lines
 from bmqtwist.cli.cluster.health import BrokerView, complaints, leader_of
 from bmqtwist.cli.cluster.local import OUTPUT, RECORD, ClusterRecord, LocalCluster, Misused, locked
 from bmqtwist.cli.cluster.ports import LOOPBACK, free_ports
+from bmqtwist.cli.cluster.unsafe import unsafe_clear, unsafe_force
 from bmqtwist.cli.exits import EXIT_NOT_ALL, Unreachable
 from bmqtwist.config.broker import Durability
 from bmqtwist.config.sample import ELECTORS, SampleBroker, sample_brokers
@@ -205,6 +206,10 @@ def logs(directory: Path, name: str, lines: int, follow: bool, output: bool) -> 
         out.write(data)
         out.flush()
     file.close()
+
+
+cluster.add_command(unsafe_force)
+cluster.add_command(unsafe_clear)
 
 
 # -- helpers ------------------------------------------------------------------------------------------------------------
