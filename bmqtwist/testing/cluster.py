@@ -21,7 +21,6 @@ from bmqtwist.testing.network import Network
 from bmqtwist.testing.process import NotInTime
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.testing.simulation import Simulation
-from bmqtwist.wire.budget import at_once
 
 PORT = 30114  # of every node, at its own host in the simulated network
 UNTIL_SECONDS_MAX = 120.0
@@ -176,7 +175,7 @@ class Cluster:
 
     def admin(self, name: str, command: str) -> str:
         """Run an admin command at a node; the answer's text."""
-        return at_once(self._nodes[name].broker.admin(command, "test")).text
+        return self._nodes[name].broker.admin(command, "test").text
 
     def log(self, name: str) -> list[str]:
         """What a node has logged, in all its lives."""
