@@ -74,7 +74,7 @@ class Node:
         self._ledger_files: list[DiskLedgerFile] = []
         self._vote_files: list[VoteFile | PromiseFile] = []
         self._started = self._closed = False
-        broker.admin = self._first_command
+        broker.begin_command = self._first_command
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -214,14 +214,14 @@ class Node:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats
             self._statistics = Statistics(self.clock.now(), stats.snapshot_interval, stats.printer.print_interval)
-            self.broker.admin = AdminExecutor(self.broker, self._statistics, self._turn_due, process).execute
+            self.broker.begin_command = AdminExecutor(self.broker, self._statistics, self._turn_due, process).execute
             if self._started:
                 self._sample_regularly(self._statistics)
         return self._statistics
 
     def _first_command(self, command: str, source: str) -> AdminWork:
         self.observe()
-        return self.broker.admin(command, source)
+        return self.broker.begin_command(command, source)
 
     def _turn_due(self) -> None:
         self.broker.performer.turn_due()

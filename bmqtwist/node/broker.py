@@ -56,6 +56,7 @@ from bmqtwist.security.authorization import Action
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.rollover import Job
+from bmqtwist.wire.budget import at_once
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.fast import HEARTBEAT_REQ
 from bmqtwist.wire.frames import Held
@@ -90,7 +91,7 @@ class Broker:
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
-        self.admin: Callable[[str, str], AdminWork]  # runs a command
+        self.begin_command: Callable[[str, str], AdminWork]  # the command and who asks
         self.negotiations = 0
         self._started = self._beating = False  # its timers; that of heartbeats
         self.now = identity.started
@@ -523,12 +524,16 @@ class Broker:
         before = [each.proposals for each in metadata]
 
         def work() -> Work:
-            answer = partial(done, (yield from self.admin(command, source)))
+            answer = partial(done, (yield from self.begin_command(command, source)))
             for each, proposals in zip(metadata, before, strict=True):
                 if each.proposals != proposals:
                     answer = partial(each.after, answer)
             answer()
         self._chores.begin(work(), partial(self.contain.told, f"Command '{shown(command)}'"))
+
+    def admin(self, command: str, source: str) -> AdminAnswer:
+        """Run an admin command at once, whatever it takes."""
+        return at_once(self.begin_command(command, source))
 
     def _admin_answer(self, admin: AdminSession, r_id: int, answer: AdminAnswer) -> None:
         if admin.session in self.sessions:

@@ -40,7 +40,7 @@ class Substream:
         self.handle, self.app, self.sub_id, self.app_id = handle, app, sub_id, app_id
         self.read_count = 0
         self.subscriptions: list[Subscription] = []
-        self.counting: list[Subscription] = []  # the same, or those before it paused
+        self.counting: list[Subscription] = []  # these, or those before a pause: what is unconfirmed counts against them
         self.unconfirmed: dict[bytes, Unconfirmed] = {}  # by GUID
         self.redelivered: tuple[bytes, float] | None = None  # the last redelivered message sent here, and when
 

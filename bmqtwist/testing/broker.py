@@ -24,7 +24,6 @@ from bmqtwist.testing.config import plain_domain
 from bmqtwist.testing.events import Confirm, Post
 from bmqtwist.testing.runner import BrokerRunner
 from bmqtwist.testing.stored import Stored
-from bmqtwist.wire.budget import at_once
 
 if TYPE_CHECKING:
     import asyncio
@@ -227,7 +226,7 @@ class Broker:
         runner = self._runner
         with runner.lock:
             runner.touch()
-            answer = at_once(runner.node.broker.admin(command, "test")).text
+            answer = runner.node.broker.admin(command, "test").text
             runner.node.due = True
             runner.run()
             return answer

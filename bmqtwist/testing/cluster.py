@@ -31,7 +31,6 @@ from bmqtwist.testing.process import NotInTime
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.testing.simulated_pump import SimulatedPump
 from bmqtwist.testing.simulation import Simulation
-from bmqtwist.wire.budget import at_once
 
 if TYPE_CHECKING:
     from bmqtwist.sdk import simple
@@ -215,7 +214,7 @@ class Cluster:
 
     def admin(self, name: str, command: str) -> str:
         """Run an admin command at a node; the answer's text."""
-        return at_once(self._brokers[name].broker.admin(command, "test")).text
+        return self._brokers[name].broker.admin(command, "test").text
 
     def log(self, name: str) -> list[str]:
         """What a node has logged, in all its lives."""

@@ -19,8 +19,6 @@ from kit.codec import Event
 from kit.config import app_subscription, domain_config
 from kit.memory import MemoryLink, MemoryWorld
 
-from bmqtwist.wire.budget import at_once
-
 STREAMS = Path(__file__).resolve().parent.parent / "vectors" / "real"
 NAMES = sorted(path.stem for path in STREAMS.glob("*.jsonl"))
 BROKER_PORT = 30141
@@ -44,7 +42,7 @@ SETTING = {"app": {"heartbeats": {"client": 10, "downstreamBroker": 0, "upstream
 def fanadd(world: MemoryWorld, *apps: str) -> None:
     """Give the domain of app_added_live other apps."""
     world.domain("t.fanadd", "fanout", apps=apps)
-    assert at_once(world.broker.admin("DOMAINS RECONFIGURE t.fanadd", "operator")).text == "SUCCESS"
+    assert world.broker.admin("DOMAINS RECONFIGURE t.fanadd", "operator").text == "SUCCESS"
 
 
 def post_unseen(world: MemoryWorld) -> None:

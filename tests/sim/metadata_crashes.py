@@ -20,7 +20,6 @@ from kit.memory import MemoryLink, MemoryWorld
 
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.recovery import UNFINISHED
-from bmqtwist.wire.budget import at_once
 
 APPS = ("foo", "bar")
 QUEUES = tuple(f"bmq://f/q{number}" for number in range(3))  # one in each partition
@@ -99,7 +98,7 @@ def reconfigure(*apps: str, **parameters: int) -> Callable[[Life], None]:
     """Another list of apps, or other settings, for all queues of the domain at once."""
     def begin(life: Life) -> None:
         life.world.domain("f", "fanout", apps=apps, **parameters)
-        at_once(life.world.broker.admin("DOMAINS RECONFIGURE f", "test"))
+        life.world.broker.admin("DOMAINS RECONFIGURE f", "test")
         life.world.due = True
     return begin
 
@@ -108,7 +107,7 @@ def delete(life: Life) -> None:
     """Queues that are empty and unused, of which there is one."""
     queue = next(opened[0] for opened in life.producer.queues.values() if opened[0].uri == EMPTY)
     queue.close_only()
-    at_once(life.world.broker.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test"))
+    life.world.broker.admin("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES", "test")
     life.world.due = True
 
 

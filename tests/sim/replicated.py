@@ -13,7 +13,6 @@ from bmqtwist.node.node_status import NodeStatuses
 from bmqtwist.node.replication import Replication
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.budget import at_once
 from bmqtwist.wire.cluster_schema import NodeStatus
 from sim.elected import SETTLE_S, ElectedCluster
 
@@ -106,7 +105,7 @@ class ReplicatingCluster(ElectedCluster):
 
     def admin(self, node: SimulatedNode, command: str) -> str:
         """What a node answers to a command."""
-        return at_once(node.broker.admin(command, "test")).text
+        return node.broker.admin(command, "test").text
 
     def writer(self, uri: str = STRONG) -> tuple[Client, Any]:
         """A client at the primary of the queue that has it open; any node assigns one that is not yet."""

@@ -18,7 +18,6 @@ from random import Random
 from kit.config import domain_config
 
 from bmqtwist.storage import rollover
-from bmqtwist.wire.budget import at_once
 from sim.clients import SimulatedClient, SimulatedConsumer, SimulatedProducer
 from sim.judge import OutsideJudge
 from sim.mistakes import Mistakes
@@ -199,7 +198,7 @@ class Scenario:
         found = dict.fromkeys(APPS, 0)
         for domain in ("d", "f", "s", "m"):
             command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN {domain} INFOS"
-            answer = json.loads(at_once(self.world.node.broker.admin(command, "judge")).text)
+            answer = json.loads(self.world.node.broker.admin(command, "judge").text)
             for storage in answer.get("domainInfo", {}).get("storageContent", {}).get("storages", []):
                 found[storage["queueUri"]] = storage["numMessages"]
         return found

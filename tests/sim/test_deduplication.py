@@ -11,7 +11,6 @@ from kit.client import Client
 from bmqtwist.errors import AckStatus
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.budget import at_once
 from sim.elected import heal
 from sim.replicated import ReplicatingCluster
 
@@ -38,7 +37,7 @@ class ShortMemory(ReplicatingCluster):
         """While all run."""
         self.write(strong)
         for node in self.machines:
-            at_once(node.broker.admin(f"DOMAINS RECONFIGURE {DOMAIN}", "test"))
+            node.broker.admin(f"DOMAINS RECONFIGURE {DOMAIN}", "test")
             node.turn_due()
         self.run(0.5)
 
@@ -226,7 +225,7 @@ def test_a_partition_that_is_full_refuses_posts_and_takes_them_again_after_a_pur
     nodes.run(2.0)
     assert any(line.startswith("PANIC [PARTITION_READONLY]") for line in primary.log())
     assert nodes.primary(index) is primary, "another node could not do better"
-    at_once(primary.broker.admin(f"DOMAINS DOMAIN {DOMAIN} QUEUE q PURGE *", "test"))
+    primary.broker.admin(f"DOMAINS DOMAIN {DOMAIN} QUEUE q PURGE *", "test")
     primary.turn_due()
     nodes.run(2.0)
     for number in range(5):

@@ -10,7 +10,6 @@ from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.node.leadership import Leadership
 from bmqtwist.storage.vote_file import NAME
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.budget import at_once
 from sim.elected import INACTIVITY_S, SETTLE_S, ElectedCluster
 
 QUEUE = "bmq://bmq.test.persistent.priority/q"
@@ -264,7 +263,7 @@ def test_a_cluster_of_one_has_no_vote_file_and_dials_nobody() -> None:
 
 def elector(nodes: ElectedCluster, name: str, command: str, encoding: str = "") -> str:
     """An admin command about the elector of a node."""
-    return at_once(nodes.node(name).broker.admin(f"{encoding}CLUSTERS CLUSTER c3 {command}", "test")).text
+    return nodes.node(name).broker.admin(f"{encoding}CLUSTERS CLUSTER c3 {command}", "test").text
 
 
 def test_status_tells_on_every_node_who_leads_and_who_is_connected() -> None:

@@ -10,7 +10,6 @@ import pytest
 from bmqtwist.cluster.partition_events import Prepare
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.budget import at_once
 from sim.replicated import EVENTUAL, ReplicatingCluster
 
 DOMAIN, QUEUE = "bmq.test.persistent.priority", "q"
@@ -18,12 +17,12 @@ DOMAIN, QUEUE = "bmq.test.persistent.priority", "q"
 
 def ask(node: SimulatedNode, command: str) -> Any:
     """The answer to an admin command, as JSON."""
-    (answer,) = json.loads(at_once(node.broker.admin(f"ENCODING JSON_COMPACT {command}", "test")).text).values()
+    (answer,) = json.loads(node.broker.admin(f"ENCODING JSON_COMPACT {command}", "test").text).values()
     return answer
 
 
 def told(node: SimulatedNode, command: str) -> str:
-    return at_once(node.broker.admin(command, "test")).text
+    return node.broker.admin(command, "test").text
 
 
 def statuses(node: SimulatedNode) -> dict[str, str]:

@@ -10,8 +10,8 @@ from functools import partial
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueue, UpdateApps
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.node.leadership import Leadership
 from bmqtwist.node.cell import Cell
+from bmqtwist.node.leadership import Leadership
 from bmqtwist.storage.found_log import SYNC_POINTS
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, FileType
@@ -19,7 +19,6 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import ConnectionEnd
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.budget import at_once
 from sim.campaign.clients import CampaignProducer
 from sim.campaign.judges import durable_vote
 from sim.campaign.messages import APPS as APPS_OF_CLIENTS
@@ -367,7 +366,7 @@ def _set_factor(node: SimulatedNode, number: int) -> None:
 
 def _command(node: SimulatedNode, text: str) -> None:
     if node.up and not node.paused:
-        node.act(lambda: at_once(node.broker.admin(text, "campaign")) and None)
+        node.act(lambda: node.broker.admin(text, "campaign") and None)
         node.turn_due()
 
 

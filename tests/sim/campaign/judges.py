@@ -20,8 +20,8 @@ from bmqtwist.storage.vote_file import NAME, VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
-    from bmqtwist.node.relays import Relays
     from bmqtwist.node.cell import Cell
+    from bmqtwist.node.relays import Relays
     from bmqtwist.queue.put import Put
     from bmqtwist.queue.relay import RelayQueue
     from sim.campaign.world import CampaignWorld

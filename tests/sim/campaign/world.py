@@ -14,8 +14,8 @@ from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.node.relays import Relays
 from bmqtwist.node.cell import Cell
+from bmqtwist.node.relays import Relays
 from bmqtwist.node.replication import Replication
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.relay import RelayQueue
