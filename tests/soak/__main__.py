@@ -1,4 +1,4 @@
-"""`python -m tests.soak [kill9|restarts|failover|hostile|metadata|damage|frames|storage|configs|all]`: see the modules."""
+"""`python -m tests.soak [kill9|restarts|failover|spread|hostile|metadata|damage|frames|storage|configs|all]`."""
 
 from __future__ import annotations
 

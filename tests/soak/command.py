@@ -8,6 +8,7 @@
     python -m tests.soak kill9 --count N      kill -9 under load (more options: `kill9 --help`)
     python -m tests.soak restarts --count N   restarts under our client library (more options: `restarts --help`)
     python -m tests.soak failover --minutes N nodes that die, hang and lose each other (more options: `failover --help`)
+    python -m tests.soak spread               very many readers behind nodes and proxies (more options: `spread --help`)
     python -m tests.soak hostile --count N    strangers and guests that send anything (more options: `hostile --help`)
     python -m tests.soak metadata             a crash at every write of every change of metadata
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
@@ -31,7 +32,7 @@ from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
 
-from soak import damage, failover, hostile, kill9, metadata, restarts
+from soak import damage, failover, hostile, kill9, metadata, restarts, spread
 
 FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
 
@@ -73,8 +74,8 @@ def coverage(minutes: int) -> int | None:
 _RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS)}
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with options of their own
-    "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "hostile": hostile.main,
-    "metadata": metadata.main, "damage": damage.main}
+    "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "spread": spread.main,
+    "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main}
 
 
 def _fuzz(name: str, count: int | None, seed: int) -> int:
@@ -110,6 +111,7 @@ def main(arguments: list[str]) -> int:
     failed += kill9.main(["--count", str(options.count or KILLS), "--seed", str(options.seed)]) != 0
     failed += restarts.main(["--seed", str(options.seed)]) != 0
     failed += failover.main(["--seed", str(options.seed)]) != 0
+    failed += spread.main([]) != 0
     failed += hostile.main(["--seed", str(options.seed)]) != 0
     failed += metadata.main([]) != 0
     failed += damage.main(["--seed", str(options.seed)]) != 0
