@@ -44,6 +44,7 @@ DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs 
 CONNECT_SECONDS_MAX = 10  # for another node to answer
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
 FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
+ACCEPTS_AT_ONCE = 16  # in one round of the reactor, about; it would take more and more, 0.1 ms each, while clients wait
 ACCEPT_PAUSE_S = 1.0  # without them nobody is accepted for that time
 
 
@@ -179,6 +180,8 @@ class ReactorPerformer:
     def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
         """A new connection; None refuses it."""
         now = time.monotonic()
+        for listening in self.ports:
+            listening.numberAccepts = ACCEPTS_AT_ONCE
         why = self._refusal(peer, now)
         if self.files_max and connection.descriptor >= self.files_max - FILES_LEFT_MIN:  # the lowest that was free
             why = f"open files: fewer than {FILES_LEFT_MIN} of {self.files_max} are left; nobody is accepted for a while"

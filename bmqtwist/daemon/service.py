@@ -14,6 +14,7 @@ import gc
 import os
 import resource
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -48,7 +49,8 @@ PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
 BACKLOG = 1024  # connections the kernel keeps until we accept them
 FILES_RESERVE = 256  # open files that connections never take: journals, logs, the console, what a rollover opens
 STOP_POLL_S = 0.05
-COLLECT_AFTER_OBJECTS = 20_000, 10, 500  # new containers between two collections of the youngest generation, 3 ms; and so on
+COLLECT_AFTER_OBJECTS = 5_000, 10, 2_000  # new containers between two collections of the youngest generation, and so on
+THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
 
 
@@ -128,6 +130,7 @@ class BrokerService(Service):
                                      os.path.join(self._directory, HISTORY), self._run_from_pipe, report)
             self._pipe.open()
         calm_collector()
+        be_fair_to_threads()
         self.started = True
         self.performer.turn_due()  # from here on timers run, also where nobody connects
         self.opened()
@@ -275,3 +278,8 @@ def calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER_OBJECTS)
+
+
+def be_fair_to_threads() -> None:
+    """A sync asks the busy loop twice for its turn, when it begins and when it is done: an ACK waits for both."""
+    sys.setswitchinterval(THREAD_WAITS_S)

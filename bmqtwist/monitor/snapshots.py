@@ -135,7 +135,7 @@ def app_state(queue: RootQueue, app: App) -> state.AppState:
     consumers = app.consumers()
     status = "unauthorized" if not app.registered else "alive" if consumers else "registered"
     router = tuple(state.RouterEntry(each.priority, each.substream.handle.client.description, each.count, each.text)
-                   for each in sorted(app.router.subscriptions, key=lambda each: -each.priority))
+                   for each in sorted(app.routes().subscriptions, key=lambda each: -each.priority))
     messages = app_messages(queue, app)
     return state.AppState(app.app_id, hexadecimal(app.key), status, messages, app_bytes(queue, app, messages), consumers,
                           len(app.redelivery), app.put_aside_count(), not app.fresh, router)

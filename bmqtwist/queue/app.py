@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.handle import Substream
@@ -26,14 +24,14 @@ class App:
     """The state of one appId; a priority or broadcast queue has one, `__default`."""
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
-                 "router", "fresh", "again", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside",
+                 "router", "unrouted", "fresh", "again", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside",
                  "recheck_waiting", "stats", "returning", "purged", "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
         self.condition: Matcher | None = None  # application subscription: false = this app never sees the message
         self.substreams: list[Substream] = []
-        self.router = Router()
+        self.router, self.unrouted = Router(), False  # and whether consumers have changed since it was made
         self.alarmed = False  # the unregistered-appId alarm was raised for the present consumers
         self.stats = AppStats()
         self.returning = 0  # consumers whose messages come back in slices: until then nothing is delivered
@@ -69,18 +67,16 @@ class App:
     def _places(self) -> list[Place]:
         return [self.fresh, self.again, self.aside, self.waiting, self.redelivery]
 
-    if not TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Router:
-            """`router` is made when it is asked for first: a thousand consumers may change in one turn."""
-            if name != "router":
-                raise AttributeError(name)
+    def routes(self) -> Router:
+        """`router` as it is now. It is made when it is looked at, since a thousand consumers may change in one turn."""
+        if self.unrouted:
+            self.unrouted = False
             self.router = Router(each for substream in self.substreams for each in substream.subscriptions)
-            return self.router
+        return self.router
 
     def reroute(self) -> None:
         """Route anew after a consumer changed; everything put aside is looked at again."""
-        with suppress(AttributeError):
-            del self.router
+        self.unrouted = True
         self.recheck_aside = self.recheck_waiting = bool(self.aside or self.waiting or self.again)
         self.stopped_at = b""
 

@@ -18,6 +18,8 @@ def deliver(queue: Queue, now: float) -> None:
     """Hand out whatever the consumers of the queue have room for."""
     queue.touched = False
     for app in queue.active:
+        if app.unrouted:
+            app.routes()
         if app.returning:
             continue
         if not app.router.groups:
@@ -43,7 +45,7 @@ def broadcast(queue: Queue, app: App, message: Message) -> int:
     """Hand a message to everybody who is there; nothing of it is kept. How many have asked for messages."""
     if app.condition is not None and not app.condition.matches(queue.values(message)):
         return 1
-    for subscription in app.router.eligible(queue.values(message) if message.has_properties else {}):
+    for subscription in app.routes().eligible(queue.values(message) if message.has_properties else {}):
         handle = subscription.substream.handle
         if handle.client.window.behind:  # at most once, and no credit bounds what would pile up
             if queue.lines.admits(message.arrived):

@@ -27,7 +27,7 @@ def app_details(queue: RootQueue, app: App) -> str:
              f"Redelivery list size: {grouped(len(app.redelivery))}",
              f"Number of messages: {grouped(len(held))}",
              f"Number of bytes: {pretty_bytes(sum(message.size for message in held))}"]
-    expressions = [each.text for each in app.router.subscriptions if each.text][:EXPRESSIONS_MAX]
+    expressions = [each.text for each in app.routes().subscriptions if each.text][:EXPRESSIONS_MAX]
     if expressions:
         lines += ["", "Consumer subscription expressions:", *expressions]
     passed_over = [*app.aside.values(), *app.waiting.values(), *app.again]

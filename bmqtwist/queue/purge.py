@@ -8,29 +8,48 @@ needs, each of which has a DELETION of its own. Whoever asked for the purge is a
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bmqtwist.queue.app import App, Place
 from bmqtwist.queue.chores import Work, let_go
+from bmqtwist.queue.meter import Meter
 from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.records import DeletionReason
-from bmqtwist.storage.state import Steps
-
-if TYPE_CHECKING:
-    from bmqtwist.queue.root import RootQueue
+from bmqtwist.storage.state import Steps, StoredQueue
 
 Purge = Generator[None, None, tuple[int, int]]  # how many messages and how many bytes
 
 
-def purge_queue(queue: RootQueue, wall: int) -> Purge:
+class PurgedQueue(Protocol):
+    """What a purge needs of its queue (`queue.root.RootQueue`)."""
+
+    key: bytes
+    in_memory: bool
+    store: StoredQueue
+    partition: Partition
+    messages: dict[bytes, Message]
+    meter: Meter
+    active: list[App]
+    purges: list[Steps]  # under way
+
+    def mark_purged(self, apps: list[App]) -> list[Place]:
+        """Nothing of what is here now is given to these apps any more; where it was kept for them."""
+
+    def remove(self, message: Message, reason: int, wall: int) -> None:
+        """Take a message out of the store; records say so."""
+
+    def touch(self) -> None:
+        """Deliver at the end of the turn."""
+
+
+def purge_queue(queue: PurgedQueue, wall: int) -> Purge:
     """Drop all messages. PartitionUnavailable: none was dropped, because nothing could be recorded."""
     steps = (queue.partition.state.empty(queue.store) if queue.in_memory
              else queue.partition.purge(queue.key, None, None, wall))
     queue.messages = queue.store.messages
     if queue.in_memory:
         queue.meter.remove(queue.meter.messages, queue.meter.bytes)
-        if queue.meter.events:
-            queue.root_context.metered(queue)
     queue.meter.clear()
     places = queue.mark_purged(queue.active)
     count = size = 0
@@ -45,7 +64,7 @@ def purge_queue(queue: RootQueue, wall: int) -> Purge:
     return count, size
 
 
-def purge_app(queue: RootQueue, app: App, wall: int) -> Purge:
+def purge_app(queue: PurgedQueue, app: App, wall: int) -> Purge:
     """Drop the messages that one app has not finished with. PartitionUnavailable: none was dropped."""
     seen = _first_of(queue, app)
     steps = (queue.store.done_with(app.bit) if seen is None or queue.in_memory
@@ -56,7 +75,7 @@ def purge_app(queue: RootQueue, app: App, wall: int) -> Purge:
     return purged
 
 
-def remove_app(queue: RootQueue, app: App, wall: int) -> Work:
+def remove_app(queue: PurgedQueue, app: App, wall: int) -> Work:
     """An app leaves, and its messages are gone for it: the rest of that. PartitionUnavailable: it stays."""
     seen = _first_of(queue, app)
     if seen is not None and not queue.in_memory:
@@ -65,12 +84,12 @@ def remove_app(queue: RootQueue, app: App, wall: int) -> Work:
     return _without(queue, steps, app.unregister(), wall)
 
 
-def _first_of(queue: RootQueue, app: App) -> Message | None:
+def _first_of(queue: PurgedQueue, app: App) -> Message | None:
     """The first message that an app has seen."""
     return next((message for message in queue.messages.values() if message.order >= app.first_order), None)
 
 
-def _without(queue: RootQueue, steps: Steps, places: list[Place], wall: int) -> Purge:
+def _without(queue: PurgedQueue, steps: Steps, places: list[Place], wall: int) -> Purge:
     """An app is done with messages: those that no other app needs are removed."""
     count = size = 0
     queue.purges.append(steps)

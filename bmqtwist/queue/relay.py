@@ -283,7 +283,7 @@ class RelayQueue(Queue):
     def settled(self, app_id: str) -> None:
         """Those above know what the consumers of the app want."""
         app = self.apps.get(app_id)
-        if app is not None and (app.aside or not app.router.groups):
+        if app is not None and (app.aside or not app.routes().groups):
             self.touch()
 
     def payload(self, message: Message) -> bytes:

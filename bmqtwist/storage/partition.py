@@ -56,6 +56,7 @@ from bmqtwist.storage.store import (
     SYNC_POINT_RESERVE_BYTES,
     PartitionFiles,
 )
+from bmqtwist.storage.unavailable import PartitionUnavailable, PayloadDamaged
 from bmqtwist.wire.checksum import crc32c
 
 if TYPE_CHECKING:
@@ -72,14 +73,6 @@ _pack_confirm = CONFIRM.pack
 _pack_deletion = DELETION.pack
 _pack_data_header = DATA_HEADER.pack
 _DATA_HEADER_BYTES = DATA_HEADER.size
-
-
-class PartitionUnavailable(LocalError):
-    """The partition takes no records now: producers are answered STORAGE_FAILURE."""
-
-
-class PayloadDamaged(PartitionUnavailable):
-    """The stored application data of a message is not what was written: it must not be delivered."""
 
 
 class Partition(CopyMarks):

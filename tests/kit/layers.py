@@ -35,7 +35,6 @@ CIRCLES: dict[tuple[str, str], str] = {
     ("queue.put", "queue.queue"): "a PUT names the queue that has taken it, and a queue takes PUTs",
     ("queue.queue", "queue.domain"): "a queue obeys its domain, and a domain knows its queues",
     ("queue.root", "queue.domain"): "as above, at the primary",
-    ("queue.purge", "queue.root"): "the queue of a primary in two files: purges, and all the rest",
     ("link.context", "link.session"): "a session asks its context, which is told what session it is that asks",
     ("link.context", "link.admin"): "as above: a command is answered by the session of an administrator",
     ("link.context", "link.peer"): "as above: the cluster is told by which session of another broker an event came",

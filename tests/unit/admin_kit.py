@@ -39,6 +39,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.memory import MemoryDisk, MemoryLedgerFile
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.store import FileSizes
+from bmqtwist.wire.budget import at_once
 
 STARTED, STARTED_WALL = 100.0, 1_700_000_000.0
 SIZES = FileSizes(1 << 20, 4 << 20, 1 << 20)
@@ -215,6 +216,6 @@ class Bench:
 
     def run(self, command: str) -> str:
         """An admin command's answer."""
-        answer = self.admin.execute(command, "test").text
+        answer = at_once(self.admin.execute(command, "test")).text
         self.turn()
         return answer
