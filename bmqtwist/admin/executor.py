@@ -408,9 +408,10 @@ class AdminExecutor:
         return _done(_appointments(self._cluster(command.cluster)).rebalance())
 
     def _elector_mode(self, command: commands.ElectorMode) -> results.Result:
-        mode = ElectionMode.__members__.get(command.mode.upper())
+        modes = {mode.name: mode for mode in ElectionMode if mode is not ElectionMode.LEAVING}
+        mode = modes.get(command.mode.upper())
         if mode is None:
-            return results.Error(f"MODE is one of {', '.join(ElectionMode.__members__)}, not '{command.mode}'")
+            return results.Error(f"MODE is one of {', '.join(modes)}, not '{command.mode}'")
         self._cluster(command.cluster).leadership.set_mode(mode)
         return results.Success()
 

@@ -46,6 +46,7 @@ class ElectionMode(Enum):
     NORMAL = "stands after a random wait"
     FORCE = "stands after the shortest wait"
     NEVER = "votes, and does not stand"
+    LEAVING = "neither votes nor stands: a leader that needs its vote would be none without it"
 
 
 class ElectionTimer(Enum):

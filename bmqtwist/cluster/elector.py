@@ -52,6 +52,7 @@ from bmqtwist.wire.cluster_schema import (
 )
 
 DORMANT, FOLLOWER, CANDIDATE, LEADER = ElectionState
+_PASSIVE = (ElectionMode.NEVER, ElectionMode.LEAVING)  # they do not stand
 
 
 class Elector(ElectionBase):
@@ -84,7 +85,7 @@ class Elector(ElectionBase):
         if self.ignorant:
             self._ask_for_terms()
             self._wait()
-        elif self.mode is ElectionMode.NEVER:
+        elif self.mode in _PASSIVE:
             self._wait()
         elif not self.others:
             self._propose(self.term + 1, "alone")
@@ -178,7 +179,8 @@ class Elector(ElectionBase):
 
     def _is_eligible(self, sender: int, request: ScoutingRequest | ElectionProposal) -> bool:
         """Whether this node may vote for one whose log is as it says."""
-        return not self.ignorant and self._favours in (None, sender) and lsn_of(request.last) >= self._newest()
+        votes = not self.ignorant and self.mode is not ElectionMode.LEAVING and self._favours in (None, sender)
+        return votes and lsn_of(request.last) >= self._newest()
 
     def _on_proposal(self, event: Received) -> None:
         sender, term, proposal = event.sender, event.message.term, event.message.value
@@ -299,7 +301,7 @@ class Elector(ElectionBase):
         else:
             self._forget_vote(f"node {sender} has ceded")
         # one that needs the votes of all nodes could not lead without the one that goes
-        if successor == self.node_id and self.mode is not ElectionMode.NEVER and self.quorum < len(self.members):
+        if successor == self.node_id and self.mode not in _PASSIVE and self.quorum < len(self.members):
             self._ceded_by = sender
             self._arm(ElectionTimer.RANDOM, 0.0)
 
@@ -413,7 +415,7 @@ class Elector(ElectionBase):
 
     def _set_mode_leading(self, event: SetMode) -> None:
         self.mode = event.mode
-        if event.mode is ElectionMode.NEVER:
+        if event.mode in _PASSIVE:
             self._cede("it is not to lead")
 
     def _set_quorum(self, event: SetQuorum) -> None:

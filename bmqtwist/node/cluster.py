@@ -538,7 +538,7 @@ class Cluster:
         if self.leadership.leads:  # whoever leads next takes the partitions
             self.leadership.transfer(successor)
             return False
-        self.leadership.set_mode(ElectionMode.NEVER)
+        self.leadership.set_mode(ElectionMode.LEAVING)
         return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def held_in_memory(self, partition_id: int) -> int:

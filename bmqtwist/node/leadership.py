@@ -201,9 +201,9 @@ class Leadership:
 
     @property
     def can_decide(self) -> bool:
-        """Whether as many nodes can be spoken with as a change of the metadata needs."""
+        """Whether there are as many nodes without this one as a leader and a change of the metadata need."""
         elector = self.elector
-        return 1 + sum(map(self.is_up, elector.others)) >= elector.quorum
+        return sum(map(self.is_up, elector.others)) >= elector.quorum
 
     def transfer(self, node_id: int) -> str:
         """Let another node lead; why that cannot be, if it cannot."""
@@ -411,16 +411,16 @@ class Leadership:
         self.active = True
         if self._links is None:
             return
-        if self.replication is not None:
-            self.replication.leader_known(self._host.now)
-        if self.proposals is not None:
-            self.proposals.leader_changed()
         leader = self._shown(self.elector.leader)
         term, sequence = self.metadata.log.lsn
         report = self._host.report
         report.info(f"#ELECTOR_INFO: leader: {leader}, LSN: [ electorTerm = {term} sequenceNumber = {sequence} ], "
                     "transitioning status from PASSIVE to ACTIVE")
         report.info(f"{self._name} onClusterLeader: new leader: {leader}, leader status: ACTIVE")
+        if self.replication is not None:  # what follows from it is told after it
+            self.replication.leader_known(self._host.now)
+        if self.proposals is not None:
+            self.proposals.leader_changed()
 
 
 def timing(config: ElectorConfig) -> Timing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from kit.client import refusal
 
 from bmqtwist.testing.config import domain_config
@@ -141,10 +142,13 @@ def test_a_primary_that_stops_says_of_each_partition_that_it_is_active_no_longer
     assert len({nodes.partition(node).summary.last for node in others}) == 1
 
 
-def test_who_leads_next_is_primary_of_what_a_leader_that_stops_had() -> None:
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_who_leads_next_is_primary_of_what_a_leader_that_stops_had(which: int) -> None:
+    """It is one that can lead without the one that goes, also if another one is asked first."""
     nodes = Members(count=4)
     leader = nodes.leader
-    kept, *rest = (node for node in nodes.machines if node is not leader)
+    rest = [node for node in nodes.machines if node is not leader]
+    kept = rest.pop(which)
     for node in rest:
         command(node, "CLUSTERS CLUSTER c3 STATE ELECTOR SET quorum 4")
     leader.stop(down=None)
@@ -153,3 +157,12 @@ def test_who_leads_next_is_primary_of_what_a_leader_that_stops_had() -> None:
     nodes.settle()
     assert nodes.leader is kept, "the others need the votes of all four"
     assert nodes.primary(0) is kept and nodes.primary(1) is kept
+
+
+def test_that_a_cluster_is_available_is_told_after_who_leads_it() -> None:
+    nodes = Members()
+    for node in nodes.machines:
+        lines = node.log()
+        [led] = [at for at, line in enumerate(lines) if "leader status: ACTIVE" in line]
+        [available] = [at for at, line in enumerate(lines) if "Cluster (c3) is available" in line]
+        assert led < available
