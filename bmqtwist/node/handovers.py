@@ -19,6 +19,7 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.report import Report
 
 LOOK_S = 0.05  # how often it is looked whether somebody has taken too long
+TELL_AGAIN_S = 1.0  # a leader that has given out no newer lease
 
 
 class HandoverUser(Protocol):
@@ -102,7 +103,7 @@ class Handovers:
         return machine.committed >= last and target is not None and target.durable >= last
 
     def _give(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
-        found.given, found.until = True, now + self._patience
+        found.given, found.until = True, now + TELL_AGAIN_S
         successor = found.wanted.successor
         self._user.decline(index, Decline(machine.lease, not found.for_good, machine.used,
                                           f"it is handed over to node {successor}", successor), now)

@@ -209,7 +209,9 @@ class Replication:
             self._step(cell, now, Stop())
 
     def hand_over(self, now: float) -> None:
-        """This node stops: others get what it is primary of."""
+        """This node stops: others get what it is primary of, if there are any."""
+        if self.appointments.successor() is None:
+            return
         for index, primary in self.leadership.metadata.state.partitions.items():
             if primary.node_id != self.node_id or index >= len(self.cells):
                 continue

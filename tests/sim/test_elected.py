@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from random import Random
+
 import pytest
 from kit.client import RequestRefused
 
@@ -10,7 +13,9 @@ from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.node.leadership import Leadership
 from bmqtwist.storage.vote_file import NAME
 from bmqtwist.testing.simulated_node import SimulatedNode
-from sim.elected import INACTIVITY_S, SETTLE_S, ElectedCluster
+from bmqtwist.wire.cluster_schema import LeaderHeartbeat
+from bmqtwist.wire.control import ElectorMessage, encode_event
+from sim.elected import INACTIVITY_S, SETTLE_S, ElectedCluster, resume
 
 QUEUE = "bmq://bmq.test.persistent.priority/q"
 
@@ -325,3 +330,54 @@ def test_a_quorum_that_an_administrator_sets_too_high_keeps_a_node_from_leading(
     former.crash(power=False, down=None)
     nodes.run(30.0)
     assert not nodes.believed()
+
+
+_TOLD = re.compile(r"ElectorStateChangeCb .*new leaderNodeId: (-?\d+), new term: (\d+), old state: \w+, old leaderNodeId: "
+                   r"(-?\d+), old term: (\d+)")
+
+
+@pytest.mark.spec("cluster", 30)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_node_is_told_of_elections_is_never_older_than_what_it_was_told_before(seed: int) -> None:
+    random = Random(f"{seed}/notifications")
+    nodes = ElectedCluster(seed, 3)
+    for _ in range(25):
+        node, other = random.sample(nodes.machines, 2)
+        if node.up and not node.paused and random.random() < 0.5:
+            node.pause()
+        elif random.random() < 0.5:
+            nodes.network.slow(node.name, other.name, random.random() * 3)
+        else:
+            resume(nodes)
+            nodes.network.slow(node.name, other.name, 0.0)
+        nodes.run(random.random() * 5)
+    resume(nodes)
+    nodes.run(SETTLE_S)
+    leaders: dict[int, int] = {}
+    changes = 0
+    for node in nodes.machines:
+        last = None
+        told = [tuple(map(int, found.groups())) for found in map(_TOLD.search, node.log()) if found]
+        for leader, term, old_leader, old_term in told:
+            assert last is None or (old_leader, old_term) == last, "each follows the one before"
+            assert term >= old_term and (leader == -1 or leaders.setdefault(term, leader) == leader), "a stale one"
+            last, changes = (leader, term), changes + 1
+    assert len(leaders) > 2 and changes > 20
+
+
+@pytest.mark.spec("cluster", 30)
+def test_a_heartbeat_of_an_earlier_term_is_told_to_nobody() -> None:
+    nodes = ElectedCluster(14, 3)
+    nodes.run(SETTLE_S)
+    former = nodes.leader
+    term = nodes.cluster(former.name).leadership.standing.term
+    former.crash(power=False, down=1.0)
+    nodes.run(SETTLE_S)
+    leader = nodes.leader
+    other = next(node for node in nodes.machines if node not in (former, leader))
+    links, told = nodes.cluster(former.name).leadership._links, len(other.log())
+    assert leader is not former and links is not None
+    links.send(int(other.name[1:]), encode_event(ElectorMessage(term, "leaderHeartbeat", LeaderHeartbeat())))
+    former.turn_due()
+    nodes.run(1.0)
+    assert not [line for line in other.log()[told:] if "ElectorStateChangeCb" in line] and nodes.leader is leader

@@ -174,6 +174,27 @@ def test_whoever_dies_in_a_move_there_is_one_primary_with_everything(late: float
     nodes.judge_partitions()
 
 
+def test_a_leader_that_has_not_heard_of_a_handover_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ready(10)
+    nodes.post(3)
+    index = nodes.record(STRONG).partition_id
+    leader = nodes.leader
+    target = next(node for node in nodes.replicas(index) if node is not leader)
+    if nodes.primary(index) is leader:
+        assert move(nodes, index, target) == "SUCCESS"
+        moved(nodes, index, target)
+        target = next(node for node in nodes.replicas(index) if node is not leader)
+    nodes.run(1.5)
+    with monkeypatch.context() as deaf:
+        deaf.setattr(nodes.replication(leader).appointments, "declined", lambda *what: None)
+        assert move(nodes, index, target) == "SUCCESS"
+        nodes.run(0.5)
+    assert not any(nodes.replication(node).serves(index) for node in nodes.machines)
+    nodes.run(1.0)
+    moved(nodes, index, target)
+    nodes.post(1)
+
+
 def test_a_partition_with_messages_in_memory_stays_where_they_are() -> None:
     nodes = ready(6)
     queue = nodes.client("n1").open(IN_MEMORY, write=1)
