@@ -9,6 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 SEEDS ?= 20
 MINUTES ?= 10
+HOURS ?= 24
 
 .PHONY: help run cluster demo test test-fast conformance soak sim fast bench lint docs clean
 
@@ -59,6 +60,7 @@ conformance: $(VENV)/.installed-test
 sim: $(VENV)/.installed-test
 	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
 	PYTHONPATH=tests $(BIN)/python -m sim.campaign --seeds $(SEEDS) $(SIM)
+	PYTHONPATH=tests $(BIN)/python -m sim.campaign.endurance --hours $(HOURS)
 
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris is not to be had here: the coverage-guided fuzzer is left out"

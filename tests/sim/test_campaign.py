@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from sim.campaign.actions import WEIGHTS
+from sim.campaign.actions import CLIENT_WEIGHTS, WEIGHTS
 from sim.campaign.canaries import CANARIES, planted
+from sim.campaign.endurance import Endurance
 from sim.campaign.play import Run, campaign, play
 from sim.campaign.schedule import LEADER, Schedule, Step
 from sim.campaign.shrink import shrink
@@ -14,6 +17,7 @@ from sim.campaign.shrink import shrink
 PARTITION_MISTAKES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 0, 3),
                       "lease expiry ignored": ("A8", 0, 3), "generation check off": ("P2", 1, 1),
                       "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R7", 2, 3)}
+SHORT_LIVES, SHORT_STEPS, SHORT_SIZES = 50, 10, (1, 2, 3, 3, 5)  # of each seed: many beginnings rather than long lives
 CANARY_SEEDS = 12  # within which each of them is found
 
 
@@ -21,6 +25,13 @@ CANARY_SEEDS = 12  # within which each of them is found
 def test_whatever_happens_no_invariant_is_broken_and_the_cluster_works_in_the_end(size: int, fresh_seed: int) -> None:
     run = campaign(fresh_seed, size)
     assert not run.rule, f"{run.text}\n{run.schedule.text()}"
+
+
+def test_short_lives_break_no_invariant_either(fresh_seed: int) -> None:
+    for number in range(SHORT_LIVES):
+        seed, size, clients = SHORT_LIVES * fresh_seed + number, SHORT_SIZES[number % len(SHORT_SIZES)], number % 10 == 9
+        run = campaign(seed, size, SHORT_STEPS, clients=clients)
+        assert not run.rule, f"{run.text}\n{run.schedule.text()}"
 
 
 @pytest.mark.spec("cluster", 118)
@@ -54,6 +65,13 @@ def test_a_mistake_that_is_planted_into_partitions_is_found(name: str, rules: tu
         assert campaign(seed, size, clients=True).rule == rule
 
 
+def test_everything_that_may_happen_with_clients_does() -> None:
+    counts = sum((campaign(seed, 3, clients=True).counts for seed in range(1, 8)), start=Counter[str]())
+    assert not [kind for kind in CLIENT_WEIGHTS if not counts[kind]]
+    assert min(counts[each] for each in ("writes torn", "bits flipped", "deaths between operations on a disk", "relayed",
+                                         "posted again", "cuts")) > 0
+
+
 def test_everything_that_may_happen_does() -> None:
     counts = sum((campaign(seed, 3).counts for seed in range(12)), start=campaign(20, 5).counts)
     assert not [kind for kind in WEIGHTS if not counts[kind]]
@@ -79,3 +97,12 @@ def test_shrinking_leaves_out_steps_one_by_one_and_shortens_waits() -> None:
     failed = Run(Schedule(1, 3, 0, 0, 0, 0.0, steps), "", campaign(1, 1, 1).counts, "E1")
     smallest, _ = shrink(failed, again)
     assert [(step.share, step.wait) for step in smallest.schedule.steps] == [(3.0, 0.0), (11.0, 0.0)]
+
+
+@pytest.mark.spec("cluster", 121)
+def test_after_faults_there_is_nothing_that_was_not_there_before() -> None:
+    """The short form; `python -m sim.campaign.endurance` is a day (`make sim`)."""
+    endurance = Endurance(2, period_s=120.0, warm_up=4)
+    endurance.live(4 * 120.0)
+    endurance.world.finish()
+    assert sum(endurance.faults.values()) > 30

@@ -65,7 +65,8 @@ def _tell(runs, small: bool) -> int:  # type: ignore[no-untyped-def]
     print(f"{number} runs, {counts['steps']} steps, {counts['events']} events, {counts['seconds']} simulated seconds, "
           f"{counts['elected']} elections won, {counts['votes']} votes, {counts['commits']} commits, "
           f"{counts['changes done']} changes done")
-    told = ("writes torn", "deaths between operations on a disk", "bits flipped", "votes lost", "posted", "posted again", "acknowledged", "refused", "delivered", "relayed", "records", "leases", "cuts")
+    told = ("writes torn", "deaths between operations on a disk", "bits flipped", "votes lost", "posted",
+            "posted again", "acknowledged", "refused", "delivered", "relayed", "records", "leases", "cuts")
     print(f"what came of it: {', '.join(f'{name} {counts[name]}' for name in told)}")
     print(f"faults and requests: {', '.join(f'{name} {number}' for name, number in faults.items())}")
     print(f"{len(found)} runs failed{': ' + str(dict(Counter(run.rule for run in found))) if found else ''}")

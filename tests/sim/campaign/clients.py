@@ -22,6 +22,7 @@ from sim.clients import ClientConnection, SimulatedClient, handle_parameters
 
 WATCH_S = 2.0  # between two looks at a connection
 SILENCE_S = 7.0  # after which a connection is given up
+NOTICED_S = 15.0  # after which a broker knows that a client has vanished
 POSTS_MAX = 60  # of one producer
 BATCH_MAX = 3
 PAUSE_S = 0.6  # between two posts, on average
@@ -78,6 +79,13 @@ class CampaignClient(SimulatedClient, ABC):
         connection = self.connection
         if connection is not None:
             self.later(WATCH_S, connection, lambda: self._watch(connection))
+
+    def leave(self, how: str) -> None:
+        """As of `SimulatedClient`; that it has vanished is noticed by TCP after a while."""
+        connection = self.connection
+        super().leave(how)
+        if how == "vanish" and connection is not None:
+            self.world.at(self.world.now + NOTICED_S, connection.end.other.end)
 
     def on_connected(self, connection: ClientConnection) -> None:
         self._open(connection)
