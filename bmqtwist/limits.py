@@ -43,6 +43,7 @@ PENDING_REQUESTS_MAX = 1 << 14  # unanswered opens, configures and closes of one
 CLOSED_IDS_MAX = 1 << 16  # closed queue ids a session remembers, oldest forgotten
 RELAY_WAITING_PUSHES_MAX = 1 << 16  # of one queue, whose records are not here yet; then the connection is closed
 HELD_CONFIRMS_MAX = 1 << 16  # CONFIRMs of one app that wait for the next upstream, 16 bytes each; oldest forgotten
+SENT_CONFIRMS_MAX = 100_000  # CONFIRMs kept of one connection until they are safe above; the oldest goes if there are more
 SUBSCRIPTIONS_MAX = 1024  # of one consumer of one app; every message that matches none is tried against all of them
 EXPRESSION_CHARS_MAX = 128
 EXPRESSION_OPERATORS_MAX = 10

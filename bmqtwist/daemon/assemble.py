@@ -154,6 +154,7 @@ class Node:
         promise_file = PromiseFile(self.disk, definition.partition_config.location)
         self._vote_files += [vote_file, promise_file]
         links = broker.peers[definition.name] = ClusterLinks(definition, node_id, broker)
+        links.receipts = cluster.receipts
         others = [node.id for node in definition.nodes if node.id != node_id]
         statuses = NodeStatuses(f"Cluster ({definition.name})", others, links, broker.report)
         replication = Replication(definition.name, node_id, [node.id for node in definition.nodes], definition.elector,

@@ -7,10 +7,13 @@ each app it is one consumer. PUSH messages tell how many delivery attempts are l
 from __future__ import annotations
 
 from bmqtwist.link.client import ClientSession
+from bmqtwist.link.receipts import ConfirmReceipts, ReceiptLog
 from bmqtwist.link.session import Session
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import drop_handle
 from bmqtwist.storage.message import Message
+from bmqtwist.wire.cluster_schema import ClusterMessage, ConfirmReceipt
+from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.fast import CONFIRM_MESSAGE, IMPLICIT_PAYLOAD, OUT_OF_ORDER, RETURNED
 from bmqtwist.wire.options import SubQueueInfo, rda_byte
 
@@ -21,16 +24,21 @@ class DownstreamClient(ClientSession):
     """The clients of a broker behind us. `is_member`: it has the records of our partitions, and may be primary next."""
 
     is_broker = True
-    __slots__ = ("is_member",)
+    __slots__ = ("is_member", "receipts", "receipt_log")
 
     def __init__(self, session: Session, is_member: bool = False) -> None:
         super().__init__(session)
         self.is_member = is_member
+        self.receipts: ConfirmReceipts | None = None  # None: it does not want any
+        self.receipt_log = ReceiptLog()
         self.makes_guids = True  # the first broker has made those that clients did not make
 
     def ended(self, crashed: bool) -> None:
         """The connection is over. That no consumer was lost with it costs no delivery attempt."""
         super().ended(crashed=False)
+        if self.receipts is not None:
+            self.receipts.forget(self)
+            self.receipts = None
 
     def stop_deliveries(self) -> None:
         """The broker goes away: it is given nothing more, and may still confirm what it has."""
@@ -54,6 +62,15 @@ class DownstreamClient(ClientSession):
         """A PUT that cannot be taken. A member that has not heard yet that we are primary no longer keeps it."""
         if handle is not None or not self.is_member:
             super().refuse_put(handle, q_id, guid, size)
+
+    def _take_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
+        super()._take_confirms(buffer, position, end, step)
+        if self.receipts is not None and end - position >= step:
+            self.receipts.taken(self, self.receipt_log, (end - position) // step)
+
+    def confirms_are_safe(self, count: int) -> None:
+        """So many that came on this connection are: the broker need not keep them any more."""
+        self.session.send(ControlMessage(None, "clusterMessage", ClusterMessage("confirmReceipt", ConfirmReceipt(count))))
 
     def leave(self, handle: Handle) -> None:
         """A queue is not led here any more: a member opens it again where it is."""

@@ -16,6 +16,7 @@ from bmqtwist.link import requests
 from bmqtwist.link.context import PeerContext
 from bmqtwist.link.credentials import Presenter
 from bmqtwist.link.downstream import DownstreamClient
+from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session, SessionKind, Work
 from bmqtwist.link.states import State, row
 from bmqtwist.link.upbound import Upbound
@@ -76,9 +77,10 @@ class PeerSession(SessionKind):
         """The negotiation is over."""
         self._peers.connected(self)
 
-    def serve(self) -> DownstreamClient:
-        """It may use queues here."""
+    def serve(self, receipts: ConfirmReceipts | None = None) -> DownstreamClient:
+        """It may use queues here, and is told `receipts` of its CONFIRMs."""
         self.downstream = client = DownstreamClient(self.session, self.role is PeerRole.MEMBER)
+        client.receipts = receipts
         self.handles = client.handles
         return client
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from collections import deque
+from collections.abc import Container
+
+from bmqtwist.limits import OUT_EVENT_BYTES_MAX, SENT_CONFIRMS_MAX
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.storage.message import Message
 from bmqtwist.wire.fast import (
@@ -30,9 +33,11 @@ _NO_SCHEMA = 1  # properties of the newer style whose layout is to be read from 
 class Upbound:
     """The batch of one connection; `seal` puts it into its outbox."""
 
-    __slots__ = ("_outbox", "_puts", "_put_bytes", "_confirms", "_rejects", "_returns")
+    __slots__ = ("_outbox", "_puts", "_put_bytes", "_confirms", "_rejects", "_returns", "sent", "safe")
 
     def __init__(self, outbox: Outbox) -> None:
+        self.sent: deque[tuple[object, str, bytes] | None] = deque()  # CONFIRMs not known to be safe: whose, appId, GUID
+        self.safe = 0  # how many that were sent before these are
         self._outbox = outbox
         self._puts: list[bytes] = []
         self._put_bytes = 0
@@ -59,6 +64,26 @@ class Upbound:
         self._confirms.append(CONFIRM_MESSAGE.pack(q_id, guid, sub_id))
         if len(self._confirms) >= _ITEMS_MAX:
             self.seal()
+
+    def keep(self, whose: object, app_id: str, guid: bytes) -> None:
+        """The CONFIRM that was added last is kept until the broker above says that it is safe."""
+        self.sent.append((whose, app_id, guid))
+        if len(self.sent) > SENT_CONFIRMS_MAX:
+            self.receipt(self.safe + 1)
+
+    def receipt(self, count: int) -> None:
+        """So many of this connection are safe."""
+        sent = self.sent
+        while sent and self.safe < count:
+            sent.popleft()
+            self.safe += 1
+
+    def take_back(self, lost: Container[object]) -> list[tuple[object, str, bytes]]:
+        """CONFIRMs that have to be sent elsewhere, in order: nobody knows what became of them here."""
+        found = [each for each in self.sent if each is not None and each[0] in lost]
+        if found:
+            self.sent = deque(None if each is not None and each[0] in lost else each for each in self.sent)
+        return found
 
     def reject(self, q_id: int, guid: bytes, sub_id: int) -> None:
         """One REJECT message."""

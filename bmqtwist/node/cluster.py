@@ -22,6 +22,7 @@ from bmqtwist.cluster.streams import NOT_PRIMARY
 from bmqtwist.errors import AckStatus, Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.link.downstream import DownstreamClient
+from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.node.member_relays import MemberRelays
 from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable, Told
 from bmqtwist.node.proposals import Proposals
@@ -81,6 +82,7 @@ class Cluster:
         self.proposals: Proposals | None = None  # of the same
         self.members: MemberRelays | None = None  # of the same
         self.partitions: list[Partition] = []
+        self.receipts = ConfirmReceipts(self.partitions)  # for brokers behind this one
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self._creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # who waits for a queue to be made
@@ -553,6 +555,7 @@ class Cluster:
 
     def committed(self, partition: Partition, now: float) -> None:
         """The cluster has more of a partition's records."""
+        self.receipts.committed()
         for queue in self.queues.values():
             if queue.uncommitted and queue.partition is partition:
                 queue.committed(now)

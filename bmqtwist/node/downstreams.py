@@ -12,6 +12,7 @@ from typing import Protocol
 from bmqtwist.cluster.membership import PROXY
 from bmqtwist.config.broker import Configuration
 from bmqtwist.link.peer import PeerRole, PeerSession
+from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session
 from bmqtwist.node import welcome
 from bmqtwist.node.identity import Identity
@@ -70,6 +71,7 @@ class Downstreams:
         self.stop_awaited: set[PeerSession] = set()  # asked to stop, and have not answered
         self.drains = False  # some of them finish their work here first: they know version 1 alone
         self._stopped = False
+        self.receipts = ConfirmReceipts()  # nothing is stored here, unless somebody says otherwise
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Everybody is welcome who does not say to be a node of the cluster."""
@@ -92,7 +94,7 @@ class Downstreams:
     def connected(self, peer: PeerSession) -> None:
         """A proxy is here."""
         peer.role = PeerRole.DOWNSTREAM
-        peer.serve()
+        peer.serve(self.receipts if welcome.wants_receipts(peer.session.features) else None)
         self.peers[peer] = None
         self._host.report.info(f"Cluster ({self.name}): proxy '{peer.session.description}' is connected [channel: "
                                f"'{peer.session.peer}', userAgent: '{peer.session.identity.user_agent}']")

@@ -110,7 +110,7 @@ class ProposalUser(Protocol):
         """A node says something; False: it is about something else."""
 
 
-ABOUT_NODES = ("nodeStatusAdvisory", "stopRequest", "stopResponse")
+ABOUT_NODES = ("nodeStatusAdvisory", "stopRequest", "stopResponse", "confirmReceipt")
 
 
 class QueueUser(Protocol):

@@ -17,6 +17,7 @@ from bmqtwist.cluster.membership import PROXY, Dial, Join, LinkDown, LinkFailed,
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
 from bmqtwist.link.peer import PeerRole, PeerSession
+from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session
 from bmqtwist.link.upbound import Upbound
 from bmqtwist.node import welcome
@@ -62,6 +63,7 @@ class ClusterLinks:
     """`link.context.PeerContext` of one cluster. `user` is set before `start`."""
 
     user: LinkUser
+    receipts: ConfirmReceipts | None = None  # that the others are told of CONFIRMs
     role = PeerRole.MEMBER  # of the other side
 
     def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int, host: LinkHost) -> None:
@@ -135,7 +137,7 @@ class ClusterLinks:
         host.report.info(f"{title} ({self.definition.name}): negotiated with node {self.name(peer.node_id)} [channel: "
                          f"'{session.peer}', userAgent: '{session.identity.user_agent}']")
         if self.role is PeerRole.MEMBER:
-            peer.serve()
+            peer.serve(self.receipts if welcome.wants_receipts(session.features) else None)
         self._sessions[peer.node_id] = peer
         self._failing.discard(peer.node_id)
         self._step(session.now, LinkUp(peer.node_id))

@@ -185,6 +185,9 @@ class MemberRelays:
         told = message.value
         if told.choice == "nodeStatusAdvisory":
             self.statuses.announced(node_id, NodeStatus(told.value.status))
+        elif told.choice == "confirmReceipt":
+            self.relays.receipt(peer, told.value.count)
+            return
         elif told.choice == "stopResponse":
             self.stop_awaited.discard(node_id)
         else:

@@ -190,6 +190,10 @@ class ProxyCluster:
             self._host.report.info(f"ClusterProxy ({self.name}): change in connection state with node "
                                    f"'{self.links.name(node_id)}', status: {before.name} -> {told.value.status.name}")
             self._select(Announced(node_id, NodeStatus(told.value.status)), now)
+        elif told.choice == "confirmReceipt":
+            peer = self.links.session(node_id)
+            if peer is not None:
+                self.relays.receipt(peer, told.value.count)
         elif told.choice == "stopResponse":
             self.stop_awaited.discard(node_id)
         elif told.choice == "stopRequest":

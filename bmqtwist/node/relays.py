@@ -50,7 +50,7 @@ from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.upstream_queue import Upstream, UpstreamQueue, WaitingPush
 from bmqtwist.node.upstream_requests import UpstreamRequests
-from bmqtwist.node.welcome import RELAY_EXTENSION, RELAY_FEATURES
+from bmqtwist.node.welcome import RELAY_EXTENSION, RETURNED_MESSAGES
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
@@ -384,6 +384,7 @@ class Relays:
         """Queues have none any more."""
         outputs, lost = [], [opened for opened in queues if opened.upstream is not None]
         self._requests.forget(lost)
+        self._take_confirms_back(lost)
         for opened in lost:
             opened.upstream = None
             opened.waiting.clear()
@@ -397,6 +398,19 @@ class Relays:
             self._perform(opened, stream, found)
         for opened in lost:
             self._forget_if_idle(opened)
+
+    def _take_confirms_back(self, lost: list[UpstreamQueue]) -> None:
+        """Nobody knows what became of CONFIRMs that are not known to be safe."""
+        relays = {opened.relay for opened in lost}
+        for upbound in {opened.upstream.upbound: None for opened in lost if opened.upstream is not None}:
+            for relay, app_id, guid in reversed(upbound.take_back(relays)):
+                if isinstance(relay, RelayQueue):
+                    relay.confirm_again(app_id, guid)
+
+    def receipt(self, peer: PeerSession, count: int) -> None:
+        """A node above has so many CONFIRMs safe."""
+        if peer.upbound is not None:
+            peer.upbound.receipt(count)
 
     def stop_posting(self, upstream: Upstream) -> None:
         """A node above will go: PUTs wait for the next one, CONFIRMs still go to this one."""
@@ -486,6 +500,8 @@ class Relays:
         if found is not None:
             upstream, q_id, stream = found
             upstream.upbound.confirm(q_id, guid, stream.sub_id)
+            if upstream.tells_receipts:
+                upstream.upbound.keep(queue, app_id, guid)
             upstream.peer.session.flush()
 
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
@@ -580,7 +596,7 @@ class Relays:
 
 
 def _takes_back(peer: PeerSession) -> bool:
-    return all(feature in peer.session.features.get(RELAY_EXTENSION, ()) for feature in RELAY_FEATURES)
+    return RETURNED_MESSAGES in peer.session.features.get(RELAY_EXTENSION, ())
 
 
 def _targets(opened: UpstreamQueue, area: bytes) -> list[tuple[str, int | None]]:

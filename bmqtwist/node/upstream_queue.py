@@ -10,6 +10,7 @@ from bmqtwist.cluster.streams import AppStream, Counts, StreamInput, StreamOutpu
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.upbound import Upbound
+from bmqtwist.node.welcome import CONFIRM_RECEIPTS, RELAY_EXTENSION
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Substream
 from bmqtwist.queue.handles import ConsumerSpec
 from bmqtwist.queue.merge import SubscriptionIds, merge
@@ -30,12 +31,13 @@ from bmqtwist.wire.schema import (
 
 class Upstream:
     """A node above, as it was chosen once: what is chosen later is another object. `generation`: of the choice, or the
-    lease of the primary. `stopping`: it has said that it will go."""
+    lease of the primary. `stopping`: it has said that it will go; `tells_receipts`: it says which CONFIRMs are safe."""
 
-    __slots__ = ("peer", "upbound", "generation", "stopping")
+    __slots__ = ("peer", "upbound", "generation", "stopping", "tells_receipts")
 
     def __init__(self, peer: PeerSession, upbound: Upbound, generation: int) -> None:
         self.peer, self.upbound, self.generation, self.stopping = peer, upbound, generation, False
+        self.tells_receipts = CONFIRM_RECEIPTS in peer.session.features.get(RELAY_EXTENSION, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ MEMBER_EXTENSION = "BMQTWIST"  # group of the features that the original does no
 MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cluster have to know
 CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # group of what all members of one cluster have to be configured with alike
 RELAY_EXTENSION = "BMQTWIST_RELAY"  # group of those that brokers use towards whoever knows them
-RELAY_FEATURES = ("RETURNED_MESSAGES",)
+RETURNED_MESSAGES, CONFIRM_RECEIPTS = RELAY_FEATURES = ("RETURNED_MESSAGES", "CONFIRM_RECEIPTS")
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
 
@@ -100,6 +100,11 @@ def proxy_identity(identity: Identity, app: AppConfig, session_number: int, clus
 def missing_member_features(told: Mapping[str, Sequence[str]]) -> list[str]:
     """What a broker would have to know to be a member of a cluster with us."""
     return [name for name in MEMBER_FEATURES if name not in told.get(MEMBER_EXTENSION, ())]
+
+
+def wants_receipts(told: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a broker keeps its CONFIRMs until it is told that they are safe."""
+    return CONFIRM_RECEIPTS in told.get(RELAY_EXTENSION, ())
 
 
 def refuse(response: BrokerResponse, message: str) -> None:

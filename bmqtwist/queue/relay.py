@@ -318,6 +318,11 @@ class RelayQueue(Queue):
         held = self.held_confirms.setdefault(app_id, deque(maxlen=HELD_CONFIRMS_MAX))
         held.append(guid)  # the oldest goes if there are too many: its message comes again
 
+    def confirm_again(self, app_id: str, guid: bytes) -> None:
+        """Nobody knows what became of a CONFIRM that was sent: it waits again, before those that have waited since. Called
+        with the newest first."""
+        self.held_confirms.setdefault(app_id, deque(maxlen=HELD_CONFIRMS_MAX)).appendleft(guid)
+
     def confirms_open(self, app_id: str) -> None:
         """The upstream takes the CONFIRMs of an app: send those that have waited, in order."""
         self.open_apps.add(app_id)

@@ -254,6 +254,13 @@ class StopRequest:
 
 
 @dataclass(slots=True)
+class ConfirmReceipt:
+    """So many CONFIRMs of this connection are safe. Ours."""
+
+    count: int = u64(0)
+
+
+@dataclass(slots=True)
 class StopResponse:
     """The receiver no longer depends on the sender."""
 
@@ -578,6 +585,7 @@ class ClusterMessage:
         (14, "partitionSyncDataQueryResponse", PartitionSyncDataQueryResponse),
         (15, "partitionSyncDataQueryStatus", PartitionSyncDataQueryStatus),
         (16, "primaryStatusAdvisory", PrimaryStatusAdvisory),
+        (19, "confirmReceipt", ConfirmReceipt),  # beyond 30 a tag takes more than one byte
         (20, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory),
         (21, "leaderAdvisoryAck", LeaderAdvisoryAck),
         (22, "leaderAdvisoryCommit", LeaderAdvisoryCommit),

@@ -339,8 +339,8 @@ def test_selections_have_the_tags_of_the_table():
     tags = {name: tag for tag, name, _ in choice_of(ControlMessage).selections}
     assert tags["status"] == 0 and tags["clusterMessage"] == 9 and tags["configureStreamResponse"] == 17
     tags = {name: tag for tag, name, _ in choice_of(ClusterMessage).selections}
-    assert tags["queueUnAssignmentAdvisory"] == 20 and tags["partitionMessage"] == 29 and len(tags) == 27 + 1
-    assert tags["metadataLogMessage"] == 30, "ours"
+    assert tags["queueUnAssignmentAdvisory"] == 20 and tags["partitionMessage"] == 29 and len(tags) == 27 + 2
+    assert tags["metadataLogMessage"] == 30 and tags["confirmReceipt"] == 19, "ours"
 
 
 def test_recordings_are_there():
