@@ -49,7 +49,7 @@ PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
 BACKLOG = 1024  # connections the kernel keeps until we accept them
 FILES_RESERVE = 256  # open files that connections never take: journals, logs, the console, what a rollover opens
 STOP_POLL_S = 0.05
-COLLECT_AFTER_OBJECTS = 5_000, 10, 2_000  # new containers between two collections of the youngest generation, and so on
+COLLECT_AFTER_OBJECTS = 5_000, 10, 2_000  # new containers between two collections of the youngest generation, 1 ms, ...
 THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
 

@@ -308,7 +308,7 @@ class ClientSession(SessionKind):
                             until = start
                         plain = inflation.data()
                         if inflation.keeps:
-                            payload, crc, compression = plain, crc32c(plain), 0
+                            payload, crc, compression = plain, inflation.crc, 0
                 except TooLarge:
                     self._invalid_put(f"PUT message that inflates to more than {APPLICATION_DATA_BYTES_MAX} bytes", q_id)
                     self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)

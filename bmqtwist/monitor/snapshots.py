@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bmqtwist.queue.routing import Subscription
     from bmqtwist.storage.partition import Partition
 
-EXACT_BYTES_MESSAGES_MAX = 20_000  # up to so many messages the bytes of an app are added up, above they are estimated
+EXACT_MESSAGES_MAX = 20_000  # of an app that are looked at; how much more of them are is estimated
 _KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
 
 
@@ -110,14 +110,17 @@ def queue_state(queue: RootQueue) -> state.QueueState:
 
 
 def app_messages(queue: RootQueue, app: App) -> int:
-    """How many messages an app has not finished with. Looks at every message its consumers hold: those that were
-    purged or have expired are still held there, and do not count."""
+    """How many messages an app has not finished with. Looks at the messages its consumers hold, unless they are very many:
+    those that were purged or have expired are still held there, and do not count."""
     if queue.mode != QueueMode.FANOUT:
         return len(queue.messages) if app.registered else 0
     app.trim()
-    held = sum(1 for substream in app.substreams for message, *_ in substream.unconfirmed.values()
-               if message.pending & app.bit)
-    return len(app.fresh) + app.put_aside_count() + len(app.redelivery) + held
+    here = len(app.fresh) + app.put_aside_count() + len(app.redelivery)
+    held = sum(len(substream.unconfirmed) for substream in app.substreams)
+    if held > EXACT_MESSAGES_MAX:
+        return min(here + held, len(queue.messages))
+    return here + sum(1 for substream in app.substreams for message, *_ in substream.unconfirmed.values()
+                      if message.pending & app.bit)
 
 
 def app_bytes(queue: RootQueue, app: App, messages: int) -> int:
@@ -125,7 +128,7 @@ def app_bytes(queue: RootQueue, app: App, messages: int) -> int:
     stored = len(queue.messages)
     if not messages or messages >= stored:
         return queue.meter.bytes if messages else 0
-    if stored <= EXACT_BYTES_MESSAGES_MAX:
+    if stored <= EXACT_MESSAGES_MAX:
         return sum(message.size for message in queue.messages.values() if message.pending & app.bit)
     return queue.meter.bytes * messages // stored
 

@@ -1,4 +1,5 @@
-"""CRC32-C (Castagnoli, reflected, initial value and final xor all ones) of bytes or a memoryview."""
+"""CRC32-C (Castagnoli, reflected, initial value and final xor all ones) of bytes or a memoryview; with a second argument, of
+bytes that follow those with that checksum."""
 
 from crc32c import crc32c
 

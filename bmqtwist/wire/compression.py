@@ -7,6 +7,7 @@ from io import BytesIO
 
 from bmqtwist.errors import PeerError
 from bmqtwist.limits import INFLATE_STEP_BYTES, INFLATED_BYTES_MAX
+from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import CAT_NONE, CAT_ZLIB
 
 
@@ -35,15 +36,15 @@ def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> 
 
 class Inflation:
     """One zlib stream that is inflated in steps. With `keeps` its bytes are kept, and it has to be complete; without, only
-    its size is of interest, and takes no memory."""
+    its size is of interest, and takes no memory. `crc`: the CRC32-C of what was kept so far."""
 
-    __slots__ = ("bytes", "keeps", "_stream", "_rest", "_size", "_limit", "_kept", "_over", "_error")
+    __slots__ = ("bytes", "crc", "keeps", "_stream", "_rest", "_size", "_limit", "_kept", "_over", "_error")
 
     def __init__(self, data: bytes | memoryview, limit_bytes: int, keeps: bool) -> None:
         self._stream, self._rest, self._size = zlib.decompressobj(), data, len(data)
         self._limit, self.keeps = limit_bytes, keeps
         self._kept = BytesIO()
-        self.bytes = 0  # inflated so far
+        self.bytes = self.crc = 0  # inflated so far
         self._over = False
         self._error: PeerError | None = None
 
@@ -68,6 +69,7 @@ class Inflation:
             raise TooLarge(f"inflates to more than {self._limit} bytes", "data")
         if self.keeps:
             self._kept.write(piece)
+            self.crc = crc32c(piece, self.crc)
         if not stream.eof and len(piece) == bytes_max:
             return False
         if self.keeps and not stream.eof:

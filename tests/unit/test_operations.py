@@ -77,6 +77,8 @@ def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:
         "delivered of one queue in one turn": f"{limits.TURN_MESSAGES_MAX} messages, {limits.TURN_EVALUATIONS_MAX} looks at "
                                               f"expressions for each app, then {limits.TURN_DELIVERY_S * 1000:.0f} ms",
         "expired messages of one queue removed at once": str(limits.EXPIRED_AT_ONCE_MAX),
+        "purged messages, those of an app that is removed, and those a lost consumer held":
+            f"{limits.SLICES_S * 1000:.0f} ms of a turn for all of them, {limits.MESSAGES_AT_ONCE} messages a slice",
         "expression": f"{limits.EXPRESSION_CHARS_MAX} characters, {limits.EXPRESSION_OPERATORS_MAX} operators, "
                       f"{limits.EXPRESSION_PROPERTIES_MAX} properties",
     }

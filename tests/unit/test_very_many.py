@@ -15,6 +15,7 @@ from kit.memory import MemoryWorld
 from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
 from bmqtwist.link import client
 from bmqtwist.link.client import ClientSession
+from bmqtwist.monitor import snapshots
 from bmqtwist.queue import app, chores, delivery, handles, root
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import close_queue, drop_handle
@@ -496,3 +497,18 @@ def test_several_subscriptions_that_become_one_count_together() -> None:
     assert (subscription.messages, subscription.s_id) == (8, 3)
     engine.confirm(reader, *guids)
     assert subscription.messages == 0 == subscription.bytes
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+def test_what_consumers_hold_is_counted_one_by_one_only_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statistics of each second went through a million messages."""
+    monkeypatch.setattr(snapshots, "EXACT_MESSAGES_MAX", 20)
+    engine = Engine("fanout", ("foo", "bar"))
+    reader = engine.reader("foo", m=1000)
+    engine.post(*[b"x"] * 20)
+    foo, (substream,) = engine.queue.apps["foo"], reader.substreams.values()
+    assert snapshots.app_messages(engine.queue, foo) == 20
+    engine.post(b"y")
+    substream.unconfirmed = Untouchable(substream.unconfirmed)
+    assert snapshots.app_messages(engine.queue, foo) == 21
