@@ -220,6 +220,23 @@ def test_close_waits_for_acknowledgements_that_are_under_way(node: ProcessWorld)
     assert code == 0 and output.count("type = ACK status = SUCCESS") == 2
 
 
+def test_a_queue_whose_close_is_not_answered_is_known_no_longer(node: ProcessWorld) -> None:
+    uri = "bmq://d/unanswered-close"
+    with shell("-b", node.broker.uri, "--timeout=1") as process:
+        started(process, uri, "write,ack")
+        node.broker.process.send_signal(signal.SIGSTOP)
+        try:
+            process.send(f'close uri="{uri}"')
+            process.capture(r"<--.*closeQueueSync.*TIMEOUT")
+        finally:
+            node.broker.process.send_signal(signal.SIGCONT)
+        process.send(f'post uri="{uri}" payload=["x"]')
+        process.capture(f"unknown queue '{uri}'")
+        process.capture("RECONNECTED")
+        process.send(f'open uri="{uri}" flags="write,ack"')
+        assert process.capture(r"<--.*openQueue.*\((-?\d+)\)")[1] == "0"
+
+
 def test_messages_are_confirmed_as_they_come_with_confirmmsg(node: ProcessWorld) -> None:
     uri = "bmq://d/confirmmsg"
     with shell("-b", node.broker.uri, "--confirm-msg", "-d") as process:

@@ -269,7 +269,7 @@ class Shell:
         queue = entry.opened
         self._log.info("--> Closing queue: %s", command_text(command))
         await self._request("closeQueue", entry, lambda: _settled_and_closed(queue), command.async_,
-                            lambda _: self._drop(entry))
+                            lambda _: self._drop(entry), lambda: self._drop(entry))  # closed here, whatever the broker says
 
     # -- posting ------------------------------------------------------------------------------------------------------
 
