@@ -108,6 +108,7 @@ class PartitionMachine:
         self.targets: dict[int, Target] = {}
         self.story = TransitionLog()
         self._asked = promised  # the highest lease that a promise was asked for
+        self._deferred = 0  # the lease that was declined because another node has more; it is not declined twice in a row
         self._used = max(promised, log.summary.last[0])  # leases up to it may be those of earlier runs of this process
         self._assigned = Assigned(-1, 0)  # the newest one
         self._promises: dict[int, Promise] = {}
@@ -334,6 +335,12 @@ class PartitionMachine:
         if best is None or best.log.last <= own:
             self._begin_lease()
             return
+        if not self._deferred and common_prefix(self.log.summary, best.log) is None:
+            self._deferred = self.lease
+            self._out.append(Decline(self.lease, True, self._used, f"it lacks too much, and node {best.sender} does not",
+                                     best.sender))
+        if self._deferred == self.lease:
+            return
         self._source, self._goal = best.sender, best.log.last
         self._be(STG2, self.node_id, f"pulls from node {best.sender}")
         self._pull()
@@ -507,6 +514,7 @@ class PartitionMachine:
         """Our log is the primary's up to here."""
         self._matched = max(self._matched, psn)
         if self.role is HEALING and self._matched[0] == self.lease:
+            self._deferred = 0
             self._be(FOLLOWING, self.primary, "has the primary's log")
 
     def _learn(self, committed: Psn) -> None:

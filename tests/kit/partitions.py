@@ -314,7 +314,7 @@ class Partitions:
 
     def decline(self, number: int, declined: Decline) -> None:
         if self.grants[-1].lease == declined.lease and self.random.random() < 0.5:
-            self.grant(number if declined.able else None)
+            self.grant(declined.successor or (number if declined.able else None))
 
     def learn(self, number: int) -> None:
         node = self.nodes[number]

@@ -9,6 +9,8 @@ import pytest
 from kit.client import payloads
 
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.cluster_schema import NodeStatus
+from sim.elected import heal
 from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
 from sim.test_assignment import LEAST, number, transfer
 
@@ -263,6 +265,36 @@ def test_a_primary_that_stops_hands_over_what_it_alone_has(uri: str, assignment:
     assert any("other members lead all of it" in line for line in former.log())
     nodes.run(3.0)
     assert nodes.stored(nodes.primary(index), uri) == nodes.acknowledged[uri]
+
+
+def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
+    nodes = ready(11, masterAssignment=LEAST, maxJournalFileSize=1 << 16)
+    nodes.post(5)
+    index = nodes.record(STRONG).partition_id
+    former = nodes.primary(index)
+    behind = next(node for node in nodes.replicas(index) if node is not nodes.leader)
+    other = next(node for node in nodes.replicas(index) if node is not behind)
+    for each in range(2):
+        if nodes.primary(each) is behind:
+            assert move(nodes, each, other) == "SUCCESS"
+            moved(nodes, each, other)
+    queue = nodes.client(former.name).open(STRONG, write=1)
+    nodes.isolate(behind)
+    nodes.run(5.0)
+    more = [b"more %d" % each for each in range(40)]
+    queue.post_all(*more)
+    for node in (former, other):
+        nodes.partition(node, index).rollover(node.broker.wall(node.local_now))
+    nodes.acknowledged[STRONG] += more
+    nodes.network.slow(former.name, behind.name, 2.0)
+    heal(nodes)
+    nodes.until(lambda: nodes.statuses(other).others[number(behind)] is NodeStatus.E_AVAILABLE, 60.0)
+    assert loads(nodes)[number(behind) - 1] == 0 and nodes.partition(behind, index).summary.base == (0, 0), "it lags"
+    former.crash(power=False, down=None)
+    nodes.until(lambda: nodes.replication(other).serves(index), 20.0)
+    assert any(f"and node {number(other)} does not" in line for line in behind.log())
+    nodes.settle()
+    nodes.judge_partitions()
 
 
 @pytest.mark.spec("cluster", 52)
