@@ -66,7 +66,7 @@ class DownstreamClient(ClientSession):
     def _take_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
         super()._take_confirms(buffer, position, end, step)
         if self.receipts is not None and end - position >= step:
-            self.receipts.taken(self, self.receipt_log, (end - position) // step)
+            self.receipts.taken(self, (end - position) // step)
 
     def confirms_are_safe(self, count: int) -> None:
         """So many that came on this connection are: the broker need not keep them any more."""
