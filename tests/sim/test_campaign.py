@@ -99,7 +99,6 @@ def test_shrinking_leaves_out_steps_one_by_one_and_shortens_waits() -> None:
     assert [(step.share, step.wait) for step in smallest.schedule.steps] == [(3.0, 0.0), (11.0, 0.0)]
 
 
-@pytest.mark.spec("cluster", 121)
 def test_after_faults_there_is_nothing_that_was_not_there_before() -> None:
     """The short form; `python -m sim.campaign.endurance` is a day (`make sim`)."""
     endurance = Endurance(2, period_s=120.0, warm_up=4)
