@@ -18,7 +18,6 @@ from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, Primaries, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import (
     Alarm,
-    Ask,
     Decided,
     Done,
     FileJob,
@@ -39,7 +38,6 @@ from bmqtwist.cluster.log_events import (
 )
 from bmqtwist.cluster.metadata_log import MetadataLog, Role
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.wire.cluster_events import LedgerRecordType
 
 WALL = 1000
 LEAD = 0  # the token of every Lead
@@ -155,9 +153,7 @@ class Cluster:
         holders = 0
         for each in self.nodes:
             log = self.open(each, each.durable)[0].log
-            first = log.records[0] if log.records else None  # of a term, or of a file: all before it is in there
-            begun = first is not None and first.record.type is LedgerRecordType.SNAPSHOT and first.lsn >= output.lsn
-            holders += log.base >= output.lsn or log.holds(output.lsn) or begun
+            holders += log.base >= output.lsn or log.holds(output.lsn)
         assert holders >= self.quorum, "applied before a quorum had it"
 
     def decided(self, node: Machine, output: Decided) -> None:
@@ -256,9 +252,6 @@ class Cluster:
             self.step(node, Resend())
         elif kind == "step down":
             self.step(node, StepDown())
-        elif kind == "ask":
-            others = tuple(each.node_id for each in self.nodes if each is not node)
-            self.step(node, Ask(others[value % max(1, len(others)):] if value % 3 else others))
         elif kind == "round":
             self.round()
         elif kind == "strand":
@@ -339,8 +332,8 @@ class Cluster:
 
 
 KINDS = ["propose"] * 6 + ["flush"] * 4 + ["write"] * 4 + ["deliver"] * 8 + ["round"] * 4 + [
-    "repeat", "lose", "lose", "crash", "boot", "boot", "elect", "elect", "resend", "step down", "step down", "fail",
-    "strand", "strand", "strand", "ask", "ask", "ask"]
+    "repeat", "lose", "lose", "crash", "boot", "boot", "elect", "elect", "resend", "step down", "fail", "strand",
+    "strand", "strand"]
 ACTIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 1 << 20)), max_size=120)
 
 
