@@ -19,6 +19,8 @@ from bmqtwist.storage.partition import Message
 
 Place = deque[Message] | dict[bytes, Message]
 
+_NOBODY = Router()  # nothing is kept for the sake of consumers that are gone
+
 
 class App:
     """The state of one appId; a priority or broadcast queue has one, `__default`."""
@@ -31,7 +33,7 @@ class App:
         self.app_id = app_id
         self.condition: Matcher | None = None  # application subscription: false = this app never sees the message
         self.substreams: list[Substream] = []
-        self.router, self.unrouted = Router(), False  # and whether consumers have changed since it was made
+        self.router, self.unrouted = _NOBODY, False  # and whether consumers have changed since it was made
         self.alarmed = False  # the unregistered-appId alarm was raised for the present consumers
         self.stats = AppStats()
         self.returning = 0  # consumers whose messages come back in slices: until then nothing is delivered
@@ -76,7 +78,7 @@ class App:
 
     def reroute(self) -> None:
         """Route anew after a consumer changed; everything put aside is looked at again."""
-        self.unrouted = True
+        self.router, self.unrouted = _NOBODY, True
         self.recheck_aside = self.recheck_waiting = bool(self.aside or self.waiting or self.again)
         self.stopped_at = b""
 
