@@ -269,7 +269,8 @@ def drop_substream(substream: Substream, crashed: bool, wall: int) -> None:
     del handle.substreams[substream.sub_id]
     app.substreams.remove(substream)
     _set_merging(handle)
-    held, substream.unconfirmed, substream.subscriptions = substream.unconfirmed, {}, []
+    held, substream.unconfirmed = substream.unconfirmed, {}
+    substream.subscriptions, substream.counting = [], []
     app.reroute()
     if held and not queue.broadcast:
         app.returning += 1

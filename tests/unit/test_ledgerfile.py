@@ -47,7 +47,8 @@ def told_by_tool(path, name):
 
 
 def printed(value):
-    """A message as the tool prints it: empty arrays left out, keys in hexadecimal unless their base64 has a slash."""
+    """A message as the tool prints it: empty arrays and what it does not know left out, keys in hexadecimal unless their
+    base64 has a slash."""
     if isinstance(value, bytes):
         text = b64encode(value).decode()
         return text if "/" in text else value.hex().upper()
@@ -56,7 +57,7 @@ def printed(value):
     if not is_dataclass(value):
         return value
     parts = {entry.wire_name: getattr(value, entry.attribute) for entry in fields_of(type(value))}
-    return {name: printed(part) for name, part in parts.items() if part != []}
+    return {name: printed(part) for name, part in parts.items() if part != [] and (name != "unsafe" or part)}
 
 
 def record(sequence, uri="", kind=LedgerRecordType.UPDATE, term=1):
