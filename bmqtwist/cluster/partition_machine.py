@@ -17,9 +17,7 @@ and clock; the log is given as something to look at.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any
 
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, WakeAt
@@ -61,6 +59,7 @@ from bmqtwist.cluster.partition_events import (
     TakeImage,
 )
 from bmqtwist.cluster.partition_table import ACTIONS
+from bmqtwist.cluster.replication_target import Target
 from bmqtwist.cluster.story import TransitionLog
 from bmqtwist.storage.psn import NO_PSN, Psn, common_prefix
 
@@ -70,23 +69,6 @@ _LEADING = frozenset((STG1, STG2, HEALED))
 FLIGHT_BYTES_MAX = 4 << 20  # sent to one node and not taken yet; beyond it nothing more is sent to it
 FLIGHT_PARTS_MAX = 4  # of an image, likewise
 PATIENCE = 3  # times `ReplicationTiming.retry`: a healing that stands still for so long is left to another node
-
-
-@dataclass(slots=True)
-class Target:
-    """A node that is fed. `flight`: (last record, bytes) of what it has not taken yet; `parts`: of an image, sent and taken,
-    `image` while one is under way."""
-
-    sent: Psn
-    matched: Psn = NO_PSN
-    durable: Psn = NO_PSN
-    flight: deque[tuple[Psn, int]] = field(default_factory=deque)
-    flying: int = 0
-    image: bool = False
-    complete: bool = False  # of an image, everything was sent
-    parts_sent: int = 0
-    parts_taken: int = 0
-    feeding: bool = False  # a Fed is to come
 
 
 class PartitionMachine:
@@ -332,14 +314,19 @@ class PartitionMachine:
             return
         own = self.log.summary.last
         best = max(self._promises.values(), key=lambda each: (each.log.last, -each.sender), default=None)
-        if best is None or best.log.last <= own:
+        newest = own if best is None else max(own, best.log.last)
+        if newest[0] >= self.lease:  # a run of this node that has lost its promises since has written under it
+            if self._deferred != self.lease:
+                self._deferred, self._used = self.lease, max(self._used, newest[0])
+                self._out.append(Decline(self.lease, True, self._used, f"lease {self.lease} was used before"))
+        elif best is None or newest == own:
             self._begin_lease()
             return
-        if not self._deferred and common_prefix(self.log.summary, best.log) is None:
+        elif not self._deferred and common_prefix(self.log.summary, best.log) is None:
             self._deferred = self.lease
             self._out.append(Decline(self.lease, True, self._used, f"it lacks too much, and node {best.sender} does not",
                                      best.sender))
-        if self._deferred == self.lease:
+        if best is None or self._deferred == self.lease:
             return
         self._source, self._goal = best.sender, best.log.last
         self._be(STG2, self.node_id, f"pulls from node {best.sender}")

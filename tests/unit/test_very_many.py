@@ -22,6 +22,7 @@ from bmqtwist.queue.handles import close_queue, drop_handle
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.routing import Router
 from bmqtwist.storage import state
+from bmqtwist.storage.copies import Copies
 from bmqtwist.testing.node import ImmediatePerformer
 
 STEP = 10  # messages
@@ -433,7 +434,7 @@ def test_a_message_that_very_many_apps_forget_counts_as_many() -> None:
 
 def test_what_waits_for_the_cluster_too_long_is_given_up_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(root, "EXPIRED_AT_ONCE_MAX", STEP)
-    engine = Engine(strong=True, deduplication_ms=1000)
+    engine = Engine(copies=Copies.MAJORITY, deduplication_ms=1000)
     engine.partition.committed = 0
     producer = engine.open(write=1)
     engine.post(*[b"%d" % number for number in range(3 * STEP)], handle=producer)
