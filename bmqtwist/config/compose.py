@@ -109,7 +109,9 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     ours = [node for cluster in clusters.my_clusters for node in cluster.nodes
             if self_nodes.get(cluster.name) == node.id]
     listeners = resolve_listeners(app, ours, overrides.listen_address)
-    _check_own_endpoints(ours, listeners, clusters_file, problems)
+    _check_own_endpoints([node for cluster in clusters.my_clusters for node in cluster.nodes
+                          if len(cluster.nodes) > 1 and self_nodes.get(cluster.name) == node.id],
+                         listeners, clusters_file, problems)
     if problems:
         raise ConfigError(problems)
     return Configuration(directory=directory, broker=broker, clusters=clusters, self_nodes=self_nodes,
