@@ -225,7 +225,7 @@ def test_an_endpoint_with_tls_fits_the_listener_and_names_whom_to_trust():
         app([listener], tls_config=trusting), cluster(*PAIR))
     assert 'expected "tcp://...": the listener \'a\' at that port has tls false' in refused(
         app([replace(listener, tls=False)], tls_config=trusting), cluster(*both))
-    assert composed(app([listener], tls_config=trusting), cluster(PAIR[0])).listeners[0].tls, "nobody connects to it as a node"
+    assert composed(app([listener], tls_config=trusting), cluster(PAIR[0])).listeners[0].tls, "nobody dials it"
 
 
 def test_a_node_with_an_authenticator_that_shows_nothing_itself_is_warned_about():
