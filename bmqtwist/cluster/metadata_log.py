@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, ChangeRefused, Judge
+from bmqtwist.cluster.changes import LEADER_IS_MASTER_ALL, ChangeRefused, Judge, Primaries
 from bmqtwist.cluster.log_events import (
     NO_LSN,
     NOT_LEADER,
@@ -119,6 +119,7 @@ class MetadataLog:
         self.term = self.sequence = 0  # the newest term known; the last sequence number given in it, if leading
         self.log = RecordLog(name, max_bytes, self.alone)
         self._judge = Judge(node_id, algorithm)
+        self._primaries = Primaries(0)  # what a leader began with
         self.applied = NO_LSN  # the newest change that `state` has, since this process runs
         self._committed = NO_LSN  # everything up to here is
         self._matched = NO_LSN  # a follower's log is its leader's up to here
@@ -232,9 +233,13 @@ class MetadataLog:
         stray = sorted({queue.partition_id for queue in self.head.queues.values()} - set(range(event.primaries.partitions)))
         if stray:
             self._alarm(f"queues are mapped to the partitions {stray}, but only {event.primaries.partitions} are configured")
+        self._primaries = event.primaries
+        self._begin_term([(event.token, None)])
+
+    def _begin_term(self, tokens: list[tuple[int, Any]]) -> None:
         snapshot = self.head.snapshot()
-        snapshot.partitions = partition_infos(self._judge.primaries(self.head, event.primaries))
-        waiting = self._publish(LedgerRecordType.SNAPSHOT, "leaderAdvisory", snapshot, event.token, None)
+        snapshot.partitions = partition_infos(self._judge.primaries(self.head, self._primaries))
+        waiting = self._publish(LedgerRecordType.SNAPSHOT, "leaderAdvisory", snapshot, tokens)
         waiting.leaving = frozenset(self.state.keys - self.head.keys)
         self._leaving |= waiting.leaving
 
@@ -252,6 +257,8 @@ class MetadataLog:
         if len(self.log.records) - self.log.covered >= WAITING_RECORDS_MAX:
             self._decide(event.token, NotDone(f"{WAITING_RECORDS_MAX} records of the metadata wait for their commit", False))
             return
+        if self.log.last[0] < self.term:  # what a leader says first could not be written
+            self._begin_term([])
         try:
             plan = self._judge.plan(event.change, self.head, self._leaving)
         except ChangeRefused as refused:
@@ -264,7 +271,7 @@ class MetadataLog:
             else:
                 waiting.tokens.append((event.token, plan.result))
             return
-        waiting = self._publish(LedgerRecordType.UPDATE, plan.choice, plan.advisory, event.token, plan.result)
+        waiting = self._publish(LedgerRecordType.UPDATE, plan.choice, plan.advisory, [(event.token, plan.result)])
         if plan.uri:
             waiting.uri = plan.uri
             self._newest[plan.uri] = waiting
@@ -272,13 +279,13 @@ class MetadataLog:
             waiting.leaving = frozenset((plan.result.key,))
             self._leaving |= waiting.leaving
 
-    def _publish(self, kind: LedgerRecordType, choice: str, advisory: Any, token: int, result: Any) -> Waiting:
+    def _publish(self, kind: LedgerRecordType, choice: str, advisory: Any, tokens: list[tuple[int, Any]]) -> Waiting:
         advisory.sequence_number = self._next()
         lsn = self.term, self.sequence
         record = ClusterStateRecord(kind, *lsn, self._wall, ClusterMessage(choice, advisory))
         self.log.append(record)
         self.head.apply(record.message)
-        waiting = self._waiting[lsn] = Waiting([(token, result)])
+        waiting = self._waiting[lsn] = Waiting(tokens)
         if self.alone:
             self._append_commit(lsn)
         return waiting

@@ -528,19 +528,19 @@ class Cluster:
         """This node goes: others are to lead its partitions, and the cluster."""
         if self.members is not None:
             self.members.statuses.become(NodeStatus.E_STOPPING)
-        if self.replication is not None:
-            self.replication.hand_over(self._context.now)
 
     @property
     def handed_over(self) -> bool:
-        """Whether they do, or nobody is there who could, or too few to decide it."""
+        """Whether they do, or nobody is there who could, or too few to decide it. Until then it is seen to."""
         successor = self.replication.appointments.successor() if self.replication is not None else None
-        if successor is None or not self.leadership.can_decide:
+        if self.replication is None or successor is None or not self.leadership.can_decide:
             return True
-        if self.leadership.leads:  # whoever leads next takes the partitions
+        if self.leadership.leads:  # whoever leads next may be who is to have the partitions
             self.leadership.transfer(successor)
             return False
         self.leadership.set_mode(ElectionMode.LEAVING)
+        if self.leadership.standing.leader is not None:
+            self.replication.hand_over(self._context.now)
         return all(primary.node_id != self.node_id for primary in self.metadata.state.partitions.values())
 
     def held_in_memory(self, partition_id: int) -> int:

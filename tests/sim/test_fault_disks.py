@@ -99,7 +99,7 @@ def test_row_21_the_last_write_is_torn(kind: str, part: int) -> None:
     found = world.cell(torn, index)
     assert found.summary.last < summary.last or found.machine.doubtful, "the log ends before what is not whole"
     world.until(lambda: world.is_ready(torn))
-    assert set(world.stored(torn)) == set(world.stored(world.primary()))
+    world.until(lambda: set(world.stored(torn)) == set(world.stored(world.primary())), 2.0)
     world.primary().crash(power=False, down=3.0)
     world.live(5.0)
     world.finish()

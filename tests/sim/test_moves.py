@@ -283,8 +283,7 @@ def test_a_node_that_lacks_too_much_lets_another_one_be_primary() -> None:
     nodes.run(5.0)
     more = [b"more %d" % each for each in range(40)]
     queue.post_all(*more)
-    for node in (former, other):
-        nodes.partition(node, index).rollover(node.broker.wall(node.local_now))
+    nodes.partition(former, index).rollover(former.broker.wall(former.local_now))
     nodes.acknowledged[STRONG] += more
     nodes.network.slow(former.name, behind.name, 2.0)
     heal(nodes)
