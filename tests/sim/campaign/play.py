@@ -98,6 +98,7 @@ def _play(world: CampaignWorld, schedule: Schedule) -> None:
     world.run(2.0)
     if not done:
         raise Violation("L1", f"{believed[0].name} leads, and commits nothing")
+    _settle(world)  # a replica that was waited for gets what has come since
     for judge in world.judges:
         judge.quiet()
     standings = {world.cluster(node.name).leadership.standing.leader for node in world.machines}
