@@ -447,7 +447,7 @@ def test_nodes_are_restarted_one_after_the_other_and_clients_of_a_proxy_see_noth
     nodes.run(1.0)  # the last one may wait for a slow disk
     acks = queue.acks()
     assert len(acks) == len(sent) and {ack.status for ack in acks} == {0}
-    live(1.0)
+    got += payloads(reader.pushes())
     assert set(got) == set(sent) and len(got) == len(set(got))
     assert not queue.client.link.closed and not reader.client.link.closed
     nodes.run(1.0)
