@@ -46,7 +46,8 @@ def test_row_08_a_primary_hears_no_majority_any_more(both: bool) -> None:
     ended, answered = world.now, len(producer.waits)
     world.live(15.0)
     assert len(producer.waits) == answered and producer.unanswered, "it acknowledges nothing any more"
-    alone = {guid for each in world.producers for guid, wait in each.waits.items() if begun < each.posted[guid] + wait <= ended}
+    alone = {guid for each in world.producers for guid, wait in each.waits.items()
+             if begun < each.posted[guid] + wait <= ended}
     assert ended - begun < LEASE_S + 1.2
     assert [each for each in world.primaries(world.index(EVENTUAL)) if each is not former]
     world.finish()
