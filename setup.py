@@ -7,13 +7,11 @@ from setuptools import setup
 HOT = [f"bmqtwist/{name}.py" for name in (
     "wire/fast", "wire/frames", "wire/walk", "storage/records", "storage/message", "storage/gate", "storage/copies",
     "storage/state", "storage/compaction", "storage/rollover", "storage/partition", "storage/replica",
-    "storage/fileset", "storage/files", "storage/history", "storage/exchange", "storage/replay", "storage/datacheck",
-    "cluster/partition_machine", "wire/ber", "queue/counters", "queue/meter", "queue/window", "queue/routing",
-    "queue/app", "queue/handle", "queue/put", "queue/queue", "queue/root", "queue/relay", "queue/delivery",
-    "queue/handles", "queue/domain", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream",
-    "link/upbound", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker", "node/timers",
-    "node/replication", "node/relays", "node/member_relays", "node/links", "node/leadership", "daemon/reactor",
-    "daemon/put_aside", "daemon/watchdog")]  # a class and its subclasses: all or none
+    "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter", "queue/window",
+    "queue/routing", "queue/app", "queue/handle", "queue/put", "queue/queue", "queue/root", "queue/relay",
+    "queue/delivery", "queue/handles", "queue/domain", "link/outbox", "link/session", "link/client", "link/receipts",
+    "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker",
+    "node/timers", "daemon/reactor", "daemon/put_aside", "daemon/watchdog")]  # a class and its subclasses: all or none
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":
