@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from bmqtwist.storage.message import Message
 
 
+_NONE = Copies.NONE  # a member of an enumeration is slow to look up
+
+
 class Put:
     """One PUT.
 
@@ -32,7 +35,7 @@ class Put:
     def __init__(self, handle: Handle | None, message: Message, correlation_id: int, wants_ack: bool) -> None:
         self.handle, self.message, self.correlation_id, self.wants_ack = handle, message, correlation_id, wants_ack
         self.stored = False
-        self.copies = Copies.NONE
+        self.copies = _NONE
         self.position = 0
 
     def answer(self, status: int) -> None:
