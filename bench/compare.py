@@ -1,11 +1,17 @@
-"""Two brokers of ours side by side in one run: an old commit beside a new one, cell by cell, in turn.
+"""Two brokers of ours side by side in one run: an old commit beside a new one, cell by cell.
 
     python -m bench.compare --old PATH/bmqbrkr --new PATH/bmqbrkr [--cells NAME,PREFIX*] [--durability none]
                             [--seconds 6] [--turns 5] [--json FILE]
 
-In each turn one broker follows the other, and every second turn begins with the other one, so that what changes on the
-machine meanwhile hits both. A row gives the medians over the turns and their ratios, new : old; `foreign` is the most that
-anything else kept busy in a turn, in cores.
+A machine that is shared changes its speed by half from one second to the next. So where producers post as fast as they can,
+both brokers are up in each turn, each with clients of its own, and one of the two is stopped (SIGSTOP) with its clients
+while the other one runs, by turns of SLICE_SECONDS: whatever changes on the machine hits both, and a broker beside itself
+gives ratios of 0.97 to 1.03. Each has half of the time, so its messages/s are half of what it does alone. Where producers
+post at a fixed rate they would have to catch up after each stop: there one broker follows the other in each turn, and every
+second turn begins with the other one; such ratios swing by 0.1 and need more turns.
+
+A row gives the medians over the turns and their ratios, new : old; `foreign` is the most that anything else kept busy in a
+turn, in cores (of no use where both are up).
 """
 
 from __future__ import annotations
@@ -13,11 +19,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
+from threading import Barrier
+from typing import Any, Final
 
 from bench.broker import Broker
 from bench.cells import CELLS, Cell, choose
@@ -27,11 +39,59 @@ _COLUMNS = (("cell", 18), ("old msg/s", 10), ("new msg/s", 10), ("x rate", 7), (
             ("old p50", 8), ("new p50", 8), ("x p50", 7), ("foreign", 8))
 
 
-def _measure(command: Path, cell: Cell, durability: str, seconds: float) -> dict[str, Any]:
-    """One cell once against the broker that `command` starts."""
+SLICE_SECONDS: Final = 0.2
+SIDES: Final = ("old", "new")
+
+
+def _started(command: Path, durability: str, stack: ExitStack) -> Broker:
     os.environ["BMQBRKR"] = str(command)
-    with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name, Broker(Path(name), durability) as target:
-        return run_cell(target, cell, seconds)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bmq-bench-broker-"))
+    return stack.enter_context(Broker(Path(folder), durability))
+
+
+def _one_by_one(commands: dict[str, Path], order: Iterable[str], cell: Cell, durability: str,
+                seconds: float) -> dict[str, dict[str, Any]]:
+    rows = {}
+    for side in order:
+        with ExitStack() as stack:
+            rows[side] = run_cell(_started(commands[side], durability, stack), cell, seconds)
+    return rows
+
+
+def _by_turns(commands: dict[str, Path], order: Iterable[str], cell: Cell, durability: str,
+              seconds: float) -> dict[str, dict[str, Any]]:
+    """Both are up; one side runs, while the other one is stopped."""
+    both = Barrier(3)
+    with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
+        brokers = {side: _started(commands[side], durability, stack) for side in SIDES}
+        pids = {side: list(broker.pids) for side, broker in brokers.items()}
+
+        def run(side: str) -> dict[str, Any]:
+            def ready(clients: list[int]) -> None:
+                pids[side] += clients
+                both.wait(60)
+
+            return run_cell(brokers[side], cell, seconds, ready)
+
+        rows = {side: threads.submit(run, side) for side in SIDES}
+        both.wait(60)
+        deadline = time.monotonic() + seconds
+        first, second = order
+        try:
+            while time.monotonic() < deadline:
+                for runs, waits in ((first, second), (second, first)):
+                    _signal(pids[waits], signal.SIGSTOP)
+                    _signal(pids[runs], signal.SIGCONT)
+                    time.sleep(SLICE_SECONDS)
+        finally:
+            for side in SIDES:
+                _signal(pids[side], signal.SIGCONT)
+        return {side: row.result() for side, row in rows.items()}
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
 
 
 def _row(cell: Cell, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> tuple[object, ...]:
@@ -64,17 +124,19 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="append one JSON object for each measurement to this file")
     options = parser.parse_args()
     _print(tuple(name for name, _ in _COLUMNS))
+    commands: dict[str, Path] = {side: getattr(options, side) for side in SIDES}
     complete = True
     for cell in choose(options.cells):
-        rows: dict[str, list[dict[str, Any]]] = {"old": [], "new": []}
+        rows: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+        measure = _one_by_one if cell.rate else _by_turns
         for turn in range(options.turns):
-            for which in ("old", "new") if turn % 2 == 0 else ("new", "old"):
-                row = _measure(getattr(options, which), cell, options.durability, options.seconds)
+            order = SIDES if turn % 2 == 0 else SIDES[::-1]
+            for side, row in measure(commands, order, cell, options.durability, options.seconds).items():
                 complete = complete and row["complete"] and not row["nacked"]
-                rows[which].append(row)
+                rows[side].append(row)
                 if options.json:
                     with options.json.open("a") as file:
-                        file.write(json.dumps({"which": which, "turn": turn} | row) + "\n")
+                        file.write(json.dumps({"which": side, "turn": turn} | row) + "\n")
         _print(_row(cell, rows["old"], rows["new"]))
     return 0 if complete else 1
 

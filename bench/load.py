@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,8 +53,10 @@ class Plan:
         self.producers: list[int] = []
 
 
-def run_cell(target: Target, cell: Cell, seconds: float) -> dict[str, Any]:
-    """Run one cell; a flat mapping of what was measured."""
+def run_cell(target: Target, cell: Cell, seconds: float,
+             ready: Callable[[list[int]], object] = lambda pids: None) -> dict[str, Any]:
+    """Run one cell; a flat mapping of what was measured. `ready` is called with the ids of the clients' processes when they
+    are about to begin."""
     with tempfile.TemporaryDirectory(prefix="bmq-bench-") as name:
         directory = Path(name)
         board = Board.create(directory / "board")
@@ -63,6 +66,8 @@ def run_cell(target: Target, cell: Cell, seconds: float) -> dict[str, Any]:
             for worker, command in enumerate(plan.commands):
                 processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
                 board.wait([READY + worker], 60, processes)
+            time.sleep(0.3)
+            ready([process.pid for process in processes])
             row = _measure(target, cell, seconds, plan, board, processes)
         except BaseException:
             for process in processes:
@@ -88,7 +93,6 @@ def run_cell(target: Target, cell: Cell, seconds: float) -> dict[str, Any]:
 
 def _measure(target: Target, cell: Cell, seconds: float, plan: Plan, board: Board,
              processes: list[subprocess.Popen[str]]) -> dict[str, Any]:
-    time.sleep(0.3)
     (user, system), busy, start_ns = cpu_seconds_of(target.pids), busy_seconds(), time.monotonic_ns()
     board.set(GO, 1)
     board.wait([DONE + slot for slot in plan.producers], seconds + 60, processes)

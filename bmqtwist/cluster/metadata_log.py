@@ -140,8 +140,8 @@ class MetadataLog:
 
     @property
     def committed(self) -> Lsn:
-        """The newest record known to be committed."""
-        return self._committed
+        """Everything up to here is committed, and `state` has it."""
+        return self.log.lsn_at(self.log.covered)
 
     def is_pending(self, uri: str) -> bool:
         """Whether a change of the queue waits for its commit."""

@@ -67,7 +67,6 @@ class ReactorPerformer:
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
         self._aside, self._waits = PutAside(), False  # and whether anything is in it
-        self._heard: list[Session] = []  # from which something was read in this round
         self._round: Callable[[float | None], None] = lambda delay: None
         self._tick_call: Any = None
         self._tick_at = float("inf")
@@ -115,10 +114,6 @@ class ReactorPerformer:
             if self._waits:
                 self._take_aside()
             self._perform(self.broker.turn)
-            for session in self._heard:
-                if isinstance(session.transport, Connection):
-                    session.transport.acknowledge()
-            self._heard.clear()
 
     def _take_aside(self) -> None:
         """As much of what was put aside as there is time for; at least one chunk, whatever the time."""
@@ -220,7 +215,6 @@ class ReactorPerformer:
         """Bytes for a session; a turn follows."""
         now, watchdog = time.monotonic(), self.watchdog
         self._turn_due = True
-        self._heard.append(session)
         if not watchdog.began:
             watchdog.began = now
         took = now - watchdog.began

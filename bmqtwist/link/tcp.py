@@ -67,7 +67,6 @@ class Connection(Protocol):
         self._given = 0  # size of that piece
         self._send: Callable[[bytes], object] | None = None  # plain TCP only
         self._acknowledge: Callable[[], object] | None = None
-        self._unanswered = False  # something was read, and nothing written since
         self._reading = True
         self._behind = False
 
@@ -94,15 +93,9 @@ class Connection(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """From the reactor: bytes."""
         if self.session is not None:
-            self._unanswered = True
-            self._driver.received(self.session, data)
-
-    def acknowledge(self) -> None:
-        """Have the kernel acknowledge what was read, if no answer has left with which it would."""
-        if self._unanswered:
-            self._unanswered = False
-            if self._acknowledge is not None:
+            if self._acknowledge is not None:  # before anything else: the client goes on writing meanwhile
                 self._acknowledge()
+            self._driver.received(self.session, data)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """From the reactor: the connection is gone."""
@@ -127,7 +120,6 @@ class Connection(Protocol):
         sent = self._send(data)
         if not isinstance(sent, int):  # the connection is lost: the transport finds out when it writes
             sent = 0
-        self._unanswered = False
         if sent < size:
             self._queue.append(memoryview(data)[sent:])
             self.transport.registerProducer(self, False)

@@ -698,7 +698,8 @@ def test_a_follower_that_is_far_behind_begins_anew_with_a_snapshot(monkeypatch):
     node.step(snapshot)
     assert node.flush()[-1] == Send(1, Acknowledged(3, 1, leader.log.log.last))
     assert same(node.log.state, leader.log.state) and disk.calls == ["replace"]
-    assert same(opened(Disk(disk.safe), node_id=3, members=(1, 2, 3))[0].log.state, leader.log.state)
+    again, _ = opened(Disk(disk.safe), node_id=3, members=(1, 2, 3))
+    assert same(again.log.state, leader.log.state) and again.log.committed == leader.log.log.last
     assert node.step(snapshot) == [] and disk.calls == ["replace"]  # a second one is not needed
 
 

@@ -99,27 +99,17 @@ class Socket:
         self.options.append(option)
 
 
-def test_what_was_read_is_acknowledged_at_once_unless_an_answer_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_read_is_acknowledged_at_once_and_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)  # whatever this kernel can be asked
     transport = Transport()
     transport.socket = Socket()  # type: ignore[attr-defined]
     asked = transport.socket.options  # type: ignore[attr-defined]
-    connection, _ = connect(transport)
+    connection, driver = connect(transport)
+    seen: list[int] = []
+    monkeypatch.setattr(driver, "received", lambda session, data: seen.append(len(asked)))
     connection.dataReceived(b"abc")
-    assert not asked, "the turn may answer"
-    connection.acknowledge()
-    connection.acknowledge()
-    assert asked == [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)]
-    connection.dataReceived(b"abc")
-    connection.write([b"answer"])
-    connection.acknowledge()
-    assert len(asked) == 1, "the answer carries it"
-    transport.room = 0
-    connection.write([b"waits"])
-    connection.dataReceived(b"abc")
-    connection.write([b"waits, too"])
-    connection.acknowledge()
-    assert len(asked) == 2, "the answer has not left"
+    connection.dataReceived(b"def")
+    assert asked == 2 * [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] and seen == [1, 2]
 
 
 def test_a_refused_connection_is_aborted_and_says_nothing() -> None:
