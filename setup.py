@@ -9,9 +9,9 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/state", "storage/compaction", "storage/rollover", "storage/partition", "storage/replica",
     "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter", "queue/window",
     "queue/routing", "queue/app", "queue/handle", "queue/put", "queue/queue", "queue/root", "queue/relay",
-    "queue/delivery", "queue/handles", "queue/domain", "link/outbox", "link/session", "link/client", "link/receipts",
-    "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker",
-    "node/timers", "daemon/reactor", "daemon/put_aside", "daemon/watchdog")]  # a class and its subclasses: all or none
+    "queue/delivery", "queue/handles", "queue/domain", "queue/chores", "link/outbox", "link/session",
+    "link/client", "link/receipts", "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation",
+    "node/turn", "node/broker", "node/timers", "daemon/reactor", "daemon/put_aside", "daemon/watchdog")]  # a class and its subclasses: all or none
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

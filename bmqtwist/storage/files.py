@@ -51,7 +51,7 @@ class RealFile:
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
-        total = sum(map(len, parts))
+        total = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         if total <= _JOIN_BYTES_MAX:
             data = b"".join(parts)
             written = os.pwrite(self._fd, data, offset)

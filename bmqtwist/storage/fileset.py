@@ -21,7 +21,7 @@ from bmqtwist.storage.journal import JournalScan, check_file_header
 from bmqtwist.storage.records import MARK_OFFSET, FileType, file_headers, pack_mark
 from bmqtwist.storage.store import DATA_HEADER_BYTES, Disk, File, FileSizes
 
-KINDS = _JOURNAL, _DATA, _QLIST = FileType.JOURNAL, FileType.DATA, FileType.QLIST
+KINDS = FileType.JOURNAL, FileType.DATA, FileType.QLIST
 DAMAGED_PREFIX = "damaged."
 _EXTENSION = {FileType.JOURNAL: "bmq_journal", FileType.DATA: "bmq_data", FileType.QLIST: "bmq_qlist"}
 _STAMP = r"\d{8}_\d{6}"
@@ -32,50 +32,60 @@ def stamp(wall: int) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y%m%d_%H%M%S")
 
 
+class _Open:
+    """An open file. `end`: where the next write begins."""
+
+    __slots__ = ("end", "file")
+
+    def __init__(self, file: File) -> None:
+        self.file, self.end = file, file.size()
+
+
 class _Set:
-    """One open file set and its write positions. Another thread may call `sync`."""
+    """One open file set. Another thread may call `sync`."""
 
     def __init__(self, base: str, files: dict[FileType, File]) -> None:
-        self.base, self.files = base, files
+        self.base = base
+        self.open = {kind: _Open(file) for kind, file in files.items()}
+        self._journal, self._data, self._qlist = (self.open[kind] for kind in KINDS)
         self._guard = Lock()  # a sync in another thread must not meet a set that is being closed
         self._closed = False
-        self.ends = {kind: file.size() for kind, file in files.items()}
         self.unsynced_qlist = True  # it changes seldom: most syncs can leave it out
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """DATA, QLIST, JOURNAL; positions move only when all is written."""
-        ends, files = self.ends, self.files
-        data_bytes = files[_DATA].write(ends[_DATA], data) if data else 0
+        data_bytes = self._data.file.write(self._data.end, data) if data else 0
         qlist_bytes = 0
         if qlist:
             self.unsynced_qlist = True
-            qlist_bytes = files[_QLIST].write(ends[_QLIST], qlist)
-        ends[_JOURNAL] += files[_JOURNAL].write(ends[_JOURNAL], journal) if journal else 0
-        ends[_DATA] += data_bytes
-        ends[_QLIST] += qlist_bytes
+            qlist_bytes = self._qlist.file.write(self._qlist.end, qlist)
+        if journal:
+            self._journal.end += self._journal.file.write(self._journal.end, journal)
+        self._data.end += data_bytes
+        self._qlist.end += qlist_bytes
 
     def sync(self) -> None:
         """The journal last: what it refers to is safe by then."""
         with self._guard:
             if self._closed:
                 return
-            self.files[_DATA].sync()
+            self._data.file.sync()
             if self.unsynced_qlist:
                 self.unsynced_qlist = False
-                self.files[_QLIST].sync()
-            self.files[_JOURNAL].sync()
+                self._qlist.file.sync()
+            self._journal.file.sync()
 
     def truncate(self) -> None:
         """Cut the files to their positions."""
         with self._guard:
-            for kind, file in self.files.items():
-                file.resize(self.ends[kind], False)
+            for each in self.open.values():
+                each.file.resize(each.end, False)
 
     def close(self) -> None:
         with self._guard:
             self._closed = True
-            for file in self.files.values():
-                file.close()
+            for each in self.open.values():
+                each.file.close()
 
 
 class FileSets:
@@ -200,7 +210,8 @@ class FileSets:
                 self._disk.remove(self._path(base, kind, directory))
             raise
         created = _Set(base, files)
-        created.ends = {kind: len(file_headers(kind, self.partition_id)) for kind in KINDS}
+        for kind, each in created.open.items():
+            each.end = len(file_headers(kind, self.partition_id))
         return created
 
     # ---- the current set -----------------------------------------------------------------------------------------
@@ -214,17 +225,17 @@ class FileSets:
     @property
     def journal_position(self) -> int:
         """Where the next journal record goes, bytes."""
-        return self._current.ends[FileType.JOURNAL]
+        return self._current.open[FileType.JOURNAL].end
 
     @property
     def data_position(self) -> int:
         """Where the next DATA record goes, bytes."""
-        return self._current.ends[FileType.DATA]
+        return self._current.open[FileType.DATA].end
 
     @property
     def qlist_position(self) -> int:
         """Where the next QLIST record goes, bytes."""
-        return self._current.ends[FileType.QLIST]
+        return self._current.open[FileType.QLIST].end
 
     @property
     def base(self) -> str:
@@ -233,30 +244,30 @@ class FileSets:
 
     def read_journal(self, offset: int, size: int) -> bytes:
         """Bytes of the JOURNAL; fewer at its end."""
-        return self._current.files[FileType.JOURNAL].read(offset, size)
+        return self._current.open[FileType.JOURNAL].file.read(offset, size)
 
     def journal_after(self, offset: int) -> int | None:
         """Where, from `offset` on, the JOURNAL may hold something; None: zeros follow."""
-        return self._current.files[FileType.JOURNAL].data_after(offset)
+        return self._current.open[FileType.JOURNAL].file.data_after(offset)
 
     def read_data(self, offset: int, size: int) -> bytes:
         """Bytes of DATA; fewer at its end."""
-        return self._current.files[FileType.DATA].read(offset, size)
+        return self._current.open[FileType.DATA].file.read(offset, size)
 
     def read_qlist(self, offset: int, size: int) -> bytes:
         """Bytes of QLIST; fewer at its end."""
-        return self._current.files[FileType.QLIST].read(offset, size)
+        return self._current.open[FileType.QLIST].file.read(offset, size)
 
     def lengths(self) -> tuple[int, int, int]:
         """Lengths on disk of JOURNAL, DATA, QLIST."""
-        journal, data, qlist = (self._current.files[kind].size() for kind in KINDS)
+        journal, data, qlist = (self._current.open[kind].file.size() for kind in KINDS)
         return journal, data, qlist
 
     def resume(self, journal: int, data: int, qlist: int) -> None:
         """Set the positions; everything behind them becomes zeros up to the configured sizes."""
         current = self._current
         for kind, end in zip(KINDS, (journal, data, qlist), strict=True):
-            file = current.files[kind]
+            file = current.open[kind].file
             file.resize(end, False)
             size = max(end, self._limits[kind])
             try:
@@ -265,7 +276,7 @@ class FileSets:
                 self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}]: {kind.name} cannot be preallocated"
                                                 f" to {size} B: {error}. Writing may fail later."))
                 file.resize(size, False)
-            current.ends[kind] = end
+            current.open[kind].end = end
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
@@ -299,7 +310,7 @@ class FileSets:
 
     def next_positions(self) -> tuple[int, int, int]:
         """Positions in the next file set: JOURNAL, DATA, QLIST."""
-        journal, data, qlist = (self._coming.ends[kind] for kind in KINDS)
+        journal, data, qlist = (self._coming.open[kind].end for kind in KINDS)
         return journal, data, qlist
 
     def join_next(self) -> None:
@@ -316,8 +327,8 @@ class FileSets:
         coming.sync()
         self._disk.sync_directory(self._location)
         if mark:
-            coming.files[FileType.JOURNAL].write(MARK_OFFSET, [pack_mark(mark)])
-            coming.files[FileType.JOURNAL].sync()
+            coming.open[FileType.JOURNAL].file.write(MARK_OFFSET, [pack_mark(mark)])
+            coming.open[FileType.JOURNAL].file.sync()
 
     def switch_next(self) -> None:
         """Make the next set current; the old one waits for `retire_old`."""
