@@ -4,6 +4,7 @@ import os
 
 from setuptools import setup
 
+# A class and its subclasses: all of them or none.
 HOT = [f"bmqtwist/{name}.py" for name in (
     "wire/fast", "wire/frames", "wire/walk", "storage/records", "storage/message", "storage/gate", "storage/copies",
     "storage/state", "storage/compaction", "storage/rollover", "storage/partition", "storage/replica",
@@ -11,7 +12,8 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "queue/routing", "queue/app", "queue/handle", "queue/put", "queue/queue", "queue/root", "queue/relay",
     "queue/delivery", "queue/handles", "queue/domain", "queue/chores", "link/outbox", "link/session",
     "link/client", "link/receipts", "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation",
-    "node/turn", "node/broker", "node/timers", "daemon/reactor", "daemon/put_aside", "daemon/watchdog")]  # a class and its subclasses: all or none
+    "node/turn", "node/broker", "node/timers", "daemon/reactor", "daemon/epoll_round",
+    "daemon/put_aside", "daemon/watchdog")]
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.daemon.epoll_round import Round, round_of
 from bmqtwist.daemon.put_aside import FEW_BYTES, FEW_BYTES_S, TURN_INPUT_S, PutAside
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
@@ -67,7 +68,8 @@ class ReactorPerformer:
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
         self._aside, self._waits = PutAside(), False  # and whether anything is in it
-        self._round: Callable[[float | None], None] = lambda delay: None
+        self._round: Round = lambda delay: None
+        self._twisteds_round: Round = self._round
         self._tick_call: Any = None
         self._tick_at = float("inf")
         self._lag_call: Any = None
@@ -82,7 +84,8 @@ class ReactorPerformer:
         """Start the threads and the clock."""
         self._disk.start()
         self._judges.start()
-        self._round, self.reactor.doIteration = self.reactor.doIteration, self._iterate
+        self._round, self._twisteds_round = round_of(self.reactor), self.reactor.doIteration
+        self.reactor.doIteration = self._iterate
         self._running = True
         self.watchdog.start()
         self._measure_lag(time.monotonic())
@@ -91,7 +94,7 @@ class ReactorPerformer:
     def stop(self) -> None:
         """Stop clock and threads; waits for what runs in them."""
         if self._running:
-            self.reactor.doIteration = self._round
+            self.reactor.doIteration = self._twisteds_round
         self._running = False
         self.watchdog.stop()
         for call in (self._tick_call, self._lag_call):

@@ -1,0 +1,100 @@
+"""A round of the reactor that makes no logging context: what is ready is served, one that fails harms nobody else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.posixbase import PosixReactorBase
+from twisted.logger import globalLogPublisher
+
+epollreactor = pytest.importorskip("twisted.internet.epollreactor", reason="epoll is Linux's")
+
+from bmqtwist.daemon.epoll_round import round_of  # noqa: E402
+
+
+@pytest.fixture
+def reactor() -> Iterator[Any]:
+    made = epollreactor.EPollReactor()
+    yield made
+    made._poller.close()
+
+
+class Reader:
+    """One end of a pipe."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails, self.read, self.lost = fails, list[bytes](), list[Any]()
+        self._out, self._in = os.pipe()
+        os.write(self._in, b"x")
+
+    def fileno(self) -> int:
+        return self._out
+
+    def logPrefix(self) -> str:
+        return "reader"
+
+    def doRead(self) -> None:
+        self.read.append(os.read(self._out, 10))
+        if self.fails:
+            raise ValueError("a mistake")
+
+    def connectionLost(self, reason: Any) -> None:
+        self.lost.append(reason.value)
+
+    def close(self) -> None:
+        os.close(self._out)
+        os.close(self._in)
+
+
+def test_what_is_ready_reads_and_one_that_fails_is_closed_alone(reactor: Any) -> None:
+    logged: list[Any] = []
+    observer = logged.append
+    globalLogPublisher.addObserver(observer)
+    good, bad, gone = Reader(), Reader(fails=True), Reader()
+    try:
+        for each in (bad, good, gone):
+            reactor.addReader(each)
+        reactor.removeReader(gone)
+        one_round = round_of(reactor)
+        one_round(0)
+        one_round(0.0)
+        assert good.read == [b"x"] and not good.lost and not gone.read
+        assert bad.read == [b"x"] and isinstance(bad.lost[0], ValueError)
+        assert [event["failure"].value for event in logged if "failure" in event] == bad.lost
+    finally:
+        globalLogPublisher.removeObserver(observer)
+        reactor.removeAll()
+        for each in (good, bad, gone):
+            each.close()
+
+
+def test_one_that_an_earlier_one_of_the_round_has_removed_is_left_alone(reactor: Any) -> None:
+    readers = [Reader(), Reader()]
+    for each, other in zip(readers, reversed(readers), strict=True):
+        each.doRead = lambda other=other: reactor.removeReader(other)  # type: ignore[method-assign]
+        reactor.addReader(each)
+    served: list[Any] = []
+    act = reactor._doReadOrWrite
+    reactor._doReadOrWrite = lambda selectable, *rest: (served.append(selectable), act(selectable, *rest))
+    try:
+        round_of(reactor)(0)
+        assert len(served) == 1
+    finally:
+        reactor.removeAll()
+        for each in readers:
+            each.close()
+
+
+def test_other_reactors_go_their_own_way() -> None:
+    class Other(PosixReactorBase):
+        def __init__(self) -> None:
+            """Without a waker."""
+
+        def doIteration(self, delay: float | None) -> None:
+            """Nothing."""
+
+    other = Other()
+    assert round_of(other) == other.doIteration
