@@ -13,7 +13,7 @@ from typing import Final
 
 from bmqtwist.link.session import Session
 
-TURN_INPUT_S: Final = 0.01  # a turn that has lasted so long takes nothing more
+TURN_INPUT_S: Final = 0.006  # a turn that has lasted so long takes nothing more
 FEW_BYTES: Final = 2048  # so many are taken all the same,
 FEW_BYTES_S: Final = 0.05  # until the turn has lasted so long: a round of many sockets takes a while to come to theirs
 STRANGERS_S: Final = 0.002  # of a turn for connections that are not negotiated

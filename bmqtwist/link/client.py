@@ -5,6 +5,7 @@ PUT and CONFIRM events are walked here with precompiled struct; control messages
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -34,7 +35,7 @@ from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.compression import Inflation, TooLarge
-from bmqtwist.wire.fast import ACK_REQUESTED, CONFIRM_MESSAGE, MESSAGE_PROPERTIES
+from bmqtwist.wire.fast import ACK_REQUESTED, CAT_NONE, CAT_ZLIB, CONFIRM_MESSAGE, MESSAGE_PROPERTIES
 from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
 
 _FAILED_ACK_LOG_S = 5.0
@@ -53,7 +54,7 @@ class ClientSession(SessionKind):
     is_broker = False
     __slots__ = ("description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
                  "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked",
-                 "_inflating", "_reached")
+                 "_inflating", "_reached", "_converting", "_converted")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
@@ -73,6 +74,8 @@ class ClientSession(SessionKind):
         self._reached = 0  # apps or consumers that PUTs went to since the last pause
         self._unacked: set[bytes] = set()
         self._inflating: dict[tuple[int, int], Inflation] = {}  # PUTs that take more than a step, by buffer and position
+        self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the first one, and what waits behind it
+        self._converted = 0  # bytes in this turn
 
     # -- the life of the session ------------------------------------------------------------------------------------
 
@@ -96,6 +99,7 @@ class ClientSession(SessionKind):
     def drop_handles(self, crashed: bool) -> None:
         """Give up every handle, and every request for one."""
         self.pending.cancel()
+        self._converting.clear()
         handles, self.handles = self.handles, {}
         for q_id, handle in handles.items():
             self.close_id(q_id)
@@ -135,6 +139,7 @@ class ClientSession(SessionKind):
     def turn_over(self) -> None:
         """The output of a turn is taken."""
         self.window.turn_over()
+        self._converted = 0
         self.closing_now.clear()
         if self.just_opened:
             for uri, arrived in self.just_opened:
@@ -165,6 +170,9 @@ class ClientSession(SessionKind):
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         """Deliver a message to one subscription of a handle."""
+        if self._converting:  # those before it go first
+            self._converting.append((handle, sub_id, message, redelivered))
+            return
         payload = message.payload
         if payload is None:
             try:
@@ -173,20 +181,50 @@ class ClientSession(SessionKind):
                 self.context.report.error(f"{self.description}: message [GUID: {message.guid.hex().upper()}] of queue "
                                        f"'{handle.queue.uri}' is not delivered: {error}")
                 return
-        compression, schema_id, flags = message.compression, 0, 4 if redelivered else 0
-        if message.has_properties:
-            flags |= 2
-            if message.schema_id:
+        compression, schema_id = message.compression, 0
+        if message.has_properties and message.schema_id:
+            if self.v2_properties:
                 schema_id = 1
-                if not self.v2_properties:
-                    try:
+            else:
+                try:
+                    if compression == CAT_ZLIB:
+                        conversion = application_data.conversion(payload)
+                        if self._converted > INFLATE_STEP_BYTES or not conversion.step():
+                            self._converting.append((handle, sub_id, message, redelivered))
+                            self.session.do_first(self._convert(conversion))
+                            return
+                        self._converted += conversion.bytes
+                        payload, compression = conversion.data(), CAT_NONE
+                    else:
                         payload, compression = application_data.for_old_reader(payload, True, compression,
                                                                        message.schema_id)
-                    except PeerError as error:
-                        self.context.report.alarm("CLIENT_INVALID_PUSH", f"{self.description}: properties of message "
-                                               f"[GUID: {message.guid.hex().upper()}] cannot be converted: {error}")
-                        return
-                    schema_id = 0
+                except PeerError as error:
+                    self._not_converted(message, error)
+                    return
+        self._push(handle, sub_id, message, redelivered, compression, schema_id, payload)
+
+    def _convert(self, conversion: Inflation) -> Work:
+        """Inflate a message that takes more than a step; then it is delivered, and what waits behind it."""
+        while not conversion.step():
+            yield
+        waiting, self._converting = self._converting, deque()
+        handle, sub_id, message, redelivered = waiting.popleft()
+        try:
+            if self.handles.get(handle.q_id) is handle:
+                self._push(handle, sub_id, message, redelivered, CAT_NONE, 0, conversion.data())
+        except PeerError as error:
+            self._not_converted(message, error)
+        for handle, sub_id, message, redelivered in waiting:
+            if self.handles.get(handle.q_id) is handle:
+                self.push(handle, sub_id, message, redelivered)
+
+    def _not_converted(self, message: Message, error: PeerError) -> None:
+        self.context.report.alarm("CLIENT_INVALID_PUSH", f"{self.description}: properties of message "
+                               f"[GUID: {message.guid.hex().upper()}] cannot be converted: {error}")
+
+    def _push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool, compression: int, schema_id: int,
+              payload: bytes) -> None:
+        flags = (4 if redelivered else 0) | (2 if message.has_properties else 0)
         stats = self.stats
         stats.push_msgs += 1
         stats.push_bytes += message.size

@@ -72,6 +72,8 @@ class Turn:
                 if not partition.busy():
                     continue
                 released = partition.flush(wall)
+                if partition.large:
+                    self._broker.performer.turn_due()
             except Exception as error:
                 self._contain.partition_failed(partition, "writing the turn", error)
                 continue

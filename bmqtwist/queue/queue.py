@@ -106,6 +106,10 @@ class Queue(ABC):
     def payload(self, message: Message) -> bytes:
         """The application data of a message."""
 
+    def beginning(self, message: Message) -> bytes:
+        """As much of it as the properties take, as a rule."""
+        return self.payload(message)
+
     def holds(self, app: App, message: Message) -> bool:
         """Whether an app still needs a message."""
         return bool(message.pending & app.bit)
@@ -182,11 +186,20 @@ class Queue(ABC):
             found = {}
             if message.has_properties:
                 try:
-                    found = properties.values(self.payload(message), message.schema_id != 0)
+                    found = self._values(message)
                 except (PeerError, PartitionUnavailable, OSError):
                     found = {}
             message.properties = found
         return found
+
+    def _values(self, message: Message) -> Mapping[str, object]:
+        beginning = self.beginning(message)
+        try:
+            return properties.values(beginning, message.schema_id != 0)
+        except PeerError:
+            if len(beginning) == message.size:
+                raise
+        return properties.values(self.payload(message), message.schema_id != 0)
 
     def attempts_left(self, app: App, message: Message) -> int | None:
         """Remaining delivery attempts of a message for an app; None = unlimited."""

@@ -280,6 +280,10 @@ class RootQueue(Queue):
         """The application data, from memory or from the partition."""
         return message.payload if message.payload is not None else self.partition.read_payload(message)
 
+    def beginning(self, message: Message) -> bytes:
+        """Of a long message that is not in memory no more is read."""
+        return message.payload if message.payload is not None else self.partition.read_beginning(message)
+
     # -- leaving messages -------------------------------------------------------------------------------------------
 
     def finish(self, app: App, message: Message, wall: int, reason: int = _CONFIRMED) -> None:

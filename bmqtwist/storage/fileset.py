@@ -19,12 +19,27 @@ from threading import Lock
 
 from bmqtwist.storage.journal import JournalScan, check_file_header
 from bmqtwist.storage.records import MARK_OFFSET, FileType, file_headers, pack_mark
-from bmqtwist.storage.store import DATA_HEADER_BYTES, Disk, File, FileSizes
+from bmqtwist.storage.store import AHEAD_BYTES, DATA_HEADER_BYTES, Disk, File, FileSizes
 
 KINDS = FileType.JOURNAL, FileType.DATA, FileType.QLIST
 DAMAGED_PREFIX = "damaged."
 _EXTENSION = {FileType.JOURNAL: "bmq_journal", FileType.DATA: "bmq_data", FileType.QLIST: "bmq_qlist"}
 _STAMP = r"\d{8}_\d{6}"
+
+
+def _part_of(parts: list[bytes], start: int, size: int) -> list[bytes]:
+    """`size` bytes of all parts from `start` on, or as many as there are."""
+    found: list[bytes] = []
+    for part in parts:
+        if start >= len(part):
+            start -= len(part)
+            continue
+        piece = part[start:start + size]
+        found.append(piece)
+        start, size = 0, size - len(piece)
+        if not size:
+            break
+    return found
 
 
 def stamp(wall: int) -> str:
@@ -51,10 +66,19 @@ class _Set:
         self._guard = Lock()  # a sync in another thread must not meet a set that is being closed
         self._closed = False
         self.unsynced_qlist = True  # it changes seldom: most syncs can leave it out
+        self._ahead = 0  # bytes that are written behind the end of DATA, of what `append` is given next
+
+    def append_ahead(self, data: list[bytes]) -> bool:
+        """Write the next AHEAD_BYTES of it; False: there is more."""
+        self._ahead += self._data.file.write(self._data.end + self._ahead, _part_of(data, self._ahead, AHEAD_BYTES))
+        return sum(map(len, data)) - self._ahead <= AHEAD_BYTES
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """DATA, QLIST, JOURNAL; positions move only when all is written."""
-        data_bytes = self._data.file.write(self._data.end, data) if data else 0
+        ahead, self._ahead = self._ahead, 0
+        if ahead:
+            data = _part_of(data, ahead, sum(map(len, data)))
+        data_bytes = ahead + self._data.file.write(self._data.end + ahead, data) if data else ahead
         qlist_bytes = 0
         if qlist:
             self.unsynced_qlist = True
@@ -281,6 +305,10 @@ class FileSets:
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """Write DATA, then QLIST, then JOURNAL at the positions and move these. After an OSError nothing has moved."""
         self._current.append(journal, data, qlist)
+
+    def append_ahead(self, data: list[bytes]) -> bool:
+        """Write the next AHEAD_BYTES of what `append` will be given, where nothing refers to it. False: there is more."""
+        return self._current.append_ahead(data)
 
     def sync(self) -> None:
         """fdatasync of DATA and QLIST, then of JOURNAL; of both sets once `join_next` was called. For any thread."""

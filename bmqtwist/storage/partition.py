@@ -51,6 +51,8 @@ from bmqtwist.storage.rollover import BEGIN_PERCENT, Rollover
 from bmqtwist.storage.space import AVAILABLE_PERCENT_MIN, SOFT_LIMIT_PERCENT, SoftLimit, leaves_enough
 from bmqtwist.storage.state import Live, PartitionState, Steps, StoredQueue
 from bmqtwist.storage.store import (
+    AHEAD_BYTES,
+    BEGINNING_BYTES,
     PAYLOAD_CACHE_BYTES,
     PURGE_RESERVE_BYTES,
     SYNC_POINT_RESERVE_BYTES,
@@ -95,6 +97,7 @@ class Partition(CopyMarks):
         self._paying = False
         self._cache_max, self._drop = cache_bytes, list[Message]()
         self._gate = Gate()
+        self.large = False  # the batch is written over several turns
         self._unmarked = False  # records since the last sync point
         self.broken = False  # a sync has failed: nothing is taken until a restart
         self._disabled = self._full = self._write_failed = self._readonly_alarmed = self._rewrite = False
@@ -259,6 +262,8 @@ class Partition(CopyMarks):
             self._data += (header, payload, PADS[size - content])  # type: ignore[arg-type]
         self._journal_end += RECORD_BYTES
         self._data_end = offset + size
+        if size > AHEAD_BYTES:
+            self.large = True
         message.data_offset = offset >> 3
         message.lease, message.sequence = lease, sequence
         message.wall = wall
@@ -433,8 +438,7 @@ class Partition(CopyMarks):
         """
         if message.payload is not None:
             return message.payload
-        moved = self.roll.moved
-        offset = (message.data_offset if moved is None else moved.offset(message)) * 8 + 12 + len(message.options)
+        offset = self._data_at(message)
         payload = self.files.read_data(offset, message.size)
         if len(payload) != message.size or crc32c(payload) != message.crc:
             guid = message.guid.hex().upper()
@@ -442,6 +446,17 @@ class Partition(CopyMarks):
                                             f" offset {offset} is damaged; it is not delivered."))
             raise PayloadDamaged(f"Stored data of message {guid} is damaged")
         return payload
+
+    def read_beginning(self, message: Message) -> bytes:
+        """As much of the application data as its properties take as a rule; unchecked, unless it is all there is."""
+        if message.payload is not None or message.size <= BEGINNING_BYTES:
+            return self.read_payload(message)
+        return self.files.read_data(self._data_at(message), BEGINNING_BYTES)
+
+    def _data_at(self, message: Message) -> int:
+        moved = self.roll.moved
+        offset = message.data_offset if moved is None else moved.offset(message)
+        return offset * 8 + _DATA_HEADER_BYTES + len(message.options)
 
     # ---- the turn ------------------------------------------------------------------------------------------------
 
@@ -460,6 +475,8 @@ class Partition(CopyMarks):
         After a failed write its records are kept for the next flush, what waits for them goes on waiting, and no new
         ones are taken.
         """
+        if self.large and not self.broken and self._write_ahead():
+            return []
         if self.broken or self._journal and not self.write_batch():
             return []
         if self._owed and self.available:
@@ -475,6 +492,14 @@ class Partition(CopyMarks):
             self._gate.all_durable()
         return self._gate.release_durable()
 
+    def _write_ahead(self) -> bool:
+        """Write a piece of the DATA of a large batch. True: the next turn goes on."""
+        try:
+            self.large = not self.files.append_ahead(self._data)
+        except OSError:  # `write_batch` will say so
+            self.large = False
+        return self.large
+
     def _pay_late(self, wall: int) -> None:
         """Records that were owed are written in a turn that needs none of its own."""
         try:
@@ -486,6 +511,7 @@ class Partition(CopyMarks):
 
     def write_batch(self, matters: bool = True) -> bool:
         """The one door of a batch; `matters` False if no effect can wait for what is in it."""
+        self.large = False
         try:
             self.files.append(self._journal, self._data, self._qlist)
         except OSError as error:

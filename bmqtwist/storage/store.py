@@ -33,6 +33,8 @@ JOURNAL_FILE_BYTES_MIN = JOURNAL_HEADER_BYTES + _RECORD_BYTES + SYNC_POINT_RESER
 DATA_FILE_BYTES_MAX = ((1 << 32) - 1) * 8  # offsets are u32 dwords
 WORD_FILE_BYTES_MAX = ((1 << 32) - 1) * 4  # journal and QLIST offsets are u32 words
 PAYLOAD_CACHE_BYTES = 64 << 20  # application data one partition keeps in memory
+AHEAD_BYTES = 4 << 20  # that one turn writes of a batch whose DATA are larger: 64 MiB at once take 40 ms and more
+BEGINNING_BYTES = 64 << 10  # that are read of a longer message when only its properties are asked for
 ROLLOVER_CHUNK_BYTES = 4 << 20  # how much of a file is in memory at once while it is copied or read back
 
 
@@ -192,6 +194,9 @@ class PartitionFiles(Protocol):
 
     def begin_roll(self, wall: int) -> None:
         """Create the next file set, named after `wall` (UTC). OSError if it does not fit on the disk. For any thread."""
+
+    def append_ahead(self, data: list[bytes]) -> bool:
+        """Write some of the DATA that `append` will be given, where nothing refers to it yet. False: there is more."""
 
     def append_next(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
         """As `append`, into the next file set."""

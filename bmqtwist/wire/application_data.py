@@ -65,6 +65,13 @@ def inflation(data: bytes, has_properties: bool, schema_id: int,
     return Inflation(memoryview(data)[cut:], limit_bytes - cut, False)
 
 
+def conversion(data: bytes) -> Inflation:
+    """What has to be inflated of a message with v2 properties and CAT 1 for a client that cannot read them: its `data()` go
+    with CAT 0 and schema id 0."""
+    cut = properties.area_length(data)
+    return Inflation(memoryview(data)[cut:], INFLATED_BYTES_MAX, True, properties.to_v1(data[:cut]))
+
+
 def for_old_reader(data: bytes, has_properties: bool, compression: int, schema_id: int) -> tuple[bytes, int]:
     """(data, CAT) for a client that cannot read v2 properties; the schema id to send with it is 0.
 
@@ -72,5 +79,10 @@ def for_old_reader(data: bytes, has_properties: bool, compression: int, schema_i
     """
     if not has_properties:
         return data, compression
+    if schema_id and compression == CAT_ZLIB:
+        made = conversion(data)
+        while not made.step():
+            pass
+        return made.data(), CAT_NONE
     area, payload = open_data(data, True, compression, schema_id)
     return (properties.to_v1(area) if schema_id else area) + payload, CAT_NONE

@@ -36,14 +36,16 @@ def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> 
 
 class Inflation:
     """One zlib stream that is inflated in steps. With `keeps` its bytes are kept, and it has to be complete; without, only
-    its size is of interest, and takes no memory. `crc`: the CRC32-C of what was kept so far."""
+    its size is of interest, and takes no memory. `crc`: the CRC32-C of what was kept so far. `before`: what stands before it
+    in `data()`."""
 
     __slots__ = ("bytes", "crc", "keeps", "_stream", "_rest", "_size", "_limit", "_kept", "_over", "_error")
 
-    def __init__(self, data: bytes | memoryview, limit_bytes: int, keeps: bool) -> None:
+    def __init__(self, data: bytes | memoryview, limit_bytes: int, keeps: bool, before: bytes = b"") -> None:
         self._stream, self._rest, self._size = zlib.decompressobj(), data, len(data)
         self._limit, self.keeps = limit_bytes, keeps
         self._kept = BytesIO()
+        self._kept.write(before)
         self.bytes = self.crc = 0  # inflated so far
         self._over = False
         self._error: PeerError | None = None

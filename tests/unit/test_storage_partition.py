@@ -26,6 +26,8 @@ from storage_kit import (
 )
 
 from bmqtwist.errors import LocalError
+from bmqtwist.storage import fileset
+from bmqtwist.storage import partition as partition_module
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
 from bmqtwist.storage.store import FileSizes
@@ -441,3 +443,68 @@ def test_two_brokers_cannot_share_a_directory() -> None:
     lock.close()
     disk.lock("/l").close()
     open_files(disk)
+
+
+# ---- batches that are written over several turns -----------------------------------------------------------------------
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (partition_module, fileset):
+        monkeypatch.setattr(module, "AHEAD_BYTES", 1000)
+
+
+def test_a_large_message_is_written_over_several_turns_and_its_record_last(small_steps: None) -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    writes(disk)
+    put(partition, 1)
+    put(partition, 2, b"x" * 3500)
+    partition.hold(Held("a"))
+    assert partition.flush(WALL) == [] and partition.large and writes(disk) == ["write data"]
+    put(partition, 3)  # while it is under way
+    partition.hold(Held("b"))
+    assert partition.flush(WALL) == [] and writes(disk) == ["write data"]
+    while not (released := partition.flush(WALL)):
+        assert partition.busy() and partition.large
+    assert released == ["a", "b"] and writes(disk)[-2:] == ["write data", "write journal"] and not partition.large
+    assert guids(reread(disk)) == [make_message(number, b"").guid.hex().upper() for number in (1, 2, 3)]
+    assert partition.read_payload(next(iter(reread(disk).queues[KEY].messages.values()))) == b"payload"
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_crash_or_a_failure_while_a_large_batch_is_written_takes_nothing_else_along(small_steps: None, turns: int) -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    put(partition, 1)
+    partition.flush(WALL)
+    put(partition, 2, b"x" * 3500)
+    for _ in range(turns):
+        partition.flush(WALL)
+    found = guids(reread(disk))
+    assert found in ([make_message(1, b"").guid.hex().upper()], [make_message(each, b"").guid.hex().upper() for each in (1, 2)])
+    failing(disk, "write")
+    put(partition, 3)
+    partition.flush(WALL)
+    failing(disk)
+    while partition.busy():
+        partition.flush(WALL)
+    assert len(guids(reread(disk))) == 3
+
+
+def test_a_stop_writes_the_rest_of_a_large_batch_at_once(small_steps: None) -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    put(partition, 1, b"x" * 3500)
+    partition.flush(WALL)
+    partition.stop(WALL, True)
+    assert len(guids(reread(disk))) == 1
+
+
+def test_of_a_long_message_no_more_is_read_than_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_module, "BEGINNING_BYTES", 100)
+    disk = MemoryDisk()
+    partition = running(disk, durability="none", cache_bytes=0)
+    long, short = put(partition, 1, b"x" * 3500), put(partition, 2, b"y" * 100)
+    partition.flush(WALL)
+    assert long.payload is None and short.payload is None
+    assert partition.read_beginning(long) == b"x" * 100 and partition.read_beginning(short) == b"y" * 100

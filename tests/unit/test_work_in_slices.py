@@ -237,6 +237,37 @@ def test_a_broken_stream_that_is_inflated_in_steps_is_stored_as_it_came(memory: 
     assert stored.size == len(broken) and stored.compression == 1
 
 
+def test_what_an_old_client_cannot_read_is_inflated_for_it_in_steps_and_in_order(memory: MemoryWorld,
+                                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB at once took 300 ms of a turn. What is to be delivered behind it waits, for this client alone."""
+    hurry(monkeypatch, 1.0)
+    old = memory.client(features="PROTOCOL_ENCODING:BER,JSON")
+    consumer = old.open("bmq://d/q", read=1)
+    consumer.configure(b=1 << 30)
+    turns = Turns(memory, monkeypatch, compression.Inflation, "_step")
+    producer, size = memory.producer(), 5 * INFLATE_STEP_BYTES
+    payloads = [b"before", b"\1" * size, b"behind", b"\2" * size, *(bytes([number]) * 9000 for number in range(200)), b"last"]
+    for payload in payloads:
+        producer.put(payload, properties={"a": 1}, compress=True)
+    pushed = consumer.take(len(payloads))
+    assert [each.payload for each in pushed] == payloads
+    assert {each.properties["a"] for each in pushed} == {("INT64", 1)}
+    assert sum(turns.counts) >= 210 and turns.most <= INFLATE_STEP_BYTES // 9000 + 3
+
+
+def test_a_client_that_goes_while_a_message_is_inflated_for_it_leaves_the_message_to_others(memory: MemoryWorld) -> None:
+    old = memory.client(features="PROTOCOL_ENCODING:BER,JSON")
+    old.open("bmq://d/q", read=1).configure()
+    producer = memory.producer()
+    payload = b"x" * (SLICES_MAX + 5) * INFLATE_STEP_BYTES
+    producer.put(payload, properties={"a": 1}, compress=True)
+    session = old.link.session
+    assert session is not None
+    old.link.lose()
+    memory.run()
+    assert memory.consumer().next_push().payload == payload
+
+
 def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """PUTs that came before their open was answered: the first takes long, the others stay behind it."""
     turns = Turns(memory, monkeypatch, compression.Inflation, "_step")
