@@ -27,7 +27,7 @@ class App:
 
     __slots__ = ("app_id", "key", "ordinal", "bit", "first_order", "registered", "alarmed", "condition", "substreams",
                  "router", "unrouted", "fresh", "again", "aside", "waiting", "redelivery", "stopped_at", "recheck_aside",
-                 "recheck_waiting", "stats", "returning", "purged", "_unsorted")
+                 "recheck_waiting", "stats", "returning", "purged", "lease", "sequence", "_unsorted")
 
     def __init__(self, app_id: str, key: bytes, ordinal: int, first_order: int = 0) -> None:
         self.app_id = app_id
@@ -38,6 +38,7 @@ class App:
         self.stats = AppStats()
         self.returning = 0  # consumers whose messages come back in slices: until then nothing is delivered
         self.purged = 0  # the messages of an earlier arrival order were purged
+        self.lease = self.sequence = 0  # PSN of the newest message that consumers here were given as a new one; 0 = unknown
         self.register(key, ordinal, first_order)
 
     def register(self, key: bytes, ordinal: int, first_order: int) -> None:
@@ -65,6 +66,15 @@ class App:
         self.register(self.key, self.ordinal, self.first_order)
         self.purged = order
         return places
+
+    def overtaken(self, message: Message) -> bool:
+        """Whether consumers here were given newer ones before: another primary had meant this one for somebody else."""
+        return message.lease > 0 and (message.lease, message.sequence) < (self.lease, self.sequence)
+
+    def follow(self, other: App) -> None:
+        """Consumers of the other app are this one's from now on."""
+        if (self.lease, self.sequence) < (other.lease, other.sequence):
+            self.lease, self.sequence = other.lease, other.sequence
 
     def _places(self) -> list[Place]:
         return [self.fresh, self.again, self.aside, self.waiting, self.redelivery]

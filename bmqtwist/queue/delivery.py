@@ -202,6 +202,8 @@ def _send(queue: Queue, app: App, subscription: Subscription, message: Message, 
                 f"Queue '{queue.uri}' with handle of client {substream.handle.client.description}, appId = "
                 f"'{app.app_id}' has too many outstanding data [Messages: {messages} (limit: "
                 f"{subscription.max_messages}), Bytes: {held} (limit: {subscription.max_bytes})]. I'm taking a break!")
+    if not late:
+        app.lease, app.sequence = message.lease, message.sequence
     waited = now - message.arrived
     stats = app.stats
     stats.pushed(size, waited)

@@ -36,6 +36,8 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
         held = {guid for substream in app.substreams for guid in substream.unconfirmed}
         if held:
             app.fresh = deque(message for message in app.fresh if message.guid not in held)
+        while app.fresh and app.overtaken(app.fresh[0]):
+            app.redelivery.add(app.fresh.popleft())
     for app_id, guids in relay.held_confirms.items():
         _confirm(root, root.apps.get(app_id), guids, wall)
     for put in relay.take_posts():
@@ -87,7 +89,9 @@ def _move(old: Queue, handles: list[Handle], new: Queue, same: Callable[[App, Me
         new.handles[handle] = None
         for substream in handle.substreams.values():
             substream.app.substreams.remove(substream)
-            app = substream.app = new.app_for_reader(substream.app_id)
+            app = new.app_for_reader(substream.app_id)
+            app.follow(substream.app)
+            substream.app = app
             app.substreams.append(substream)
             moved[app] = None
             _keep(substream, same)

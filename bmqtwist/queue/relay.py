@@ -251,7 +251,7 @@ class RelayQueue(Queue):
                 message.attempts = {**(message.attempts or {}), app.ordinal: attempts}
             if not message.order:
                 self._order = message.order = self._order + 1
-            if late:
+            if late or app.overtaken(message):
                 app.redelivery.add(message)
             else:
                 app.fresh.append(message)

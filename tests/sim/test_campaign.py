@@ -34,6 +34,15 @@ def test_short_lives_break_no_invariant_either(fresh_seed: int) -> None:
         assert not run.rule, f"{run.text}\n{run.schedule.text()}"
 
 
+def test_what_a_node_meant_for_others_before_it_was_primary_again_says_that_it_comes_late() -> None:
+    """A message that waited for a node out of reach came behind newer ones on the same connection, as if it were new."""
+    run = play(Schedule(700054, 3, 1 << 18, 1 << 20, 1 << 20, 2.8195, clients=True, journal_bytes=1 << 18,
+                        spread=True, steps=(
+        Step("strand primary", 0, 2, 0.1865, 0.7738, 0.0), Step("heal", 0, 3, 0.324, 0.9824, 0.0),
+        Step("isolate primary", 2, 1, 0.7754, 0.6231, 0.7669), Step("strand primary", 0, 1, 0.2829, 0.8675, 3.1703))))
+    assert not run.rule, f"{run.text}\n{run.schedule.text()}"
+
+
 @pytest.mark.spec("cluster", 118)
 def test_the_same_seed_is_the_same_life_byte_for_byte() -> None:
     assert campaign(3, 3).digest == campaign(3, 3).digest != campaign(4, 3).digest

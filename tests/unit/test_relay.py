@@ -209,3 +209,24 @@ def test_a_put_that_is_posted_again_is_answered_to_both() -> None:
     assert above.sent == [("put", b"1")]
     above.queue.acked(b"1", 0, BEGIN)
     assert len(acks(first)) == len(acks(second)) == 1 and not above.queue.repeated
+
+
+def stored(guid: bytes, sequence: int, lease: int = 1) -> Message:
+    made = Message(guid, guid, arrived=BEGIN)
+    made.lease, made.sequence = lease, sequence
+    return made
+
+
+def test_what_another_primary_had_meant_for_somebody_else_comes_late_and_says_so() -> None:
+    """It was delivered behind newer messages, without the mark of what is out of order."""
+    above = Above()
+    reader = above.open(read=1)
+    for guid, sequence in ((b"4", 4), (b"8", 8)):
+        above.queue.pushed(stored(guid, sequence), [("__default", None)], False)
+        above.queue.deliver(BEGIN)
+    for guid, sequence, lease in ((b"5", 5, 1), (b"9", 9, 1), (b"2", 2, 2)):  # a new primary begins with what it knows
+        above.queue.pushed(stored(guid, sequence, lease), [("__default", None)], False)
+    above.queue.deliver(BEGIN)
+    client: Any = reader.client
+    assert [(payload, late) for payload, _, late in client.got] == [
+        (b"4", False), (b"8", False), (b"5", True), (b"9", False), (b"2", False)]

@@ -246,7 +246,8 @@ def test_what_an_old_client_cannot_read_is_inflated_for_it_in_steps_and_in_order
     consumer.configure(b=1 << 30)
     turns = Turns(memory, monkeypatch, compression.Inflation, "_step")
     producer, size = memory.producer(), 5 * INFLATE_STEP_BYTES
-    payloads = [b"before", b"\1" * size, b"behind", b"\2" * size, *(bytes([number]) * 9000 for number in range(200)), b"last"]
+    payloads = [b"before", b"\1" * size, b"behind", b"\2" * size, *(bytes([number]) * 9000 for number in range(200)),
+                b"last"]
     for payload in payloads:
         producer.put(payload, properties={"a": 1}, compress=True)
     pushed = consumer.take(len(payloads))
