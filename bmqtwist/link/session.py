@@ -25,6 +25,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.limits import (
     CONTROL_BYTES_MAX,
     CONTROL_VALUES_MAX,
+    GOING_ON_S,
     NEGOTIATION_BYTES_MAX,
     NEGOTIATION_VALUES_MAX,
     SLICE_BYTES,
@@ -155,16 +156,16 @@ class Session:
 
     def _begin(self, work: Work) -> None:
         self._work = work if self._work is None else chain(self._work, work)
-        self._go_on()
+        self._go_on(SLICES_S)
 
     def do_first(self, work: Work) -> None:
         """Do something in slices from the next turn on, before whatever is under way and what is read then."""
         self._work = work if self._work is None else chain(work, self._work)
         self.context.go_on_later(self)
 
-    def _go_on(self) -> None:
+    def _go_on(self, seconds: float) -> None:
         clock = self.context.clock
-        until = clock() + SLICES_S
+        until = clock() + seconds
         for _ in range(SLICES_MAX):
             work = self._work
             if work is None:  # the session was closed meanwhile
@@ -188,7 +189,7 @@ class Session:
         self.now, self.wall = now, wall
         self.last_received = now
         self.missed_heartbeats = 0
-        self._go_on()
+        self._go_on(GOING_ON_S)
         if self._work is None and self._later:
             chunk = b"".join(self._later)
             self._later.clear()

@@ -22,7 +22,7 @@ from bmqtwist.config.clusters import ClusterProxyDefinition, VirtualCluster
 from bmqtwist.config.provider import DomainProvider, LoadedDomain
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import GuidGenerator, parse_uri
-from bmqtwist.limits import NEWCOMERS_BYTES_MAX, SLICES_S
+from bmqtwist.limits import GOING_ON_S, NEWCOMERS_BYTES_MAX, SLICES_S
 from bmqtwist.link import negotiation
 from bmqtwist.link.admin import AdminAnswer, AdminSession, AdminWork
 from bmqtwist.link.authentication import Authenticate, Outcome
@@ -242,6 +242,9 @@ class Broker:
         self.now = now
         if self._under_way:
             self._go_on(now)
+        self._finish_turn(now)
+
+    def _finish_turn(self, now: float) -> None:
         self._chores.run()
         for replication in self._replications:
             replication.check(now)
@@ -259,7 +262,7 @@ class Broker:
 
     def _go_on(self, now: float) -> None:
         """Sessions go on with what they have begun: as many as there is time for, one at least, in turns."""
-        wall, until = self.wall(now), self.clock() + SLICES_S
+        wall, until = self.wall(now), self.clock() + GOING_ON_S
         for session in list(self._under_way):
             del self._under_way[session]
             try:
@@ -275,7 +278,7 @@ class Broker:
         """A sync has come through."""
         self.now = now
         self._turn.synced(partition, token, self.wall(now))
-        self.turn(now)
+        self._finish_turn(now)  # what was begun goes on in a turn of its own, not before these ACKs
 
     def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
         """A sync has failed: the partition takes nothing more."""

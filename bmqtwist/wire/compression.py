@@ -57,6 +57,7 @@ class Inflation:
                 self._over = self._step(bytes_max)
             except PeerError as error:
                 self._over, self._error = True, error.with_traceback(None)
+                self._rest, self._kept = b"", BytesIO()  # of no use any more, and perhaps large
         return self._over
 
     def _step(self, bytes_max: int) -> bool:
@@ -82,8 +83,9 @@ class Inflation:
 
     def data(self) -> bytes:
         """What was kept of it, once it is over; raises what `inflate` raises."""
-        if self._error is not None:
-            raise self._error
+        error = self._error
+        if error is not None:  # a new one: a traceback would lead back here, and all of it would have to be collected
+            raise type(error)(error.reason, error.field, error.offset)
         return self._kept.getvalue()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 import zlib
 from collections import Counter
 from itertools import count
@@ -28,7 +29,7 @@ from bmqtwist.link.client import ClientSession
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.routing import Router
 from bmqtwist.testing.node import ImmediatePerformer
-from bmqtwist.wire import compression
+from bmqtwist.wire import application_data, compression
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import EventType, event_header
 
@@ -267,6 +268,31 @@ def test_a_client_that_goes_while_a_message_is_inflated_for_it_leaves_the_messag
     old.link.lose()
     memory.run()
     assert memory.consumer().next_push().payload == payload
+
+
+@pytest.mark.parametrize("data", [zlib.compress(bytes(3 * INFLATE_STEP_BYTES))[:-9], zlib.compress(bytes(65 << 20), 9)])
+def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: MemoryWorld, data: bytes) -> None:
+    """The error led back to 64 MiB that waited for the collector: 4 GiB within minutes."""
+    made: list[weakref.ref[Any]] = []
+
+    class Seen(compression.Inflation):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(weakref.ref(self))
+
+    producer = memory.producer()
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(application_data, "Inflation", Seen)
+            put = bytearray(codec.put_message(producer.q_id, producer.client.new_guid(), data))
+            put[0] |= codec.HAS_PROPERTIES << 4
+            put[7] |= 1 << 5
+            producer.client.send(codec.put_frame([bytes(put)]))
+            producer.client.barrier()
+        assert len(made) == 1 and made[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
