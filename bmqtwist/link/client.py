@@ -72,7 +72,7 @@ class ClientSession(SessionKind):
         self.early_put_bytes = 0  # of PUTs that wait until the open of their queue is answered
         self._late = False  # they are taken now
         self._reached = 0  # apps or consumers that PUTs went to since the last pause
-        self._unacked: set[bytes] = set()
+        self._unacked: dict[bytes, Handle] = {}  # GUIDs of PUTs that wait for their ACK, and the handle it is for
         self._inflating: dict[tuple[int, int], Inflation] = {}  # PUTs that take more than a step, by buffer and position
         self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the first one, and what waits behind it
         self._converted = 0  # bytes in this turn
@@ -100,6 +100,7 @@ class ClientSession(SessionKind):
         """Give up every handle, and every request for one."""
         self.pending.cancel()
         self._converting.clear()
+        self._unacked.clear()  # it refers to handles, and these to this
         handles, self.handles = self.handles, {}
         for q_id, handle in handles.items():
             self.close_id(q_id)
@@ -244,7 +245,8 @@ class ClientSession(SessionKind):
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         """Acknowledge a PUT of this session; after the final close of its handle nothing is said any more."""
-        self._unacked.discard(guid)
+        if self._unacked.get(guid) is handle:
+            del self._unacked[guid]
         if handle.closing:
             return
         if status:
@@ -354,13 +356,13 @@ class ClientSession(SessionKind):
                 except PeerError:
                     pass  # stored as it came; only subscriptions and conversions notice
             if wants_ack:
-                if guid in unacked:
+                if unacked.get(guid) is handle:
                     if self.session.lines.admits(now):
                         self.context.report.warn(f"#UNACKED_PUT_GUID_COLLISION {self.description}: GUID "
                                               f"[{guid.hex().upper()}], queue '{handle.queue.uri}'")
                     wants_ack = False
                 else:
-                    unacked.add(guid)
+                    unacked[guid] = handle
             stats.put_msgs += 1
             stats.put_bytes += size
             message = Message(guid, payload, options, bool(flags & MESSAGE_PROPERTIES), compression, schema_id, crc, now,

@@ -123,6 +123,23 @@ def test_the_largest_message_is_taken_and_one_byte_more_is_not(memory: MemoryWor
     assert producer.status_of(bytes(1001)) == 5
 
 
+def test_a_guid_that_is_posted_again_after_its_queue_was_closed_is_acknowledged_to_who_opened_it_anew(
+        memory: MemoryWorld) -> None:
+    """A node whose client came again over the same link heard nothing: the first ACK had nobody to go to."""
+    client = memory.client()
+    first = client.open("bmq://d/q", write=1)
+    guid = client.new_guid()
+    with memory.storage_stalled():
+        put(first, message(first, guid))
+        first.close()
+        second = client.open("bmq://d/q", write=1)
+        put(second, message(second, guid))
+        assert acks(client) == []
+    memory.settle()
+    client.pump(0)
+    assert acks(client) == [(guid, 0)] and memory.stored() == 1
+
+
 def test_a_guid_that_waits_for_its_ack_is_acknowledged_once(memory: MemoryWorld) -> None:
     producer = memory.producer()
     guid = producer.client.new_guid()
