@@ -104,7 +104,7 @@ class MessageJudge(Judge):
 
     def delivered(self, uri: str, app: str, push: Push, lease: int, last: list[Psn], again: bool) -> None:
         """A PUSH at a consumer that has opened the queue at a primary with this lease (0: elsewhere); `last`: PSNs of what
-        it was given before; `again`: on the same connection."""
+        it was given before as new; `again`: on the same connection."""
         self.world.counts["delivered"] += 1
         message = self.messages.get(push.guid)
         if message is None or message.uri != uri or message.payload != push.payload:
@@ -122,7 +122,8 @@ class MessageJudge(Judge):
         if psn is not None:
             if last and psn < last[-1] and not push.out_of_order and app not in message.delivered and not again:
                 raise Violation("D8", f"{app} is given {message.payload[:20]!r}, {psn}, after {last[-1]}")
-            last.append(psn)
+            if not push.out_of_order:  # those that come again keep no order, and say so
+                last.append(psn)
         message.delivered.add(app)
 
     def _not_done(self, message: Posted, app: str, lease: int) -> None:
