@@ -46,8 +46,13 @@ class Cluster:
 
     def __call__(self, command: str, *arguments: str, code: int = 0) -> Done:
         done = self._cli("cluster", command, "--dir", str(self.directory), *arguments, seconds_max=COMMAND_SECONDS_MAX)
-        assert done.code == code, (done.out, done.err)
+        assert done.code == code, f"{done.err}\n{done.out.decode()}\n{self._last_words()}"
         return done
+
+    def _last_words(self) -> str:
+        names = [name for name in ("n1", "n2", "n3") if (self.directory / name).exists()]
+        logs = [self._cli("cluster", "logs", name, "-n", "60", "--dir", str(self.directory)).out for name in names]
+        return b"\n".join(logs).decode(errors="replace")
 
     def refused(self, command: str, *arguments: str) -> str:
         """What it says when it refuses, in this process."""

@@ -93,6 +93,9 @@ def _play(world: CampaignWorld, schedule: Schedule) -> None:
     if len(believed) != 1:
         raise Violation("L1", f"{[node.name for node in believed]} lead when all is quiet: "
                         f"{[(node.name, node.up, world.cluster(node.name).leadership.standing) for node in world.machines]}")
+    passive = [node.name for node in world.machines if not world.cluster(node.name).leadership.active]
+    if passive:
+        raise Violation("L1", f"{passive} do not know that {believed[0].name} is active when all is quiet")
     done: list[object] = []
     world.propose(believed[0], AssignQueue("bmq://bmq.test.persistent.priority/last", ("__default",), 1), done.append)
     world.run(2.0)
