@@ -16,8 +16,6 @@ PROXY = "proxy"
 _ACTIVE, _NOBODY = "ACTIVE", "** NULL **"
 _HOST = "localhost"
 _ANSWER_SECONDS_MAX = 5.0
-# A node of several that is not primary of anything serves no clients; what it has to do for the cluster it does.
-_TOLERATED = f"partitions not available: {CLUSTER} (no primaries)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class BrokerView:
             return "knows no leader"
         if broker.node_id and self.leader_status != _ACTIVE:
             return f"its leader {self.leader} is {self.leader_status}"
-        return "" if self.unready == _TOLERATED else self.unready
+        return self.unready
 
 
 def look(broker: SampleBroker, pid: int, seconds: float = _ANSWER_SECONDS_MAX) -> BrokerView:
