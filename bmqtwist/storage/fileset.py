@@ -69,8 +69,11 @@ class _Set:
         self._ahead = 0  # bytes that are written behind the end of DATA, of what `append` is given next
 
     def append_ahead(self, data: list[bytes]) -> bool:
-        """Write the next AHEAD_BYTES of it; False: there is more."""
-        self._ahead += self._data.file.write(self._data.end + self._ahead, _part_of(data, self._ahead, AHEAD_BYTES))
+        """Write the next AHEAD_BYTES of it; False: there is more. What fails here fails again in `append`."""
+        try:
+            self._ahead += self._data.file.write(self._data.end + self._ahead, _part_of(data, self._ahead, AHEAD_BYTES))
+        except OSError:
+            return True
         return sum(map(len, data)) - self._ahead <= AHEAD_BYTES
 
     def append(self, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:

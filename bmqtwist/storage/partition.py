@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
+from bmqtwist.storage import payloads
 from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.copies import COMMITTED_ALL, CopyMarks
 from bmqtwist.storage.gate import Gate
@@ -59,7 +60,6 @@ from bmqtwist.storage.store import (
     PartitionFiles,
 )
 from bmqtwist.storage.unavailable import PartitionUnavailable, PayloadDamaged
-from bmqtwist.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from bmqtwist.storage.recovery import RecoveredPartition
@@ -432,31 +432,20 @@ class Partition(CopyMarks):
     # ---- reading back --------------------------------------------------------------------------------------------
 
     def read_payload(self, message: Message) -> bytes:
-        """The application data of a message, from memory or from DATA.
-
-        PayloadDamaged if DATA no longer holds what was written; OSError if it cannot be read.
-        """
+        """The application data of a message. PayloadDamaged: DATA has something else; OSError: it cannot be read."""
         if message.payload is not None:
             return message.payload
-        offset = self._data_at(message)
-        payload = self.files.read_data(offset, message.size)
-        if len(payload) != message.size or crc32c(payload) != message.crc:
-            guid = message.guid.hex().upper()
-            self._alarms.append(("STORAGE", f"Partition [{self.partition_id}]: the stored data of message {guid} at"
-                                            f" offset {offset} is damaged; it is not delivered."))
-            raise PayloadDamaged(f"Stored data of message {guid} is damaged")
-        return payload
+        try:
+            return payloads.whole(self.files, message, self.roll.moved)
+        except PayloadDamaged as error:
+            self._alarms.append(("STORAGE", f"Partition [{self.partition_id}]: {error}; it is not delivered."))
+            raise
 
     def read_beginning(self, message: Message) -> bytes:
         """As much of the application data as its properties take as a rule; unchecked, unless it is all there is."""
         if message.payload is not None or message.size <= BEGINNING_BYTES:
             return self.read_payload(message)
-        return self.files.read_data(self._data_at(message), BEGINNING_BYTES)
-
-    def _data_at(self, message: Message) -> int:
-        moved = self.roll.moved
-        offset = message.data_offset if moved is None else moved.offset(message)
-        return offset * 8 + _DATA_HEADER_BYTES + len(message.options)
+        return payloads.part(self.files, message, self.roll.moved, BEGINNING_BYTES)
 
     # ---- the turn ------------------------------------------------------------------------------------------------
 
@@ -475,9 +464,8 @@ class Partition(CopyMarks):
         After a failed write its records are kept for the next flush, what waits for them goes on waiting, and no new
         ones are taken.
         """
-        if self.large and not self.broken and self._write_ahead():
-            return []
-        if self.broken or self._journal and not self.write_batch():
+        self.large = self.large and not self.broken and not self.files.append_ahead(self._data)
+        if self.large or self.broken or self._journal and not self.write_batch():
             return []
         if self._owed and self.available:
             self._pay_late(wall)
@@ -491,14 +479,6 @@ class Partition(CopyMarks):
                 return []
             self._gate.all_durable()
         return self._gate.release_durable()
-
-    def _write_ahead(self) -> bool:
-        """Write a piece of the DATA of a large batch. True: the next turn goes on."""
-        try:
-            self.large = not self.files.append_ahead(self._data)
-        except OSError:  # `write_batch` will say so
-            self.large = False
-        return self.large
 
     def _pay_late(self, wall: int) -> None:
         """Records that were owed are written in a turn that needs none of its own."""

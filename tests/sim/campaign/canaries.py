@@ -116,7 +116,7 @@ _stored, _begin_image_files = Applier.stored, ImageFiles.__init__
 
 def _old_set_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) -> None:
     _begin_image_files(self, partition, wall)
-    journal = partition.files._current.files[FileType.JOURNAL]
+    journal = partition.files._current.open[FileType.JOURNAL].file
     journal.resize(JOURNAL_HEADER_BYTES, False)
 
 
