@@ -311,7 +311,7 @@ class FileSets:
 
     def append_ahead(self, data: list[bytes]) -> bool:
         """Write the next AHEAD_BYTES of what `append` will be given, where nothing refers to it. False: there is more."""
-        return self._current.append_ahead(data)
+        return self._set is None or self._set.append_ahead(data)  # `append` says that it is closed
 
     def sync(self) -> None:
         """fdatasync of DATA and QLIST, then of JOURNAL; of both sets once `join_next` was called. For any thread."""
