@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.posixbase import PosixReactorBase
 from twisted.logger import globalLogPublisher
 
-epollreactor = pytest.importorskip("twisted.internet.epollreactor", reason="epoll is Linux's")
-
-from bmqtwist.daemon.epoll_round import round_of  # noqa: E402
+from bmqtwist.daemon.epoll_round import round_of
 
 
 @pytest.fixture
 def reactor() -> Iterator[Any]:
-    made = epollreactor.EPollReactor()
+    made = EPollReactor()
     yield made
     made._poller.close()
 
