@@ -1,7 +1,8 @@
 """Input that waits for a later turn, so that no turn takes long and nobody waits behind strangers.
 
     strangers   what connections send that are not negotiated: a few milliseconds of each turn are theirs
-    late        what arrives in a turn that has taken long already; a few bytes wait only if it has taken very long
+    late        what arrives in a turn that has taken very long already; where somebody has sent what takes more than one
+                turn, all but a few bytes wait after few milliseconds
 
 A session whose input waits is not read from meanwhile, so there is one chunk of each, and few more.
 """
@@ -13,9 +14,9 @@ from typing import Final
 
 from bmqtwist.link.session import Session
 
-TURN_INPUT_S: Final = 0.006  # a turn that has lasted so long takes nothing more
-FEW_BYTES: Final = 2048  # so many are taken all the same,
-FEW_BYTES_S: Final = 0.05  # until the turn has lasted so long: a round of many sockets takes a while to come to theirs
+TURN_INPUT_S: Final = 0.05  # a turn that has lasted so long takes nothing more
+HEAVY_TURN_INPUT_S: Final = 0.006  # the same of a turn in which somebody's input took more than his slices,
+FEW_BYTES: Final = 2048  # except for so many: a round of many sockets takes a while to come to theirs
 STRANGERS_S: Final = 0.002  # of a turn for connections that are not negotiated
 
 
@@ -46,7 +47,7 @@ class PutAside:
 
     def next(self, since_turn: float, since_strangers: float) -> Session | None:
         """Whose turn it is, after so many seconds of the turn and of its part for strangers; None = the next turn's."""
-        if self._late and since_turn <= TURN_INPUT_S:
+        if self._late and since_turn <= HEAVY_TURN_INPUT_S:
             return next(iter(self._late))
         if self._strangers and since_strangers <= STRANGERS_S:
             return next(iter(self._strangers))

@@ -2,7 +2,7 @@
 
 From the reactor: the delayed calls of `turn` and `tick`, and what `link.tcp` hands on from connections.
 From the broker (`node.performer.Performer`): turn_due, sync, roll, clock, write_metadata, authenticate, write, finish,
-in_thread, dial, chance, read, dump.
+in_thread, worked, dial, chance, read, dump.
 
 However many chunks arrive in one round of the reactor, one turn follows them; some wait for a later one (`put_aside.py`).
 `now` is the monotonic clock. The turn is run from a hook around the reactor's `doIteration`, since a delayed call for each
@@ -25,7 +25,7 @@ from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.daemon.epoll_round import Round, round_of
-from bmqtwist.daemon.put_aside import FEW_BYTES, FEW_BYTES_S, TURN_INPUT_S, PutAside
+from bmqtwist.daemon.put_aside import FEW_BYTES, HEAVY_TURN_INPUT_S, TURN_INPUT_S, PutAside
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
@@ -68,6 +68,7 @@ class ReactorPerformer:
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
         self._aside, self._waits = PutAside(), False  # and whether anything is in it
+        self._heavy = False  # somebody's input took more than his slices of this turn
         self._round: Round = lambda delay: None
         self._twisteds_round: Round = self._round
         self._tick_call: Any = None
@@ -113,7 +114,7 @@ class ReactorPerformer:
         """One round of the reactor, and the turn that is due then."""
         self._round(0 if self._turn_due else delay)
         if self._turn_due:
-            self._turn_due = False
+            self._turn_due = self._heavy = False
             if self._waits:
                 self._take_aside()
             self._perform(self.broker.turn)
@@ -221,13 +222,16 @@ class ReactorPerformer:
         if not watchdog.began:
             watchdog.began = now
         took = now - watchdog.began
-        if session.negotiated_at is None or took > TURN_INPUT_S and (len(data) > FEW_BYTES or took > FEW_BYTES_S) or (
+        if session.negotiated_at is None or took > TURN_INPUT_S or (
+                self._heavy and took > HEAVY_TURN_INPUT_S and len(data) > FEW_BYTES) or (
                 self._waits and session in self._aside):
             self._aside.put(session, data)
             self._waits = True
             self.read(session, False)
         else:
             self.broker.received(session, data, now)
+            if session.under_way:
+                self._heavy = True
 
     def lost(self, session: Session, why: str = "") -> None:
         """The channel of a session is gone. `why`: what is wrong with its TLS."""
@@ -283,6 +287,10 @@ class ReactorPerformer:
     def clock(self) -> float:
         """The monotonic clock."""
         return time.monotonic()
+
+    def worked(self) -> float:
+        """What the processor has done for this thread."""
+        return time.thread_time()
 
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) on a thread."""

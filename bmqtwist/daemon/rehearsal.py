@@ -102,6 +102,8 @@ class _Idle:
         """It stands."""
         return 0.0
 
+    worked = clock
+
     def chance(self) -> float:
         """Of no interest."""
         return 0.5

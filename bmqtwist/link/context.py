@@ -62,8 +62,8 @@ class SessionContext(Protocol):
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
 
-    def clock(self) -> float:
-        """Seconds of some monotonic clock, at this moment: to end in time what could take long."""
+    def worked(self) -> float:
+        """Seconds this thread has worked so far: to end in time what could take long."""
 
     def go_on_later(self, session: Session) -> None:
         """The session has begun what may not be done in one turn: nothing is read from it, and the next turn calls

@@ -164,8 +164,8 @@ class Session:
         self.context.go_on_later(self)
 
     def _go_on(self, seconds: float) -> None:
-        clock = self.context.clock
-        until = clock() + seconds
+        worked = self.context.worked
+        until = worked() + seconds
         for _ in range(SLICES_MAX):
             work = self._work
             if work is None:  # the session was closed meanwhile
@@ -174,7 +174,7 @@ class Session:
                 self._work = None
                 self._walked()
                 return
-            if clock() >= until:
+            if worked() >= until:
                 break
         if self._work is not None:
             self.context.go_on_later(self)

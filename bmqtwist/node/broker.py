@@ -110,7 +110,7 @@ class Broker:
         self.close_queue, self.request_timeout, self.unused = access.close_queue, access.request_timeout, access.unused
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.touch_next = self._turn.touch_next  # of the same
-        self._chores = Chores(self.clock, lambda: self.performer.turn_due())
+        self._chores = Chores(self.worked, lambda: self.performer.turn_due())
         self._under_way: dict[Session, None] = {}  # they go on in this turn
         self._begun: dict[Session, None] = {}  # they go on in the next turn
         self.flush_later = self._turn.flush_later  # of link.context.SessionContext
@@ -262,7 +262,7 @@ class Broker:
 
     def _go_on(self, now: float) -> None:
         """Sessions go on with what they have begun: as many as there is time for, one at least, in turns."""
-        wall, until = self.wall(now), self.clock() + GOING_ON_S
+        wall, until = self.wall(now), self.worked() + GOING_ON_S
         for session in list(self._under_way):
             del self._under_way[session]
             try:
@@ -271,7 +271,7 @@ class Broker:
                 self.contain.session_failed(session, "going on", error)
             if not session.under_way and not self.performer.unread(session)[0]:
                 self.performer.read(session, True)
-            if self.clock() >= until:
+            if self.worked() >= until:
                 break
 
     def synced(self, partition: Partition, token: int, now: float) -> None:
@@ -388,9 +388,9 @@ class Broker:
 
     # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
 
-    def clock(self) -> float:
-        """Seconds of the monotonic clock, at this moment."""
-        return self.performer.clock()
+    def worked(self) -> float:
+        """Seconds this thread has worked so far."""
+        return self.performer.worked()
 
     def connect(self, peer: str, now: float) -> Session:
         """A connection was accepted."""
@@ -578,7 +578,7 @@ class Broker:
 
     def _age(self, now: float) -> None:
         """Remove what is too old from queues that are still to be looked at, for a while; go on soon if that is not all."""
-        wall, until, more = self.wall(now), self.clock() + SLICES_S, list[RootQueue]()
+        wall, until, more = self.wall(now), self.worked() + SLICES_S, list[RootQueue]()
         while self._aging:
             queue = self._aging.popleft()
             if self.clusters[queue.domain.cluster].queues.get(queue.uri) is not queue:
@@ -591,7 +591,7 @@ class Broker:
                 queue.history.expire(now)
             except Exception as error:
                 self.contain.queue_failed(queue, "expiry", error)
-            if self.clock() >= until:
+            if self.worked() >= until:
                 break
         self._aging += more
         if self._aging and not self._expiring:

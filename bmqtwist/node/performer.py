@@ -26,7 +26,11 @@ class Performer(Protocol):
         """Run job.run() off the reactor's thread, then broker.rolled or broker.roll_failed."""
 
     def clock(self) -> float:
-        """Seconds of some monotonic clock, now: to end in time what could take long."""
+        """Seconds of some monotonic clock, now: to end in time what may wait for a disk."""
+
+    def worked(self) -> float:
+        """Seconds this thread has worked so far, without those in which the machine had something else to do: to end in time
+        what could take long."""
 
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) off the reactor's thread, then broker.metadata_written or metadata_failed."""

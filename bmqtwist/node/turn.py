@@ -185,7 +185,7 @@ class Turn:
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def _deliver(self, now: float) -> None:
-        clock = self._broker.clock
+        clock = self._broker.performer.clock
         until = clock() + TURN_DELIVERY_S
         while self._touched:
             touched, self._touched = self._touched, []

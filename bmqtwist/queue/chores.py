@@ -20,10 +20,10 @@ _OVER = object()
 
 
 class Chores:
-    """The work under way at one broker. `clock`: seconds; `turn_due` asks for another turn."""
+    """The work under way at one broker. `worked`: seconds of work so far; `turn_due` asks for another turn."""
 
-    def __init__(self, clock: Callable[[], float], turn_due: Callable[[], None]) -> None:
-        self._clock, self._turn_due = clock, turn_due
+    def __init__(self, worked: Callable[[], float], turn_due: Callable[[], None]) -> None:
+        self._worked, self._turn_due = worked, turn_due
         self._waiting: deque[tuple[Work, Failed]] = deque()
         self._spent = 0.0  # seconds of this turn
 
@@ -49,14 +49,14 @@ class Chores:
 
     def _step(self, work: Work, failed: Failed) -> bool:
         """One step; False: it was the last one."""
-        began = self._clock()
+        began = self._worked()
         try:
             return next(work, _OVER) is not _OVER
         except Exception as error:
             failed(error)
             return False
         finally:
-            self._spent += self._clock() - began
+            self._spent += self._worked() - began
 
 
 def let_go(places: Iterable[dict[Any, Any] | deque[Any]]) -> Iterator[None]:

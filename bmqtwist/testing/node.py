@@ -76,6 +76,8 @@ class ImmediatePerformer:
         """It stands still."""
         return self._node.now
 
+    worked = clock
+
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """A write that comes through in the next round, unless the disk is stalled."""
         def complete() -> None:

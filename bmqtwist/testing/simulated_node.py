@@ -99,6 +99,8 @@ class SimulatedPerformer:
         """Nothing takes any time."""
         return self._simulation.now
 
+    worked = clock
+
     def _in_a_thread(self, work: Callable[[], None], done: Callable[[], None], failed: Callable[[OSError], None]) -> None:
         """The work takes effect at any moment until it is reported."""
         simulation, errors = self._simulation, list[OSError]()

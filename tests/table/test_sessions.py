@@ -81,7 +81,7 @@ class SessionContext:
     def peers_for(self, identity: ClientIdentity) -> Others:
         return self.others
 
-    def clock(self) -> float:
+    def worked(self) -> float:
         return self.now
 
     def go_on_later(self, session: Session) -> None:

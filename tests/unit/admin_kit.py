@@ -71,6 +71,8 @@ class Shell:
     def clock(self) -> float:
         return self.broker.now
 
+    worked = clock
+
     def chance(self) -> float:
         return 0.5
 
