@@ -72,7 +72,7 @@ def test_the_table_of_limits_gives_the_numbers_of_the_program() -> None:
         "delivered to one client in one turn; waiting for it before it gets nothing more":
             f"{limits.TURN_PUSH_BYTES_MAX >> 20} MiB; {limits.LAGGING_BYTES >> 20} MiB",
         "of one connection in one turn":
-            f"{limits.SLICES_MAX} slices of {limits.SLICE_BYTES >> 10} KiB, or {limits.SLICES_S * 1000:.0f} ms of them, and "
+            f"{limits.SLICES_MAX} slices of {limits.SLICE_BYTES >> 10} KiB, or {limits.SLICES_S * 1000:.0f} ms of work, and "
             f"in later turns {limits.GOING_ON_S * 1000} ms for all such connections; "
             f"{limits.INFLATE_STEP_BYTES >> 10} KiB to inflate",
         "delivered of one queue in one turn": f"{limits.TURN_MESSAGES_MAX} messages, {limits.TURN_EVALUATIONS_MAX} looks at "

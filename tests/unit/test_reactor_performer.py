@@ -39,6 +39,7 @@ class Session:
     description = "task:1"
     negotiated_at = 0.0
     transport: Any = None
+    under_way = False
 
     def __init__(self) -> None:
         self.closed: list[str] = []
@@ -294,15 +295,18 @@ def test_a_turn_that_has_taken_long_takes_no_more_and_the_order_of_each_session_
     assert broker.turns == 2 and performer.watchdog.slow == 0
 
 
-def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(world: Any) -> None:
-    """A client that asks for little does not wait behind one that asks for much."""
+@pytest.mark.parametrize("goes_on, order", [(True, [b"G" * 30, b"g", b"O" * 3000]), (False, [b"G" * 30, b"O" * 3000, b"g"])])
+def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(world: Any, goes_on: bool,
+                                                                              order: list[bytes]) -> None:
+    """A client that asks for little does not wait behind one that asks for more than one turn can do."""
     reactor, broker, performer = world
     reactor.rightNow = 1000.0
     heard: list[bytes] = []
     greedy, other, good = (Slow(reactor, heard, True) for _ in range(3))
+    greedy.under_way = goes_on
     reactor.work = [partial(performer.received, greedy, b"G" * 30), partial(performer.received, other, b"O" * 3000),
                     partial(performer.received, good, b"g")]
-    assert rounds_until_still(reactor, heard) == [[b"G" * 30, b"g", b"O" * 3000]]
+    assert rounds_until_still(reactor, heard) == [order]
 
 
 def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_is_heard(world: Any) -> None:

@@ -71,7 +71,8 @@ class Turns:
 def hurry(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let so many seconds pass between any two looks at the clock."""
     ticks = count()
-    monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * seconds)
+    for name in ("clock", "worked"):
+        monkeypatch.setattr(ImmediatePerformer, name, lambda self: next(ticks) * seconds)
 
 
 def puts_of(queue: Queue, number: int) -> bytes:
