@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from io import BytesIO
 
 from bmqtwist.errors import PeerError
@@ -37,30 +38,44 @@ def inflate(data: bytes | memoryview, limit_bytes: int = INFLATED_BYTES_MAX) -> 
 class Inflation:
     """One zlib stream that is inflated in steps. With `keeps` its bytes are kept, and it has to be complete; without, only
     its size is of interest, and takes no memory. `crc`: the CRC32-C of what was kept so far. `before`: what stands before it
-    in `data()`."""
+    in `data()`.
 
-    __slots__ = ("bytes", "crc", "keeps", "_stream", "_rest", "_size", "_limit", "_kept", "_over", "_error")
+    The pieces are put together in steps, too, in memory that is asked for once: the first use of a page takes longer than
+    all else that is done with it, and what grows is copied.
+    """
+
+    __slots__ = ("bytes", "crc", "keeps", "_stream", "_rest", "_size", "_limit", "_pieces", "_whole", "_over", "_error")
 
     def __init__(self, data: bytes | memoryview, limit_bytes: int, keeps: bool, before: bytes = b"") -> None:
         self._stream, self._rest, self._size = zlib.decompressobj(), data, len(data)
         self._limit, self.keeps = limit_bytes, keeps
-        self._kept = BytesIO()
-        self._kept.write(before)
+        self._pieces = deque([before] if before else ())
+        self._whole: BytesIO | None = None  # where they are put together
         self.bytes = self.crc = 0  # inflated so far
         self._over = False
         self._error: PeerError | None = None
 
     def step(self, bytes_max: int = INFLATE_STEP_BYTES) -> bool:
-        """Inflate so many bytes more. True: it is over."""
-        if not self._over:
+        """Inflate so many bytes more, or put so many together. True: it is over."""
+        if self._whole is not None:
+            self._put_together(self._whole, bytes_max)
+        elif not self._over:
             try:
-                self._over = self._step(bytes_max)
+                self._over = self._inflate(bytes_max)
             except PeerError as error:
                 self._over, self._error = True, error.with_traceback(None)
-                self._rest, self._kept = b"", BytesIO()  # of no use any more, and perhaps large
-        return self._over
+                self._rest = b""  # of no use any more, and perhaps large
+                self._pieces.clear()
+            if self._over and self._pieces:
+                self._whole = BytesIO(bytes(sum(map(len, self._pieces))))
+                self._put_together(self._whole, bytes_max - self.bytes)
+        return self._over and not self._pieces
 
-    def _step(self, bytes_max: int) -> bool:
+    def _put_together(self, whole: BytesIO, bytes_max: int) -> None:
+        while self._pieces and bytes_max > 0:
+            bytes_max -= whole.write(self._pieces.popleft())
+
+    def _inflate(self, bytes_max: int) -> bool:
         stream = self._stream
         try:
             piece = stream.decompress(self._rest, bytes_max)
@@ -71,7 +86,7 @@ class Inflation:
         if self.bytes > self._limit:
             raise TooLarge(f"inflates to more than {self._limit} bytes", "data")
         if self.keeps:
-            self._kept.write(piece)
+            self._pieces.append(piece)
             self.crc = crc32c(piece, self.crc)
         if not stream.eof and len(piece) == bytes_max:
             return False
@@ -86,7 +101,7 @@ class Inflation:
         error = self._error
         if error is not None:  # a new one: a traceback would lead back here, and all of it would have to be collected
             raise type(error)(error.reason, error.field, error.offset)
-        return self._kept.getvalue()
+        return b"" if self._whole is None else self._whole.getvalue()
 
 
 def deflate(data: bytes) -> tuple[bytes, int]:

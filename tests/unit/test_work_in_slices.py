@@ -6,6 +6,7 @@ import gc
 import weakref
 import zlib
 from collections import Counter
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ def test_what_takes_long_to_inflate_is_inflated_in_steps(memory: MemoryWorld, mo
                                                          shape: dict[str, Any]) -> None:
     """64 MiB at once took 296 ms. The message before it and the one behind it keep their places."""
     producer = memory.producer()
-    turns = Turns(memory, monkeypatch, compression.Inflation, "_step")
+    turns = Turns(memory, monkeypatch, compression.Inflation, "_inflate")
     size = 20 * INFLATE_STEP_BYTES
     guids = [producer.put(b"before"), producer.put(bytes(size), compress=True, **shape), producer.put(b"behind")]
     producer.client.barrier()
@@ -214,6 +215,27 @@ def test_the_checksum_of_what_is_inflated_is_made_in_steps_too(memory: MemoryWor
     stored, = memory.broker.domains["d"].queues["q"].messages.values()
     assert stored.payload is not None and crc32c(stored.payload) == stored.crc
     assert max(sizes) <= INFLATE_STEP_BYTES and sum(sizes) > 3 * INFLATE_STEP_BYTES
+
+
+@pytest.mark.parametrize("size", [0, 1, INFLATE_STEP_BYTES - 3, INFLATE_STEP_BYTES, 5 * INFLATE_STEP_BYTES + 7])
+@pytest.mark.parametrize("before", [b"", b"abc"])
+def test_the_pieces_of_what_is_inflated_are_put_together_in_steps(size: int, before: bytes,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+
+    class Whole(BytesIO):
+        def write(self, data: Any) -> int:
+            written[-1] += len(data)
+            return super().write(data)
+
+    monkeypatch.setattr(compression, "BytesIO", Whole)
+    plain = bytes(n % 251 for n in range(size))
+    inflation = compression.Inflation(zlib.compress(plain), size, True, before)
+    written.append(0)
+    while not inflation.step():
+        written.append(0)
+    assert inflation.data() == before + plain and inflation.bytes == size
+    assert sum(written) == size + len(before) and max(written) <= INFLATE_STEP_BYTES + len(before)
 
 
 def test_many_small_bombs_in_one_event_share_a_step(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +268,7 @@ def test_what_an_old_client_cannot_read_is_inflated_for_it_in_steps_and_in_order
     old = memory.client(features="PROTOCOL_ENCODING:BER,JSON")
     consumer = old.open("bmq://d/q", read=1)
     consumer.configure(b=1 << 30)
-    turns = Turns(memory, monkeypatch, compression.Inflation, "_step")
+    turns = Turns(memory, monkeypatch, compression.Inflation, "_inflate")
     producer, size = memory.producer(), 5 * INFLATE_STEP_BYTES
     payloads = [b"before", b"\1" * size, b"behind", b"\2" * size, *(bytes([number]) * 9000 for number in range(200)),
                 b"last"]
@@ -298,7 +320,7 @@ def test_what_cannot_be_inflated_leaves_nothing_for_the_collector(memory: Memory
 
 def test_early_puts_are_inflated_in_steps_and_keep_their_line(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """PUTs that came before their open was answered: the first takes long, the others stay behind it."""
-    turns = Turns(memory, monkeypatch, compression.Inflation, "_step")
+    turns = Turns(memory, monkeypatch, compression.Inflation, "_inflate")
     hurry(monkeypatch, 1.0)
     client = memory.client()
     guids = [client.new_guid() for _ in range(3)]
