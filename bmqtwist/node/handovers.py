@@ -1,6 +1,7 @@
 """A primary gives a partition to another node, and nothing is lost by it.
 
-    begin       the queues of the partition take nothing any more: what clients post waits, as when a primary is lost
+    begin       the queues of the partition take nothing any more: what clients post waits, as when a primary is lost. The
+                last record is a sync point
     drained     everything that this node has is committed, and safe at the successor
     given       then it declines its lease in favour of the successor; the leader gives that one a newer lease. What a leader
                 has not answered it is told again
@@ -30,6 +31,9 @@ class HandoverUser(Protocol):
 
     def serve(self, index: int, output: Serve, now: float) -> None:
         """Its queues come to life, or go away."""
+
+    def mark_end(self, index: int, now: float) -> None:
+        """Nothing more is written to it under this lease: a sync point ends it."""
 
     def decline(self, index: int, output: Decline, now: float) -> None:
         """The leader is told that this node cannot be primary, or is not to be."""
@@ -73,6 +77,7 @@ class Handovers:
             self._host.timers.at(now + LOOK_S, self._look_around)
         self._under_way[index] = Handover(wanted, for_good, now + self._patience)
         self._user.serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
+        self._user.mark_end(index, now)
         self.look(index, now)
 
     def over(self, index: int) -> None:

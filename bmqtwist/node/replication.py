@@ -575,6 +575,12 @@ class Replication:
         self._advise([node_id for node_id in self._members if node_id != self.node_id], cell, status)
         self._host.performer.turn_due()
 
+    def mark_end(self, index: int, now: float) -> None:
+        """Nothing more is written to a partition under this lease: a sync point ends it."""
+        cell = self.cells[index]
+        cell.partition.sync_point(self._wall(now))
+        self._moved(cell)
+
     def _advise(self, nodes: list[int], cell: Cell, status: PrimaryStatus) -> None:
         event = encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
             "primaryStatusAdvisory", PrimaryStatusAdvisory(cell.index, cell.machine.lease, status))))

@@ -21,12 +21,14 @@ SHORT_LIVES, SHORT_STEPS, SHORT_SIZES = 50, 10, (1, 2, 3, 3, 5)  # of each seed:
 CANARY_SEEDS = 12  # within which each of them is found
 
 
+@pytest.mark.spec("cluster", 116)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_whatever_happens_no_invariant_is_broken_and_the_cluster_works_in_the_end(size: int, fresh_seed: int) -> None:
     run = campaign(fresh_seed, size)
     assert not run.rule, f"{run.text}\n{run.schedule.text()}"
 
 
+@pytest.mark.spec("cluster", 116)
 def test_short_lives_break_no_invariant_either(fresh_seed: int) -> None:
     for number in range(SHORT_LIVES):
         seed, size, clients = SHORT_LIVES * fresh_seed + number, SHORT_SIZES[number % len(SHORT_SIZES)], number % 10 == 9
@@ -34,6 +36,7 @@ def test_short_lives_break_no_invariant_either(fresh_seed: int) -> None:
         assert not run.rule, f"{run.text}\n{run.schedule.text()}"
 
 
+@pytest.mark.spec("cluster", 116)
 def test_what_a_node_meant_for_others_before_it_was_primary_again_says_that_it_comes_late() -> None:
     """A message that waited for a node out of reach came behind newer ones on the same connection, as if it were new."""
     run = play(Schedule(700054, 3, 1 << 18, 1 << 20, 1 << 20, 2.8195, clients=True, journal_bytes=1 << 18,
@@ -87,6 +90,7 @@ def test_everything_that_may_happen_does() -> None:
     assert min(counts[each] for each in ("elected", "votes", "commits", "changes done", "votes lost")) > 0
 
 
+@pytest.mark.spec("cluster", 116)
 def test_a_schedule_that_fails_is_shrunk_to_what_it_takes() -> None:
     with planted("log check off"):
         failed = next(run for seed in range(CANARY_SEEDS) if (run := campaign(seed, 3)).rule)

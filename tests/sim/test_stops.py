@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from bmqtwist.storage.journal import is_sync_point
+from bmqtwist.storage.records import RECORD
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import LOOPBACK
 from bmqtwist.wire import control, events
@@ -185,8 +187,9 @@ def test_a_broker_that_knows_version_1_alone_is_asked_in_it_and_waited_for_until
     assert not node.up
 
 
+@pytest.mark.spec("cluster", 111)
 @pytest.mark.parametrize("spread", [False, True])
-def test_all_replicas_have_the_last_record_of_a_primary_that_stops(spread: bool) -> None:
+def test_all_replicas_have_the_last_record_of_a_primary_that_stops_which_is_a_sync_point(spread: bool) -> None:
     world = FaultWorld(111, spread=spread)
     primary, index, lease = world.primary(), world.index(), world.lease()
     primary.stop(down=None)
@@ -196,7 +199,7 @@ def test_all_replicas_have_the_last_record_of_a_primary_that_stops(spread: bool)
     following = min(each for each, _ in new.leases if each > lease)
     history = world.logs.history(index)
     last = history.previous((following, 1))
-    assert last[0] == lease
+    assert last[0] == lease and is_sync_point(RECORD.unpack(history.records[last][0]))
     for node in world.others(primary):
         assert world.cell(node, index).summary.holds(last)
     world.finish()
