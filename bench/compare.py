@@ -10,8 +10,8 @@ gives ratios of 0.97 to 1.03. Each has half of the time, so its messages/s are h
 post at a fixed rate they would have to catch up after each stop: there one broker follows the other in each turn, and every
 second turn begins with the other one; such ratios swing by 0.1 and need more turns.
 
-A row gives the medians over the turns and their ratios, new : old; `foreign` is the most that anything else kept busy in a
-turn, in cores (of no use where both are up).
+A row gives the medians over the turns, and the medians of the ratios new : old of each turn; `foreign` is the most that
+anything else kept busy in a turn, in cores (of no use where both are up).
 """
 
 from __future__ import annotations
@@ -95,11 +95,15 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 def _row(cell: Cell, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> tuple[object, ...]:
+    def all_of(rows: list[dict[str, Any]], name: str) -> list[float]:
+        return [float(row["latency_ms"]["p50"] or 0 if name == "p50" else row[name]) for row in rows]
+
     def of(rows: list[dict[str, Any]], name: str) -> float:
-        return float(median(row["latency_ms"]["p50"] or 0 if name == "p50" else row[name] for row in rows))
+        return median(all_of(rows, name))
 
     def ratio(name: str) -> float:
-        return round(of(new, name) / of(old, name), 3) if of(old, name) else 0.0
+        pairs = zip(all_of(old, name), all_of(new, name), strict=True)
+        return round(median([after / before for before, after in pairs if before] or [0.0]), 3)
 
     values: list[object] = [cell.name]
     for name, digits in (("messages_per_s", 0), ("broker_cpu_us_per_message", 2), ("p50", 3)):
