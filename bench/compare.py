@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
 from threading import Barrier
@@ -91,7 +91,8 @@ def _by_turns(commands: dict[str, Path], order: Iterable[str], cell: Cell, durab
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):  # a client that has posted all it had
+            os.kill(pid, number)
 
 
 def _row(cell: Cell, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> tuple[object, ...]:
