@@ -31,11 +31,12 @@ MANY = 12 * STEP + 3
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few messages are very many; each look at the clock takes so long that a turn has one step."""
+    """A few messages are very many; each look at the time takes so long that a turn has one step."""
     for module, name in ((state, "MESSAGES_AT_ONCE"), (handles, "MESSAGES_AT_ONCE"), (chores, "LET_GO_AT_ONCE")):
         monkeypatch.setattr(module, name, STEP)
     ticks = count()
-    monkeypatch.setattr(ImmediatePerformer, "clock", lambda self: next(ticks) * 1.0)
+    for name in ("clock", "worked"):
+        monkeypatch.setattr(ImmediatePerformer, name, lambda self: next(ticks) * 1.0)
 
 
 class Slow(Engine):
