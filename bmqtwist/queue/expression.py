@@ -73,7 +73,7 @@ def compile_expression(text: str) -> Expression:
         raise ExpressionError(TOO_LONG, f"expression is too long ({len(data)}), max allowed length: "
                                         f"{EXPRESSION_CHARS_MAX}")
     parser = _Parser(data)
-    tree = parser.parse()
+    tree = parser.whole()
     if parser.operators > EXPRESSION_OPERATORS_MAX:
         raise ExpressionError(TOO_COMPLEX, f"too many operators ({parser.operators}), max allowed operators: "
                                            f"{EXPRESSION_OPERATORS_MAX}")
@@ -144,7 +144,7 @@ class _Parser:
         self.references = 0
         self.names: set[str] = set()
 
-    def parse(self) -> _Tree:
+    def whole(self) -> _Tree:
         tree = self._binary(0)
         self._expect(_END)
         return tree
