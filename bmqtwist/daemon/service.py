@@ -51,6 +51,7 @@ FILES_RESERVE = 256  # open files that connections never take: journals, logs, t
 STOP_POLL_S = 0.05
 COLLECT_AFTER_OBJECTS = 5_000, 10, 2_000  # new containers between two collections of the youngest generation, 1 ms, ...
 THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
+REPORT_S = 2.0  # that the console goes on after a stop that was asked for there: somebody waits for its report
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
 
 
@@ -88,7 +89,8 @@ class BrokerService(Service):
         if app.tls_config and app.tls_config.certificate_authority:
             self.performer.client_context = ClientContext(app.tls_config)
         self._ports: list[Any] = []
-        self.performer.ports = self._ports
+        self._sites_ports: list[Any] = []  # they go on until the stop is over
+        self._stop_asked: tuple[str, str] | None = None  # why, and by whom, where not by a signal
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
         self.started = False  # clients are served
@@ -154,8 +156,9 @@ class BrokerService(Service):
             self.report.warn("%s", text)
         for what, site, address, number in self._sites(self):
             port = listen(self.reactor, site, address, number, None, BACKLOG)
-            self._ports.append(port)
+            self._sites_ports.append(port)
             self.report.info("%s: listening to 'http://%s:%d/'", what, address, port.getHost().port)
+        self.performer.ports = [*self._ports, *self._sites_ports]
 
     def _run_from_pipe(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
         self.broker.run_command(command, source, done)
@@ -225,16 +228,25 @@ class BrokerService(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         return self._stop() if self.started else None
 
+    def stop_gracefully(self, reason: str, by: str) -> None:
+        """Stop the process as a signal does. LocalError: that is under way."""
+        if not self.started or self._stop_asked is not None:
+            raise LocalError("This node is starting or stopping already")
+        self._stop_asked = reason, by
+        self.report.info("Stop asked for by '%s': %s", by, reason)
+        self.reactor.callLater(0, self.reactor.stop)
+
     @inlineCallbacks
     def _stop(self) -> Any:
         begun = self.clock.now()
+        reason, by = self._stop_asked or ("", "")
         self.started = False
         if self._pipe is not None:
             self._pipe.close()
         ports, self._ports, self.performer.ports = self._ports, [], ()
         for port in ports:
             yield maybeDeferred(port.stopListening)
-        self.broker.stop(begun)
+        self.broker.stop(begun, reason, by)
         while self.broker.shutdown is not None and not self.broker.shutdown.done:
             yield self._pause(STOP_POLL_S)
         now = self.clock.now()
@@ -243,6 +255,11 @@ class BrokerService(Service):
             self.performer.finish(session)
         while self.broker.sessions and self.clock.now() - now < DRAIN_SECONDS_MAX:
             yield self._pause(STOP_POLL_S)
+        if self._stop_asked is not None:
+            yield self._pause(REPORT_S)
+        sites, self._sites_ports = self._sites_ports, []
+        for port in sites:
+            yield maybeDeferred(port.stopListening)
         self._close()
         self.report.info("BMQbrkr stopped (shutdown took %.5f seconds)", self.clock.now() - begun)
 
@@ -253,9 +270,9 @@ class BrokerService(Service):
 
     def _undo(self) -> None:
         """A start that failed: close whatever was opened."""
-        for port in self._ports:
+        for port in self._ports + self._sites_ports:
             port.stopListening()
-        self._ports = []
+        self._ports, self._sites_ports = [], []
         self._close()
 
     def _close(self) -> None:
