@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
@@ -55,6 +55,19 @@ REPORT_S = 2.0  # that the console goes on after a stop that was asked for there
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
 
 
+class Companion(Protocol):
+    """What lives with a broker that runs, and goes on until the end of its stop: the console."""
+
+    def start(self) -> None:
+        """Clients are served."""
+
+    def last_words(self) -> Deferred[Any]:
+        """The stop is over: whoever watches is told; fires when that is done."""
+
+    def stop(self) -> None:
+        """The process ends."""
+
+
 class BrokerService(Service):
     """One broker. `sites(service)` makes further (name, factory, address, port) to listen at, the console for one.
 
@@ -83,7 +96,7 @@ class BrokerService(Service):
                              self.identity, report)
         self.broker = self.performer.broker = self.node.broker
         self.security = self.broker.security
-        self.statistics = self.node.observe(self._process)
+        self.statistics = self.node.observe(self.process)
         self._tls = ServerContext(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
         if app.tls_config and app.tls_config.certificate_authority:
@@ -91,6 +104,7 @@ class BrokerService(Service):
         self._ports: list[Any] = []
         self._sites_ports: list[Any] = []  # they go on until the stop is over
         self._stop_asked: tuple[str, str] | None = None  # why, and by whom, where not by a signal
+        self.companions: list[Companion] = []
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
         self.started = False  # clients are served
@@ -134,6 +148,8 @@ class BrokerService(Service):
         calm_collector()
         be_fair_to_threads()
         self.started = True
+        for companion in self.companions:
+            companion.start()
         self.performer.turn_due()  # from here on timers run, also where nobody connects
         self.opened()
         report.info("BMQbrkr started successfully")
@@ -198,9 +214,15 @@ class BrokerService(Service):
 
     def state(self) -> BrokerState:
         """The broker now."""
-        return snapshots.broker_state(self.broker, self.clock.now(), self._process())
+        return snapshots.broker_state(self.broker, self.clock.now(), self.process())
 
-    def _process(self) -> ProcessState:
+    def moment(self) -> tuple[float, float]:
+        """Seconds now: monotonic, and since the epoch."""
+        now = self.clock.now()
+        return now, now + self.clock.wall_offset
+
+    def process(self) -> ProcessState:
+        """What the operating system says of this process."""
         return process_state(self.performer.lag, self.performer.lag_max, self.performer.watchdog)
 
     def families(self) -> list[Family]:
@@ -255,11 +277,11 @@ class BrokerService(Service):
             self.performer.finish(session)
         while self.broker.sessions and self.clock.now() - now < DRAIN_SECONDS_MAX:
             yield self._pause(STOP_POLL_S)
+        for companion in self.companions:
+            yield companion.last_words().addErrback(self.log_failure)
         if self._stop_asked is not None:
             yield self._pause(REPORT_S)
-        sites, self._sites_ports = self._sites_ports, []
-        for port in sites:
-            yield maybeDeferred(port.stopListening)
+        yield self._close_sites()
         self._close()
         self.report.info("BMQbrkr stopped (shutdown took %.5f seconds)", self.clock.now() - begun)
 
@@ -268,11 +290,21 @@ class BrokerService(Service):
         self.reactor.callLater(seconds, waiting.callback, None)
         return waiting
 
+    @inlineCallbacks
+    def _close_sites(self) -> Any:
+        """The console goes last: who watches sees the stop until its end."""
+        ports, self._sites_ports = self._sites_ports, []
+        for companion in self.companions:
+            companion.stop()
+        for port in ports:
+            yield maybeDeferred(port.stopListening)
+
     def _undo(self) -> None:
         """A start that failed: close whatever was opened."""
-        for port in self._ports + self._sites_ports:
+        for port in self._ports:
             port.stopListening()
-        self._ports, self._sites_ports = [], []
+        self._ports = []
+        self._close_sites().addErrback(self.log_failure)
         self._close()
 
     def _close(self) -> None:
