@@ -24,9 +24,9 @@ from bmqtwist.console.hub import Hub
 from bmqtwist.console.live import LiveFactory, LiveResource
 from bmqtwist.console.pages import PageWriter
 from bmqtwist.console.peers import PeerClient
+from bmqtwist.console.server import Parts, WebConsole
 from bmqtwist.console.tokens import OPEN_SECRET, Cookies, NodeTokens
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
-from bmqtwist.console.web import Parts, WebConsole
 from bmqtwist.errors import LocalError
 
 PERIOD_S = 0.4  # between two documents of one topic

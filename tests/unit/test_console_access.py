@@ -26,6 +26,7 @@ from bmqtwist.console.access import (
 )
 from bmqtwist.console.audit import FILE, FILE_BYTES_MAX, AuditLog
 from bmqtwist.console.pages import page_policy
+from bmqtwist.console.server import local_path
 from bmqtwist.console.tokens import (
     ENDED_MAX,
     SKEW_S,
@@ -38,7 +39,6 @@ from bmqtwist.console.tokens import (
     proof_of,
     read_json,
 )
-from bmqtwist.console.web import local_path
 
 SECRET = b"s" * 32
 WALL = 1_000_000.0

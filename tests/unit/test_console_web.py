@@ -15,8 +15,8 @@ from bmqtwist.console.access import Role
 from bmqtwist.console.face import read_secret
 from bmqtwist.console.pages import PAGES
 from bmqtwist.console.routes import ROUTES, Route, openapi
+from bmqtwist.console.server import WebConsole
 from bmqtwist.console.tokens import NodeTokens
-from bmqtwist.console.web import WebConsole
 from bmqtwist.errors import LocalError
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -535,3 +535,13 @@ def test_a_key_file_holds_enough_of_a_secret(tmp_path: Path) -> None:
         read_secret(Http(key_file=str(path)))
     with pytest.raises(LocalError, match="cannot be read"):
         read_secret(Http(key_file=str(tmp_path / "none")))
+
+
+def test_the_url_of_a_node_that_is_gone_is_remembered_also_by_one_that_nobody_has_looked_at(
+        console: ConsoleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of that node comes here, and is let in because its origin is known."""
+    monkeypatch.setattr("bmqtwist.console.collector.facts.peer_urls", lambda broker: {"n2": "http://n2:1"})
+    console.settle(5.0)
+    console.settle()
+    monkeypatch.setattr("bmqtwist.console.collector.facts.peer_urls", lambda broker: {})
+    assert console.face.collector.urls() == {"n2": "http://n2:1"}
