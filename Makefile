@@ -5,19 +5,20 @@ VENV ?= .venv
 FAST ?= .venv-fast
 BIN := $(VENV)/bin
 CONFIG ?= etc
-PYTEST := $(BIN)/python -m pytest
+PYTEST := BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m pytest
 WORKERS ?= 2
 SEEDS ?= 20
 MINUTES ?= 10
 HOURS ?= 24
 
-.PHONY: help run cluster demo test test-fast conformance soak sim fast bench lint docs clean
+.PHONY: help run cluster demo browser test test-fast conformance soak sim fast bench lint docs clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
 	@echo "make cluster      three nodes and a proxy as processes, in data/cluster (bmq cluster --help says what to do with them)"
 	@echo "make demo         post and consume through the official SDK against a running broker"
 	@echo "make test         the whole test suite"
+	@echo "make browser      what the tests of the console's pages need: a driver from npm, and Chromium if there is none"
 	@echo "make conformance  the suite, then what of the specifications it proved"
 	@echo "make sim          simulated runs with fresh seeds (SEEDS=n), then a campaign over clusters (SIM=options, see its --help)"
 	@echo "make soak         mutated input, kill -9 under load, then the real broker under load for MINUTES=n"
@@ -51,10 +52,25 @@ cluster: $(VENV)/.installed
 demo: $(VENV)/.installed-test
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed-test
+# The browser for the tests of the console's pages: Node's driver in $(VENV)/browser, Chromium of the system.
+browser: $(VENV)/.installed-browser
+
+$(VENV)/.installed-browser: tests/browser/package.json $(VENV)/.installed-test
+	@missing=""; command -v node >/dev/null && command -v npm >/dev/null || missing="nodejs npm"; \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing="$$missing chromium"; \
+	if test -n "$$missing"; then \
+	    if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+	        apt-get update -q && apt-get install -q -y --no-install-recommends $$missing; \
+	    else echo "The tests in tests/browser need: $$missing. Install these with the package manager of this system."; fi; fi
+	mkdir -p $(VENV)/browser
+	cp tests/browser/package.json $(VENV)/browser/
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/browser; fi
+	if command -v npm >/dev/null && command -v chromium >/dev/null || command -v google-chrome >/dev/null; then touch $@; fi
+
+test: $(VENV)/.installed-test $(VENV)/.installed-browser
 	$(PYTEST) -n $(WORKERS) --dist worksteal
 
-conformance: $(VENV)/.installed-test
+conformance: $(VENV)/.installed-test $(VENV)/.installed-browser
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal --conformance --tb=line
 
 sim: $(VENV)/.installed-test

@@ -1,0 +1,269 @@
+"""A node's console without a node: serves the pages, the scripted documents, live patches and pretended actions.
+
+    python -m browser.fake_console --name n1 --port 9001 --scene good --node n2=http://127.0.0.1:9002 ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mimetypes
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import jinja2
+import treq
+from autobahn.twisted.resource import WebSocketResource
+from autobahn.twisted.websocket import WebSocketServerFactory, WebSocketServerProtocol
+from klein import Klein
+from twisted.internet import reactor, task
+from twisted.web.server import Site
+
+from browser.scripted import Script, patch, wire
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {"": "overview", "shards": "shards", "queues": "queues", "queue": "queue", "nodes": "nodes", "node": "node",
+         "elections": "elections", "topology": "topology", "clients": "clients", "alarms": "alarms", "audit": "audit"}
+ROLES = ("viewer", "operator", "admin")
+CSRF = "the-token-of-this-session"
+SAMPLE_SECONDS = 0.25
+
+
+class FakeConsole:
+    """Routes of one console."""
+
+    app = Klein()
+
+    def __init__(self, script: Script, options: argparse.Namespace) -> None:
+        self.script, self.options, self.silent = script, options, False
+        self.pages = jinja2.Environment(loader=jinja2.FileSystemLoader(ROOT / "templates"), autoescape=True, trim_blocks=True,
+                                        lstrip_blocks=True)
+        self.live: set[Live] = set()
+        factory = WebSocketServerFactory()
+        factory.protocol = lambda: Live(self)
+        factory.setProtocolOptions(autoPingInterval=0)
+        self.socket = WebSocketResource(factory)
+
+    # --- pages ---
+
+    @app.route("/", defaults={"path": ""})
+    @app.route("/<path>")
+    def page(self, request: Any, path: str) -> bytes:
+        """One page, with the first document in it."""
+        if path == "login":
+            failed = request.method == b"POST"
+            request.setResponseCode(403 if failed else 200)
+            return self._html(request, "login", error="The name or the password is wrong." if failed else "", next="/")
+        if path not in PAGES:
+            request.setResponseCode(404)
+            return self._html(request, "message", title="Not found", text="There is no such page.")
+        data = {} if self.options.bare else self.script.cluster(time.time())
+        text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+        return self._html(request, PAGES[path], page=PAGES[path], data=text)
+
+    def _html(self, request: Any, template: str, **more: str) -> bytes:
+        peers = " ".join(f"{url} {url.replace('http', 'ws', 1)}" for url in self.script.urls.values())
+        request.setHeader("Content-Type", "text/html; charset=utf-8")
+        request.setHeader("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
+                          f"img-src 'self' data:; connect-src 'self' {peers}")
+        known = {"prefix": "", "csrf": CSRF, "user": self.options.user, "role": self.options.role, "version": "1.0", "cluster_name": "c",
+                 "notice": "" if self.options.user else "No users are configured: everybody on this machine may do everything here.",
+                 "data": "{}", "page": template}
+        return self.pages.get_template(f"{template}.html").render({**known, **more}).encode()
+
+    @app.route("/static/<path:path>")
+    def static(self, request: Any, path: str) -> bytes:
+        """A file of web/."""
+        file = (ROOT / "web" / path).resolve()
+        if not file.is_relative_to(ROOT / "web") or not file.is_file():
+            request.setResponseCode(404)
+            return b""
+        request.setHeader("Content-Type", mimetypes.guess_type(file.name)[0] or "application/octet-stream")
+        request.setHeader("Cache-Control", "no-cache")
+        return file.read_bytes()
+
+    # --- documents ---
+
+    @app.route("/api/v1/live")
+    def websocket(self, request: Any) -> Any:
+        """The live documents."""
+        return self.socket
+
+    @app.route("/api/v1/<path:path>", methods=["GET"])
+    def document(self, request: Any, path: str) -> bytes:
+        """One document."""
+        script, now = self.script, time.time()
+        given = {name.decode(): values[0].decode() for name, values in request.args.items()}
+        if path.startswith("nodes/") and path.endswith("/preflight"):
+            return _json(request, script.preflight(unquote(path.split("/")[1])))
+        if path == "message/payload":
+            return b"the payload"
+        answers: dict[str, Callable[[], Any]] = {
+            "cluster": lambda: script.cluster(now), "elections": lambda: script.elections(now),
+            "messages": lambda: script.messages(now, given["uri"], given.get("after", ""), given.get("guid", "")),
+            "message": lambda: script.message(now, given["guid"]), "alarms": lambda: {"alarms": script.alarms(now)},
+            "audit": lambda: {"entries": list(reversed(script.audit))}, "clients": lambda: {"clients": script.clients()},
+            "config": lambda: {"node": given["node"], "config": script.config(given["node"])},
+            "log": lambda: {"lines": script.log(now, given.get("level", "TRACE"), int(given.get("lines", 200)))}}
+        if path not in answers:
+            return _json(request, {"error": "There is no such document."}, 404)
+        return _json(request, answers[path]())
+
+    # --- actions ---
+
+    @app.route("/api/v1/<path:path>", methods=["POST"])
+    def action(self, request: Any, path: str) -> Any:
+        """One action, pretended."""
+        if request.getHeader("X-CSRF-Token") != CSRF:
+            return _json(request, {"error": "The token of the session is missing."}, 403)
+        body = json.loads(request.content.read() or b"{}")
+        wanted = "admin" if path in ("queues/purge", "rolling-restart") else "viewer" if path == "subscriptions/test" else "operator"
+        if ROLES.index(self.options.role) < ROLES.index(wanted):
+            return _json(request, {"error": f"This needs the role {wanted}."}, 403)
+        parts, now = [unquote(part) for part in path.split("/")], time.time()
+        if path != "subscriptions/test":
+            self._tell({"audit": {"at": now, "user": self.options.user, "role": self.options.role, "from": "127.0.0.1", "node": self.script.serving,
+                                  "action": path, "target": parts[1] if len(parts) > 2 else body.get("uri"), "reason": body.get("reason"),
+                                  "outcome": "ok"}})
+        if parts[0] == "nodes" and parts[-1] == "stop":
+            if body.get("confirm") != parts[1]:
+                return _json(request, {"error": "This is not the name of the node.", "field": "confirm"}, 400)
+            self._tell({"stop": parts[1], "at": now, "given": {"reason": body["reason"], "by": self.options.user}})
+        elif parts[0] == "alarms":
+            self._tell({"acknowledge": parts[1], "by": self.options.user})
+        elif parts[0] == "partitions" and parts[-1] == "move":
+            self._tell({"move": int(parts[1]), "to": body["to"]})
+        elif path == "queues/purge":
+            return _json(request, {"ok": True, "messages": 1234, "bytes": 99_000})
+        elif path == "publish":
+            return _json(request, {"ok": True, "results": [{"guid": f"{n:032X}", "status": "SUCCESS", "ms": 1} for n in range(body["count"])],
+                                   "failed": 0, "error": None})
+        elif path == "subscriptions/test":
+            return _json(request, _tried(body))
+        return _json(request, {"ok": True})
+
+    @app.route("/control", methods=["POST"])
+    def control(self, request: Any) -> bytes:
+        """From a test, and from the other fake nodes: what happens now."""
+        self._take(json.loads(request.content.read()))
+        return b"ok"
+
+    def _tell(self, order: dict[str, Any]) -> None:
+        """Here and at the other nodes."""
+        self._take(order)
+        for name, url in self.script.urls.items():
+            if name != self.script.serving:
+                treq.post(f"{url}/control", json=order).addErrback(lambda failure: None)
+
+    def _take(self, order: dict[str, Any]) -> None:
+        script = self.script
+        if "scene" in order:
+            self.script = Script(order["scene"], script.serving, script.urls, script.began)
+        if "stop" in order:
+            script.begin_stop(order["stop"], order["at"], order["given"])
+            if order["stop"] == script.serving:
+                reactor.callLater(5, reactor.stop)  # type: ignore[attr-defined]
+        if "acknowledge" in order:
+            script.acknowledged[order["acknowledge"]] = order["by"] or "somebody"
+        if "move" in order:
+            script.moved[order["move"]] = order["to"]
+        if "audit" in order:
+            script.audit.append(order["audit"])
+        if "silent" in order:
+            self.silent = order["silent"]
+        if "drop" in order:
+            for each in list(self.live):
+                each.dropConnection(abort=True)
+
+    def sample(self) -> None:
+        """Now and then: what changed, to each page."""
+        if not self.silent:
+            for each in list(self.live):
+                each.push()
+
+
+class Live(WebSocketServerProtocol):  # type: ignore[misc]
+    """The WebSocket of one page."""
+
+    def __init__(self, console: FakeConsole) -> None:
+        super().__init__()
+        self._console = console
+        self._topics: dict[int, tuple[Callable[[], Any], int, Any]] = {}
+
+    def onOpen(self) -> None:
+        """From Autobahn: the page is there."""
+        self._console.live.add(self)
+
+    def onClose(self, wasClean: bool, code: int, reason: str) -> None:
+        """From Autobahn: the page is gone."""
+        self._console.live.discard(self)
+
+    def onMessage(self, payload: bytes, isBinary: bool) -> None:
+        """From Autobahn: what the page wants."""
+        message = json.loads(payload)
+        if "unsubscribe" in message:
+            self._topics.pop(message["unsubscribe"], None)
+            return
+        number, console = message["id"], self._console
+        make: dict[str, Callable[[], Any]] = {
+            "cluster": lambda: console.script.cluster(time.time()), "elections": lambda: console.script.elections(time.time()),
+            "queue": lambda: console.script.queue(time.time(), message["uri"]),
+            "queues": lambda: console.script.queues(time.time(), *(message[name] for name in ("filter", "sort", "order", "offset", "limit")))}
+        document = make[message["subscribe"]]()
+        if document is None:
+            self._say({"id": number, "error": "There is no such queue.", "field": "uri"})
+            return
+        self._topics[number] = (make[message["subscribe"]], 1, wire(document))
+        self._say({"id": number, "seq": 1, "snapshot": wire(document), "stream": str(id(self))})
+
+    def push(self) -> None:
+        """What changed since the last time."""
+        for number, (make, seq, old) in list(self._topics.items()):
+            new = wire(make() or {})
+            self._topics[number] = (make, seq + 1, new)
+            self._say({"id": number, "seq": seq + 1, "patch": patch(old, new)})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        if self.state == self.STATE_OPEN:
+            self.sendMessage(json.dumps(message).encode())
+
+
+def _tried(body: dict[str, Any]) -> dict[str, Any]:
+    if "=" in body["expression"] and "==" not in body["expression"]:
+        return {"ok": True, "valid": False, "error": {"message": "= is no operator: did you mean ==?", "offset": body["expression"].index("="),
+                                                      "length": 1}, "properties": [], "results": [], "matched": 0, "examined": 0}
+    results = [{"guid": f"{n:032X}", "matches": n % 2 == 0, "reason": "" if n % 2 == 0 else "price is 99",
+                "routing": [{"appId": "billing", "outcome": "consumer", "to": "ada@host-7"}]} for n in range(4)]
+    return {"ok": True, "valid": True, "error": None, "properties": ["price"], "results": results, "matched": 2, "examined": 4}
+
+
+def _json(request: Any, document: Any, code: int = 200) -> bytes:
+    request.setResponseCode(code)
+    request.setHeader("Content-Type", "application/json")
+    return json.dumps(document).encode()
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", default="n1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--scene", default="good")
+    parser.add_argument("--role", default="admin")
+    parser.add_argument("--user", default="")
+    parser.add_argument("--bare", action="store_true", help="pages without a first document")
+    parser.add_argument("--node", action="append", default=[], help="NAME=URL of each node, this one too")
+    options = parser.parse_args()
+    urls = dict(each.split("=", 1) for each in options.node) or {"n1": f"http://127.0.0.1:{options.port}"}
+    console = FakeConsole(Script(options.scene, options.name, urls, time.time() - 120), options)
+    reactor.listenTCP(options.port, Site(console.app.resource()), interface="127.0.0.1")  # type: ignore[attr-defined]
+    task.LoopingCall(console.sample).start(SAMPLE_SECONDS, now=False)
+    print("ready", flush=True)
+    reactor.run()  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Every page for everybody: axe in both themes, keyboard alone, from a telephone's width to a wall's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from browser.chromium import Chromium, Tab
+from browser.conftest import FakeCluster
+
+Clusters = Callable[..., FakeCluster]
+PAGES = ["/", "/shards", "/queues", "/queue?uri=bmq%3A%2F%2Fbmq.test%2Fqueue-1", "/nodes", "/node?name=n1", "/elections", "/topology",
+         "/clients", "/alarms", "/audit"]
+# Pairs of elements with text of their own whose boxes overlap by more than 2 pixels, though neither holds the other.
+OVERLAPS = """() => {
+  const visible = (one) => one.checkVisibility() && !one.closest('.visually-hidden, .skip, option, #toasts');
+  const own = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  const clipped = (one, box) => {
+    for (let parent = one.parentElement; parent; parent = parent.parentElement) {
+      if (getComputedStyle(parent).overflow === 'visible') continue;
+      const outer = parent.getBoundingClientRect();
+      box = { left: Math.max(box.left, outer.left), right: Math.min(box.right, outer.right),
+        top: Math.max(box.top, outer.top), bottom: Math.min(box.bottom, outer.bottom) };
+    }
+    return box;
+  };
+  const sticky = (one) => one.closest('thead, .top, nav');
+  const all = [...document.querySelectorAll('body *')].filter((one) => visible(one) && (own(one) || ['INPUT', 'SELECT', 'BUTTON'].includes(one.tagName)))
+    .map((one) => [one, clipped(one, one.getBoundingClientRect())]).filter(([, box]) => box.right - box.left > 1 && box.bottom - box.top > 1);
+  const found = [];
+  for (let i = 0; i < all.length; i++) for (let j = i + 1; j < all.length; j++) {
+    const [[a, p], [b, q]] = [all[i], all[j]];
+    if (a.contains(b) || b.contains(a) || Boolean(sticky(a)) !== Boolean(sticky(b)) || a.closest('svg') || b.closest('svg')) continue;
+    if (Math.min(p.right, q.right) - Math.max(p.left, q.left) > 2 && Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 2) {
+      found.push(`${a.tagName} "${a.textContent.slice(0, 40)}" and ${b.tagName} "${b.textContent.slice(0, 40)}"`);
+    }
+  }
+  return found.slice(0, 10);
+}"""
+WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def filled(tab: Tab, url: str) -> None:
+    """Load the page and wait for its first rows."""
+    tab.visit(url)
+    tab.until("() => document.querySelectorAll('main tbody tr').length > 0 || document.querySelector('main .nothing:not([hidden])')"
+              " || document.querySelector('main .empty')")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("scene", ["good", "bad"])
+def test_axe_finds_nothing_on_any_page(chromium: Chromium, scenes: Clusters, theme: str, scene: str) -> None:
+    tab = chromium.open(colorScheme=theme)
+    found: dict[str, Any] = {}
+    try:
+        for path in PAGES:
+            filled(tab, scenes(scene).url + path)
+            if violations := tab.axe():
+                found[path] = violations
+        tab.goto(f"{scenes(scene).url}/login")
+        if violations := tab.axe():
+            found["/login"] = violations
+    finally:
+        tab.end()
+    assert not found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_in_dialogs_and_the_palette(chromium: Chromium, scenes: Clusters, theme: str) -> None:
+    tab = chromium.open(colorScheme=theme)
+    try:
+        filled(tab, f"{scenes('good').url}/node?name=n2&stop=1")
+        tab.until_text("dialog h2", "Stop n2 gracefully")
+        tab.click("dialog button[type=submit]")
+        assert tab.axe() == []
+        tab.keyboard.press("Escape")
+        tab.keyboard.press("Control+k")
+        tab.until_text("dialog li", "Overview")
+        assert tab.axe() == []
+    finally:
+        tab.end()
+
+
+@pytest.mark.parametrize("width", [360, 800, 1280, 1920])
+@pytest.mark.parametrize("scene", ["bad", "hostile"])
+def test_nothing_overlaps_at_any_width(chromium: Chromium, scenes: Clusters, width: int, scene: str) -> None:
+    tab = chromium.open(width=width)
+    found: dict[str, Any] = {}
+    try:
+        for path in PAGES:
+            filled(tab, scenes(scene).url + path)
+            if overlaps := tab.evaluate(OVERLAPS):
+                found[path] = overlaps
+            if (wider := tab.evaluate(WIDER)) > 0:
+                found[f"{path} wider"] = wider
+    finally:
+        tab.end()
+    assert not found
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_reached_through_with_the_tab_key_alone(tab: Tab, scenes: Clusters, path: str) -> None:
+    """Tab comes to each thing that can be clicked, each has a visible mark of focus and a name, and the round ends."""
+    filled(tab, scenes("bad").url + path)
+    wanted = tab.evaluate("() => { const all = [...document.querySelectorAll('a[href], button:not(:disabled), input, select, textarea, summary')]"
+                          ".filter((one) => one.checkVisibility() && one.tabIndex >= 0); all.forEach((one, n) => { one.dataset.n = n; });"
+                          " return all.length; }")
+    seen: set[str] = set()
+    for _ in range(4 * wanted + 60):
+        tab.keyboard.press("Tab")
+        focus = tab.evaluate("() => { const one = document.activeElement; const style = getComputedStyle(one);"
+                             " return [one.tagName, one.dataset.n ?? '', style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 1,"
+                             " (one.ariaLabel || one.textContent || one.labels?.[0]?.textContent || '').trim() !== '']; }")
+        if focus[0] == "BODY":
+            break
+        assert focus[2], f"{focus[0]} {focus[1]} shows no focus"
+        assert focus[3], f"{focus[0]} {focus[1]} has no name"
+        seen.add(focus[1])
+    assert len(seen - {""}) >= wanted * 0.95, f"{len(seen - {''})} of {wanted} were reached"
+
+
+def test_the_skip_link_the_palette_and_a_stop_work_with_the_keyboard_alone(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("good")
+    tab.visit(f"{cluster.url}/")
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("() => document.activeElement.textContent") == "Skip to the content"
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("() => document.activeElement.id") == "page"
+    tab.keyboard.press("Control+k")
+    tab.keyboard.type("stop n2")
+    tab.until_text("dialog [aria-selected=true]", "Stop n2 gracefully")
+    tab.keyboard.press("Enter")
+    tab.until_text("dialog h2", "Stop n2 gracefully")
+    assert tab.evaluate("() => document.activeElement.closest('dialog') !== null")
+    for text in ("new kernel", "n2"):
+        tab.until("() => document.activeElement.tagName === 'INPUT'")
+        tab.keyboard.type(text)
+        tab.keyboard.press("Tab")
+    assert tab.evaluate("() => document.activeElement.textContent") == "Cancel"
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    tab.until_text("#stop-report", "Took3 s")
+
+
+def test_a_queue_is_found_through_the_palette(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/shards")
+    tab.keyboard.press("Control+k")
+    tab.keyboard.type("queue-39")
+    tab.until_text("dialog li", "Find queues with “queue-39”")
+    tab.keyboard.press("ArrowUp")
+    tab.keyboard.press("Enter")
+    tab.until("() => location.pathname === '/queues' && location.search === '?filter=queue-39'")
+    tab.until_text("#total", "1 queue with “queue-39”")
+
+
+def test_a_dialog_gives_the_focus_back(tab: Tab, scenes: Clusters) -> None:
+    filled(tab, f"{scenes('good').url}/shards")
+    tab.focus("#grid tbody button")
+    tab.keyboard.press("Enter")
+    tab.until("() => document.querySelector('dialog')")
+    tab.keyboard.press("Escape")
+    tab.until("() => document.activeElement.textContent === 'Move …'")
+
+
+def test_nothing_moves_for_who_does_not_want_it(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/")
+    moving = tab.evaluate("() => [...document.querySelectorAll('*')].filter((one) => getComputedStyle(one).transitionDuration !== '0s'"
+                          " || getComputedStyle(one).animationName !== 'none').length")
+    assert moving == 0

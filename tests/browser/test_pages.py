@@ -1,0 +1,332 @@
+"""Each page shows what the cluster's documents say, and does what its buttons promise."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from browser.chromium import Chromium, Tab
+from browser.conftest import FakeCluster
+from browser.scripted import MANY_QUEUES
+
+Clusters = Callable[..., FakeCluster]
+
+
+def document(url: str) -> Any:
+    """A JSON document of the fake console."""
+    return json.load(urllib.request.urlopen(url, timeout=20))
+
+
+def test_the_overview_says_the_verdict_the_rates_and_what_changed(tab: Tab, scenes: Clusters) -> None:
+    cluster = scenes("good")
+    tab.visit(f"{cluster.url}/")
+    tab.until_text("#summary", "All is well: 3 of 3 nodes are up")
+    tab.until_text("[data-tile=put]", "/s")
+    assert tab.texts("[data-tile=p99] .value") == ["18.4 ms"]
+    assert tab.texts("[data-tile=leader] .value") == ["n1"]
+    assert tab.texts("#nodes tbody th") == ["n1", "n2", "n3"]
+    tab.until_text("#top tbody th", "bmq://bmq.test/queue-1")
+    assert tab.texts("#top tbody tr:first-child td")[0] == "91,000"
+    assert "n3 is up" in " ".join(tab.texts("#events .what"))
+    assert tab.problems() == []
+
+
+def test_the_overview_shows_the_top_queues_by_age_and_quota_and_keeps_the_choice_in_the_url(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/")
+    tab.click("#top-choice [data-value=quota]")
+    tab.until("() => location.search === '?top=quota'")
+    tab.until_text("#top tbody th", "queue-1")
+    tab.visit(f"{scenes('good').url}/?top=oldestSeconds")
+    assert tab.texts("#top-choice [aria-pressed=true]") == ["age"]
+
+
+def test_a_change_of_the_cluster_comes_without_a_reload(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("good")
+    tab.visit(f"{cluster.url}/")
+    tab.evaluate("() => { window.same = true; }")
+    cluster.nodes[0].order(scene="bad")
+    tab.until_text("#summary", "Partition 1 has no primary")
+    tab.until_text("#verdict", "Partition 1 has no primary")
+    tab.until_text("#alarms", "partition 1 has no primary since 40 s")
+    assert tab.evaluate("() => window.same") is True
+
+
+def test_empty_pages_say_what_it_means(tab: Tab, scenes: Clusters) -> None:
+    cluster = scenes("empty")
+    for path, text in (("/", "There are no queues"), ("/shards", "No partition is known"), ("/queues", "There are no queues"),
+                       ("/alarms", "No alarm is open"), ("/audit", "No action has been asked for yet"),
+                       ("/clients", "No application is connected"), ("/elections", "No term is known")):
+        tab.visit(cluster.url + path)
+        tab.until_text("main", text)
+
+
+def test_shards_show_each_replica_and_its_lag(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('warning').url}/shards")
+    rows = tab.texts("#grid tbody tr")
+    assert rows[0].startswith("Partition 0●activen1") and "12 records, 11.3 KiB behind" in rows[0]
+    assert "▲healing48,210 records" in rows[3]
+    assert "70 % of 95.4 MiB" in rows[1]
+
+
+def test_a_primary_is_moved_with_a_reason(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("good")
+    tab.visit(f"{cluster.url}/shards")
+    tab.click("[aria-label='Move the primary of partition 0']")
+    tab.click("dialog button[type=submit]")
+    assert tab.texts("dialog .wrong:not([hidden])") == ["This is needed."]
+    tab.selectOption("dialog select", "n3")
+    tab.fill("dialog input[aria-required]", "n1 is slow")
+    tab.keyboard.press("Enter")
+    tab.until("() => !document.querySelector('dialog')")
+    tab.until("() => document.querySelector('#grid tbody tr').children[2].textContent.startsWith('n3')")
+    entry = document(f"{cluster.url}/api/v1/audit")["entries"][0]
+    assert (entry["action"], entry["target"], entry["reason"]) == ("partitions/0/move", "0", "n1 is slow")
+
+
+def test_queues_are_sorted_filtered_and_cut_by_the_server(tab: Tab, scenes: Clusters) -> None:
+    cluster = scenes("many")
+    tab.visit(f"{cluster.url}/queues")
+    tab.until_text("#total", f"{MANY_QUEUES:,} queues")
+    assert tab.evaluate("() => document.querySelectorAll('#list tbody tr').length") < 120
+    wanted = document_rows(cluster, "messages", "desc")
+    assert tab.texts("#list tbody th")[:5] == wanted[:5]
+    tab.click("[data-sort=uri]")
+    tab.until_text("#list tbody th", "bmq://bmq.test/queue-0")
+    tab.until("() => location.search === '?sort=uri&order=asc'")
+    tab.fill("#filter", "queue-4999")
+    tab.until_text("#total", "11 queues with “queue-4999”")
+    tab.visit(tab.evaluate("() => location.href"))
+    tab.until_text("#total", "11 queues with “queue-4999”")
+    assert tab.inputValue("#filter") == "queue-4999"
+    tab.fill("#filter", "no such queue")
+    tab.until_text("#list .nothing:not([hidden])", "No queue has “no such queue” in its name")
+
+
+def document_rows(cluster: FakeCluster, sort: str, order: str) -> list[str]:
+    """URIs in the order of the scripted cluster itself."""
+    from browser.scripted import Script
+    return [row["uri"] for row in Script("many", "n1", cluster.urls, 0).queues(0, sort=sort, order=order)["rows"]]
+
+
+def test_the_end_of_fifty_thousand_queues_can_be_scrolled_to(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('many').url}/queues?sort=uri&order=asc")
+    tab.until_text("#list tbody th", "queue-0")
+    tab.evaluate("() => { const frame = document.querySelector('#list .scroll'); frame.scrollTop = frame.scrollHeight; }")
+    tab.until_text("#list tbody th", "bmq://bmq.test/queue-9999")
+    assert tab.evaluate("() => document.querySelectorAll('#list tbody tr').length") < 120
+    tab.until("() => Number(new URLSearchParams(location.search).get('offset')) > 49900")
+    tab.visit(tab.evaluate("() => location.href"))
+    tab.until_text("#list tbody th", "bmq://bmq.test/queue-9999")
+    seen = tab.evaluate("() => { const frame = document.querySelector('#list .scroll').getBoundingClientRect();"
+                        " return [...document.querySelectorAll('#list tbody th')].some((one) => {"
+                        " const box = one.getBoundingClientRect(); return box.top > frame.top && box.bottom < frame.bottom; }); }")
+    assert seen, "rows are in the page, but not in view"
+
+
+def test_a_row_keeps_its_focus_while_numbers_change(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/queues")
+    tab.until_text("#list tbody th", "queue-1")
+    tab.focus("#list tbody a")
+    tab.evaluate("() => { window.focused = document.activeElement; window.seen = 0;"
+                 " new MutationObserver(() => { window.seen += 1; }).observe(document.querySelector('#clock'), {childList: true}); }")
+    tab.until("() => window.seen >= 2")
+    assert tab.evaluate("() => document.activeElement === window.focused")
+
+
+def test_one_queue_shows_apps_consumers_its_tree_and_its_messages(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/queue?uri=bmq%3A%2F%2Fbmq.test%2Fqueue-1")
+    tab.until_text("[data-tile=messages]", "91,000")
+    tab.until_text("#consumers", "■stuck")
+    tab.until_text("#tree", "replica n2")
+    assert "1,000 of 1,000" in tab.texts("#consumers tbody tr")[0]
+    tab.until_text("#messages", "50 messages of 120, as the primary has them.")
+    tab.click("#messages tbody button")
+    tab.until_text("dialog", '"price": 101.5')
+    assert tab.texts("dialog pre.hex")[0].startswith("000000 7b 22 6f 72 64 65 72")
+    tab.keyboard.press("Escape")
+    tab.until("() => !document.querySelector('dialog')")
+    tab.click("text=Next messages")
+    tab.until_text("#messages tbody th", f"{51:032X}")
+    tab.fill("#messages input[type=search]", "nothing")
+    tab.click("#messages form button")
+    assert tab.texts("#messages .wrong:not([hidden])") == ["A GUID has 32 digits 0-9 and A-F."]
+    tab.fill("#messages input[type=search]", f"{7:032X}")
+    tab.click("#messages form button")
+    tab.until("() => document.querySelectorAll('#messages tbody tr').length === 1")
+    assert tab.problems() == []
+
+
+def test_a_queue_that_is_not_there_is_said_so(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/queue?uri=bmq%3A%2F%2Fbmq.test%2Fnone")
+    tab.until_text("#facts", "There is no such queue.")
+
+
+def test_messages_are_published_a_subscription_is_tried_and_the_queue_is_purged(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("good")
+    uri = "bmq://bmq.test/queue-2"
+    tab.visit(f"{cluster.url}/queue?uri={uri}")
+    tab.click("text=Publish test messages")
+    tab.fill("dialog textarea >> nth=0", "hello")
+    tab.fill("dialog textarea >> nth=1", "price:int32=12\nfirm=ABC\nbroken")
+    tab.click("dialog button[type=submit]")
+    tab.until_text("dialog .wrong", "Line 3 must be name=value or name:type=value.")
+    tab.fill("dialog textarea >> nth=1", "price:int32=12\nfirm=ABC")
+    tab.fill("dialog input[type=number]", "3")
+    tab.click("dialog button[type=submit]")
+    tab.until_text("#toasts", "3 messages were acknowledged.")
+    tab.click("text=Try a subscription")
+    tab.fill("dialog textarea >> nth=0", "price = 3")
+    tab.click("dialog button[type=submit]")
+    tab.until_text("dialog mark", "=")
+    tab.until_text("dialog .wrong", "did you mean ==?")
+    tab.fill("dialog textarea >> nth=0", "price == 3")
+    tab.click("dialog button[type=submit]")
+    tab.until_text("dialog caption", "2 matches of 4 messages")
+    tab.keyboard.press("Escape")
+    tab.click("text=Purge")
+    tab.fill("dialog input >> nth=1", "the test is over")
+    tab.fill("dialog input >> nth=2", "bmq://bmq.test/queue-3")
+    tab.click("dialog button[type=submit]")
+    tab.until_text("dialog .wrong", f"This must be exactly: {uri}")
+    tab.fill("dialog input >> nth=2", uri)
+    tab.click("dialog button[type=submit]")
+    tab.until_text("#toasts", "1,234 messages with 96.7 KiB are deleted.")
+
+
+def test_a_graceful_stop_is_judged_confirmed_followed_and_reported(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("good")
+    tab.visit(f"{cluster.url}/nodes")
+    tab.click("[aria-label='Stop n3 gracefully']")
+    tab.until_text("dialog", "A quorum of nodes stays: the cluster goes on.")
+    tab.until_text("dialog", "1 primary moves: partition 0 to n2.")
+    tab.fill("dialog input >> nth=0", "new kernel")
+    tab.fill("dialog input >> nth=1", "n2")
+    tab.click("dialog button[type=submit]")
+    assert tab.texts("dialog .wrong:not([hidden])") == ["This must be exactly: n3"]
+    tab.fill("dialog input >> nth=1", "n3")
+    tab.click("dialog button[type=submit]")
+    tab.until("() => location.pathname === '/node' && location.search === '?name=n3'")
+    tab.until_text("#stop", "stopping:")
+    tab.until_text("#stop", "messages unconfirmed")
+    tab.until_text("#stop-report", "Clients connected until the end1")
+    tab.until_text("#stop-report", "partition 0 to n2")
+    assert tab.evaluate("() => { const bar = document.querySelector('progress'); return bar.value === bar.max; }")
+    assert document(f"{cluster.url}/api/v1/audit")["entries"][0]["reason"] == "new kernel"
+
+
+def test_the_node_page_shows_its_log_by_level(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/node?name=n2")
+    tab.until_text("#facts", "Primary for")
+    tab.until_text(".log", "n3 missed 3 heartbeats")
+    assert "one turn took" not in tab.texts(".log")[0]
+    tab.selectOption("#log-tools select", "DEBUG")
+    tab.until_text(".log", "one turn took 12 ms")
+    tab.until("() => location.search === '?name=n2&level=DEBUG'")
+    tab.visit(f"{scenes('good').url}/node?name=n9")
+    tab.until_text("#tiles", "The cluster has no node named “n9”.")
+
+
+def test_the_node_page_shows_where_its_configuration_differs(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/node?name=n1")
+    tab.click("text=Compare with the other nodes")
+    tab.until_text("#config caption", "2 values that not all of n1, n2, n3 have")
+    assert tab.texts("#config tbody th") == ["brokerConfig.hostName", "brokerConfig.limits.memoryBytes"]
+    tab.click("text=Show all of it")
+    tab.until_text("#config tbody tr", "brokerConfig.listeners.clients.port")
+
+
+def test_alarms_are_acknowledged(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("warning", "--user=ada", "--role=operator")
+    tab.visit(f"{cluster.url}/alarms")
+    tab.until_text("#past", "partition 2 was behind")
+    assert tab.texts("#alarm-count") == ["1"]
+    tab.click("#open button")
+    tab.until_text("#open", "No alarm is open.")
+    tab.until_text("#past", "uses 91 % of its quota")
+    tab.visit(f"{cluster.url}/audit")
+    tab.until_text("#list tbody tr", "alarms/n1:1/acknowledge")
+
+
+def test_elections_and_topology_show_who_leads_and_who_copies(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/elections")
+    tab.until_text("#now", "n1 leads in term 7")
+    tab.until_text("#terms tbody tr", "n3 missed 5 heartbeats")
+    assert [row.split("●")[0][:1] for row in tab.texts("#terms tbody th")] == ["7", "6", "5"]
+    tab.visit(f"{scenes('warning').url}/topology")
+    tab.until_text("#edges tbody tr", "healing")
+    assert tab.evaluate("() => document.querySelectorAll('.graph rect').length") == 3
+    assert tab.evaluate("() => document.querySelectorAll('.graph .edge').length") == 6
+
+
+def test_clients_are_found_by_name_and_address(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/clients?filter=orders-7")
+    tab.until_text("#total", "1 client")
+    assert tab.texts("#list tbody th") == ["orders-7"]
+
+
+def test_what_the_role_does_not_allow_is_disabled_and_says_why(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good', '--role=viewer', '--user=eve').url}/shards")
+    tab.until_text("#grid tbody", "Move")
+    assert tab.getAttribute("#grid button", "aria-disabled") == "true"
+    assert tab.getAttribute("#grid button", "aria-description") == "This needs the role operator; you are viewer."
+    tab.click("#grid button", {"force": True})
+    tab.until_text("#toasts", "This needs the role operator; you are viewer.")
+    assert not tab.texts("dialog")
+
+
+def test_an_action_without_the_token_is_refused_and_the_page_says_so(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/shards")
+    tab.evaluate("() => { document.querySelector('meta[name=csrf]').content = 'guessed'; }")
+    tab.click("#grid button")
+    tab.fill("dialog input[aria-required]", "because")
+    tab.click("dialog button[type=submit]")
+    tab.until_text("dialog .problem", "The token of the session is missing.")
+
+
+def test_each_chart_has_its_numbers_as_a_table(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/")
+    tab.click("#rates summary")
+    tab.until("() => document.querySelectorAll('#rates tbody tr').length === 180")
+    assert tab.texts("#rates thead th") == ["Time", "put", "ack", "push", "confirm"]
+    tab.focus("#rates .plot")
+    tab.keyboard.press("Home")
+    assert tab.texts("#rates .when") != ["now"]
+
+
+def test_times_are_local_and_in_utc(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/")
+    tab.until_text("#clock", "local")
+    local = tab.texts("#events time")[0]
+    tab.selectOption("#zone", "utc")
+    tab.until_text("#events time", "UTC")
+    hours = [int(text.split()[-2 if "UTC" in text else -1].split(":")[0]) for text in (local, tab.texts("#events time")[0])]
+    offset = (hours[0] - hours[1]) % 24
+    assert offset == (2 if time.localtime().tm_isdst > 0 else offset) and offset in (1, 2)
+    assert "local" in tab.getAttribute("#events time", "title") and "UTC" in tab.getAttribute("#events time", "title")
+
+
+def test_login_says_what_is_wrong(tab: Tab, scenes: Clusters) -> None:
+    tab.goto(f"{scenes('good').url}/login")
+    tab.fill("#user", "ada")
+    tab.fill("#password", "guess")
+    tab.keyboard.press("Enter")
+    tab.until_text(".problem", "The name or the password is wrong.")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_theme_is_the_users_choice_and_lasts(chromium: Chromium, scenes: Clusters, theme: str) -> None:
+    tab = chromium.open(colorScheme="dark" if theme == "light" else "light")
+    try:
+        tab.visit(f"{scenes('good').url}/")
+        before = tab.evaluate("() => getComputedStyle(document.body).color")
+        tab.selectOption("#theme", theme)
+        tab.visit(f"{scenes('good').url}/nodes")
+        assert tab.evaluate("() => document.documentElement.dataset.theme") == theme
+        assert tab.evaluate("() => getComputedStyle(document.body).color") != before
+    finally:
+        tab.end()

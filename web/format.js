@@ -1,0 +1,85 @@
+// Numbers, sizes and times as people read them; every number with its unit.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const hundredths = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+export const NOTHING = "–";
+
+const known = (value) => typeof value === "number" && Number.isFinite(value);
+
+export function count(value) {
+  return known(value) ? whole.format(value) : NOTHING;
+}
+
+/** The word after its number: 1 message, 2 messages. */
+export function counted(value, one, many = `${one}s`) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+export function rate(value) {
+  if (!known(value)) return NOTHING;
+  return `${(value < 10 ? tenths : whole).format(value)}/s`;
+}
+
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function bytes(value) {
+  if (!known(value)) return NOTHING;
+  let power = 0;
+  let rest = value;
+  while (Math.abs(rest) >= 1024 && power < SIZES.length - 1) {
+    rest /= 1024;
+    power += 1;
+  }
+  return `${(power === 0 || rest >= 100 ? whole : tenths).format(rest)} ${SIZES[power]}`;
+}
+
+export function percent(share) {
+  if (!known(share)) return NOTHING;
+  return `${(share > 0 && share < 0.1 ? tenths : whole).format(share * 100)} %`;
+}
+
+export function milliseconds(value) {
+  if (!known(value)) return NOTHING;
+  if (value >= 1000) return `${tenths.format(value / 1000)} s`;
+  return `${(value < 10 ? hundredths : value < 100 ? tenths : whole).format(value)} ms`;
+}
+
+export function seconds(value) {
+  if (!known(value)) return NOTHING;
+  if (value > 0 && value < 1) return "< 1 s";
+  const total = Math.max(0, Math.floor(value));
+  if (total < 60) return `${total} s`;
+  if (total < 3600) return `${Math.floor(total / 60)} min ${total % 60} s`;
+  if (total < 86400) return `${Math.floor(total / 3600)} h ${Math.floor((total % 3600) / 60)} min`;
+  return `${whole.format(Math.floor(total / 86400))} d ${Math.floor((total % 86400) / 3600)} h`;
+}
+
+const two = (value) => String(value).padStart(2, "0");
+
+function day(date, utc) {
+  return utc ? `${date.getUTCFullYear()}-${two(date.getUTCMonth() + 1)}-${two(date.getUTCDate())}`
+    : `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+}
+
+export function clock(date, utc) {
+  return utc ? `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}:${two(date.getUTCSeconds())}`
+    : `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+/** A moment: the time of day, with its date unless that is today. */
+export function moment(wallSeconds, utc, now = new Date()) {
+  if (!known(wallSeconds)) return NOTHING;
+  const date = new Date(wallSeconds * 1000);
+  if (Number.isNaN(date.getTime())) return NOTHING;
+  const time = clock(date, utc) + (utc ? " UTC" : "");
+  return day(date, utc) === day(now, utc) ? time : `${day(date, utc)} ${time}`;
+}
+
+/** Both times in full, for a tooltip and a screen reader. */
+export function bothTimes(wallSeconds) {
+  if (!known(wallSeconds)) return "";
+  const date = new Date(wallSeconds * 1000);
+  if (Number.isNaN(date.getTime())) return "";
+  return `${day(date, false)} ${clock(date, false)} local, ${day(date, true)} ${clock(date, true)} UTC`;
+}

@@ -1,0 +1,130 @@
+// One node: how it is, what it leads, what it logs; and its graceful stop from the first question to the report.
+
+import { get, query, setQuery } from "../api.js";
+import { emptyNote, find, h, replace, setAttribute, setText, stateMark, timeMark } from "../dom.js";
+import { bytes, count, milliseconds, percent, seconds } from "../format.js";
+import { field } from "../dialog.js";
+import { rowsOf } from "../merge.js";
+import { configurationPanel } from "../configuration.js";
+import { eventList, facts, tiles } from "../parts.js";
+import { panelOf, stopButton, stopNode } from "../stop.js";
+import { number, state, table, text } from "../table.js";
+
+const LEVELS = ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"];
+const LOG_LINES = 200;
+const LOG_MS = 3000;
+
+export function start({ onCluster, path }) {
+  const name = query().get("name") ?? "";
+  setText(find("#name"), name ? `Node ${name}` : "Node");
+  document.title = `${name} · ${document.title}`;
+  const panel = panelOf();
+  find("#actions").append(stopButton(() => name, `Stop ${name} gracefully`, () => find("#stop").scrollIntoView()));
+  const problem = h("p", { class: "problem", hidden: true });
+  find("#tiles").before(problem);
+  const now = tiles(find("#tiles"), [["sessions", "Sessions"], ["memory", "Memory"], ["cpu", "CPU"], ["lag", "Loop lag"],
+    ["files", "Open files"], ["uptime", "Up for"]]);
+  const about = facts(find("#facts"));
+  const nodeState = stateMark();
+  const started = timeMark();
+  const sampled = timeMark();
+  const url = h("a");
+  const partitions = table({ caption: `Partitions with a copy on ${name}`, key: (row) => row.partition.id,
+    empty: emptyNote("No partition has a copy here."), columns: [
+      text("Partition", (row) => `Partition ${row.partition.id}`, { head: true }), state("Role", (row) => row.replica.role),
+      text("Primary", (row) => row.partition.primary || "none"), number("Sequence", (row) => count(row.replica.sequence)),
+      number("Records behind", (row) => count(row.replica.lagRecords)), number("Bytes behind", (row) => bytes(row.replica.lagBytes)),
+      number("Queues", (row) => count(row.partition.queues)), number("Messages", (row) => count(row.partition.messages))] });
+  find("#partitions").append(partitions.element);
+  const events = eventList(find("#events"), { empty: "Nothing has been told about this node lately." });
+  log(name);
+  const configuration = configurationPanel(find("#config"), name);
+
+  onCluster((cluster) => {
+    const node = rowsOf(cluster.nodes).find((one) => one.name === name);
+    if (!node) {
+      replace(find("#tiles"), h("p", { class: "problem" }, `The cluster has no node named “${name}”. `,
+        h("a", { href: path("/nodes") }, "All nodes")));
+      return;
+    }
+    configuration.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((one) => one.name));
+    panel.show(node, cluster.verdict?.level);
+    setText(problem, node.problem ? `Its console does not answer, the numbers are old: ${node.problem}` : "");
+    problem.hidden = !node.problem;
+    nodeState.set(node.stop && !node.stop.done ? "stopping" : node.state);
+    now.set("sessions", count(node.sessions));
+    now.set("memory", bytes(node.memoryBytes));
+    now.set("cpu", percent(node.cpuShare));
+    now.set("lag", milliseconds(node.loopLagMs));
+    now.set("files", count(node.openFiles), node.openFilesMax ? `of ${count(node.openFilesMax)}` : "");
+    now.set("uptime", node.startedAt ? seconds(cluster.at - node.startedAt) : "–");
+    setText(url, node.url || "");
+    setAttribute(url, "href", /^https?:\/\//.test(node.url ?? "") ? node.url : null);
+    about.show([["State", nodeState], ["Role", node.leader ? "leader" : "follower"],
+      ["Primary for", node.primaryFor?.length ? node.primaryFor.map((id) => `partition ${id}`).join(", ") : "none"],
+      ["Version", node.version], ["Data centre", node.dataCenter || "–"], ["Number", node.id === undefined ? "–" : String(node.id)],
+      ["Started", started.set(node.startedAt)], ["Console", url], ["Last heard of", sampled.set(node.sampledAt)]]);
+    partitions.show(rowsOf(cluster.partitions, cluster.partitionsOrder).flatMap((partition) => {
+      const replica = rowsOf(partition.replicas).find((one) => one.node === name);
+      return replica ? [{ partition, replica }] : [];
+    }));
+    events.show(rowsOf(cluster.events).filter((event) => event.node === name));
+  });
+  if (query().get("stop")) {
+    setQuery({ stop: "" });
+    stopNode(name, () => find("#stop").scrollIntoView());
+  }
+}
+
+function log(name) {
+  const box = find("#log");
+  const level = query().get("level")?.toUpperCase();
+  const chosen = field("Level at least", { options: LEVELS.map((one) => ({ value: one, label: one })),
+    value: LEVELS.includes(level) ? level : "INFO" });
+  const follow = h("button", { type: "button", "aria-pressed": "true", on: { click: () => {
+    setAttribute(follow, "aria-pressed", String(follow.getAttribute("aria-pressed") !== "true"));
+    setText(follow, follow.getAttribute("aria-pressed") === "true" ? "Pause" : "Go on");
+    load();
+  } } }, "Pause");
+  chosen.element.classList.add("inline");
+  replace(find("#log-tools"), chosen.element, follow);
+  const list = h("ol", { class: "log", tabindex: "0", "aria-label": `Log of ${name}, newest line last` });
+  const note = emptyNote("The log is being read …");
+  replace(box, list, note);
+  list.hidden = true;
+  let newest = "";
+  let timer = null;
+
+  async function load() {
+    clearTimeout(timer);
+    try {
+      const { lines } = await get("/api/v1/log", { node: name, level: chosen.value, lines: LOG_LINES });
+      const last = lines[lines.length - 1];
+      const mark = `${chosen.value} ${lines.length} ${last?.n ?? ""} ${last?.at ?? ""} ${last?.text ?? ""}`;
+      if (mark !== newest) {
+        newest = mark;
+        const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
+        replace(list, lines.map((line) => h("li", { "data-level": levelOf(line.level) }, timeMark(line.at), " ",
+          h("span", { class: "level" }, line.level), " ", line.text)));
+        list.hidden = lines.length === 0;
+        note.hidden = lines.length > 0;
+        setText(note, `No line of level ${chosen.value} or above is kept. Choose a lower level to see more.`);
+        if (atEnd) list.scrollTop = list.scrollHeight;
+      }
+    } catch (error) {
+      note.hidden = false;
+      setText(note, `The log cannot be read: ${error.message}`);
+    }
+    if (follow.getAttribute("aria-pressed") === "true") timer = setTimeout(load, document.hidden ? 4 * LOG_MS : LOG_MS);
+  }
+
+  chosen.input.addEventListener("change", () => {
+    setQuery({ level: chosen.value === "INFO" ? "" : chosen.value });
+    load();
+  });
+  load();
+}
+
+function levelOf(level) {
+  return level === "WARN" ? "warning" : level === "ERROR" || level === "FATAL" ? "bad" : "good";
+}

@@ -1,0 +1,150 @@
+// All queues: the server sorts, filters and cuts out the part in view; only rows in view are in the page.
+
+import { query, setQuery } from "../api.js";
+import { emptyNote, find, h, setAttribute, setText } from "../dom.js";
+import { bytes, count, counted, percent, rate, seconds } from "../format.js";
+import { rowsOf } from "../merge.js";
+import { queueLink, segments } from "../parts.js";
+import { bar, link, number, spark, table, text } from "../table.js";
+
+const ROW_PX = 32;
+const MARGIN_ROWS = 20;
+const WINDOW_ROWS = 80;
+const HEIGHT_PX_MAX = 15_000_000; // browsers draw nothing beyond about twice that
+const SETTLE_MS = 120;
+const VIEWS = [["messages desc", "Deepest"], ["oldestSeconds desc", "Oldest"], ["quota desc", "Nearly full"],
+  ["putRate desc", "Busiest"], ["consumers asc", "Without consumers"], ["uri asc", "By name"]];
+const SORTS = ["uri", "messages", "bytes", "oldestSeconds", "putRate", "pushRate", "confirmRate", "consumers", "producers", "quota"];
+
+const columns = [
+  link("Queue", (queue) => queue.uri, (queue) => queueLink(queue.uri), { head: true, sort: "uri", cls: "wide-name", title: (queue) => queue.uri }),
+  text("Mode", (queue) => queue.mode),
+  number("Partition", (queue) => queue.partition ?? "–"),
+  number("Messages", (queue) => count(queue.messages), { sort: "messages" }),
+  number("Bytes", (queue) => bytes(queue.bytes), { sort: "bytes" }),
+  number("Oldest", (queue) => seconds(queue.oldestSeconds), { sort: "oldestSeconds" }),
+  number("In", (queue) => rate(queue.putRate), { sort: "putRate" }),
+  number("Out", (queue) => rate(queue.pushRate), { sort: "pushRate" }),
+  number("Consumers", (queue) => count(queue.consumers), { sort: "consumers" }),
+  bar("Quota", (queue) => queue.quota, (queue) => percent(queue.quota), { sort: "quota" }),
+  spark("Depth", (queue) => queue.spark),
+];
+
+export function start({ live, data }) {
+  const given = query();
+  const wanted = { filter: given.get("filter") ?? "", sort: SORTS.includes(given.get("sort")) ? given.get("sort") : "messages",
+    order: given.get("order") === "asc" ? "asc" : "desc", offset: 0, limit: WINDOW_ROWS };
+  let top = Math.max(0, Number.parseInt(given.get("offset") ?? "0", 10) || 0); // the first row in view
+  let total = 0;
+  let settled = null;
+
+  const input = find("#filter");
+  const totalText = find("#total");
+  const list = table({ caption: "Queues", columns, key: (queue) => queue.uri, onSort: sortBy, sorted: () => wanted, cls: "queues" });
+  const nothing = h("div", { class: "nothing", hidden: true });
+  const above = space();
+  const below = space();
+  list.element.classList.add("virtual");
+  find("#list").append(list.element, nothing);
+  setAttribute(list.element, "aria-busy", "true");
+  input.value = wanted.filter;
+  const views = segments(find("#views"), VIEWS, `${wanted.sort} ${wanted.order}`, (value) => {
+    [wanted.sort, wanted.order] = value.split(" ");
+    fromTop();
+  });
+
+  // A list longer than what a browser can draw is squeezed: one pixel of scroll is then more than one pixel of rows.
+  const rowPx = () => Math.min(ROW_PX, HEIGHT_PX_MAX / Math.max(1, total));
+
+  function showRows(document) {
+    total = document.total ?? 0;
+    const rows = rowsOf(document);
+    const offset = document.offset ?? wanted.offset;
+    const before = Math.max(0, Math.round(offset * rowPx()));
+    above.size(before);
+    below.size(Math.max(0, Math.round(total * rowPx()) - before - rows.length * ROW_PX));
+    list.show(rows, { before: [above.element], after: [below.element], first: offset + 2 });
+    setAttribute(list.table, "aria-rowcount", String(total + 1));
+    setAttribute(list.element, "aria-busy", "false");
+    const missing = Object.keys(document.missing ?? {});
+    setText(totalText, `${counted(total, "queue")}${wanted.filter ? ` with “${wanted.filter}”` : ""}${
+      missing.length ? `, without those of ${missing.join(", ")}, which does not answer` : ""}`);
+    list.element.hidden = total === 0;
+    nothing.hidden = total > 0;
+    if (total === 0) {
+      nothing.replaceChildren(wanted.filter
+        ? emptyNote(`No queue has “${wanted.filter}” in its name. `, h("button", { type: "button", on: { click: clear } }, "Show all queues"))
+        : emptyNote("There are no queues: a queue is there once a client opens it, or has been found in the storage."));
+    }
+    if (top > 0 && list.frame.scrollTop === 0 && total > 0 && !list.frame.dataset.placed) {
+      list.frame.scrollTop = Math.min(top, total - 1) * rowPx();
+    }
+    list.frame.dataset.placed = "1";
+  }
+
+  wanted.offset = Math.max(0, top - MARGIN_ROWS);
+  if (data.queues && wanted.offset === 0 && !wanted.filter) showRows(data.queues);
+  const watching = live.subscribe("queues", { ...wanted }, showRows, (problem) => {
+    setText(totalText, `The list cannot be shown: ${problem}`);
+  });
+
+  function ask() {
+    setQuery({ filter: wanted.filter, sort: wanted.sort === "messages" ? "" : wanted.sort,
+      order: wanted.order === "desc" ? "" : wanted.order, offset: top || "" });
+    watching.change({ ...wanted });
+  }
+
+  function fromTop() {
+    top = 0;
+    wanted.offset = 0;
+    list.frame.scrollTop = 0;
+    views.set(`${wanted.sort} ${wanted.order}`);
+    setAttribute(list.element, "aria-busy", "true");
+    list.refreshHead();
+    ask();
+  }
+
+  function sortBy(sort) {
+    if (wanted.sort === sort) wanted.order = wanted.order === "desc" ? "asc" : "desc";
+    else Object.assign(wanted, { sort, order: sort === "uri" ? "asc" : "desc" });
+    fromTop();
+    find(`[data-sort="${sort}"]`, list.table)?.focus();
+  }
+
+  function clear() {
+    input.value = "";
+    wanted.filter = "";
+    fromTop();
+    input.focus();
+  }
+
+  function settle(action) {
+    clearTimeout(settled);
+    settled = setTimeout(action, SETTLE_MS);
+  }
+
+  list.frame.addEventListener("scroll", () => settle(() => {
+    const first = Math.max(0, Math.floor(list.frame.scrollTop / rowPx()));
+    if (first === top) return;
+    top = first;
+    const last = first + Math.ceil(list.frame.clientHeight / ROW_PX);
+    if (first >= wanted.offset && last <= wanted.offset + WINDOW_ROWS) {
+      setQuery({ offset: top || "" });
+      return;
+    }
+    wanted.offset = Math.max(0, first - MARGIN_ROWS);
+    ask();
+  }), { passive: true });
+  input.addEventListener("input", () => settle(() => {
+    if (input.value === wanted.filter) return;
+    wanted.filter = input.value;
+    fromTop();
+  }));
+  find("#filters").addEventListener("submit", (event) => event.preventDefault());
+}
+
+/** A row that stands for the rows above or below those in the page. */
+function space() {
+  const cell = h("td", { colspan: columns.length });
+  return { element: h("tr", { class: "space", "aria-hidden": "true" }, cell), size(px) { cell.style.height = `${px}px`; } };
+}

@@ -1,0 +1,44 @@
+// What the user chose, kept in this browser only.
+
+const listeners = new Set();
+
+function read(name, fallback) {
+  try {
+    return localStorage.getItem(`bmqtwist.${name}`) ?? fallback;
+  } catch {
+    return fallback; // the browser keeps nothing for this site
+  }
+}
+
+function write(name, value) {
+  try {
+    localStorage.setItem(`bmqtwist.${name}`, value);
+  } catch {
+    // then it lasts as long as the page
+  }
+}
+
+let utc = read("utc", "0") === "1";
+let theme = read("theme", "auto");
+
+export const settings = {
+  get utc() { return utc; },
+  set utc(value) {
+    utc = Boolean(value);
+    write("utc", utc ? "1" : "0");
+    changed();
+  },
+  get theme() { return theme; },
+  set theme(value) {
+    theme = ["light", "dark"].includes(value) ? value : "auto";
+    write("theme", theme);
+    document.documentElement.dataset.theme = theme;
+    changed();
+  },
+  /** Calls the listener after each change. */
+  watch(listener) { listeners.add(listener); },
+};
+
+function changed() {
+  for (const listener of listeners) listener();
+}
