@@ -14,7 +14,8 @@ nothing at all.
 from __future__ import annotations
 
 import traceback
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
 
 INTERNAL_ERROR: Final = "INTERNAL_ERROR"  # category of an alarm about a mistake in this program
 
@@ -38,6 +39,26 @@ def shown(text: str, chars_max: int = NAME_CHARS_MAX) -> str:
 def stack(error: BaseException) -> str:
     """Where an exception was raised, for the end of an alarm."""
     return "".join(traceback.format_exception(error)).rstrip()
+
+
+class LogLine(NamedTuple):
+    """One line of the log: its number, when (seconds since the epoch), how severe, who, what."""
+
+    n: int
+    at: float
+    level: str
+    category: str
+    text: str
+
+
+class Watcher(Protocol):
+    """Who keeps what happened, for those who look back. It never raises."""
+
+    def happened(self, kind: str, text: str, detail: Mapping[str, object]) -> None:
+        """See `Report.note`."""
+
+    def alarmed(self, severity: str, category: str, text: str) -> None:
+        """An alarm was raised; `severity` is ALARM or PANIC."""
 
 
 class Report(Protocol):
@@ -64,6 +85,34 @@ class Report(Protocol):
 
     def panic(self, category: str, text: str, *args: object) -> None:
         """A person has to act now: logged as `PANIC [CATEGORY] text`, and copied to the alarm channel."""
+
+    def note(self, kind: str, text: str, **detail: object) -> None:
+        """An event that people look back for: kept, and not logged. `kind` is one of `monitor.events.KINDS`; `detail` is for
+        programs."""
+
+    def watch(self, watcher: Watcher) -> None:
+        """From now on tell this watcher of events and alarms."""
+
+    def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
+        """The last lines of the log that are as severe as `level` and younger than line `after`, oldest first."""
+
+
+class Watched:
+    """The part of a report that concerns a watcher."""
+
+    __slots__ = ("watcher",)
+
+    def __init__(self) -> None:
+        self.watcher: Watcher | None = None
+
+    def watch(self, watcher: Watcher) -> None:
+        """See Report."""
+        self.watcher = watcher
+
+    def note(self, kind: str, text: str, **detail: object) -> None:
+        """See Report."""
+        if self.watcher is not None:
+            self.watcher.happened(kind, text, detail)
 
 
 class LineLimiter:
@@ -107,14 +156,25 @@ class NullReport:
     def panic(self, category: str, text: str, *args: object) -> None:
         """Ignore."""
 
+    def note(self, kind: str, text: str, **detail: object) -> None:
+        """Ignore."""
 
-class ListReport:
+    def watch(self, watcher: Watcher) -> None:
+        """Ignore."""
+
+    def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
+        """Nothing."""
+        return []
+
+
+class ListReport(Watched):
     """Keeps every line as (severity, text): what a test looks at."""
 
     __slots__ = ("lines",)
     debugging = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.lines: list[tuple[str, str]] = []
 
     def _add(self, severity: str, text: str, args: tuple[object, ...]) -> None:
@@ -138,11 +198,21 @@ class ListReport:
 
     def alarm(self, category: str, text: str, *args: object) -> None:
         """Keep ('ALARM', '[CATEGORY] line')."""
-        self._add("ALARM", f"[{category}] {text % args if args else text}", ())
+        self._raise("ALARM", category, text % args if args else text)
 
     def panic(self, category: str, text: str, *args: object) -> None:
         """Keep ('PANIC', '[CATEGORY] line')."""
-        self._add("PANIC", f"[{category}] {text % args if args else text}", ())
+        self._raise("PANIC", category, text % args if args else text)
+
+    def _raise(self, severity: str, category: str, text: str) -> None:
+        self._add(severity, f"[{category}] {text}", ())
+        if self.watcher is not None:
+            self.watcher.alarmed(severity, category, text)
+
+    def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
+        """The last lines of whatever severity; when they were said is not known."""
+        lines = [LogLine(number, 0.0, severity, "", text) for number, (severity, text) in enumerate(self.lines, 1)]
+        return lines[after:][-count:] if count > 0 else []
 
     def texts(self, severity: str) -> list[str]:
         """The lines of one severity, oldest first."""

@@ -102,7 +102,11 @@ def make_sites(service: BrokerService) -> list[tuple[str, Any, str, int]]:
     configuration = service.configuration
     http, sites = configuration.extension.http, []
     if http.port:
-        sites.append(("Console", make_site(service, Labels(), service.log_failure), http.address, http.port))
+        from bmqtwist.console.face import Face  # who has no console does not wait for its libraries at the start
+
+        face = Face(service)
+        service.companions.append(face)
+        sites.append(("Console", face.site, http.address, http.port))
     for plugin in configuration.app.stats.plugins:
         prometheus = plugin.prometheus_specific
         if prometheus is None or not plugin.publish_interval:

@@ -295,6 +295,70 @@ class ElectorMode(Command):
     mode: str
 
 
+@dataclass(frozen=True, slots=True)
+class Events(Command):
+    """Those younger than event `after`; None = the last ones."""
+
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms(Command):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmMark(Command):
+    """Somebody has seen an alarm, or (`clear`) says that it is over."""
+
+    alarm_id: str
+    clear: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogLines(Command):
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopQuestion(Command):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StorageReplicas(Command):
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElectorTerms(Command):
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMessages(Command):
+    """`after`: a GUID; None = from the oldest message on. `count` < 0: the newest ones, backwards."""
+
+    domain: str
+    queue: str
+    after: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMessage(Command):
+    domain: str
+    queue: str
+    guid: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSubscription(Command):
+    domain: str
+    queue: str
+    expression: str
+
+
 Arguments = dict[str, Any]
 Json = Mapping[str, Any]
 
@@ -491,6 +555,35 @@ TABLE: tuple[Entry, ...] = (
           lambda args: QueueStory(args["name"], args["queue_name"]), ((_queue({"story": {}}), {}),), ours=True),
     Entry("STOP STATUS", "Show how far the graceful stop of this broker is", lambda args: StopStatus(),
           (({"stop": {"status": {}}}, {}),), ours=True),
+    Entry("STOP PREFLIGHT", "Show what the graceful stop of this broker would mean for its clusters",
+          lambda args: StopQuestion(), (({"stop": {"preflight": {}}}, {}),), ours=True),
+    Entry("EVENTS [<after>]", "Show what has happened at this node lately, or since event 'after'",
+          lambda args: Events(args.get("after")), (({"events": {"?after": "<after>"}}, {}),), ours=True),
+    Entry("ALARMS", "Show the alarms of this node, and what has become of them", lambda args: Alarms(),
+          (({"alarms": {"list": {}}}, {}),), ours=True),
+    Entry("ALARM <alarmId> [ACKNOWLEDGE|CLEAR]", "Say that alarm 'alarmId' has been seen, or is over",
+          lambda args: AlarmMark(args["alarmId"], args["word"] == "CLEAR"),
+          (({"alarms": {"alarm": {"id": "<alarmId>", "acknowledge": {}}}}, {"word": "ACKNOWLEDGE"}),
+           ({"alarms": {"alarm": {"id": "<alarmId>", "clear": {}}}}, {"word": "CLEAR"})), ours=True),
+    Entry("LOG TAIL <count>", "Show the last 'count' lines of this broker's log", lambda args: LogLines(args["count"]),
+          (({"log": {"tail": {"count": "<count>"}}}, {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STORAGE REPLICAS",
+          "Show what each node is for each partition of cluster 'name', and how far it is behind",
+          lambda args: StorageReplicas(args["name"]), ((_storage({"replicas": {}}), {}),), ours=True),
+    Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TERMS", "Show who led cluster 'name' when, and why that changed",
+          lambda args: ElectorTerms(args["name"]), ((_elector({"terms": {}}), {}),), ours=True),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> MESSAGES [<guid>] <count>",
+          "Look at 'count' messages stored in 'queue_name', those behind message 'guid'; negative: the newest ones",
+          lambda args: QueueMessages(args["name"], args["queue_name"], args.get("guid"), args["count"]),
+          ((_queue({"browse": {"?after": "<guid>", "count": "<count>"}}), {}),), ours=True),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> MESSAGE <guid>",
+          "Look at one message stored in 'queue_name': its properties, its payload, and who has it",
+          lambda args: QueueMessage(args["name"], args["queue_name"], args["guid"]),
+          ((_queue({"message": {"guid": "<guid>"}}), {}),), ours=True),
+    Entry("DOMAINS DOMAIN <name> QUEUE <queue_name> SUBSCRIPTION <expression>",
+          "Try a subscription expression on the last messages stored in 'queue_name'; nobody is given anything",
+          lambda args: QueueSubscription(args["name"], args["queue_name"], args["expression"]),
+          ((_queue({"subscription": {"expression": "<expression>"}}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR TRANSFER <node>", "Let 'node' lead cluster 'name'; said to its leader",
           lambda args: ElectorTransfer(args["name"], args["node"]), ((_elector({"transfer": "<node>"}), {}),), ours=True),
     Entry("CLUSTERS CLUSTER <name> STATE ELECTOR MODE <mode>",

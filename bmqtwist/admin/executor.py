@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmqtwist.admin import commands, results
 from bmqtwist.admin.json import print_json
+from bmqtwist.admin.looks import Looks
 from bmqtwist.admin.parse import parse
 from bmqtwist.admin.text import print_text
 from bmqtwist.admin.tunables import PublishIntervals, Quorum
@@ -20,6 +21,7 @@ from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.link.admin import AdminAnswer, AdminWork
 from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.node_history import NodeHistory
 from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import stats_tables, stats_tree
@@ -49,14 +51,15 @@ _ELECTOR = "non-negative integer count of the number of votes required to become
 
 class AdminExecutor:
     """The commands of one broker. `execute` is what sessions and the control pipe call; `after_reconfigure` is called
-    once a domain has a new configuration. `process` tells how its process is.
+    once a domain has a new configuration. `process` tells how its process is; `history`: what the node remembers.
     """
 
     def __init__(self, broker: Broker, statistics: Statistics,
                  after_reconfigure: Callable[[], None] = lambda: None,
-                 process: Callable[[], ProcessState] = ProcessState) -> None:
+                 process: Callable[[], ProcessState] = ProcessState, history: NodeHistory | None = None) -> None:
         self._broker, self._statistics, self._after_reconfigure = broker, statistics, after_reconfigure
         self._process = process
+        self._looks = Looks(broker, history or NodeHistory("", lambda: float(broker.wall(broker.now))))
         self._replication: dict[str, Quorum] = {}
         self._elector: dict[str, Quorum] = {}
         stats = broker.configuration.app.stats
@@ -75,7 +78,7 @@ class AdminExecutor:
             answer = error.answer
         else:
             try:
-                result = yield from self.run(command)
+                result = yield from self.run(command, source)
                 answer = (print_text(result) if encoding is commands.AnswerEncoding.TEXT
                           else print_json(result, encoding is commands.AnswerEncoding.JSON_PRETTY))
                 failed = isinstance(result, results.Error)
@@ -86,10 +89,11 @@ class AdminExecutor:
         answer = answer.encode("utf-8", "replace").decode()  # JSON may have smuggled in half a surrogate pair
         return AdminAnswer(answer, failed)
 
-    def run(self, command: commands.Command) -> Slowly[results.Result]:
-        """Run a parsed command; a refusal becomes an Error."""
+    def run(self, command: commands.Command, source: str = "") -> Slowly[results.Result]:
+        """Run a parsed command for somebody; a refusal becomes an Error."""
         try:
-            result = _HANDLERS[type(command)](self, command)
+            handler = _HANDLERS.get(type(command))
+            result = handler(self, command) if handler is not None else self._looks.run(command, source)
             return (yield from result) if isinstance(result, Generator) else result
         except Refused as refused:
             return results.Error(refused.message)
@@ -101,6 +105,9 @@ class AdminExecutor:
     @property
     def _wall(self) -> int:
         return self._broker.wall(self._broker.now)
+
+    def _note(self, kind: str, text: str, **detail: object) -> None:
+        self._broker.report.note(kind, text, **detail)
 
     def _domain(self, name: str) -> Domain:
         """A domain, loaded if need be."""
@@ -172,6 +179,7 @@ class AdminExecutor:
     def _purge(self, queue: RootQueue) -> Slowly[results.Purged]:
         count, size = yield from queue.purge(None, self._wall)
         self._broker.metered(queue)
+        self._note("queue", f"{queue.uri} is purged: {count} messages", uri=queue.uri, messages=count, state="purged")
         return results.Purged(queue.uri, count, size)
 
     def _queue_purge(self, command: commands.QueuePurge) -> Slowly[results.Result]:
@@ -194,6 +202,8 @@ class AdminExecutor:
                 (), (f"Specified appId '{command.app_id}' not found in the storage of queue '{uri}'.",))
         count, size = yield from queue.purge(app, self._wall)
         self._broker.metered(queue)
+        self._note("queue", f"{uri} is purged for app '{app.app_id}': {count} messages", uri=uri, app=app.app_id,
+                   messages=count, state="purged")
         return results.PurgeReport((results.Purged(uri, count, size, app.app_id, snapshots.hexadecimal(app.key)),))
 
     def _queue_internals(self, command: commands.QueueInternals) -> results.Result:
@@ -306,6 +316,8 @@ class AdminExecutor:
             partition.enable()
         else:
             partition.disable()
+        self._note("config", f"Partition [{partition.partition_id}] is {'enabled' if command.enable else 'disabled'}",
+                   cluster=command.cluster, partition=partition.partition_id, enabled=command.enable)
         return results.Success()
 
     def _rollover(self, command: commands.PartitionRollover) -> results.Result:
@@ -351,7 +363,12 @@ class AdminExecutor:
                                                       cluster.leadership.set_quorum))
 
     def _replication_set(self, command: commands.ReplicationSet) -> results.Result:
-        return self._replication_of(command.cluster).set(command.parameter, command.value)
+        return self._told(command.cluster, self._replication_of(command.cluster).set(command.parameter, command.value))
+
+    def _told(self, cluster: str, changed: results.TunableConfirmation) -> results.Result:
+        self._note("config", f"Cluster ({cluster}): {changed.name} is {changed.new}, was {changed.old}", cluster=cluster,
+                   tunable=changed.name, value=str(changed.new), before=str(changed.old))
+        return changed
 
     def _replication_get(self, command: commands.ReplicationGet) -> results.Result:
         return self._replication_of(command.cluster).get(command.parameter)
@@ -360,7 +377,7 @@ class AdminExecutor:
         return self._replication_of(command.cluster).list()
 
     def _elector_set(self, command: commands.ElectorSet) -> results.Result:
-        return self._elector_of(command.cluster).set(command.parameter, command.value)
+        return self._told(command.cluster, self._elector_of(command.cluster).set(command.parameter, command.value))
 
     def _elector_get(self, command: commands.ElectorGet) -> results.Result:
         return self._elector_of(command.cluster).get(command.parameter)
@@ -392,7 +409,7 @@ class AdminExecutor:
         broker = self._broker
         if broker.shutdown is None:
             return results.StopStatusResult(None)
-        return results.StopStatusResult(broker.shutdown.progress(broker.now, snapshots.applications(broker)))
+        return results.StopStatusResult(broker.shutdown.progress(broker.now, broker.applications()))
 
     def _elector_transfer(self, command: commands.ElectorTransfer) -> results.Result:
         cluster = self._cluster(command.cluster)
@@ -413,6 +430,7 @@ class AdminExecutor:
         if mode is None:
             return results.Error(f"MODE is one of {', '.join(modes)}, not '{command.mode}'")
         self._cluster(command.cluster).leadership.set_mode(mode)
+        self._note("config", f"Cluster ({command.cluster}): this node {mode.value}", cluster=command.cluster, mode=mode.name)
         return results.Success()
 
 

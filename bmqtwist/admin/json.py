@@ -49,6 +49,8 @@ def to_tree(result: results.Result) -> Tree:
     if isinstance(result, results.Responses):
         return {"responses": [{"sourceNodeDescription": node, "result": to_tree(answer)}
                               for node, answer in result.answers]}
+    if isinstance(result, results.Look):
+        return {result.name: result.tree}
     if isinstance(result, results.Transitions):
         return {result.name: _story(result)}
     key, build = _BUILDERS[type(result)]

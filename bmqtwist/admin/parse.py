@@ -31,7 +31,9 @@ _ISO: tuple[tuple[str, Callable[[str], object]], ...] = (
     ("theTime", datetime.time.fromisoformat),
     ("theDatetime", datetime.datetime.fromisoformat),
 )
+_NUMBERS = ("offset", "count", "partitionId", "after")
 _ENCODINGS = f"[{', '.join(encoding.value for encoding in AnswerEncoding)}]"
+_REST = "<expression>"  # an argument that takes all the words that are left
 _NOUNS = {"<appId>": 'an appId or "*"', "<name>": "a name", "<domain>": "a domain name", "<queue_name>": "a queue name",
           "<domain_name>": "a domain name", "<parameter>": "a parameter name", "<value>": "a value",
           "<partitionId>": "a partition id", "<offset>": "an offset", "<count>": 'a count or "UNLIMITED"',
@@ -108,6 +110,8 @@ def _parse_words(words: list[str]) -> Command:
 
 def _match_words(entry: Entry, words: list[str]) -> Arguments | _Miss:
     grammar = entry.grammar
+    if grammar[-1] == _REST and len(words) > len(grammar):
+        words = [*words[:len(grammar) - 1], " ".join(words[len(grammar) - 1:])]
     required = sum(not _optional(token) for token in grammar)
     spare = len(words) - required  # words left for optional tokens
     args: Arguments = {}
@@ -149,7 +153,7 @@ def _optional(token: str) -> bool:
 def _argument(name: str, word: str) -> Any:
     if name == "count" and word.upper() == "UNLIMITED":
         return 0
-    if name in ("offset", "count", "partitionId"):
+    if name in _NUMBERS:
         if not _INTEGER.fullmatch(word):
             raise ValueError(word)
         return _int32(int(word))
@@ -243,7 +247,7 @@ def _json_argument(name: str, given: object, depth: int) -> Any:
     if name in ("plumbing", "finalize"):
         if isinstance(given, bool):
             return given
-    elif name in ("offset", "count", "partitionId"):
+    elif name in _NUMBERS:
         if isinstance(given, int) and not isinstance(given, bool) and -(1 << 31) <= given < 1 << 31:
             return given
     elif name == "value":

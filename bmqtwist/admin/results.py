@@ -128,6 +128,15 @@ class TunableConfirmation(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class Look(Result):
+    """A look at the broker: `tree` is what the console has, under `name` in JSON, `text` the same for people."""
+
+    name: str
+    tree: Any
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Transitions(Result):
     """What a machine went through until `now`, the oldest first. `name`: of the answer, in JSON."""
 

@@ -445,6 +445,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     results.Tunable: lambda result: f"{result.name} = {result.value}",
     results.Tunables: _tunables,
     results.TunableConfirmation: lambda result: f"{result.name} set to {result.new} from {result.old}",
+    results.Look: lambda result: result.text,
     results.Transitions: _story,
     results.StopStatusResult: _stop_status,
     results.ClusterList: _cluster_list,

@@ -1,4 +1,4 @@
-"""`bmq password`: the hash of a password, for the settings of a BasicAuthenticator."""
+"""`bmq password`: the hash of a password, for the settings of a BasicAuthenticator or for a user of the console."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import sys
 
 import click
 
+from bmqtwist.security.console_passwords import hash_for_console
 from bmqtwist.security.passwords import SALT_BYTES, make_hash
 
 
 @click.command()
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from standard input.")
+@click.option("--console", is_flag=True, help="For http.users: an argon2 hash, as the console asks for.")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
-def password(from_stdin: bool, as_json: bool) -> None:
-    """Make the hash of a password, for the settings of a BasicAuthenticator."""
+def password(from_stdin: bool, console: bool, as_json: bool) -> None:
+    """Make the hash of a password, for the settings of a BasicAuthenticator or for a user of the console."""
     if from_stdin:
         secret = sys.stdin.readline().rstrip("\r\n")
     else:
         secret = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    hashed = make_hash(secret, os.urandom(SALT_BYTES))
+    hashed = hash_for_console(secret) if console else make_hash(secret, os.urandom(SALT_BYTES))
     click.echo(f'{{"hash": "{hashed}"}}' if as_json else hashed)

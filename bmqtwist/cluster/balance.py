@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from bmqtwist.cluster.changes import LEAST_ASSIGNED
 from bmqtwist.cluster.state import Primary
+from bmqtwist.storage.psn import NO_PSN, Psn
 
 
 class Move(NamedTuple):
@@ -23,6 +24,23 @@ def loads_of(primaries: Mapping[int, Primary], nodes: Collection[int]) -> dict[i
         if primary.node_id in loads:
             loads[primary.node_id] += 1
     return loads
+
+
+def successor_of(primaries: Mapping[int, Primary], candidates: Collection[int], safe: Mapping[int, Psn], algorithm: str,
+                 leader: int | None) -> int | None:
+    """Who is to be primary of a partition whose primary goes; None = there are no candidates. `safe`: how much of it each
+    node has.
+
+    Where the leader is to be primary of all, it is, if it can. Else it is who has the fewest partitions, and of these who
+    has most of this one.
+    """
+    if algorithm != LEAST_ASSIGNED:
+        return leader if leader in candidates else next(iter(candidates), None)
+    loads = loads_of(primaries, candidates)
+    ranked = sorted(candidates)
+    ranked.sort(key=lambda each: safe.get(each, NO_PSN), reverse=True)
+    ranked.sort(key=lambda each: loads[each])
+    return next(iter(ranked), None)
 
 
 def next_move(primaries: Mapping[int, Primary], nodes: Collection[int], algorithm: str, leader: int,

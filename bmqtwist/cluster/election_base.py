@@ -132,6 +132,11 @@ class ElectionBase:
         """The newest one this node takes part in."""
         return self.ballot.term
 
+    def silence(self, now: float) -> float:
+        """For how many seconds the leader that this node follows has not been heard; 0 = it follows none."""
+        follows = self.leader is not None and self.leader != self.node_id
+        return max(0.0, now - self._last_beat) if follows else 0.0
+
     def _set_term(self, term: int, vote: int | None) -> None:
         self._out += self.ballot.set(term, vote)
 

@@ -44,6 +44,10 @@ class TransitionLog:
         """The last ones, as they are shown to people."""
         return told(self.transitions[-count:], now)
 
+    def cause_of(self, after: str) -> str:
+        """Why the machine is what it is, or was last; empty = that is forgotten."""
+        return next((each.cause for each in reversed(self._transitions) if each.after == after), "")
+
     @property
     def transitions(self) -> tuple[Transition, ...]:
         """What is remembered."""

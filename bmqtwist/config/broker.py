@@ -20,7 +20,19 @@ from bmqtwist.config.clusters import (
     PartitionConfig,
     QueueOperations,
 )
-from bmqtwist.config.declare import CASELESS, Int32, Int64, Natural, Natural64, Port, UInt64, choice, member, strict
+from bmqtwist.config.declare import (
+    CASELESS,
+    Int32,
+    Int64,
+    Natural,
+    Natural64,
+    Port,
+    Positive,
+    UInt64,
+    choice,
+    member,
+    strict,
+)
 from bmqtwist.config.domain import (
     DomainConfig,
     DomainDefinition,
@@ -33,7 +45,7 @@ from bmqtwist.limits import EVENT_BYTES_MAX
 
 __all__ = ["AppConfig", "AuthenticationConfig", "AuthenticatorConfig", "Authorization", "AuthorizationRules",
            "BmqtwistConfig", "BoundListener", "BrokerConfig", "ClusterDefinition", "ClusterNode",
-           "ClusterProxyDefinition", "Clusters", "Configuration", "CredentialConfig", "DomainConfig",
+           "ClusterProxyDefinition", "Clusters", "Configuration", "ConsoleUser", "CredentialConfig", "DomainConfig",
            "DomainDefinition", "DomainVariant", "ElectorConfig", "ExpressionConfig", "LimitsConfig", "Listener",
            "LogController", "MessageThrottle", "PartitionConfig", "QueueOperations", "RuleConfig", "Setting",
            "SubscriptionConfig", "TaskConfig", "TcpInterface", "TlsConfig"]
@@ -328,12 +340,35 @@ class Authorization:
 
 
 # ------------------------------------------------------------------------------------------------- our extensions
+@strict
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleUser:
+    """appConfig.bmqtwist.http.users[]"""
+
+    name: str = member("name that is given at the login")
+    password_hash: str = member("argon2 hash of the password: `bmq password --console` makes it", secret=True)
+    role: Literal["viewer", "operator", "admin"] = member(
+        "`viewer` sees everything; `operator` stops nodes, moves primaries, acknowledges alarms and publishes, too; `admin` "
+        "may purge and reconfigure as well", "viewer")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http:
     """appConfig.bmqtwist.http"""
 
     address: str = member("address of the console and metrics", "127.0.0.1")
     port: Port = member("port of the console and metrics; 0 = off", 0)
+    url: str = member("where browsers and the other nodes find this console, as `https://ops.example/bmq`; empty = address "
+                      "and port, or the host of the node's endpoint where it listens at all addresses", "")
+    prefix: str = member("path below which a reverse proxy serves the console, as `/bmq`; with it, the header "
+                         "X-Forwarded-Prefix counts", "")
+    users: tuple[ConsoleUser, ...] = member("who may log in to the console; none = it is open on this machine and refused "
+                                            "to others", ())
+    key_file: str = member("file with a secret of 32 bytes or more, the same for all nodes of a cluster: their consoles "
+                           "trust each other by it, and a login counts at all of them; empty = a login counts at one node "
+                           "until it ends, and with users the nodes show themselves alone", "")
+    session_hours: Positive = member("a login ends after that time", 12, unit="h")
+    idle_minutes: Positive = member("a login that is not used for that time ends", 60, unit="min")
 
 
 Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectClusterNode", "ConnectAdmin",

@@ -5,6 +5,7 @@ Pure: files, environment and the host's names are arguments (`load` brings them)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from ipaddress import ip_address
@@ -28,6 +29,10 @@ LEASE_MS_MIN = 100  # replicas are asked four times as often
 STAT_PLUGINS = frozenset({"PrometheusStatConsumer"})
 BUILT_IN_PLUGINS = STAT_PLUGINS | {"BasicAuthenticator", "AnonAuthenticator", "TestAuthenticator", "DefaultAuthorizer",
                                    "BasicCredentialProvider"}
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*")
+_ARGON2 = re.compile(r"\$argon2(id|i|d)\$v=\d+\$m=\d+,t=\d+,p=\d+\$[A-Za-z0-9+/]{11,}\$[A-Za-z0-9+/]{16,}")
+_USER_CHARS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ def compose(directory: str, broker: BrokerConfig, clusters: Clusters, overrides:
     broker = replace(broker, app_config=app)
     check_stats(app, broker_file, problems)
     check_listeners(app, broker_file, problems)
+    check_console(app, broker_file, problems)
     _check_endpoints(app, clusters, clusters_file, problems)
     check_clusters(clusters, clusters_file, problems, notices)
     if app.authentication.authenticators and app.authentication.credential_provider is None and any(
@@ -191,6 +197,29 @@ def check_listeners(app: AppConfig, file: str, problems: list[Finding]) -> None:
         if listener.tls and app.tls_config is None:
             problems.append(Finding(file, 0, f"appConfig.networkInterfaces.tcpInterface.listeners[{i}].tls",
                                     "is true, but there is no appConfig.tlsConfig"))
+
+
+def check_console(app: AppConfig, file: str, problems: list[Finding]) -> None:
+    """Paths and addresses of the console that can be part of a page, and users that can log in."""
+    http, path = app.bmqtwist.http, "appConfig.bmqtwist.http"
+    if http.prefix and not _PREFIX.fullmatch(http.prefix):
+        problems.append(Finding(file, 0, f"{path}.prefix", f'found "{http.prefix}", expected a path as "/bmq", without a '
+                                                           "slash at its end"))
+    if http.url and not _URL.fullmatch(http.url):
+        problems.append(Finding(file, 0, f"{path}.url", f'found "{http.url}", expected "http://host:port" or "https://...", '
+                                                        "without a slash at its end"))
+    seen: set[str] = set()
+    for i, user in enumerate(http.users):
+        where = f"{path}.users[{i}]"
+        if not user.name or not user.name.isprintable() or len(user.name) > _USER_CHARS_MAX:
+            problems.append(Finding(file, 0, f"{where}.name",
+                                    f"expected 1 to {_USER_CHARS_MAX} characters that can be shown"))
+        if user.name in seen:
+            problems.append(Finding(file, 0, f"{where}.name", f'found "{user.name}" again, expected one only'))
+        seen.add(user.name)
+        if not _ARGON2.fullmatch(user.password_hash):
+            problems.append(Finding(file, 0, f"{where}.passwordHash", "is no argon2 hash: make one with `bmq password "
+                                                                      "--console`"))
 
 
 def _groups(clusters: Clusters) -> list[tuple[str, Sequence[ClusterDefinition | ClusterProxyDefinition]]]:

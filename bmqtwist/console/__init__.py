@@ -1,1 +1,1 @@
-"""The HTTP face: health, readiness, metrics. Reads snapshots only."""
+"""The HTTP face: health, readiness, metrics; the web console of the whole cluster. Looks at the broker, never in its way."""

@@ -1,4 +1,5 @@
-"""The broker over HTTP: is it alive, is it ready, what does it count. Reads only, and nothing that is secret.
+"""The broker over HTTP: is it alive, is it ready, what does it count. Reads only, and nothing that is secret. The pages of
+the console (`pages.py`) and its API (`api.py`) are served beside that, on the same listener.
 
     /livez     200 while the event loop turns
     /readyz    200 when clients are served, 503 with the reason otherwise
@@ -28,8 +29,10 @@ from bmqtwist.monitor.snapshot import BrokerState
 
 IDLE_SECONDS_MAX = 30  # a connection without a request
 LIFE_SECONDS_MAX = 120  # a connection, whatever it does
-CONNECTIONS_MAX = 64
-BODY_BYTES_MAX = 4096  # of a request; nothing here takes one
+CONNECTIONS_MAX = 128  # WebSockets among them
+BODY_BYTES_MAX = 4096  # of a request: a login is all that is sent without a token
+ACTION_BYTES_MAX = 64 << 10  # of one with the token of a page or of another node
+TOKEN_HEADERS = ("X-CSRF-Token", "X-Bmqtwist-Node")
 # The server of twisted.web itself takes 500 lines and 16 KiB of headers, each line at most 16 KiB.
 TEXT = "text/plain; charset=utf-8"
 
@@ -109,9 +112,10 @@ class Console:
         return self.app.resource()
 
 
-def make_site(source: Source, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None) -> Site:
-    """The factory of a listener; requests are not logged."""
-    site = _Site(Console(source, labels, log).resource(), requestFactory=_Request, timeout=IDLE_SECONDS_MAX)
+def make_site(source: Source, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None,
+              resource: Resource | None = None) -> Site:
+    """The factory of a listener; requests are not logged. `resource`: what is served; None = health and metrics."""
+    site = _Site(resource or Console(source, labels, log).resource(), requestFactory=_Request, timeout=IDLE_SECONDS_MAX)
     site.displayTracebacks = False
     site.noisy = False
     site.log = _no_log  # type: ignore[method-assign]
@@ -126,7 +130,8 @@ class _Request(SiteRequest):
     def gotLength(self, length: int | None) -> None:
         """From the parser: the body has so many bytes, None = it is sent in chunks."""
         super().gotLength(0)  # type: ignore[no-untyped-call]
-        if length is None or length > BODY_BYTES_MAX:
+        most = ACTION_BYTES_MAX if any(map(self.requestHeaders.hasHeader, TOKEN_HEADERS)) else BODY_BYTES_MAX
+        if length is None or length > most:
             self._refused = True
             transport: Any = self.channel.transport
             transport.write(b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -166,13 +171,23 @@ class _Site(Site):
             end = clock.callLater(LIFE_SECONDS_MAX, transport.abortConnection)
             made(transport)
 
-        def connectionLost(reason: Failure) -> None:
+        def over() -> None:
             self._open -= 1
+
+        def connectionLost(reason: Failure) -> None:
+            over()
             if end is not None and end.active():
                 end.cancel()
             lost(reason)
 
+        def taken_over() -> Callable[[], None]:
+            """The connection is another protocol's from now on, for as long as that likes; to be called when it is over."""
+            if end is not None and end.active():
+                end.cancel()
+            return over
+
         protocol.makeConnection, protocol.connectionLost = makeConnection, connectionLost
+        protocol.taken_over = taken_over
         return protocol
 
 

@@ -26,6 +26,7 @@ from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminWork
 from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.node_history import NodeHistory
 from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.node.appointments import AppointmentRules
@@ -74,6 +75,9 @@ class Node:
         self._ledger_files: list[DiskLedgerFile] = []
         self._vote_files: list[VoteFile | PromiseFile] = []
         self._started = self._closed = False
+        self.history = NodeHistory(_name_of(broker.configuration), lambda: clock.now() + clock.wall_offset)
+        self.events, self.alarms = self.history.events, self.history.alarms
+        broker.report.watch(self.history)
         broker.begin_command = self._first_command
 
     # -- start ------------------------------------------------------------------------------------------------------
@@ -102,7 +106,7 @@ class Node:
         self.broker.start(now)
         for cluster in self.broker.clusters.values():
             cluster.leadership.start(now)
-        Watch(self.broker).start(now)
+        Watch(self.broker, self.alarms).start(now)
         self._started = True
         if self._statistics is not None:
             self._sample_regularly(self._statistics)
@@ -215,7 +219,8 @@ class Node:
             from bmqtwist.admin.executor import AdminExecutor
             stats = self.broker.configuration.app.stats
             self._statistics = Statistics(self.clock.now(), stats.snapshot_interval, stats.printer.print_interval)
-            self.broker.begin_command = AdminExecutor(self.broker, self._statistics, self._turn_due, process).execute
+            self.broker.begin_command = AdminExecutor(self.broker, self._statistics, self._turn_due, process,
+                                                      self.history).execute
             if self._started:
                 self._sample_regularly(self._statistics)
         return self._statistics
@@ -254,6 +259,13 @@ class Node:
             vote_file.close()
         for lock in self._locks:
             lock.close()
+
+
+def _name_of(configuration: Configuration) -> str:
+    """What the node is called in its first cluster, else by itself."""
+    names = (node.name for cluster in configuration.clusters.my_clusters for node in cluster.nodes
+             if node.id == configuration.self_nodes[cluster.name])
+    return next(names, configuration.app.broker_instance_name or configuration.app.host_name)
 
 
 def _close_all(sets: list[FileSets]) -> None:

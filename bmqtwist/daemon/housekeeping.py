@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.daemon.stuck import CATEGORY, STUCK_GAP_S, STUCK_POLL_S, StuckMonitor
 from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.alarm_conditions import settled
+from bmqtwist.monitor.alarms import AlarmBook
 from bmqtwist.node.cluster import is_collectable
 
 if TYPE_CHECKING:
@@ -17,8 +19,8 @@ COLLECT_PERIOD_S = 1.0  # how often unused queues are looked for
 class Watch:
     """The watch of one broker; `start` sets its timers going among the broker's own."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, alarms: AlarmBook | None = None) -> None:
+        self._broker, self._alarms = broker, alarms
         operations = {each.name: each.queue_operations for each in broker.configuration.clusters.my_clusters}
         self._keepalive = {name: each.keepalive_duration_ms / 1000 for name, each in operations.items()}
         self._monitor = StuckMonitor(min((each.consumption_monitor_period_ms / 1000 for each in operations.values()),
@@ -45,8 +47,13 @@ class Watch:
             broker.timers.at(self._between, self.check)
 
     def collect(self, now: float) -> None:
-        """Delete queues that are empty and have been open nowhere for long enough."""
+        """Delete queues that are empty and have been open nowhere for long enough; see which alarms are over."""
         broker = self._broker
+        if self._alarms is not None and self._alarms.active:
+            try:
+                self._alarms.settle(settled(broker, self._alarms.active, now + snapshots.wall_offset(broker)))
+            except Exception as error:
+                broker.contain.told("A look at the alarms", error)
         for cluster in broker.clusters.values():
             keepalive = self._keepalive[cluster.name]
             for queue in list(cluster.queues.values()):

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
@@ -51,7 +51,21 @@ FILES_RESERVE = 256  # open files that connections never take: journals, logs, t
 STOP_POLL_S = 0.05
 COLLECT_AFTER_OBJECTS = 5_000, 10, 2_000  # new containers between two collections of the youngest generation, 1 ms, ...
 THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
+REPORT_S = 2.0  # that the console goes on after a stop that was asked for there: somebody waits for its report
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
+
+
+class Companion(Protocol):
+    """What lives with a broker that runs, and goes on until the end of its stop: the console."""
+
+    def start(self) -> None:
+        """Clients are served."""
+
+    def last_words(self) -> Deferred[Any]:
+        """The stop is over: whoever watches is told; fires when that is done."""
+
+    def stop(self) -> None:
+        """The process ends."""
 
 
 class BrokerService(Service):
@@ -82,13 +96,15 @@ class BrokerService(Service):
                              self.identity, report)
         self.broker = self.performer.broker = self.node.broker
         self.security = self.broker.security
-        self.statistics = self.node.observe(self._process)
+        self.statistics = self.node.observe(self.process)
         self._tls = ServerContext(app.tls_config) if app.tls_config and any(
             each.tls for each in configuration.listeners) else None
         if app.tls_config and app.tls_config.certificate_authority:
             self.performer.client_context = ClientContext(app.tls_config)
         self._ports: list[Any] = []
-        self.performer.ports = self._ports
+        self._sites_ports: list[Any] = []  # they go on until the stop is over
+        self._stop_asked: tuple[str, str] | None = None  # why, and by whom, where not by a signal
+        self.companions: list[Companion] = []
         self._pipe: ControlPipe | None = None
         self._statistics_log: StatisticsLog | None = None
         self.started = False  # clients are served
@@ -132,6 +148,8 @@ class BrokerService(Service):
         calm_collector()
         be_fair_to_threads()
         self.started = True
+        for companion in self.companions:
+            companion.start()
         self.performer.turn_due()  # from here on timers run, also where nobody connects
         self.opened()
         report.info("BMQbrkr started successfully")
@@ -154,8 +172,9 @@ class BrokerService(Service):
             self.report.warn("%s", text)
         for what, site, address, number in self._sites(self):
             port = listen(self.reactor, site, address, number, None, BACKLOG)
-            self._ports.append(port)
+            self._sites_ports.append(port)
             self.report.info("%s: listening to 'http://%s:%d/'", what, address, port.getHost().port)
+        self.performer.ports = [*self._ports, *self._sites_ports]
 
     def _run_from_pipe(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
         self.broker.run_command(command, source, done)
@@ -195,9 +214,15 @@ class BrokerService(Service):
 
     def state(self) -> BrokerState:
         """The broker now."""
-        return snapshots.broker_state(self.broker, self.clock.now(), self._process())
+        return snapshots.broker_state(self.broker, self.clock.now(), self.process())
 
-    def _process(self) -> ProcessState:
+    def moment(self) -> tuple[float, float]:
+        """Seconds now: monotonic, and since the epoch."""
+        now = self.clock.now()
+        return now, now + self.clock.wall_offset
+
+    def process(self) -> ProcessState:
+        """What the operating system says of this process."""
         return process_state(self.performer.lag, self.performer.lag_max, self.performer.watchdog)
 
     def families(self) -> list[Family]:
@@ -225,16 +250,25 @@ class BrokerService(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         return self._stop() if self.started else None
 
+    def stop_gracefully(self, reason: str, by: str) -> None:
+        """Stop the process as a signal does. LocalError: that is under way."""
+        if not self.started or self._stop_asked is not None:
+            raise LocalError("This node is starting or stopping already")
+        self._stop_asked = reason, by
+        self.report.info("Stop asked for by '%s': %s", by, reason)
+        self.reactor.callLater(0, self.reactor.stop)
+
     @inlineCallbacks
     def _stop(self) -> Any:
         begun = self.clock.now()
+        reason, by = self._stop_asked or ("", "")
         self.started = False
         if self._pipe is not None:
             self._pipe.close()
         ports, self._ports, self.performer.ports = self._ports, [], ()
         for port in ports:
             yield maybeDeferred(port.stopListening)
-        self.broker.stop(begun)
+        self.broker.stop(begun, reason, by)
         while self.broker.shutdown is not None and not self.broker.shutdown.done:
             yield self._pause(STOP_POLL_S)
         now = self.clock.now()
@@ -243,6 +277,11 @@ class BrokerService(Service):
             self.performer.finish(session)
         while self.broker.sessions and self.clock.now() - now < DRAIN_SECONDS_MAX:
             yield self._pause(STOP_POLL_S)
+        for companion in self.companions:
+            yield companion.last_words().addErrback(self.log_failure)
+        if self._stop_asked is not None:
+            yield self._pause(REPORT_S)
+        yield self._close_sites()
         self._close()
         self.report.info("BMQbrkr stopped (shutdown took %.5f seconds)", self.clock.now() - begun)
 
@@ -251,11 +290,21 @@ class BrokerService(Service):
         self.reactor.callLater(seconds, waiting.callback, None)
         return waiting
 
+    @inlineCallbacks
+    def _close_sites(self) -> Any:
+        """The console goes last: who watches sees the stop until its end."""
+        ports, self._sites_ports = self._sites_ports, []
+        for companion in self.companions:
+            companion.stop()
+        for port in ports:
+            yield maybeDeferred(port.stopListening)
+
     def _undo(self) -> None:
         """A start that failed: close whatever was opened."""
         for port in self._ports:
             port.stopListening()
         self._ports = []
+        self._close_sites().addErrback(self.log_failure)
         self._close()
 
     def _close(self) -> None:

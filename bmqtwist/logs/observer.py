@@ -24,6 +24,8 @@ from bmqtwist.errors import LocalError
 from bmqtwist.logs.alarms import AlarmThrottle, alarm_text, copy_text
 from bmqtwist.logs.background import Stream
 from bmqtwist.logs.format import SEVERITIES, FileNames, Levels, LineFormat, Record
+from bmqtwist.logs.tail import LogTail
+from bmqtwist.report import LogLine, Watched
 
 ROTATION_SECONDS = 86400.0  # a log file of that age is replaced by a new one, as with the original
 
@@ -32,11 +34,14 @@ _LEVELS = {"FATAL": LogLevel.critical, "ERROR": LogLevel.error, "WARN": LogLevel
 _NAMES = {level: name for name, level in _LEVELS.items()}
 
 
-class TwistedReport:
-    """A `Report` that logs through twisted.logger; category and place are those of the caller."""
+class TwistedReport(Watched):
+    """A `Report` that logs through twisted.logger; category and place are those of the caller. `lines`: the last ones of the
+    whole log."""
 
     def __init__(self, levels: Levels, alarms: Stream, clock: Callable[[], float] = time.monotonic,
-                 observer: ILogObserver | None = None) -> None:
+                 observer: ILogObserver | None = None, lines: LogTail | None = None) -> None:
+        super().__init__()
+        self._lines = lines or LogTail()
         self._levels, self._alarms, self._clock = levels, alarms, clock
         self._observer = observer
         self._loggers: dict[str, Logger] = {}
@@ -68,6 +73,10 @@ class TwistedReport:
         """See Report."""
         self._raise("PANIC", category, text % args if args else text)
 
+    def tail(self, count: int = 200, level: str = "TRACE", after: int = 0) -> list[LogLine]:
+        """See Report."""
+        return self._lines.lines(count, level, after)
+
     def _emit(self, severity: str, text: str, args: tuple[object, ...], depth: int = 2) -> None:
         frame = sys._getframe(depth)
         category = frame.f_globals.get("__name__", "")
@@ -85,6 +94,8 @@ class TwistedReport:
         caller = sys._getframe(2)
         if self._throttle.passes((category, caller.f_code.co_filename, caller.f_lineno), self._clock()):
             _say(self._alarms, copy_text(kind, record) + "\n")
+        if self.watcher is not None:
+            self.watcher.alarmed(kind, category, text)
 
 
 class LogFile:
@@ -159,10 +170,12 @@ class LogFile:
 
 @implementer(ILogObserver)
 class LogObserver:
-    """Renders events and hands them to the file (all) and the console (down to its threshold)."""
+    """Renders events and hands them to the file (all) and the console (down to its threshold); the last ones are kept in
+    `lines`."""
 
     def __init__(self, file: LogFile | None, file_format: LineFormat, console: Stream | None,
-                 console_format: LineFormat, console_threshold: int) -> None:
+                 console_format: LineFormat, console_threshold: int, lines: LogTail | None = None) -> None:
+        self._lines = lines
         self._file, self._file_format = file, file_format
         self._console, self._console_format, self._console_threshold = console, console_format, console_threshold
         self._process = os.getpid()
@@ -170,6 +183,8 @@ class LogObserver:
     def __call__(self, event: dict[str, object]) -> None:
         """Called by twisted.logger for every event; never raises."""
         record = self._record(event)
+        if self._lines is not None:
+            self._lines.add(record)
         if self._file is not None:
             self._file.write(self._file_format.render(record))
         if self._console is not None and SEVERITIES[record.severity] <= self._console_threshold:
@@ -200,10 +215,11 @@ class Logs:
                             wall) if settings.file_name else None
         if self.file is not None:
             self.file.clean()
+        lines = LogTail()
         self.observer = LogObserver(self.file, LineFormat(settings.logfile_format), console,
                                     LineFormat(settings.console_format),
-                                    SEVERITIES[settings.console_severity_threshold])
-        self.report = TwistedReport(levels, alarms, clock)
+                                    SEVERITIES[settings.console_severity_threshold], lines)
+        self.report = TwistedReport(levels, alarms, clock, None, lines)
 
     def reopen(self) -> None:
         """Open the file anew; OSError: the old one stays."""

@@ -243,12 +243,6 @@ def partition_state(partition: Partition, primary: str, stored: tuple[state.Stor
 # -- queues that are led elsewhere ------------------------------------------------------------------------------------
 
 
-def applications(broker: Broker) -> int:
-    """How many applications are connected."""
-    return sum(session.negotiated_at is not None and session.identity.client_type == ClientType.E_TCPCLIENT
-               for session in broker.sessions)
-
-
 def _all_relays(broker: Broker) -> Iterable[Relays]:
     yield from (cluster.relays for cluster in broker.clusters.values() if cluster.relays is not None)
     yield from (proxy.relays for proxy in broker.proxies.values())

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bmqtwist.cluster.balance import Move, loads_of, next_move
-from bmqtwist.cluster.changes import LEAST_ASSIGNED, AssignPartitions, Primaries
+from bmqtwist.cluster.balance import Move, next_move, successor_of
+from bmqtwist.cluster.changes import AssignPartitions, Primaries
 from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.cluster.log_events import Outcome
 from bmqtwist.cluster.partition_events import Decline, Yield
@@ -24,7 +24,7 @@ from bmqtwist.node.node_status import NodeStatuses
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.report import Report
-from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.storage.psn import Psn
 from bmqtwist.wire.cluster_schema import NodeStatus
 
 WATCH_PERIOD_S = 1.0  # how often primaries that are not active are looked at, and moves that are under way
@@ -159,6 +159,8 @@ class Appointments:
         self._moving = move, primary, self._host.now + MOVE_SECONDS_MAX
         self._host.report.info(f"Cluster ({self.name}) Partition [{move.partition_id}]: moves from node {primary.node_id} "
                                f"to node {move.node_id}")
+        self._host.report.note("primary", f"Partition [{move.partition_id}] moves from node {primary.node_id} to node "
+                                          f"{move.node_id}", cluster=self.name, partition=move.partition_id, to=move.node_id)
         self._ask(primary.node_id, move.partition_id, Yield(primary.lease, move.node_id))
 
     def _go_on(self, now: float) -> None:
@@ -172,6 +174,8 @@ class Appointments:
                 self._staying.add(move.partition_id)
                 self._host.report.warn(f"Cluster ({self.name}) Partition [{move.partition_id}]: did not move to node "
                                        f"{move.node_id}")
+                self._host.report.note("primary", f"Partition [{move.partition_id}] did not move to node {move.node_id}",
+                                       cluster=self.name, partition=move.partition_id)
             self._moving = None
         if not self._rebalancing:
             return
@@ -212,14 +216,13 @@ class Appointments:
     def successor_of(self, safe: Mapping[int, Psn]) -> int | None:
         """Who is to be primary of a partition instead of this node; `safe`: how much of it each node has."""
         candidates = [node_id for node_id in self._fit(self._alive()) if node_id != self.node_id]
-        if self._rules.algorithm != LEAST_ASSIGNED:
-            leader = self.leadership.standing.leader
-            return leader if leader in candidates else next(iter(candidates), None)
-        loads = loads_of(self.leadership.metadata.state.partitions, candidates)
-        ranked = sorted(candidates, key=lambda each: each)
-        ranked.sort(key=lambda each: safe.get(each, NO_PSN), reverse=True)
-        ranked.sort(key=lambda each: loads[each])
-        return next(iter(ranked), None)
+        return successor_of(self.leadership.metadata.state.partitions, candidates, safe, self._rules.algorithm,
+                            self.leadership.standing.leader)
+
+    @property
+    def algorithm(self) -> str:
+        """By which primaries are chosen."""
+        return self._rules.algorithm
 
     # -- the metadata -------------------------------------------------------------------------------------------------
 

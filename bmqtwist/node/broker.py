@@ -12,8 +12,9 @@ Pure: files, clock, threads and sockets are given. A `Performer` (node/performer
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
+from typing import Any
 
 from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.cluster.membership import PROXY
@@ -46,7 +47,7 @@ from bmqtwist.node.turn import Turn
 from bmqtwist.queue import describe, poison
 from bmqtwist.queue.app import App
 from bmqtwist.queue.chores import Chores, Work
-from bmqtwist.queue.counters import QueueStats
+from bmqtwist.queue.counters import AckLatency, ClientStats, QueueStats
 from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.root import RootQueue
@@ -91,6 +92,8 @@ class Broker:
         self.timers = Timers(lambda error: self.contain.told("A timer", error))
         self.shutdown: Shutdown | None = None
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
+        self.ack_latency = AckLatency()  # of queue.queue.QueueContext
+        self.past_traffic = ClientStats()  # of sessions of applications that are over
         self.begin_command: Callable[[str, str], AdminWork]  # the command and who asks
         self.negotiations = 0
         self._started = self._beating = False  # its timers; that of heartbeats
@@ -212,8 +215,8 @@ class Broker:
         self.timers.run(now)
         self.turn(now)
 
-    def stop(self, now: float) -> None:
-        """Begin the graceful stop; `shutdown.done` tells when it is over."""
+    def stop(self, now: float, reason: str = "", by: str = "") -> None:
+        """Begin the graceful stop; `shutdown.done` tells when it is over. `reason`, `by`: why, and who wants it."""
         if self.shutdown is None:
             self.serving = False
             for peers in (*self.peers.values(), *self.downstreams.values()):
@@ -221,8 +224,13 @@ class Broker:
             for proxy in self.proxies.values():
                 proxy.stop()
             self.shutdown = Shutdown(self.clusters, self.proxies, self.downstreams, self.contain, self.timers, self.report,
-                                     now)
+                                     now, reason, by, self.applications)
             self.turn(now)
+
+    def applications(self) -> int:
+        """How many applications are connected."""
+        return sum(session.negotiated_at is not None and session.identity.client_type == ClientType.E_TCPCLIENT
+                   for session in self.sessions)
 
     def close(self, now: float) -> None:
         """The end: last sync points, files closed at their lengths."""
@@ -382,6 +390,13 @@ class Broker:
         except Exception as error:
             self.contain.told(f"Queue '{queue.uri}': the alarm about its meters", error)
 
+    def in_steps(self, work: Generator[None, None, object], done: Callable[[Any], None],
+                 failed: Callable[[Exception], None]) -> None:
+        """Do what somebody has asked for, in this turn and those that follow: `done` is told what it gives."""
+        def steps() -> Work:
+            done((yield from work))
+        self._chores.begin(steps(), failed)
+
     def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
         """Do work of a queue that may take long, in this turn and those that follow."""
         self._chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
@@ -459,6 +474,8 @@ class Broker:
             self.report.info(f"TCPSessionFactory '{name}': successfully authenticated and negotiated a session [session: "
                              f"'{session.description}', channel: '{session.peer}', maxMissedHeartbeat: "
                              f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")
+            self.report.note("session", f"{session.description} is connected", client=session.description, peer=session.peer,
+                             principal=principal, state="connected")
         return response
 
     def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
@@ -497,6 +514,7 @@ class Broker:
                 cluster = self.clusters[domain.cluster]
                 for queue in domain.queues.values():
                     cluster.reconcile_apps(queue, self.wall(self.now))
+        self.report.note("config", f"Domain '{loaded.name}' is reconfigured", domain=loaded.name)
 
     def set_replication_factor(self, cluster: Cluster, factor: int) -> None:
         """How many nodes must have a message of a strong queue before it is acknowledged and delivered."""
@@ -545,7 +563,12 @@ class Broker:
 
     def gone(self, session: Session) -> None:
         """A session is over."""
-        self.sessions.pop(session, None)
+        if session in self.sessions:
+            del self.sessions[session]
+            if session.negotiated_at is not None and session.identity.client_type != ClientType.E_TCPBROKER:
+                self.past_traffic.add(session.stats)
+                self.report.note("session", f"{session.description} is gone", client=session.description, peer=session.peer,
+                                 state="gone")
 
     # -- timers -----------------------------------------------------------------------------------------------------
 

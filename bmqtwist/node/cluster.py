@@ -360,6 +360,7 @@ class Cluster:
         apps = " ".join(f'[ "{app_id}" {key.hex().upper()} ]' for app_id, key in record.apps.items())
         self.report.info(f"Cluster ({self.name}): Assigned queue: [ uri = {uri} queueKey = {record.key.hex().upper()} "
                          f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
+        self._note_created(record)
         self._created(uri, queue)
 
     def _taken_back(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
@@ -407,6 +408,7 @@ class Cluster:
         queue.domain.queues.pop(queue.name, None)
         self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
                          f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ] by queueUnAssignmentAdvisory")
+        self.report.note("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id, state="deleted")
 
     # -- apps -------------------------------------------------------------------------------------------------------
 
@@ -583,6 +585,7 @@ class Cluster:
                  and record.uri not in self.queues]
         for record in woken:
             self.dormant[record.uri] = record
+            self._note_created(record)
         if woken:
             context.wake_queues(self)
         if self.proposals is not None:
@@ -605,6 +608,10 @@ class Cluster:
         return ", ".join(closed)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _note_created(self, record: QueueRecord) -> None:
+        self.report.note("queue", f"{record.uri} is created in Partition [{record.partition_id}]", uri=record.uri,
+                         partition=record.partition_id, state="created")
 
     def _note(self, outcome: Outcome, wall: int) -> None:
         """Say why a change was not made; then everything stays as it was."""

@@ -98,6 +98,8 @@ class Downstreams:
         self.peers[peer] = None
         self._host.report.info(f"Cluster ({self.name}): proxy '{peer.session.description}' is connected [channel: "
                                f"'{peer.session.peer}', userAgent: '{peer.session.identity.user_agent}']")
+        self._host.report.note("node", f"proxy {shown(peer.session.description)} is connected", cluster=self.name,
+                               about=shown(peer.session.description), status="proxy")
         self._tell(peer)
 
     def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
@@ -115,6 +117,8 @@ class Downstreams:
             del self.peers[peer]
             self._host.report.info(f"Cluster ({self.name}): proxy '{shown(peer.session.description)}' is not connected any "
                                    "more")
+            self._host.report.note("node", f"proxy {shown(peer.session.description)} is not connected any more",
+                                   cluster=self.name, about=shown(peer.session.description), status="proxy gone")
 
     def not_connected(self, session: Session) -> None:
         """Nobody is dialled."""

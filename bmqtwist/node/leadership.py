@@ -40,6 +40,7 @@ from bmqtwist.cluster.election_events import (
     Voted,
     WakeAt,
 )
+from bmqtwist.cluster.election_story import election_text
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Message, NotDone, Outcome, StateChanged, WriteFailed, Written
 from bmqtwist.cluster.log_wire import encode_log_message, log_message_of
@@ -391,6 +392,7 @@ class Leadership:
                     f"new leaderNodeId: {leaders[0]}, new term: {after.term}, old state: {before.state.name}, "
                     f"old leaderNodeId: {leaders[1]}, old term: {before.term}")
         report.info(f"{self._name}: {change.cause}")
+        self._note(change)
         if after.leader != before.leader:
             term, sequence = self.metadata.log.lsn
             old, new = ("UNDEFINED" if leader is None else status for leader, status in
@@ -399,6 +401,15 @@ class Leadership:
                         f"[ electorTerm = {term} sequenceNumber = {sequence} ] to new leader: {self._shown(after.leader)}, "
                         f"status: {new}, electorTerm: {after.term}. Transition elector state from {before.state.name} to "
                         f"{after.state.name}.")
+
+    def _note(self, change: ElectionChanged) -> None:
+        after, links = change.after, self._links
+        if links is None:
+            return
+        self._host.report.note(
+            "election", election_text(change, links.node_name), cluster=self.definition.name, term=after.term,
+            leader=links.node_name(after.leader) if after.leader is not None else None, state=after.state.name,
+            termBefore=change.before.term, reason=change.reason.name, cause=change.cause)
 
     def _look_for_commit(self) -> None:
         """A leader is active when a record of its term is committed."""

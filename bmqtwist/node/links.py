@@ -94,6 +94,11 @@ class ClusterLinks:
         node = self._nodes.get(node_id)
         return f"[{node.name if node is not None else '?'}, {node_id}]"
 
+    def node_name(self, node_id: int) -> str:
+        """Its name alone."""
+        node = self._nodes.get(node_id)
+        return node.name if node is not None else str(node_id)
+
     def send(self, node_id: int, event: bytes) -> None:
         """A whole event for a node; lost if that one is not connected."""
         peer = self._sessions.get(node_id)

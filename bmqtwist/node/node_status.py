@@ -15,6 +15,9 @@ from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusA
 from bmqtwist.wire.control import ControlMessage, encode_event
 
 _GOING = (NodeStatus.E_STOPPING, NodeStatus.E_UNAVAILABLE)
+_MEANS = {NodeStatus.E_UNKNOWN: "is connected", NodeStatus.E_STARTING: "is starting: something of it is not healed",
+          NodeStatus.E_AVAILABLE: "is available", NodeStatus.E_STOPPING: "stops, as it says",
+          NodeStatus.E_UNAVAILABLE: "is down: it has stopped, or its connection is lost"}
 
 
 class NodeStatuses:
@@ -50,6 +53,8 @@ class NodeStatuses:
         if before is not status:
             self.others[node_id] = status
             self._report.info(f"{self._title}: node {self._links.name(node_id)}: {before.name} -> {status.name}")
+            name = self._links.node_name(node_id)
+            self._report.note("node", f"node {name} {_MEANS[status]}", about=name, before=before.name, status=status.name)
             self.changed()
 
     def become(self, status: NodeStatus) -> None:
@@ -57,6 +62,7 @@ class NodeStatuses:
         if status is self.own or self.is_going and status not in _GOING:
             return
         self._report.info(f"{self._title}: Transitioning to {status.name.removeprefix('E_')}.")
+        self._report.note("node", f"this node {_MEANS[status]}", before=self.own.name, status=status.name)
         self.own = status
         for node_id in self.others:
             self._tell(node_id)

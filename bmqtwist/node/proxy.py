@@ -22,7 +22,7 @@ from bmqtwist.cluster.upstream import (
 from bmqtwist.errors import PeerError, Refused
 from bmqtwist.ids import QueueUri
 from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX
-from bmqtwist.link.session import Session
+from bmqtwist.node.asker import Asker
 from bmqtwist.node.domain_settings import relayed_settings, throttle
 from bmqtwist.node.downstreams import ANNOUNCES, stop_request, stop_version
 from bmqtwist.node.links import LinkHost, ProxyLinks
@@ -65,7 +65,7 @@ class ProxyCluster:
         self._started = False
         self.stop_awaited: set[int] = set()  # nodes that we have told that we go, and that have not answered
 
-    def open(self, session: Session, uri: QueueUri, request: OpenRequest, answer: Callable[[Queue | Refused], None]) -> None:
+    def open(self, session: Asker, uri: QueueUri, request: OpenRequest, answer: Callable[[Queue | Refused], None]) -> None:
         """A client opens a queue; with the first one the nodes are dialled."""
         if not self._started:
             self._started = True

@@ -12,6 +12,7 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import QueueUri
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session
+from bmqtwist.node.asker import Asker
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.proxy import ProxyCluster
 from bmqtwist.node.relays import Relays
@@ -53,7 +54,7 @@ class QueueAccess:
         self._host = host
         self._proxied: dict[str, ProxyCluster] = {}  # where the queues of a domain are, if not here
 
-    def find_queue(self, session: Session, uri: QueueUri, request: OpenRequest,
+    def find_queue(self, session: Asker, uri: QueueUri, request: OpenRequest,
                    answer: Callable[[Queue | Refused], None]) -> None:
         """The queue of an open; created at the first one."""
         host = self._host
@@ -82,7 +83,7 @@ class QueueAccess:
                 answer(found)
         cluster.create_queue(domain, uri.canonical, host.now, host.wall(host.now), created)
 
-    def _check_authorized(self, session: Session, domain: str, request: OpenRequest) -> None:
+    def _check_authorized(self, session: Asker, domain: str, request: OpenRequest) -> None:
         """Refused if the open is not allowed. Another member has asked this of its own clients."""
         principal, security = session.guard.principal, self._host.security
         for flag, action in ((FLAG_READ, Action.QUEUE_READ), (FLAG_WRITE, Action.QUEUE_WRITE)):
@@ -100,7 +101,7 @@ class QueueAccess:
                 host.report.info(f"Domain '{name}' located at {located}")
         return proxy
 
-    def _openable(self, session: Session, uri: QueueUri, request: OpenRequest) -> Domain:
+    def _openable(self, session: Asker, uri: QueueUri, request: OpenRequest) -> Domain:
         """The domain of an open that is allowed."""
         domain = self._host.domain(uri.qualified_domain)
         self._check_authorized(session, domain.name, request)
@@ -127,7 +128,7 @@ class QueueAccess:
             refused = reason.with_traceback(None)  # that leads back here: the request would have to be collected
         answer(refused)
 
-    def close_queue(self, session: Session, handle: Handle, request: OpenRequest, final: bool,
+    def close_queue(self, session: Asker, handle: Handle, request: OpenRequest, final: bool,
                     answer: Callable[[bool | Refused], None]) -> None:
         """Subtract counts from a handle."""
         if isinstance(handle.queue, RelayQueue):
@@ -161,6 +162,6 @@ class QueueAccess:
         return operations.configure_timeout_ms / 1000
 
 
-def _is_of_member(session: Session) -> bool:
+def _is_of_member(session: Asker) -> bool:
     """Whether another member of a cluster asks, for clients of its own."""
     return isinstance(session.kind, PeerSession) and session.kind.role is PeerRole.MEMBER

@@ -46,6 +46,7 @@ from bmqtwist.limits import RELAY_WAITING_PUSHES_MAX
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
+from bmqtwist.node.asker import Asker
 from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.upstream_queue import Upstream, UpstreamQueue, WaitingPush
@@ -119,7 +120,7 @@ class Relays:
 
     # -- what clients ask for -------------------------------------------------------------------------------------------
 
-    def open(self, session: Session, uri: QueueUri, request: OpenRequest, answer: Callable[[Queue | Refused], None]) -> None:
+    def open(self, session: Asker, uri: QueueUri, request: OpenRequest, answer: Callable[[Queue | Refused], None]) -> None:
         """Count a client in; answered with the queue when the upstream has done so."""
         opened = self.opened.get(uri.canonical) or self._add(uri)
         until = self._host.now + self._user.operations.open_timeout_ms / 1000

@@ -569,6 +569,7 @@ class Replication:
             self._cluster.serve(index, now, wall)
         else:
             report.warn(f"{cell.machine.name}: no longer active: {output.cause}")
+            self._note(index, f"this node is not active any more: {output.cause}", lease=output.lease)
             self._cluster.retire(index, output.cause, now, wall)
             cell.partition.forget_waiting()
         status = PrimaryStatus.E_ACTIVE if output.active else PrimaryStatus.E_PASSIVE
@@ -643,6 +644,8 @@ class Replication:
     def _changed(self, cell: Cell, output: RoleChanged, now: float) -> None:
         self._host.report.info(f"Partition FSM for Partition [{cell.index}] on Event '{output.event}', transition: State "
                                f"'{output.before.name}' =>  State '{output.after.name}'")
+        cause = cell.machine.story.cause_of(output.after.name)
+        self._note(cell.index, f"this node {output.after.value}: {cause}", role=output.after.name, before=output.before.name)
         if not cell.machine.leads and cell.partition.leading:
             clean = cell.partition.follow()
             if not clean and output.after is not PartitionRole.STOPPED:
@@ -656,6 +659,12 @@ class Replication:
             f"Cluster [{self.name}]: Setting primary of Partition [{index}] to [{self._links.name(primary.node_id)}], "
             f"leaseId: [{primary.lease}], primaryStatus: [E_PASSIVE], oldPrimary: [{old}], oldLeaseId: "
             f"[{0 if before is None else before.lease}].")
+        new, old = self._links.node_name(primary.node_id), self._links.node_name(before.node_id) if before else ""
+        self._note(index, f"node {new} is appointed primary under lease {primary.lease}{old and f', after node {old}'}",
+                   primary=new, lease=primary.lease, primaryBefore=old or None)
+
+    def _note(self, index: int, text: str, **detail: object) -> None:
+        self._host.report.note("primary", f"Partition [{index}]: {text}", cluster=self.name, partition=index, **detail)
 
 
 def replication_timing(config: ElectorConfig) -> ReplicationTiming:

@@ -3,14 +3,14 @@ committed, and other brokers have answered; give up after a while."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.containment import Containment
 from bmqtwist.node.downstreams import STOP_ANSWER_S, Downstreams
 from bmqtwist.node.proxy import ProxyCluster
-from bmqtwist.node.stop_progress import ClusterProgress, StopProgress
+from bmqtwist.node.stop_progress import ClusterProgress, MovedPartition, StopProgress, StopReport
 from bmqtwist.node.timers import Timers
 from bmqtwist.queue.queue import Queue
 from bmqtwist.report import Report
@@ -35,11 +35,17 @@ class Shutdown:
 
     def __init__(self, clusters: Mapping[str, Cluster], proxies: Mapping[str, ProxyCluster],
                  downstreams: Mapping[str, Downstreams], contain: Containment, timers: Timers, report: Report,
-                 now: float) -> None:
+                 now: float, reason: str = "", by: str = "", applications: Callable[[], int] = lambda: 0) -> None:
+        self._reason, self._by, self._applications = reason, by, applications
+        self.report: StopReport | None = None  # once it is done
         self._proxies, self._downstreams, self._begun = proxies, downstreams, now
         self._clusters, self._contain, self._timers, self._report = clusters, contain, timers, report
         self._all: tuple[Cluster | ProxyCluster, ...] = (*clusters.values(), *proxies.values())
         self.done = False
+        self._led = {name: _led(cluster) for name, cluster in clusters.items()}
+        who = f" by {by}" if by else ""
+        report.note("stop", f"this node begins to stop{who}{f': {reason}' if reason else ''}", reason=reason, by=by,
+                    partitions={name: list(led) for name, led in self._led.items()}, state="begun")
         self._deadlines = {cluster.name: now + cluster.definition.queue_operations.shutdown_timeout_ms / 1000
                            for cluster in self._all}
         for cluster in self._all:
@@ -63,17 +69,13 @@ class Shutdown:
     def progress(self, now: float, clients: int) -> StopProgress:
         """How far it is; `clients`: applications that are connected."""
         stage = "done" if self.done else "waits for confirms and answers" if self._is_told else self._stage.value
-        return StopProgress(stage, now - self._begun, clients, tuple(self._progress(each, now) for each in self._all))
+        return StopProgress(stage, now - self._begun, clients, tuple(self._progress(each, now) for each in self._all),
+                            self._reason, self._by, self.report)
 
     def _progress(self, cluster: Cluster | ProxyCluster, now: float) -> ClusterProgress:
-        led: tuple[int, ...] = ()
-        if isinstance(cluster, Cluster):
-            known = cluster.metadata.state.partitions
-            led = tuple(sorted(index for index, primary in known.items() if primary.node_id == cluster.node_id))
-        return ClusterProgress(
-            _title(cluster), led, isinstance(cluster, Cluster) and cluster.leadership.leads, _unconfirmed(cluster),
-            cluster.relays.unanswered if cluster.relays is not None else 0,
-            max(0.0, self._deadlines[cluster.name] - now))
+        led, leads = (_led(cluster), cluster.leadership.leads) if isinstance(cluster, Cluster) else ((), False)
+        return ClusterProgress(_title(cluster), led, leads, _unconfirmed(cluster), _unanswered(cluster),
+                               max(0.0, self._deadlines[cluster.name] - now))
 
     @property
     def _is_told(self) -> bool:
@@ -106,6 +108,7 @@ class Shutdown:
         if waiting:
             self._timers.at(now + POLL_S, self._poll)
         else:
+            self._tell_end(now)
             self.done = True
             for each in self._downstreams.values():
                 each.gone()
@@ -113,6 +116,18 @@ class Shutdown:
                 if cluster.members is not None:
                     cluster.members.statuses.become(NodeStatus.E_UNAVAILABLE)
                 cluster.leadership.stop(now)
+
+    def _tell_end(self, now: float) -> None:
+        try:
+            moved = tuple(MovedPartition(name, index, _leader_elsewhere(self._clusters[name], index))
+                          for name, led in self._led.items() for index in led)
+            ended = self.report = StopReport(now - self._begun, moved, sum(map(_unconfirmed, self._all)),
+                                             sum(map(_unanswered, self._all)), self._applications(), self._reason, self._by)
+        except Exception as error:  # the stop must come to an end
+            self._contain.told("The report of the stop", error)
+            return
+        self._report.info(f"Shutdown: {ended.text}")
+        self._report.note("stop", ended.text, state="done", report=ended.tree())
 
     def _others_know(self, now: float) -> bool:
         """Whether other members know that we go, and lead what we have led: proxies first, each step for a while."""
@@ -149,7 +164,7 @@ class Shutdown:
         above = now < self._begun + STOP_ANSWER_S and any(each.stop_awaited for each in self._proxies.values())
         waiting = self._waits_for_proxies(now) or above
         for each in self._all:
-            left = each.relays.unanswered if each.relays is not None else 0
+            left = _unanswered(each)
             if left and now < self._deadlines[each.name]:
                 self._report.info(f"{_title(each)}: waiting for the answers to {left} PUT(s)")
                 waiting = True
@@ -158,6 +173,24 @@ class Shutdown:
 
 def _title(cluster: Cluster | ProxyCluster) -> str:
     return f"{'ClusterProxy' if isinstance(cluster, ProxyCluster) else 'Cluster'} ({cluster.name})"
+
+
+def _led(cluster: Cluster) -> tuple[int, ...]:
+    """The partitions that this node is primary of, as the metadata say."""
+    known = cluster.metadata.state.partitions
+    return tuple(sorted(index for index, primary in known.items() if primary.node_id == cluster.node_id))
+
+
+def _leader_elsewhere(cluster: Cluster, index: int) -> str:
+    """The name of the other node that is primary of a partition; empty = there is none."""
+    primary = cluster.metadata.state.partitions.get(index)
+    return next((node.name for node in cluster.definition.nodes if primary is not None and node.id == primary.node_id
+                 and node.id != cluster.node_id), "")
+
+
+def _unanswered(cluster: Cluster | ProxyCluster) -> int:
+    """PUTs of clients here that wait for an answer of another node."""
+    return cluster.relays.unanswered if cluster.relays is not None else 0
 
 
 def _unconfirmed(cluster: Cluster | ProxyCluster) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bmqtwist.config.broker import AppConfig
+from bmqtwist.config.broker import AppConfig, Http
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import Category
 from bmqtwist.node.identity import Identity
@@ -22,7 +22,10 @@ MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cl
 CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # group of what all members of one cluster have to be configured with alike
 RELAY_EXTENSION = "BMQTWIST_RELAY"  # group of those that brokers use towards whoever knows them
 RETURNED_MESSAGES, CONFIRM_RECEIPTS = RELAY_FEATURES = ("RETURNED_MESSAGES", "CONFIRM_RECEIPTS")
+CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # group of one value: the URL of the console, as hexadecimal digits of its UTF-8
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
+EVERY_ADDRESS = ("0.0.0.0", "::", "")
+URL_CHARS_MAX = 1024
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
 
 
@@ -34,6 +37,30 @@ def features(app: AppConfig) -> str:
     if app.advertise_subscriptions is not False:
         fields.append("SUBSCRIPTIONS:CONFIGURE_STREAM")
     return ";".join(fields)
+
+
+def console_url(http: Http, host: str) -> str:
+    """Where the console of a node is found whose endpoint has this host; empty = it has none."""
+    if http.url or not http.port:
+        return http.url if http.port else ""
+    address = (host or "127.0.0.1") if http.address in EVERY_ADDRESS else http.address
+    return f"http://{f'[{address}]' if ':' in address else address}:{http.port}{http.prefix}"
+
+
+def announced_url(told: Mapping[str, Sequence[str]]) -> str:
+    """Where the console of another member is, as that one says; empty = it does not say."""
+    try:
+        url = bytes.fromhex("".join(told.get(CONSOLE_EXTENSION, ())[:1])).decode()
+    except ValueError:
+        return ""
+    return url if url.startswith(("http://", "https://")) and url.isprintable() and len(url) <= URL_CHARS_MAX else ""
+
+
+def _console(app: AppConfig, definition: ClusterDefinition, node_id: int) -> str:
+    """The group of features that says so."""
+    own = next((node for node in definition.nodes if node.id == node_id), None)
+    url = console_url(app.bmqtwist.http, (own.host_and_port or ("", 0))[0] if own is not None else "")
+    return f";{CONSOLE_EXTENSION}:{url.encode().hex()}" if url else ""
 
 
 def answer(identity: Identity, app: AppConfig, session_number: int, client: ClientIdentity) -> BrokerResponse:
@@ -79,7 +106,9 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
                     definition: ClusterDefinition | None = None) -> ClientIdentity:
     """How a node of a cluster introduces itself: to another one, whoever of them has connected, with the `definition` of the
     cluster; or to a proxy."""
-    alike = f";{CLUSTER_EXTENSION}:{','.join(configured_alike(definition))}" if definition is not None else ""
+    alike = ""
+    if definition is not None:
+        alike = f";{CLUSTER_EXTENSION}:{','.join(configured_alike(definition))}{_console(app, definition, node_id)}"
     return ClientIdentity(
         protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
         process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,

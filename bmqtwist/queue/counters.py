@@ -7,6 +7,7 @@ be read from the queue itself (messages stored now, readers, history) is not her
 
 from __future__ import annotations
 
+from math import frexp
 from typing import ClassVar
 
 _APP = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_time_max", "queue_time_sum",
@@ -68,14 +69,78 @@ class AppStats(Counters):
         self.content_bytes_max = max(self.content_bytes_max, size)
 
 
-class QueueStats(AppStats):
-    """Counters of one queue: those of an app over all its apps, and what happens at its entrance."""
+LATENCY_STEPS = 8  # buckets from one power of two to the next
+_LOWEST, _HIGHEST = -19, 10  # exponents of 2: from 1.9 us to 1,024 s; what is beyond counts in the first or last bucket
+_LONGEST_S = 2.0 ** _HIGHEST
+LATENCY_BUCKETS = (_HIGHEST - _LOWEST + 1) * LATENCY_STEPS
+_OPEN_MAX = 1024  # queues whose last acknowledgements are not in the buckets yet
 
-    __slots__ = _ENTRANCE
-    NAMES: ClassVar[tuple[str, ...]] = _APP + _ENTRANCE
+
+def latency_bucket(seconds: float) -> int:
+    """In which bucket a latency counts."""
+    if seconds <= 0.0:
+        return 0
+    if seconds >= _LONGEST_S:
+        return LATENCY_BUCKETS - 1
+    fraction, exponent = frexp(seconds)
+    index = (exponent - _LOWEST) * LATENCY_STEPS + int((fraction - 0.5) * 2 * LATENCY_STEPS)
+    return max(index, 0)
+
+
+def latency_bounds(bucket: int) -> tuple[float, float]:
+    """From how many seconds to how many a bucket counts."""
+    octave, step = divmod(bucket, LATENCY_STEPS)
+    low: float = 2.0 ** (octave + _LOWEST - 1)
+    return low * (1 + step / LATENCY_STEPS), low * (1 + (step + 1) / LATENCY_STEPS)
+
+
+class AckLatency:
+    """How long the acknowledgements of one node took, all queues together: how many there were in each bucket.
+
+    Messages that came in one turn and are acknowledged in one turn have waited equally long: a queue counts them, and tells
+    here when the next one has waited for another time, or when somebody asks.
+    """
+
+    __slots__ = ("_buckets", "_open")
 
     def __init__(self) -> None:
+        self._buckets = [0] * LATENCY_BUCKETS
+        self._open: list[QueueStats] = []
+
+    def add(self, seconds: float, count: int) -> None:
+        """So many have waited so long."""
+        self._buckets[latency_bucket(seconds)] += count
+
+    def opened(self, stats: QueueStats) -> None:
+        """A queue has acknowledgements that are not told yet."""
+        if len(self._open) >= _OPEN_MAX:
+            self._settle()
+        self._open.append(stats)
+
+    def _settle(self) -> None:
+        waiting, self._open = self._open, []
+        for stats in waiting:
+            stats.close()
+
+    def counts(self) -> tuple[int, ...]:
+        """Of each bucket, since the node began."""
+        self._settle()
+        return tuple(self._buckets)
+
+
+class QueueStats(AppStats):
+    """Counters of one queue: those of an app over all its apps, and what happens at its entrance. `ack_time_*` are right
+    once `settle` was called."""
+
+    __slots__ = (*_ENTRANCE, "_latency", "_waited", "_told", "_open")
+    NAMES: ClassVar[tuple[str, ...]] = _APP + _ENTRANCE
+
+    def __init__(self, latency: AckLatency | None = None) -> None:
         super().__init__()
+        self._latency = latency
+        self._waited = -1.0  # seconds, of the last acknowledgement
+        self._told = 0  # acknowledgements that are in the sums
+        self._open = False  # `_latency` knows that there may be others
         self.put_msgs = self.put_bytes = 0
         self.ack_msgs = self.nack_msgs = self.nack_noquorum_msgs = 0
         self.ack_time_sum = self.ack_time_max = 0.0
@@ -83,10 +148,43 @@ class QueueStats(AppStats):
 
     def acked(self, waited: float) -> None:
         """One positive acknowledgement, `waited` seconds after the PUT."""
+        if waited != self._waited:
+            self._waits_differently(waited)
         self.ack_msgs += 1
-        self.ack_time_sum += waited
+
+    def _waits_differently(self, waited: float) -> None:
+        self.settle()
+        self._waited = waited
+        if self._latency is not None and not self._open:
+            self._open = True
+            self._latency.opened(self)
+
+    def close(self) -> None:
+        """From `AckLatency`: settle, and be told of again with the next acknowledgement."""
+        self.settle()
+        self._open, self._waited = False, -1.0
+
+    def settle(self) -> None:
+        """Add the times of the last acknowledgements to the sums."""
+        count, waited = self.ack_msgs - self._told, self._waited
+        if not count:
+            return
+        self._told = self.ack_msgs
+        self.ack_time_sum += waited * count
         if waited > self.ack_time_max:
             self.ack_time_max = waited
+        if self._latency is not None:
+            self._latency.add(waited, count)
+
+    def totals(self) -> dict[str, float]:
+        """As of any counters."""
+        self.settle()
+        return super().totals()
+
+    def take_maxima(self) -> dict[str, float]:
+        """Likewise."""
+        self.settle()
+        return super().take_maxima()
 
 
 class ClientStats(Counters):
@@ -98,6 +196,16 @@ class ClientStats(Counters):
     def __init__(self) -> None:
         self.put_msgs = self.put_bytes = self.push_msgs = self.push_bytes = 0
         self.ack_msgs = self.nack_msgs = self.confirm_msgs = 0
+
+    def add(self, other: ClientStats) -> None:
+        """What another session has counted counts here as well."""
+        self.put_msgs += other.put_msgs
+        self.put_bytes += other.put_bytes
+        self.push_msgs += other.push_msgs
+        self.push_bytes += other.push_bytes
+        self.ack_msgs += other.ack_msgs
+        self.nack_msgs += other.nack_msgs
+        self.confirm_msgs += other.confirm_msgs
 
 
 class ChannelStats(Counters):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.app import App
 from bmqtwist.queue.chores import Work
-from bmqtwist.queue.counters import QueueStats
+from bmqtwist.queue.counters import AckLatency, QueueStats
 from bmqtwist.queue.handle import Client, Handle, Substream
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
@@ -32,6 +32,7 @@ class QueueContext(Protocol):
     """What a queue asks of the broker around it."""
 
     report: Report
+    ack_latency: AckLatency  # of all queues
 
     def touch(self, queue: Queue) -> None:
         """Deliver from this queue at the end of the turn."""
@@ -61,7 +62,7 @@ class Queue(ABC):
         self.apps: dict[str, App] = {}
         self.active: list[App] = []  # the registered ones
         self.handles: dict[Handle, None] = {}
-        self.stats = QueueStats()
+        self.stats = QueueStats(context.ack_latency)
         self.lines = LineLimiter()
         self.stop_lines = LineLimiter(60.0)  # a queue whose consumers are busy stops behind every message
         self.touched = False

@@ -32,6 +32,11 @@ def exposure_warnings(configuration: Configuration, open_to_anybody: bool, autho
                          "missing: whoever reaches an open broker reads and writes every queue and runs commands.")
     http = configuration.extension.http
     if http.port and not is_loopback(http.address):
-        found.append(f"#SECURITY The console at {http.address}:{http.port} can be reached from other machines and asks "
-                     "nobody who they are. Listen at 127.0.0.1.")
+        if http.users:
+            said = ("asks who they are; without a reverse proxy that speaks TLS before it, passwords can be read on their "
+                    "way. Metrics and health are shown to anybody.")
+        else:
+            said = ("asks nobody who they are: metrics and health are shown to anybody, its pages to this machine alone. "
+                    "Configure http.users, or listen at 127.0.0.1.")
+        found.append(f"#SECURITY The console at {http.address}:{http.port} can be reached from other machines and {said}")
     return found

@@ -26,6 +26,11 @@ def part(files: PartitionFiles, message: Message, moved: Moved | None, size: int
     return files.read_data(_offset(message, moved), size)
 
 
+def piece(files: PartitionFiles, message: Message, moved: Moved | None, start: int, size: int) -> bytes:
+    """Bytes from its midst, unchecked; OSError."""
+    return files.read_data(_offset(message, moved) + start, size)
+
+
 def _offset(message: Message, moved: Moved | None) -> int:
     dwords = message.data_offset if moved is None else moved.offset(message)
     return dwords * 8 + _HEADER_BYTES + len(message.options)

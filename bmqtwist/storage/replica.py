@@ -213,6 +213,20 @@ class ReplicatedPartition(Partition):
         """Whether `read_run` has what follows a record; after a compaction that may be in memory still."""
         return self.summary.holds(after) or any(run.previous == after for run in self._recent)
 
+    def bytes_behind(self, after: Psn) -> int:
+        """About how many bytes the records take that follow one of the log: counted for those that were written last, for
+        others by what a record takes on the average."""
+        wanted, counted, size = self.summary.distance(after), 0, 0
+        for run in reversed(self._recent):
+            if run.last <= after or counted >= wanted:
+                break
+            size += run.size
+            counted += len(run.journal) // RECORD_BYTES
+        if counted > wanted:
+            return size * wanted // counted
+        journal, data, _ = self.positions()
+        return size + (wanted - counted) * (journal + data) // max(1, journal // RECORD_BYTES)
+
     def read_run(self, after: Psn) -> RecordRun | None:
         """Some of the written records behind one that the log holds; None: there are none. OSError."""
         for run in reversed(self._recent):

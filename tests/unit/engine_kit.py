@@ -9,6 +9,7 @@ from storage_kit import start
 
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue.chores import Chores, Work
+from bmqtwist.queue.counters import AckLatency
 from bmqtwist.queue.domain import Domain, DomainSettings, Limits, Throttle
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
@@ -59,6 +60,7 @@ class Engine:
     def __init__(self, mode: str = "priority", apps: tuple[str, ...] = (DEFAULT_APP_ID,), in_memory: bool = False,
                  throttle: Throttle | None = None, **settings: Any) -> None:
         self.report, self.now = ListReport(), 100.0
+        self.ack_latency = AckLatency()
         self.touched: list[RootQueue] = []
         self.steps = 0  # of work that is done in slices
         self.chores = Chores(lambda: 0.0, self._step_due)

@@ -70,6 +70,20 @@ WORDS: list[tuple[str, Command]] = [
     ("CLUSTERS CLUSTER c REBALANCE", cmd.ClusterRebalance("c")),
     ("CLUSTERS CLUSTER c STATE ELECTOR TRANSFER n2", cmd.ElectorTransfer("c", "n2")),
     ("CLUSTERS CLUSTER c STATE ELECTOR MODE NEVER", cmd.ElectorMode("c", "NEVER")),
+    ("stop preflight", cmd.StopQuestion()),
+    ("EVENTS", cmd.Events(None)),
+    ("EVENTS 7", cmd.Events(7)),
+    ("ALARMS", cmd.Alarms()),
+    ("ALARM 5 acknowledge", cmd.AlarmMark("5", False)),
+    ("ALARM 5 CLEAR", cmd.AlarmMark("5", True)),
+    ("LOG TAIL 20", cmd.LogLines(20)),
+    ("CLUSTERS CLUSTER c STORAGE REPLICAS", cmd.StorageReplicas("c")),
+    ("CLUSTERS CLUSTER c STATE ELECTOR TERMS", cmd.ElectorTerms("c")),
+    ("DOMAINS DOMAIN d QUEUE q MESSAGES 10", cmd.QueueMessages("d", "q", None, 10)),
+    ("DOMAINS DOMAIN d QUEUE q MESSAGES AB -10", cmd.QueueMessages("d", "q", "AB", -10)),
+    ("DOMAINS DOMAIN d QUEUE q MESSAGE AB", cmd.QueueMessage("d", "q", "AB")),
+    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION n", cmd.QueueSubscription("d", "q", "n")),
+    ("DOMAINS DOMAIN d QUEUE q SUBSCRIPTION a == 1 && b", cmd.QueueSubscription("d", "q", "a == 1 && b")),
 ]
 
 
@@ -134,6 +148,19 @@ JSON_FORMS: list[tuple[object, Command]] = [
     ({"stop": {"status": {}}}, cmd.StopStatus()),
     (cluster({"state": {"elector": {"transfer": "n2"}}}), cmd.ElectorTransfer("c", "n2")),
     (cluster({"state": {"elector": {"mode": "NEVER"}}}), cmd.ElectorMode("c", "NEVER")),
+    ({"stop": {"preflight": {}}}, cmd.StopQuestion()),
+    ({"events": {}}, cmd.Events(None)),
+    ({"events": {"after": 7}}, cmd.Events(7)),
+    ({"alarms": {"list": {}}}, cmd.Alarms()),
+    ({"alarms": {"alarm": {"id": "5", "acknowledge": {}}}}, cmd.AlarmMark("5", False)),
+    ({"alarms": {"alarm": {"id": "5", "clear": {}}}}, cmd.AlarmMark("5", True)),
+    ({"log": {"tail": {"count": 20}}}, cmd.LogLines(20)),
+    (cluster({"storage": {"replicas": {}}}), cmd.StorageReplicas("c")),
+    (cluster({"state": {"elector": {"terms": {}}}}), cmd.ElectorTerms("c")),
+    (queue({"browse": {"count": 10}}), cmd.QueueMessages("d", "q", None, 10)),
+    (queue({"browse": {"after": "AB", "count": -10}}), cmd.QueueMessages("d", "q", "AB", -10)),
+    (queue({"message": {"guid": "AB"}}), cmd.QueueMessage("d", "q", "AB")),
+    (queue({"subscription": {"expression": "a  == 1"}}), cmd.QueueSubscription("d", "q", "a  == 1")),
 ]
 
 

@@ -175,7 +175,7 @@ def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
         results.Responses((("n1", results.Success()),)), results.Transitions(
             "electorTransitions", 2.0, (Transition(0.5, "FOLLOWER", "CANDIDATE", "x"),)), results.StopStatusResult(None),
         results.StopStatusResult(StopProgress("members are told", 1.5, 2, (ClusterProgress(
-            "Cluster (c)", (0, 1), True, 3, 4, 18.5),)))]
+            "Cluster (c)", (0, 1), True, 3, 4, 18.5),))), results.Look("events", [], "Nothing has happened.\n")]
     assert {type(sample).__name__ for sample in samples} == {kind.__name__ for kind in results.Result.__subclasses__()}
     for sample in samples:
         assert isinstance(print_text(sample), str)

@@ -9,6 +9,7 @@ from engine_kit import Client
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.node.domain_settings import relayed_settings
+from bmqtwist.queue.counters import AckLatency
 from bmqtwist.queue.domain import Domain, Throttle
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
@@ -25,7 +26,7 @@ class Above:
     """The surroundings of a queue, and its uplink: what it has sent."""
 
     def __init__(self, mode: QueueMode = QueueMode.PRIORITY) -> None:
-        self.report = ListReport()
+        self.report, self.ack_latency = ListReport(), AckLatency()
         self.sent: list[tuple[str, bytes]] = []
         self.kept, self.again_at, self.takes_back = 0, 0.0, False
         domain = Domain("d", "d", "c", relayed_settings(mode, 60_000), Throttle())

@@ -114,16 +114,26 @@ class Service:
     def __init__(self, found: Configuration) -> None:
         self.configuration, self.report = found, ListReport()
         self.log_failure = self.report.error
+        self.companions: list[object] = []
 
 
-def test_the_console_and_every_metrics_plugin_get_a_site() -> None:
+class Face:
+    """A console that shows nothing."""
+
+    def __init__(self, service: Service) -> None:
+        self.site = object()
+
+
+def test_the_console_and_every_metrics_plugin_get_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
     """The console by our own member, metrics by the original's."""
+    monkeypatch.setattr("bmqtwist.console.face.Face", Face)
     plugins = (StatPlugin(name="a", namespace_prefix="p_", prometheus_specific=Prometheus(host="h", port=1)),
                StatPlugin(name="off", publish_interval=0, prometheus_specific=Prometheus()),
                StatPlugin(name="push", prometheus_specific=Prometheus(mode="E_PUSH")), StatPlugin(name="none"))
     service: Any = Service(configuration(Http(address="127.0.0.1", port=5), plugins))
     assert [(what, address, port) for what, _, address, port in tap.make_sites(service)] == [
         ("Console", "127.0.0.1", 5), ("Metrics plug-in 'a'", "h", 1)]
+    assert [type(each) for each in service.companions] == [Face]
     assert "E_PUSH is not offered" in service.report.texts("WARN")[0] % ()
     assert tap.make_sites(Service(configuration())) == []  # type: ignore[arg-type]
     assert tap._labels(plugins[0]) == Labels("p_", "")

@@ -1,0 +1,525 @@
+"""What the operations of `routes.py` do: documents, and actions that are carried to the node that can do them.
+
+An action is done by the node it concerns: this one, or another one that is asked in the name of whoever asked here. Both
+write it into their audit logs.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, inlineCallbacks
+
+from bmqtwist.config.text import plain
+from bmqtwist.console import facts
+from bmqtwist.console.access import Doorkeeper, Refusal, Who
+from bmqtwist.console.audit import AuditLog
+from bmqtwist.console.collector import Collector, CollectorHost
+from bmqtwist.console.documents import Document
+from bmqtwist.console.merge import merge_events
+from bmqtwist.console.peers import ACTION_SECONDS_MAX, PeerClient, as_body, with_query
+from bmqtwist.console.restarts import RollingRestart
+from bmqtwist.console.routes import EXPRESSION_CHARS_MAX, PAYLOAD_CHARS_MAX, REASON_CHARS_MAX, Route, openapi
+from bmqtwist.console.topics import QueueTopic, number, queue_uri, queues_topic, text
+from bmqtwist.errors import LocalError, Refused
+from bmqtwist.ids import parse_uri
+from bmqtwist.link.admin import AdminAnswer
+from bmqtwist.monitor import messages, stopping, subscriptions, typed_properties
+from bmqtwist.node import local_producer
+from bmqtwist.node.cluster import Cluster
+
+MESSAGES_MAX = 200
+LOG_LINES_MAX = 2000
+NAME_CHARS_MAX = 255
+
+
+class ApiHost(CollectorHost, Protocol):
+    """The broker, as far as actions need it: `daemon.service.BrokerService`."""
+
+    @property
+    def report(self) -> Any:
+        """The log."""
+
+    def stop_gracefully(self, reason: str, by: str) -> None:
+        """Begin the stop of the process; LocalError: it stops already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request that was admitted. `arguments`: of its path, its query or its body; `path`: below the prefix, with its
+    query; `body`: as it came."""
+
+    route: Route
+    who: Who
+    arguments: Mapping[str, Any]
+    path: str
+    body: bytes
+    address: str
+
+    @property
+    def by(self) -> str:
+        """Who is to blame, for events."""
+        return self.who.user
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """An answer that is a file."""
+
+    name: str
+    content: bytes
+
+
+class Api:
+    """One method for each route, by its name."""
+
+    def __init__(self, host: ApiHost, collector: Collector, client: PeerClient, audit: AuditLog, doorkeeper: Doorkeeper,
+                 prefix: str) -> None:
+        self._host, self._collector, self._client, self._audit = host, collector, client, audit
+        self._doorkeeper, self._prefix = doorkeeper, prefix
+        self.restart = RollingRestart(host.reactor, collector, self._stop_node, host.report)
+        collector.restart = lambda: self.restart.state
+
+    # -- how --------------------------------------------------------------------------------------------------------
+
+    def perform(self, asked: Asked) -> Any:
+        """Do what was asked for: a document, a Download, or a Deferred of one; Refusal, LocalError or Refused: it is not
+        done."""
+        return getattr(self, asked.route.name)(asked)
+
+    def log_action(self, asked: Asked, outcome: str) -> None:
+        """Into the audit log: what became of an action."""
+        if asked.route.method != "POST" or asked.route.between_nodes or asked.route.name == "test_subscription":
+            return
+        given = asked.arguments
+        target = next((str(given[name]) for name in ("node", "partition", "uri", "alarm", "domain")
+                       if given.get(name) is not None),
+                      "")
+        if asked.route.name == "move":
+            target += f" to {given.get('to')}"
+        if asked.route.name == "purge" and given.get("app"):
+            target += f" app {given['app']}"
+        self.note(asked.who, asked.address, asked.route.name, target, str(given.get("reason") or ""), outcome)
+
+    def note(self, who: Who, address: str, action: str, target: str, reason: str, outcome: str) -> None:
+        """Into the audit log."""
+        _, wall = self._host.moment()
+        source = f"{address}, by {who.node}" if who.node else address
+        self._audit.add(wall, who.user, who.role.word, source, self._collector.name, action, target, reason, outcome)
+
+    @inlineCallbacks
+    def _at(self, node: str, asked: Asked, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Have another node do what was asked for: its answer. Refusal as that one refuses."""
+        if asked.who.node:
+            raise Refusal(409, f"This is for node {node} to do; {self._collector.name} was asked by {asked.who.node}.")
+        url = self._collector.urls().get(node, "")
+        if not url:
+            raise Refusal(409, f"Node {node or '?'} cannot be asked: its console is not known here. It is not connected, or "
+                               "has no http.port." if node
+                               else "No node leads that now. Try it again when the cluster is well.")
+        _, wall = self._host.moment()
+        body = asked.body if arguments is None else as_body(arguments)
+        status, answer = yield self._client.ask(node, url, asked.route.method, asked.path, wall,
+                                                body if asked.route.method == "POST" else b"", asked.who, ACTION_SECONDS_MAX)
+        if status != 200:
+            raise Refusal(status if 400 <= status < 500 and status != 401 else 502, str(answer.get("error") or status),
+                          str(answer.get("field") or ""))
+        return answer
+
+    def _here(self, node: str) -> bool:
+        return node in ("", self._collector.name)
+
+    def _known(self, node: str) -> str:
+        cluster = self._cluster
+        if cluster is not None and node not in {each.name for each in cluster.definition.nodes} or (
+                cluster is None and node != self._collector.name):
+            raise Refusal(404, f"There is no node '{node[:NAME_CHARS_MAX]}' in this cluster.", "node")
+        return node
+
+    @property
+    def _cluster(self) -> Cluster | None:
+        return facts.cluster_of(self._host.node.broker)
+
+    def _member_of(self) -> Cluster:
+        if self._cluster is None:
+            raise Refusal(409, "This node is a member of no cluster.")
+        return self._cluster
+
+    def _in_steps(self, work: Any) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+        self._host.node.broker.in_steps(work, done.callback, done.errback)
+        return done
+
+    @inlineCallbacks
+    def _command(self, tree: Mapping[str, Any], asked: Asked) -> Any:
+        """Run an admin command that is given as JSON: its answer. Refusal 409 if it is not carried out."""
+        done: Deferred[AdminAnswer] = Deferred()
+        broker = self._host.node.broker
+        broker.run_command(json.dumps({**tree, "encoding": "JSON_COMPACT"}), f"console: {asked.by}", done.callback)
+        broker.performer.turn_due()
+        answer = yield done
+        try:
+            found = json.loads(answer.text)
+        except ValueError:
+            found = {}
+        if answer.failed:
+            error = found.get("error") if isinstance(found, dict) else None
+            raise Refusal(409, str(error.get("message") if isinstance(error, dict) else answer.text)[:1000])
+        return found
+
+    # -- documents --------------------------------------------------------------------------------------------------
+
+    def description(self, asked: Asked) -> Document:
+        """What the API offers."""
+        return openapi(self._prefix)
+
+    def cluster(self, asked: Asked) -> Deferred[Document]:
+        """All of it."""
+        return self._collector.cluster()
+
+    def node(self, asked: Asked) -> Any:
+        """The part of this node."""
+        return self._collector.own_part()
+
+    def queues(self, asked: Asked) -> Any:
+        """A page of queues."""
+        return self._collector.queues(queues_topic(asked.arguments))
+
+    @inlineCallbacks
+    def node_queues(self, asked: Asked) -> Any:
+        """The first queues of this node."""
+        upto = number(asked.arguments, "upto", 100, 1, 10_000_000)
+        page = queues_topic({name: asked.arguments.get(name) for name in ("filter", "sort", "order")} | {
+            "offset": max(0, upto - 1), "limit": 1})
+        total, entries = yield self._collector.own_rank(page)
+        return {"total": total, "entries": entries}
+
+    @inlineCallbacks
+    def node_rows(self, asked: Asked) -> Any:
+        """Rows of queues of this node."""
+        uris = asked.arguments.get("uris")
+        if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
+            raise Refusal(400, "uris is an array of strings.", "uris")
+        return {"rows": (yield self._collector.own_rows(uris))}
+
+    def queue(self, asked: Asked) -> Any:
+        """One queue."""
+        return self._collector.queue(QueueTopic(queue_uri(asked.arguments)))
+
+    def node_queue(self, asked: Asked) -> Any:
+        """What this node knows of one queue."""
+        return self._collector.own_queue(queue_uri(asked.arguments))
+
+    def elections(self, asked: Asked) -> Document:
+        """Terms and events."""
+        return self._collector.elections()
+
+    @inlineCallbacks
+    def clients(self, asked: Asked) -> Any:
+        """Who is connected, of all nodes."""
+        own = facts.clients(self._host.node.broker)
+        found, missing = yield self._collector.ask_all("/api/v1/node/clients")
+        return {"clients": own + [row for answer in found.values() for row in answer["clients"]], "missing": missing}
+
+    def node_clients(self, asked: Asked) -> Document:
+        """Who is connected here."""
+        return {"clients": facts.clients(self._host.node.broker)}
+
+    @inlineCallbacks
+    def alarms(self, asked: Asked) -> Any:
+        """Alarms of all nodes."""
+        cluster = yield self._collector.cluster()
+        return {"alarms": cluster["alarms"]}
+
+    @inlineCallbacks
+    def events(self, asked: Asked) -> Any:
+        """Events of all nodes; or all that this one remembers, for another one."""
+        after = _moment(asked.arguments, "after") or 0.0
+        node = self._host.node
+        own = [{**event.tree(), "node": self._collector.name} for event in node.events.last(500) if event.at > after]
+        parts = {self._collector.name: {"events": own}}
+        if not asked.who.node:
+            found, _ = yield self._collector.ask_all(with_query("/api/v1/events", {"after": repr(after)}))
+            parts.update(found)
+        return {"events": merge_events(parts)[-1000:] if asked.who.node == "" else own}
+
+    def audit(self, asked: Asked) -> Document:
+        """Who has done what here."""
+        return {"entries": list(self._audit.entries)[::-1]}
+
+    def log(self, asked: Asked) -> Any:
+        """The end of the log of a node."""
+        node = text(asked.arguments, "node", NAME_CHARS_MAX)
+        lines = number(asked.arguments, "lines", 200, 1, LOG_LINES_MAX)
+        level = text(asked.arguments, "level", 10) or "TRACE"
+        if not self._here(node):
+            return self._at(self._known(node), asked)
+        return {"lines": facts.log_lines(self._host.report, lines, level, self._collector.name)}
+
+    def config(self, asked: Asked) -> Any:
+        """The configuration of a node."""
+        node = text(asked.arguments, "node", NAME_CHARS_MAX)
+        if not self._here(node):
+            return self._at(self._known(node), asked)
+        configuration = self._host.node.broker.configuration
+        return {"node": self._collector.name, "config": plain(configuration.app)}
+
+    def domain(self, asked: Asked) -> Document:
+        """The configuration of a domain that is in force here."""
+        name = text(asked.arguments, "name", NAME_CHARS_MAX, 1)
+        broker = self._host.node.broker
+        domain = broker.domains.get(name)
+        loaded = broker.loaded.get(domain.source if domain is not None else name)
+        if loaded is None:
+            raise Refusal(404, f"No queue of a domain '{name}' is used at this node.", "name")
+        return {"name": name, "config": plain(loaded.config)}
+
+    # -- stored messages --------------------------------------------------------------------------------------------
+
+    def _holder(self, asked: Asked, uri: str) -> str:
+        """The node that is asked for stored messages; "" = this one."""
+        node = text(asked.arguments, "node", NAME_CHARS_MAX)
+        if node:
+            return "" if self._here(node) else self._known(node)
+        primary = self._collector.primary_of(uri)
+        return "" if self._here(primary) or asked.who.node or primary not in self._collector.urls() else primary
+
+    def messages(self, asked: Asked) -> Any:
+        """Stored messages of a queue."""
+        given, uri = asked.arguments, queue_uri(asked.arguments)
+        holder = self._holder(asked, uri)
+        if holder:
+            return self._at(holder, asked)
+        return self._in_steps(messages.listing(
+            self._host.node.broker, uri, text(given, "after", 32), number(given, "limit", 50, 1, MESSAGES_MAX),
+            text(given, "guid", 32), _moment(given, "since"), _moment(given, "until"), given.get("newest") in ("1", "true")))
+
+    def message(self, asked: Asked) -> Any:
+        """One whole message."""
+        uri, guid = queue_uri(asked.arguments), text(asked.arguments, "guid", 32, 32)
+        holder = self._holder(asked, uri)
+        return self._at(holder, asked) if holder else self._in_steps(messages.whole(self._host.node.broker, uri, guid))
+
+    @inlineCallbacks
+    def payload(self, asked: Asked) -> Any:
+        """The payload of one, from this node or, cut to what fits in an answer between nodes, from another one."""
+        uri, guid = queue_uri(asked.arguments), text(asked.arguments, "guid", 32, 32)
+        holder = self._holder(asked, uri)
+        if holder:
+            found = yield self._at(holder, Asked(asked.route, asked.who, asked.arguments,
+                                                 asked.path.replace("/message/payload", "/message", 1), asked.body,
+                                                 asked.address))
+            if found["truncated"]:
+                raise Refusal(409, f"The payload is long, and stored at {holder}: load it from the console of that node.")
+            return Download(f"{guid}.bin", b64decode(found["payload"]))
+        return Download(f"{guid}.bin", (yield self._in_steps(messages.payload(self._host.node.broker, uri, guid))))
+
+    # -- actions ----------------------------------------------------------------------------------------------------
+
+    def preflight(self, asked: Asked) -> Any:
+        """What would happen if a node stopped."""
+        node = self._known(asked.arguments["node"])
+        return stopping.preflight(self._host.node.broker) if self._here(node) else self._at(node, asked)
+
+    def stop(self, asked: Asked) -> Any:
+        """Stop a node."""
+        node, reason = self._known(asked.arguments["node"]), _reason(asked)
+        _confirmed(asked, node)
+        if not self._here(node):
+            return self._at(node, asked)
+        self._host.stop_gracefully(reason, asked.by)
+        return {"ok": True}
+
+    def _stop_node(self, node: str, reason: str, who: Who) -> Any:
+        """For a rolling restart: stop one node."""
+        if self._here(node):
+            self._host.stop_gracefully(reason, who.user)
+            return {"ok": True}
+        _, wall = self._host.moment()
+        body = as_body({"confirm": node, "reason": reason})
+        return self._client.ask(node, self._collector.urls().get(node, ""), "POST", f"/api/v1/nodes/{node}/stop", wall, body,
+                                who,
+                                ACTION_SECONDS_MAX)
+
+    @inlineCallbacks
+    def move(self, asked: Asked) -> Any:
+        """Move the primary of a partition: said to the leader."""
+        number_of, to = asked.arguments["partition"], self._known(text(asked.arguments, "to", NAME_CHARS_MAX, 1))
+        cluster = self._member_of()
+        text(asked.arguments, "reason", REASON_CHARS_MAX)
+        leader = self._collector.node_name(cluster.leadership.standing.leader)
+        if not self._here(leader) or not leader:
+            return (yield self._at(leader, asked))
+        yield self._command(_partition_command(cluster.name, number_of, {"move": to}), asked)
+        return {"ok": True}
+
+    @inlineCallbacks
+    def rollover(self, asked: Asked) -> Any:
+        """Begin a new file set: done by the primary."""
+        number_of, cluster = asked.arguments["partition"], self._member_of()
+        primary = self._collector.primary(number_of)
+        if not 0 <= number_of < len(cluster.partitions):
+            raise Refusal(404, f"There is no partition {number_of}.", "partition")
+        if not self._here(primary) or not primary:
+            return (yield self._at(primary, asked))
+        yield self._command(_partition_command(cluster.name, number_of, {"rollover": {}}), asked)
+        return {"ok": True}
+
+    @inlineCallbacks
+    def purge(self, asked: Asked) -> Any:
+        """Drop messages: done by the primary."""
+        uri = queue_uri(asked.arguments)
+        _reason(asked)
+        _confirmed(asked, uri)
+        app = text(asked.arguments, "app", NAME_CHARS_MAX)
+        primary = self._collector.primary_of(uri)
+        if not self._here(primary) or not primary:
+            return (yield self._at(primary, asked))
+        parsed = parse_uri(uri)
+        answer = yield self._command({"domains": {"domain": {"name": parsed.qualified_domain, "command": {
+            "queue": {"name": parsed.queue, "command": {"purgeAppId": app or "*"}}}}}}, asked)
+        rows = answer.get("purgedQueues", {}).get("queues", [])
+        errors = [row["error"]["message"] for row in rows if "error" in row]
+        if errors:
+            raise Refusal(409, errors[0])
+        purged = [row["queue"] for row in rows]
+        return {"ok": True, "messages": sum(each["numMessagesPurged"] for each in purged),
+                "bytes": sum(each["numBytesPurged"] for each in purged)}
+
+    @inlineCallbacks
+    def publish(self, asked: Asked) -> Any:
+        """Post test messages from here."""
+        given, uri = asked.arguments, queue_uri(asked.arguments)
+        payload = _payload(given)
+        done: Deferred[local_producer.Published] = Deferred()
+        local_producer.publish(self._host.node.broker, uri, payload, typed_properties.from_tree(_properties(given) or {}),
+                               number(given, "count", 1, 1, local_producer.COUNT_MAX), asked.by, done.callback)
+        result = yield done
+        if result.error:
+            raise Refusal(409, result.error)
+        return {"ok": True, **result.tree()}
+
+    @inlineCallbacks
+    def test_subscription(self, asked: Asked) -> Any:
+        """Evaluate an expression at the primary, or here against given properties."""
+        given, uri = asked.arguments, queue_uri(asked.arguments)
+        expression, properties = text(given, "expression", EXPRESSION_CHARS_MAX), _properties(given)
+        last = number(given, "last", 50, 1, MESSAGES_MAX)
+        holder = self._holder(asked, uri)
+        if holder:
+            return (yield self._at(holder, asked))
+        result = yield self._in_steps(subscriptions.test(self._host.node.broker, uri, expression, properties, last))
+        return {"ok": True, **result}
+
+    def acknowledge(self, asked: Asked) -> Any:
+        """Somebody has seen an alarm."""
+        return self._alarm(asked, "acknowledge")
+
+    def clear(self, asked: Asked) -> Any:
+        """What an alarm is about is over."""
+        return self._alarm(asked, "clear")
+
+    def _alarm(self, asked: Asked, what: str) -> Any:
+        node, colon, ident = asked.arguments["alarm"].rpartition(":")
+        if not colon:
+            raise Refusal(404, "An alarm is named NODE:NUMBER.", "alarm")
+        if not self._here(self._known(node)):
+            return self._at(node, asked)
+        getattr(self._host.node.alarms, what)(ident, asked.by)
+        return {"ok": True}
+
+    @inlineCallbacks
+    def reconfigure(self, asked: Asked) -> Any:
+        """Read the file of a domain again, at every node."""
+        name = asked.arguments["domain"]
+        text(asked.arguments, "domain", NAME_CHARS_MAX, 1)
+        rows = []
+        try:
+            yield self._command({"domains": {"reconfigure": {"domain": name}}}, asked)
+            rows.append({"node": self._collector.name, "ok": True, "error": ""})
+        except Refusal as refusal:
+            if asked.who.node:
+                raise
+            rows.append({"node": self._collector.name, "ok": False, "error": refusal.reason})
+        if not asked.who.node:
+            for node in self._collector.urls():
+                try:
+                    yield self._at(node, asked)
+                    rows.append({"node": node, "ok": True, "error": ""})
+                except Refusal as refusal:
+                    rows.append({"node": node, "ok": False, "error": refusal.reason})
+        return {"ok": all(row["ok"] for row in rows), "nodes": rows}
+
+    @inlineCallbacks
+    def rolling_restart(self, asked: Asked) -> Any:
+        """Stop all nodes, one after the other."""
+        reason = _reason(asked)
+        cluster = yield self._collector.cluster()
+        return {"ok": True, "order": self.restart.begin(cluster, reason, asked.who)}
+
+    def end_login(self, asked: Asked) -> Document:
+        """A login is over: from the node where somebody has logged out."""
+        _, wall = self._host.moment()
+        self._doorkeeper.cookies.end(text(asked.arguments, "nonce", 64, 1), wall)
+        return {"ok": True}
+
+
+def _partition_command(cluster: str, number_of: int, command: Document) -> Document:
+    return {"clusters": {"cluster": {"name": cluster, "command": {"storage": {"partition": {
+        "partitionId": number_of, "command": command}}}}}}
+
+
+def _reason(asked: Asked) -> str:
+    return text(asked.arguments, "reason", REASON_CHARS_MAX, 1)
+
+
+def _confirmed(asked: Asked, wanted: str) -> None:
+    if asked.arguments.get("confirm") != wanted:
+        raise Refusal(400, f"To confirm, type {wanted}.", "confirm")
+
+
+def _moment(arguments: Mapping[str, Any], name: str) -> float | None:
+    value = arguments.get(name)
+    if value is None or value == "":
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = float("nan")
+    if not 0.0 <= found < 1e11:
+        raise Refusal(400, f"{name} is in seconds since the epoch.", name)
+    return found
+
+
+def _payload(arguments: Mapping[str, Any]) -> bytes:
+    payload, encoding = text(arguments, "payload", PAYLOAD_CHARS_MAX), arguments.get("encoding") or "text"
+    if encoding == "text":
+        return payload.encode("utf-8", "surrogatepass")
+    if encoding != "base64":
+        raise Refusal(400, "The encoding is text or base64.", "encoding")
+    try:
+        return b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refusal(400, "The payload is no base64.", "payload") from None
+
+
+def _properties(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    properties = arguments.get("properties")
+    if properties is not None and not isinstance(properties, dict):
+        raise Refusal(400, "properties is an object.", "properties")
+    return properties
+
+
+REFUSALS = (LocalError, Refused)
+
+
+def reason_of(error: Exception) -> str:
+    """What a refusal of the broker says."""
+    return error.message if isinstance(error, Refused) else str(error)
+
+

@@ -1,0 +1,73 @@
+"""The audit log of the console: who has done what, as JSON lines in a file beside the log, of bounded size."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bmqtwist.console.documents import Document, compact
+from bmqtwist.report import shown
+
+FILE = "console-audit.jsonl"  # beside the log; what came before is in the same with .1
+FILE_BYTES_MAX = 4 << 20
+ENTRIES_MAX = 500  # shown
+TAIL_BYTES = 256 << 10  # of the file, read at the start
+TEXT_CHARS_MAX = 500
+
+
+class AuditLog:
+    """Entries, newest last. `folder`: "" = nothing is written; `failed` is told once when that does not work."""
+
+    def __init__(self, folder: str, failed: Callable[[str], None]) -> None:
+        self._path = Path(folder) / FILE if folder else None
+        self._failed, self._told = failed, False
+        self.entries: deque[Document] = deque(maxlen=ENTRIES_MAX)
+        if self._path is not None:
+            self._read(self._path)
+
+    def _read(self, path: Path) -> None:
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # the first line may be cut
+            if isinstance(entry, dict):
+                self.entries.append(entry)
+
+    def add(self, at: float, user: str, role: str, source: str, node: str, action: str, target: str, reason: str,
+            outcome: str) -> None:
+        """Somebody has done something, or was refused."""
+        entry = {"at": round(at, 3), "user": shown(user), "role": role, "from": shown(source), "node": node,
+                 "action": action,
+                 "target": shown(target, TEXT_CHARS_MAX), "reason": shown(reason, TEXT_CHARS_MAX),
+                 "outcome": shown(outcome, TEXT_CHARS_MAX)}
+        self.entries.append(entry)
+        if self._path is not None:
+            self._write(self._path, entry)
+
+    def _write(self, path: Path, entry: Mapping[str, object]) -> None:
+        try:
+            line = f"{compact(entry)}\n".encode()
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+            try:
+                if os.fstat(descriptor).st_size + len(line) > FILE_BYTES_MAX:
+                    os.replace(path, path.with_name(f"{FILE}.1"))
+                    os.close(descriptor)
+                    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+            self._told = False
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                self._failed(f"The audit log '{path}' cannot be written: {error.strerror or error}")

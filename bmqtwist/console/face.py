@@ -1,0 +1,159 @@
+"""The console of one broker, put together: what is served at `http.port`, and what goes on behind it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks
+from twisted.python.failure import Failure
+from twisted.web.server import Site
+
+from bmqtwist.config.broker import Http
+from bmqtwist.console import facts
+from bmqtwist.console.access import Doorkeeper, Refusal
+from bmqtwist.console.api import Api, ApiHost
+from bmqtwist.console.audit import AuditLog
+from bmqtwist.console.collector import Collector
+from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_the_wire
+from bmqtwist.console.files import StaticFiles, folder
+from bmqtwist.console.http import Console, Source, make_site
+from bmqtwist.console.hub import Hub
+from bmqtwist.console.live import LiveFactory, LiveResource
+from bmqtwist.console.pages import PageWriter
+from bmqtwist.console.peers import PeerClient
+from bmqtwist.console.tokens import OPEN_SECRET, Cookies, NodeTokens
+from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
+from bmqtwist.console.web import Parts, WebConsole
+from bmqtwist.errors import LocalError
+
+PERIOD_S = 0.4  # between two documents of one topic
+SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 64 << 10
+
+
+class FaceHost(ApiHost, Source, Protocol):
+    """The broker: `daemon.service.BrokerService`."""
+
+    def log_failure(self, failure: Failure) -> None:
+        """A mistake of ours."""
+
+
+class Face:
+    """Everything of one console; `site` is what is to be listened with, `start` and `stop` are its life."""
+
+    def __init__(self, host: FaceHost) -> None:
+        self._host = host
+        configuration = host.node.broker.configuration
+        http = configuration.extension.http
+        secret = read_secret(http)
+        users = {user.name: user for user in http.users}
+        cookies = Cookies(secret or os.urandom(32), http.session_hours * 3600.0, http.idle_minutes * 60.0)
+        doorkeeper = Doorkeeper(users, cookies)
+        tokens = NodeTokens(secret) if secret else None if users else NodeTokens(OPEN_SECRET)
+        self._client = PeerClient(host.reactor, facts.name_of(host.node.broker), tokens)
+        self.collector = Collector(host, self._client, open_files)
+        self.hub = Hub(lambda: os.urandom(9).hex(), self._wanted)
+        log_file = configuration.broker.task_config.log_controller.file_name
+        audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
+        self._api = Api(host, self.collector, self._client, audit, doorkeeper, http.prefix)
+        self._doorkeeper = doorkeeper
+        self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
+        live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
+        self._web = WebConsole(Console(host, log=host.log_failure), Parts(
+            http, host.moment, lambda: os.urandom(18).hex(), doorkeeper, cookies, tokens, self.collector, self._api,
+            live, StaticFiles(folder("web")), PageWriter(folder("templates")), host.log_failure,
+            host.reactor))
+        self.site: Site = make_site(host, resource=self._web.resource())
+        self._tick: Any = None
+        self._busy = self._stopped = False
+
+    def _admit(self, address: str, headers: Any) -> Any:
+        return self._web.admit_watcher(address, headers)
+
+    def start(self) -> None:
+        """The broker runs."""
+        self.collector.start()
+
+    def stop(self) -> None:
+        """The broker goes away: who watches is told what is known last, and goes elsewhere."""
+        self._stopped = True
+        if self._tick is not None and self._tick.active():
+            self._tick.cancel()
+        self._api.restart.stop()
+        self._live.close()
+        self.collector.stop()
+        self._client.close()
+
+    # -- watchers ---------------------------------------------------------------------------------------------------
+
+    def _wanted(self) -> None:
+        """Somebody waits for his first document."""
+        if self._busy or self._stopped:
+            return
+        if self._tick is not None and self._tick.active():
+            self._tick.cancel()
+        self._tick = self._host.reactor.callLater(0, self._publish)
+
+    def _publish(self) -> None:
+        self._live.end_logins(lambda who: self._doorkeeper.still(who, self._host.moment()[1]))
+        topics = self.hub.topics()
+        if self._stopped or not topics:
+            return
+        self._busy = True
+        DeferredList([self._publish_one(topic) for topic in topics]).addCallback(self._published).addErrback(
+            self._host.log_failure)
+
+    def _published(self, ignored: object) -> None:
+        self._busy = False
+        if not self._stopped and self.hub.topics():
+            waiting = any(watch.seen is None for watches in self.hub.watchers.values() for watch in watches.values())
+            self._tick = self._host.reactor.callLater(PERIOD_S / 4 if waiting else PERIOD_S, self._publish)
+
+    @inlineCallbacks
+    def _publish_one(self, topic: Topic) -> Any:
+        try:
+            document = yield self.collector.document(topic)
+            self.hub.publish(topic, on_the_wire(topic, document))
+        except Refusal as refusal:
+            self.hub.fail(topic, refusal)
+        except Exception:
+            self._host.log_failure(Failure())
+            self.hub.fail(topic, Refusal(500, "Internal error: the log of this node says more."))
+
+    def last_words(self) -> Deferred[Any]:
+        """A document for everybody at once, before the end; fires when it is sent."""
+        topic = ClusterTopic()
+        self.collector.outdate()
+        return self._publish_one(topic) if topic in self.hub.topics() else DeferredList([])
+
+
+def on_the_wire(topic: Topic, document: Document) -> Document:
+    """A document as the WebSocket sends it."""
+    if isinstance(topic, ClusterTopic):
+        return cluster_on_the_wire(document)
+    return queues_on_the_wire(document) if isinstance(topic, QueuesTopic) else document
+
+
+def read_secret(http: Http) -> bytes:
+    """What `http.keyFile` holds; empty = none is configured. LocalError: it will not do."""
+    if not http.key_file:
+        return b""
+    try:
+        with open(http.key_file, "rb") as file:
+            secret = file.read(SECRET_BYTES_MAX + 1).strip()
+    except OSError as error:
+        raise LocalError(f"http.keyFile: '{http.key_file}' cannot be read: {error.strerror or error}.") from None
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise LocalError(f"http.keyFile: '{http.key_file}' holds {len(secret)} bytes, expected {SECRET_BYTES_MIN} or more. "
+                         "Make it with `openssl rand -hex 32`.")
+    return secret
+
+
+def open_files() -> facts.OpenFiles:
+    """Of this process."""
+    try:
+        return facts.OpenFiles(len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    except OSError:
+        return facts.OpenFiles()

@@ -1,0 +1,200 @@
+"""The cluster as one document, made of what its nodes say of themselves. Pure.
+
+    parts     of each node that answered, the document of `facts.node_part`, by name
+    missing   why each of the others did not, by name
+
+What only one node knows is taken from it: its own state from itself, a partition from its primary, the term from the leader.
+Where nodes contradict each other the highest lease or term wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bmqtwist.console.documents import Document
+from bmqtwist.console.queues import TOP_ROWS
+from bmqtwist.console.samples import RATES, add_histories
+from bmqtwist.console.verdict import verdict
+
+EVENTS_SHOWN = 50
+ALARMS_SHOWN = 200
+Parts = Mapping[str, Document]
+Percentiles = Callable[[Sequence[int]], Document]  # of a histogram of latencies
+_OWN = ("version", "startedAt", "url", "sessions", "memoryBytes", "cpuShare", "loopLagMs", "openFiles", "openFilesMax",
+        "stop")
+
+
+def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str], percentiles: Percentiles,
+          last_stops: Mapping[str, Document] = {}) -> Document:
+    """The document. `last_stops`: how far the stop of a node was that does not answer any more."""
+    own = parts[served_by]
+    nodes = merge_nodes(parts, missing, last_stops)
+    leader = merge_leader(parts)
+    for node in nodes:
+        node["leader"] = node["name"] == leader["node"]
+    partitions = merge_partitions(parts, nodes)
+    primary_for: dict[str, list[int]] = {}
+    for partition in partitions:
+        if partition["primary"]:
+            primary_for.setdefault(partition["primary"], []).append(partition["id"])
+    for node in nodes:
+        node["primaryFor"] = primary_for.get(node["name"], [])
+    document: Document = {
+        "at": round(at, 3), "servedBy": served_by, "name": own["cluster"], "version": own["version"], "leader": leader,
+        "rates": {name: round(sum(part["rates"].get(name, 0.0) for part in parts.values()), 1) for name in RATES},
+        "ackLatencyMs": percentiles(add_counts([part["latencies"] for part in parts.values()])),
+        "history": add_histories([part["history"] for part in parts.values()]),
+        "nodes": nodes, "partitions": partitions,
+        "queuesTop": sorted((row for part in parts.values() for row in part["top"]),
+                            key=lambda row: (-row["messages"], row["uri"]))[:TOP_ROWS],
+        "alarms": merge_alarms(parts), "events": merge_events(parts),
+        "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None)}
+    document["verdict"] = verdict(document, [name for name, part in parts.items() if part["unsafe"]])
+    return document
+
+
+def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[str, Document]) -> list[Document]:
+    """A row for each node that anybody knows, by its id."""
+    told: dict[str, list[Document]] = {}
+    for each in parts.values():
+        for view in each["members"]:
+            told.setdefault(view["name"], []).append(view)
+    rows = []
+    for name in dict.fromkeys((*told, *parts)):
+        views, part = told.get(name, []), parts.get(name)
+        member: Document = views[0] if views else {"id": part["id"] if part else 0, "dataCenter": ""}
+        row: Document = {"name": name, "id": member["id"], "dataCenter": member["dataCenter"], "problem": ""}
+        if part is not None:
+            row.update({key: part[key] for key in _OWN}, state=part["state"], sampledAt=part["at"])
+        else:
+            row.update(dict.fromkeys(_OWN), sampledAt=None, url=next((view["url"] for view in views if view["url"]), ""),
+                       state=_state_from_afar(views), problem=missing.get(name, ""), stop=last_stops.get(name))
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row["id"], row["name"]))
+
+
+def _state_from_afar(views: Sequence[Document]) -> str:
+    """Of a node whose console does not answer: what the others see of it."""
+    connected = [view for view in views if view["connected"]]
+    if not connected:
+        return "down"
+    states = [view["state"] for view in connected]
+    return next((state for state in ("stopping", "starting") if state in states), "unreachable")
+
+
+def merge_leader(parts: Parts) -> Document:
+    """Who leads: as the leader itself says, or as most of the others do."""
+    views = [(name, part["elector"]) for name, part in parts.items() if part["elector"] is not None]
+    leading = [(name, view) for name, view in views if view["leads"]]
+    if leading:
+        name, view = max(leading, key=lambda each: each[1]["term"])
+        return {"node": name, "term": view["term"], "since": view.get("since"),
+                "state": "active" if view["active"] else "passive"}
+    term = max((view["term"] for _, view in views), default=0)
+    named = [view for _, view in views if view["leader"] and view["term"] == term]
+    if named:
+        names = [view["leader"] for view in named]
+        chosen = max(sorted(set(names)), key=names.count)
+        return {"node": chosen, "term": term, "since": named[0].get("since"),
+                "state": "active" if any(view["active"] for view in named) else "passive"}
+    return {"node": "", "term": term, "since": None, "state": "none"}
+
+
+def merge_partitions(parts: Parts, nodes: Sequence[Document]) -> list[Document]:
+    """A row for each partition: as its primary sees it, and the role of each replica as that one says."""
+    views: dict[int, list[tuple[str, Document]]] = {}
+    for name, part in parts.items():
+        for partition in part["partitions"]:
+            views.setdefault(partition["id"], []).append((name, partition))
+    return [_partition(number, views[number], nodes) for number in sorted(views)]
+
+
+def _partition(number: int, views: Sequence[tuple[str, Document]], nodes: Sequence[Document]) -> Document:
+    def weight(view: tuple[str, Document]) -> tuple[Any, ...]:
+        name, partition = view
+        return partition["lease"], partition["primary"] == name, partition["sequence"], name
+
+    best_name, best = max(views, key=weight)
+    led = best["primary"] == best_name
+    rows = {row["node"]: dict(row) for row in best["replicas"]} if led else {}
+    for name, view in views:
+        own = view.get("self") or {}
+        row = rows.setdefault(name, {"node": name, "lagRecords": None, "lagBytes": None})
+        row["sequence"] = own.get("sequence", view["sequence"])
+        row["lease"] = own.get("lease", view["lease"])
+        row["role"] = own.get("role") or ("primary" if led and name == best_name else "replica")
+        if own.get("why"):
+            row["why"] = own["why"]
+        if led and row["lagRecords"] is None and row["lease"] == best["lease"]:
+            row["lagRecords"] = max(0, best["sequence"] - row["sequence"])
+    gone = {node["name"]: node["state"] for node in nodes}
+    for node in nodes:
+        row = rows.setdefault(node["name"], {"node": node["name"], "sequence": None, "lagRecords": None, "lagBytes": None,
+                                             "role": "replica"})
+        if gone[node["name"]] == "down":
+            row["role"] = "down"
+    state = best["state"]
+    if not led and gone.get(best["primary"]) == "down":
+        state = "no primary"
+    return {**{key: value for key, value in best.items() if key not in ("self", "by")}, "id": number, "state": state,
+            "primary": "" if state == "no primary" else best["primary"] or "",
+            "replicas": [rows[node["name"]] for node in nodes if node["name"] in rows]}
+
+
+def merge_alarms(parts: Parts) -> list[Document]:
+    """The alarms of all nodes: open ones first, then the newest."""
+    alarms = [alarm for part in parts.values() for alarm in part["alarms"]]
+    return sorted(alarms, key=lambda each: (bool(each["clearedAt"]), bool(each["acknowledgedBy"]), -each["raisedAt"],
+                                            each["id"]))[:ALARMS_SHOWN]
+
+
+def merge_events(parts: Parts) -> list[Document]:
+    """The last events of all nodes, in the order of time."""
+    events = [event for part in parts.values() for event in part["events"]]
+    return sorted(events, key=lambda each: (each["at"], each["node"], each["n"]))[-EVENTS_SHOWN:]
+
+
+def add_counts(histograms: Sequence[Sequence[int]]) -> list[int]:
+    """Histograms of the same buckets as one."""
+    size = max(map(len, histograms), default=0)
+    return [sum(each[at] for each in histograms if at < len(each)) for at in range(size)]
+
+
+def merge_queue(row: Document | None, parts: Sequence[Document], history: Sequence[Sequence[float]],
+                tree: Document) -> Document:
+    """One queue as a document: its row, from its primary; who uses it, from every node."""
+    document: Document = dict(row or {})
+    document.update(apps=[], consumers=[], producers=[], history=list(history), tree=tree)
+    for part in parts:
+        document["apps"] += part["apps"]
+        document["consumers"] += [each for each in part["consumers"] if not each["broker"]]
+        document["producers"] += [each for each in part["producers"] if not each["broker"]]
+    return document
+
+
+def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) -> Document:
+    """Whom the messages of a queue go to: the primary, the nodes and proxies behind it, the clients of each."""
+    def clients(part: Document) -> list[Document]:
+        found: dict[str, Document] = {}
+        for each in (*part["consumers"], *part["producers"]):
+            leaf = found.setdefault(each["client"], {"name": each["client"], "kind": "proxy" if each["broker"] else "client",
+                                                     "state": "connected", "unconfirmed": 0, "children": []})
+            leaf["unconfirmed"] += each.get("unconfirmed", 0)
+            if each.get("stuck"):
+                leaf["state"] = "stuck"
+        return list(found.values())
+
+    root: Document = {"name": primary, "kind": "primary", "state": "active" if row else "unknown", "unconfirmed": 0,
+                      "pushRate": row["pushRate"] if row else None, "bytesRate": None, "children": []}
+    for part in parts:
+        leaves = clients(part)
+        if part["node"] == primary:
+            members = {each["node"] for each in parts}
+            root["children"] += [leaf for leaf in leaves if leaf["kind"] != "proxy" or leaf["name"] not in members]
+            root["unconfirmed"] = sum(leaf["unconfirmed"] for leaf in leaves)
+        elif leaves:
+            root["children"].append({"name": part["node"], "kind": "replica", "state": "connected",
+                                     "unconfirmed": sum(leaf["unconfirmed"] for leaf in leaves), "pushRate": None,
+                                     "bytesRate": None, "children": leaves})
+    return root

@@ -1,0 +1,284 @@
+"""What is known of many queues: rates, depths of a while ago, and which of them come first in some order.
+
+The counters of each queue are looked at now and then, STEP_QUEUES of them at a time, so that 50,000 queues hold nobody up;
+the rows that are shown are looked at whenever they are shown. Pure: time is an argument, whoever calls `step` decides when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+from bmqtwist.console.documents import Document
+
+STEP_QUEUES = 500  # looked at in one step: 1 to 3 ms
+RANK_STEP_QUEUES = 2000  # put in order in one step
+SPARK_ROWS = 30
+PAGE_ROWS_MAX = 500
+TOP_ROWS = 10
+FILTER_CHARS_MAX = 200
+LOOK_SECONDS_MIN = 0.2  # between two looks that a rate is made of
+
+_T = TypeVar("_T")
+Steps = Generator[None, None, _T]  # gives a result, and pauses now and then before
+Key = tuple[float | str, str]  # what is sorted by, and the URI
+
+
+class QueueCounters(Protocol):
+    """What is counted of a queue."""
+
+    @property
+    def put_msgs(self) -> int:
+        """Messages that were posted."""
+
+    @property
+    def push_msgs(self) -> int:
+        """Deliveries."""
+
+    @property
+    def confirm_msgs(self) -> int:
+        """Confirms."""
+
+
+class SeenMeter(Protocol):
+    """What is stored against what may be stored."""
+
+    @property
+    def bytes(self) -> int:
+        """What is stored."""
+
+    @property
+    def messages_max(self) -> int:
+        """What may be."""
+
+    @property
+    def bytes_max(self) -> int:
+        """What may be."""
+
+
+class SeenQueue(Protocol):
+    """A queue at its primary, as far as it is looked at here: `queue.root.RootQueue`."""
+
+    uri: str
+    partition_id: int
+
+    @property
+    def mode(self) -> str:
+        """Priority, fanout or broadcast."""
+
+    @property
+    def domain(self) -> Any:
+        """With its name."""
+
+    @property
+    def messages(self) -> Mapping[bytes, Any]:
+        """What is stored, oldest first."""
+
+    @property
+    def meter(self) -> SeenMeter:
+        """What is stored."""
+
+    @property
+    def stats(self) -> QueueCounters:
+        """What is counted."""
+
+    def readers(self) -> int:
+        """Consumers."""
+
+    def writers(self) -> int:
+        """Producers."""
+
+
+class QueueRecord:
+    """One queue, as it was when it was looked at."""
+
+    __slots__ = ("queue", "at", "put", "push", "confirm", "put_rate", "push_rate", "confirm_rate", "depths")
+
+    def __init__(self, queue: SeenQueue, now: float) -> None:
+        self.queue, self.at = queue, now
+        stats = queue.stats
+        self.put, self.push, self.confirm = stats.put_msgs, stats.push_msgs, stats.confirm_msgs
+        self.put_rate = self.push_rate = self.confirm_rate = 0.0
+        self.depths: deque[int] = deque((len(queue.messages),), SPARK_ROWS)
+
+    def look(self, now: float) -> None:
+        """Take the counters of now, unless that was done just before."""
+        seconds = now - self.at
+        if seconds < LOOK_SECONDS_MIN:
+            return
+        stats = self.queue.stats
+        put, push, confirm = stats.put_msgs, stats.push_msgs, stats.confirm_msgs
+        self.put_rate, self.push_rate = (put - self.put) / seconds, (push - self.push) / seconds
+        self.confirm_rate = (confirm - self.confirm) / seconds
+        self.put, self.push, self.confirm, self.at = put, push, confirm, now
+        self.depths.append(len(self.queue.messages))
+
+    def row(self, wall: float) -> Document:
+        """As a row of a table."""
+        queue, meter = self.queue, self.queue.meter
+        messages = len(queue.messages)
+        return {"uri": queue.uri, "domain": queue.domain.name, "mode": str(queue.mode), "partition": queue.partition_id,
+                "messages": messages, "bytes": meter.bytes, "messagesMax": meter.messages_max, "bytesMax": meter.bytes_max,
+                "oldestSeconds": age_of_oldest(queue, wall), "putRate": round(self.put_rate, 1),
+                "pushRate": round(self.push_rate, 1), "confirmRate": round(self.confirm_rate, 1),
+                "consumers": queue.readers(), "producers": queue.writers(), "quota": round(quota(queue), 4),
+                "spark": list(self.depths)}
+
+
+def age_of_oldest(queue: SeenQueue, wall: float) -> float | None:
+    """Seconds since the oldest message came; None = there is none."""
+    oldest = next(iter(queue.messages.values()), None)
+    return None if oldest is None else max(0.0, round(wall - oldest.wall))
+
+
+def quota(queue: SeenQueue) -> float:
+    """How much of what may be stored is: messages or bytes, whichever is more."""
+    meter = queue.meter
+    return max(len(queue.messages) / meter.messages_max if meter.messages_max else 0.0,
+               meter.bytes / meter.bytes_max if meter.bytes_max else 0.0)
+
+
+# What rows can be sorted by.
+SORTS: dict[str, Callable[[QueueRecord, float], float | str]] = {
+    "messages": lambda record, wall: len(record.queue.messages),
+    "bytes": lambda record, wall: record.queue.meter.bytes,
+    "oldestSeconds": lambda record, wall: age_of_oldest(record.queue, wall) or 0.0,
+    "quota": lambda record, wall: quota(record.queue),
+    "putRate": lambda record, wall: record.put_rate,
+    "pushRate": lambda record, wall: record.push_rate,
+    "confirmRate": lambda record, wall: record.confirm_rate,
+    "consumers": lambda record, wall: record.queue.readers(),
+    "producers": lambda record, wall: record.queue.writers(),
+    "partition": lambda record, wall: record.queue.partition_id,
+    "domain": lambda record, wall: record.queue.domain.name,
+    "mode": lambda record, wall: str(record.queue.mode),
+    "uri": lambda record, wall: record.queue.uri,
+}
+
+
+class Order:
+    """How rows are sorted: by `sort`, and by URI where that is equal; the first `upto` of them count."""
+
+    def __init__(self, sort: str, descending: bool) -> None:
+        self.sort, self.descending = sort, descending
+        self.value = SORTS[sort]
+
+    def key(self, entry: Sequence[Any]) -> Any:
+        """For `sorted`: of (value, URI)."""
+        value, uri = entry
+        if not self.descending:
+            return (value, uri)
+        return (-value, uri) if not isinstance(value, str) else _Backwards(value, uri)
+
+
+class _Backwards:
+    """Texts in descending order, and URIs in ascending order where they are equal."""
+
+    __slots__ = ("value", "uri")
+
+    def __init__(self, value: str, uri: str) -> None:
+        self.value, self.uri = value, uri
+
+    def __lt__(self, other: _Backwards) -> bool:
+        return self.value > other.value or self.value == other.value and self.uri < other.uri
+
+
+def first_of(runs: Iterable[Iterable[Key]], order: Order, upto: int) -> list[Key]:
+    """The first entries of several that are sorted."""
+    return list(islice(merge(*runs, key=order.key), upto))
+
+
+class QueueBook:
+    """All queues that this node leads. `living` gives them as they are now."""
+
+    def __init__(self, living: Callable[[], Iterable[SeenQueue]]) -> None:
+        self._living = living
+        self._records: dict[str, QueueRecord] = {}
+        self._sweep: Iterator[None] | None = None
+        self.looked = 0  # at so many queues in all steps: what the work is measured by
+        self.top: list[str] = []  # the deepest, as of the last sweep
+        self.swept = float("-inf")  # when the last sweep ended
+
+    def forget(self) -> None:
+        """Nobody watches any more."""
+        self._records, self._sweep, self.top, self.swept = {}, None, [], float("-inf")
+
+    def begin(self, now: Callable[[], float]) -> bool:
+        """Begin to look at all queues, unless that goes on already; whether `step` is to be called."""
+        if self._sweep is None:
+            self._sweep = self._look_at_all(now)
+        return True
+
+    def step(self) -> bool:
+        """Look at some more; whether that was not all."""
+        if self._sweep is not None and next(self._sweep, self) is self:
+            self._sweep = None
+        return self._sweep is not None
+
+    def _look_at_all(self, clock: Callable[[], float]) -> Iterator[None]:
+        queues, records, old = iter(list(self._living())), dict[str, QueueRecord](), self._records
+        best: list[tuple[int, str]] = []
+        while True:
+            now, count = clock(), 0
+            for queue in islice(queues, STEP_QUEUES):
+                count += 1
+                record = old.get(queue.uri)
+                if record is None or record.queue is not queue:
+                    record = QueueRecord(queue, now)
+                else:
+                    record.look(now)
+                records[queue.uri] = record
+                if queue.messages:
+                    best.append((-len(queue.messages), queue.uri))
+            self.looked += count
+            best = sorted(best)[:TOP_ROWS]
+            if count < STEP_QUEUES:
+                break
+            yield
+        self._records, self.top, self.swept = records, [uri for _, uri in best], clock()
+
+    @property
+    def size(self) -> int:
+        """How many queues there are."""
+        return len(self._records)
+
+    def rows(self, uris: Iterable[str], now: float, wall: float) -> list[Document]:
+        """Rows of queues, as they are now; those that are gone are left out."""
+        found = []
+        for uri in islice(uris, PAGE_ROWS_MAX):
+            record = self._records.get(uri)
+            if record is not None:
+                record.look(now)
+                found.append(record.row(wall))
+        return found
+
+    def record(self, uri: str) -> QueueRecord | None:
+        """What is known of one queue."""
+        return self._records.get(uri)
+
+    def rank(self, text: str, order: Order, upto: int, wall: float) -> Steps[tuple[int, list[Key]]]:
+        """How many queues there are with a text in their URI, and the first of them."""
+        wanted, total, runs = text.lower(), 0, list[list[Key]]()
+        records = iter(list(self._records.values()))
+        while True:
+            taken = list(islice(records, RANK_STEP_QUEUES))
+            self.looked += len(taken)
+            run = [(order.value(each, wall), each.queue.uri) for each in taken
+                   if not wanted or wanted in each.queue.uri.lower()]
+            total += len(run)
+            run.sort(key=order.key)
+            runs.append(run[:upto])
+            if len(taken) < RANK_STEP_QUEUES:
+                break
+            yield
+        merged, found = merge(*runs, key=order.key), list[Key]()
+        while len(found) < upto:
+            more = list(islice(merged, min(RANK_STEP_QUEUES, upto - len(found))))
+            found += more
+            if len(more) < RANK_STEP_QUEUES:
+                break
+            yield
+        return total, found

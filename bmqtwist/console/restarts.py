@@ -1,0 +1,133 @@
+"""A rolling restart: all nodes stop gracefully, one at a time, each once the one before is back and all is well.
+
+Something must start a node again that has stopped: its supervisor, or a person. The node that serves goes last; it is
+restarted, but does not see that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, maybeDeferred
+
+from bmqtwist.console.access import Refusal, Who
+from bmqtwist.console.documents import Document
+
+POLL_S = 1.0
+SETTLE_POLLS = 3  # that all is well, one after the other, until the next node stops
+
+
+class Documents(Protocol):
+    """Where the state of the cluster comes from."""
+
+    @property
+    def name(self) -> str:
+        """This node."""
+
+    def cluster(self) -> Deferred[Document]:
+        """The cluster now."""
+
+
+StopNode = Callable[[str, str, Who], Any]  # its name, the reason, who wants it
+
+
+class RollingRestart:
+    """One at a time. `state`: what is shown of it; None = there is none."""
+
+    def __init__(self, reactor: Any, documents: Documents, stop_node: StopNode, report: Any) -> None:
+        self._reactor, self._documents, self._stop_node, self._report = reactor, documents, stop_node, report
+        self.state: Document | None = None
+        self._left: list[str] = []
+        self._reason = ""
+        self._who: Who | None = None
+        self._stopped_at = 0.0  # startedAt of the node that is restarted
+        self._well = 0
+        self._call: Any = None
+
+    def begin(self, cluster: Mapping[str, Any], reason: str, who: Who) -> list[str]:
+        """Begin: the nodes in their order. Refusal: one is under way, or the cluster is not well."""
+        if self.state is not None and not self.state["done"]:
+            raise Refusal(409, f"A rolling restart is under way: {self.state['text']}.")
+        wrong = troubles(cluster)
+        if wrong:
+            raise Refusal(409, f"The cluster is not well: {wrong}")
+        own = self._documents.name
+        self._left = [node["name"] for node in cluster["nodes"] if node["name"] != own] + [own]
+        self._reason, self._who, self._well = reason, who, SETTLE_POLLS
+        self.state = {"text": "beginning", "node": "", "left": list(self._left), "paused": "", "done": False, "by": who.user,
+                      "reason": reason}
+        self._report.info("Rolling restart of %s by %s: %s", ", ".join(self._left), who.user, reason)
+        self._later()
+        return list(self._left)
+
+    def stop(self) -> None:
+        """This node goes away."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+
+    def _later(self) -> None:
+        self._call = self._reactor.callLater(POLL_S, self._poll)
+
+    def _poll(self) -> None:
+        self._documents.cluster().addCallbacks(self._seen, lambda failure: self._pause(str(failure.value)))
+
+    def _seen(self, cluster: Mapping[str, Any]) -> None:
+        state = self.state
+        assert state is not None  # `begin` was called
+        wrong = troubles(cluster)
+        node = next((each for each in cluster["nodes"] if each["name"] == state["node"]), None)
+        if node is not None and node["startedAt"] is not None and node["startedAt"] <= self._stopped_at:
+            wrong = wrong or f"{node['name']} has not stopped yet"
+        self._well = 0 if wrong else self._well + 1
+        if wrong:
+            self._pause(wrong)
+            return
+        state["paused"] = ""
+        if self._well < SETTLE_POLLS:
+            self._later()
+            return
+        if not self._left:
+            state.update(text="done", node="", done=True)
+            return
+        name = self._left.pop(0)
+        self._stopped_at = next(each["startedAt"] or 0.0 for each in cluster["nodes"] if each["name"] == name)
+        state.update(node=name, left=list(self._left), text=f"{name} is restarted")
+        self._well = 0
+        who = self._who
+        assert who is not None  # as above
+        maybeDeferred(self._stop_node, name, f"rolling restart: {self._reason}", who).addCallbacks(
+            self._asked, lambda failure: self._give_up(str(failure.value)))
+
+    def _asked(self, answer: Any) -> None:
+        status = answer[0] if isinstance(answer, tuple) else 200
+        if status != 200:
+            self._give_up(str(answer[1].get("error") or status))
+        else:
+            self._later()
+
+    def _pause(self, why: str) -> None:
+        if self.state is not None:
+            self.state["paused"] = why
+        self._later()
+
+    def _give_up(self, why: str) -> None:
+        if self.state is not None:
+            self._report.error("Rolling restart: %s", why)
+            self.state.update(text=f"given up: {why}", done=True)
+
+
+def troubles(cluster: Mapping[str, Any]) -> str:
+    """Why no further node may stop now; empty = it may."""
+    away = [node["name"] for node in cluster["nodes"] if node["state"] != "up"]
+    if away:
+        return f"{', '.join(away)} {'is' if len(away) == 1 else 'are'} not up"
+    if not cluster["leader"]["node"]:
+        return "no node leads"
+    for partition in cluster["partitions"]:
+        if not partition["primary"]:
+            return f"partition {partition['id']} has no primary"
+        behind = [row["node"] for row in partition["replicas"] if row["role"] in ("healing", "down")]
+        if behind:
+            return f"{', '.join(behind)} {'catches' if len(behind) == 1 else 'catch'} up in partition {partition['id']}"
+    return ""

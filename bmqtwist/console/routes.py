@@ -1,0 +1,196 @@
+"""Everything that the JSON API offers, in one table: by it requests are served, roles are asked for, and the OpenAPI
+description is made. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from bmqtwist import __version__
+from bmqtwist.console.access import Role
+from bmqtwist.console.documents import Document
+
+PAYLOAD_CHARS_MAX = 48 << 10  # of a test message, as it is sent
+REASON_CHARS_MAX = 500
+EXPRESSION_CHARS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument, of a query or of a body. `kind`: string, integer, boolean or object."""
+
+    name: str
+    text: str
+    kind: str = "string"
+    required: bool = False
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation. `name`: of the method that serves it; `path`: as Klein has it; `between_nodes`: nodes alone ask for
+    it."""
+
+    name: str
+    method: str
+    path: str
+    role: Role
+    text: str
+    arguments: tuple[Argument, ...] = ()
+    answer: tuple[tuple[str, str], ...] = field(default=())
+    between_nodes: bool = False
+    download: bool = False
+
+
+def _get(name: str, path: str, text: str, *arguments: Argument, answer: tuple[tuple[str, str], ...] = (),
+         between_nodes: bool = False, download: bool = False, role: Role = Role.VIEWER) -> Route:
+    return Route(name, "GET", f"/api/v1/{path}", role, text, arguments, answer, between_nodes, download)
+
+
+def _post(name: str, path: str, role: Role, text: str, *arguments: Argument, answer: tuple[tuple[str, str], ...] = (),
+          between_nodes: bool = False) -> Route:
+    return Route(name, "POST", f"/api/v1/{path}", role, text, arguments, (("ok", "boolean"), *answer), between_nodes)
+
+
+_URI = Argument("uri", "URI of a queue, as bmq://domain/queue", required=True)
+_NODE = Argument("node", "name of the node that is asked; absent = the one that serves, or the primary of the queue")
+_REASON = Argument("reason", "why, for the audit log", required=True)
+_WHY = Argument("reason", "why, for the audit log")
+_GUID = Argument("guid", "GUID of a message, 32 hexadecimal digits", required=True)
+_PAGE = (Argument("filter", "text that is part of the URI, in any case"),
+         Argument("sort", "messages, bytes, oldestSeconds, quota, putRate, pushRate, confirmRate, consumers, producers, "
+                          "partition, domain, mode or uri"),
+         Argument("order", "asc or desc"))
+_ROWS = (("total", "integer"), ("offset", "integer"), ("rows", "array"))
+
+ROUTES: tuple[Route, ...] = (
+    _get("description", "openapi.json", "This description."),
+    _get("cluster", "cluster", "The whole cluster, as all its nodes see it: verdict, leader, rates, nodes, partitions, the "
+                               "deepest queues, alarms, last events.",
+         answer=(("at", "number"), ("servedBy", "string"), ("name", "string"), ("version", "string"), ("verdict", "object"),
+                 ("leader", "object"), ("rates", "object"), ("ackLatencyMs", "object"), ("history", "array"),
+                 ("nodes", "array"), ("partitions", "array"), ("queuesTop", "array"), ("alarms", "array"),
+                 ("events", "array"))),
+    _get("node", "node", "What this node contributes to that."),
+    _get("queues", "queues", "A page of the queues of the cluster.", *_PAGE,
+         Argument("offset", "rows to leave out", "integer"), Argument("limit", "rows at most, 1 to 500", "integer"),
+         answer=_ROWS),
+    _get("node_queues", "node/queues",
+         "The first queues of those that this node leads, as pairs of what is sorted by and URI.",
+         *_PAGE, Argument("upto", "so many", "integer"), answer=(("total", "integer"), ("entries", "array")),
+         between_nodes=True),
+    _post("node_rows", "node/rows", Role.VIEWER, "Rows of queues that this node leads.",
+          Argument("uris", "their URIs", "array", required=True), answer=(("rows", "array"),), between_nodes=True),
+    _get("queue", "queue", "One queue: its apps, consumers, producers, history and distribution tree.", _URI,
+         answer=(("apps", "array"), ("consumers", "array"), ("producers", "array"), ("history", "array"),
+                 ("tree", "object"))),
+    _get("node_queue", "node/queue", "What this node knows of one queue.", _URI, between_nodes=True),
+    _get("elections", "elections", "Terms with their leaders, and what happened in elections.",
+         answer=(("terms", "array"), ("events", "array"))),
+    _get("messages", "messages", "Stored messages of a queue; nothing is consumed.", _URI, _NODE,
+         Argument("after", "GUID of the message behind which to begin"),
+         Argument("limit", "messages at most, 1 to 200", "integer"),
+         Argument("guid", "GUID of the one message that is wanted"),
+         Argument("since", "seconds since the epoch: only what came then or later", "number"),
+         Argument("until", "seconds since the epoch: only what came before", "number"),
+         Argument("newest", "1 = the newest first", "integer"), answer=(("messages", "array"), ("next", "string"))),
+    _get("message", "message",
+         "One whole message: payload (base64, at most 1 MiB), properties with their types, its state for "
+                               "each app.", _URI, _GUID, _NODE, answer=(("payload", "string"), ("truncated", "boolean"))),
+    _get("payload", "message/payload", "The payload of a message, to be kept as a file.", _URI, _GUID, _NODE, download=True),
+    _get("clients", "clients", "Applications and administrators that are connected, of all nodes.",
+         answer=(("clients", "array"),)),
+    _get("node_clients", "node/clients", "Those of this node.", answer=(("clients", "array"),), between_nodes=True),
+    _get("alarms", "alarms", "Alarms of all nodes: open ones first, then the newest.", answer=(("alarms", "array"),)),
+    _get("events", "events", "Events of all nodes, oldest first.",
+         Argument("after", "seconds since the epoch: only those that came later", "number"), answer=(("events", "array"),)),
+    _get("audit", "audit", "Who has done what in the console of this node, newest first.", answer=(("entries", "array"),)),
+    _get("log", "log", "The last lines of the log of a node, oldest first.", _NODE,
+         Argument("level", "FATAL, ERROR, WARN, INFO, DEBUG or TRACE: that severe, or more"),
+         Argument("lines", "lines at most, 1 to 2000", "integer"), answer=(("lines", "array"),)),
+    _get("config", "config", "The configuration of a node that is in force, secrets masked.", _NODE,
+         answer=(("node", "string"), ("config", "object"))),
+    _get("domain", "domain", "The effective configuration of a domain.",
+         Argument("name", "name of the domain", required=True),
+         answer=(("name", "string"), ("config", "object"))),
+    _get("preflight", "nodes/<node>/preflight", "What would happen if that node stopped.",
+         answer=(("quorumSurvives", "boolean"), ("moves", "array"), ("sessions", "integer"), ("warnings", "array"))),
+    _post("stop", "nodes/<node>/stop", Role.OPERATOR, "Stop a node gracefully.",
+          Argument("confirm", "the name of the node, once more", required=True), _REASON),
+    _post("move", "partitions/<int:partition>/move", Role.OPERATOR, "Let another node be primary of a partition.",
+          Argument("to", "name of that node", required=True), _WHY),
+    _post("rollover", "partitions/<int:partition>/rollover", Role.OPERATOR, "Begin a new file set of a partition.", _WHY),
+    _post("purge", "queues/purge", Role.ADMIN, "Drop all messages of a queue, or of one of its apps.", _URI,
+          Argument("app", "the app; null = all", nullable=True), Argument("confirm", "the URI, once more", required=True),
+          _REASON,
+          answer=(("messages", "integer"), ("bytes", "integer"))),
+    _post("publish", "publish", Role.OPERATOR, "Post test messages.", _URI,
+          Argument("payload", f"at most {PAYLOAD_CHARS_MAX} characters"), Argument("encoding", "text or base64"),
+          Argument("properties", "by name: {type, value}", "object", nullable=True),
+          Argument("count", "1 to 100", "integer"), answer=(("results", "array"),)),
+    _post("test_subscription", "subscriptions/test", Role.VIEWER,
+          "Evaluate an expression against stored messages, or against "
+                                                                  "properties.", _URI,
+          Argument("expression", f"at most {EXPRESSION_CHARS_MAX} characters"),
+          Argument("properties", "by name, instead of stored messages", "object", nullable=True),
+          Argument("last", "so many of the last messages, 1 to 200", "integer")),
+    _post("acknowledge", "alarms/<alarm>/acknowledge", Role.OPERATOR, "Say that somebody looks after an alarm."),
+    _post("clear", "alarms/<alarm>/clear", Role.OPERATOR, "Say that what an alarm is about is over."),
+    _post("reconfigure", "domains/<domain>/reconfigure", Role.ADMIN, "Read the file of a domain again, at every node.", _WHY,
+          answer=(("nodes", "array"),)),
+    _post("rolling_restart", "rolling-restart", Role.ADMIN,
+          "Stop all nodes, one at a time, each once the one before is back; "
+                                                            "something must start them again.", _REASON,
+          answer=(("order", "array"),)),
+    _post("end_login", "node/logout", Role.VIEWER, "A login is over, here as elsewhere.",
+          Argument("nonce", "of the login", required=True), between_nodes=True),
+)
+
+
+def openapi(prefix: str = "") -> Document:
+    """The description of the API by OpenAPI 3.1."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        if not route.between_nodes:
+            path, names = _path(route.path)
+            paths.setdefault(path, {})[route.method.lower()] = _operation(route, names)
+    return {"openapi": "3.1.0", "info": {"title": "bmqtwist console", "version": __version__},
+            "servers": [{"url": prefix or "/"}], "paths": paths,
+            "components": {"securitySchemes": {"login": {"type": "apiKey", "in": "cookie", "name": "bmq_session"},
+                                               "csrf": {"type": "apiKey", "in": "header", "name": "X-CSRF-Token"}},
+                           "schemas": {"Error": {"type": "object", "required": ["error"], "properties": {
+                               "error": {"type": "string"}, "field": {"type": "string"}}}}}}
+
+
+def _path(path: str) -> tuple[str, list[tuple[str, str]]]:
+    """As OpenAPI writes it, and the arguments in it with their types."""
+    names = [(name, "integer" if kind == "int:" else "string") for kind, name in re.findall(r"<(int:)?(\w+)>", path)]
+    return re.sub(r"<(?:int:)?(\w+)>", r"{\1}", path), names
+
+
+def _operation(route: Route, names: list[tuple[str, str]]) -> Document:
+    refused = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    made: Document = {
+        "operationId": route.name, "summary": route.text, "x-role": route.role.word,
+        "security": [{"login": []} if route.method == "GET" else {"login": [], "csrf": []}],
+        "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": kind}} for name, kind in names],
+        "responses": {"200": {"description": "Done", "content": _answer(route)},
+                      **dict.fromkeys(("400", "401", "403", "409"), refused)}}
+    if route.method == "GET":
+        made["parameters"] += [{"name": each.name, "in": "query", "required": each.required, "description": each.text,
+                                "schema": {"type": each.kind}} for each in route.arguments]
+    else:
+        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": {
+            "type": "object", "required": [each.name for each in route.arguments if each.required],
+            "properties": {each.name: {"type": [each.kind, "null"] if each.nullable else each.kind, "description": each.text}
+                           for each in route.arguments}}}}}
+    return made
+
+
+def _answer(route: Route) -> Document:
+    if route.download:
+        return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return {"application/json": {"schema": {"type": "object", "required": [name for name, _ in route.answer],
+                                            "properties": {name: {"type": kind} for name, kind in route.answer}}}}

@@ -1,0 +1,88 @@
+"""What one node counts, looked at now and then: rates, the latency of ACKs, the last 15 minutes.
+
+Pure: time and counters are arguments.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bmqtwist.console.documents import Document
+
+HISTORY_STEP_S = 5
+HISTORY_ROWS = 15 * 60 // HISTORY_STEP_S
+LATENCY_WINDOW_S = 10.0
+LOOK_SECONDS_MIN = 0.3  # between two looks that a rate is made of
+RATES = ("put", "ack", "push", "confirm", "putBytes", "pushBytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The counters of a node at one moment. `counted`: in the order of RATES; `acks`: of the histogram of latencies;
+    `cpu`: seconds."""
+
+    now: float
+    counted: tuple[float, ...]
+    acks: tuple[int, ...]
+    cpu: float
+
+
+class NodeSampler:
+    """Rates of one node, made of readings that come when somebody looks, and every HISTORY_STEP_S."""
+
+    def __init__(self, first: Reading) -> None:
+        self._last = self._kept = first
+        self._window: deque[tuple[float, tuple[int, ...]]] = deque(((first.now, first.acks),))
+        self.rates: Document = dict.fromkeys(RATES, 0.0)
+        self.cpu_share = 0.0
+        self.history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
+
+    def wants(self, now: float) -> bool:
+        """Whether another reading is worth it."""
+        return now - self._last.now >= LOOK_SECONDS_MIN
+
+    def look(self, reading: Reading) -> None:
+        """Make rates of what was counted since the last look."""
+        seconds = reading.now - self._last.now
+        if seconds < LOOK_SECONDS_MIN:
+            return
+        self.rates = dict(zip(RATES, _per_second(self._last, reading), strict=True))
+        self.cpu_share = max(0.0, (reading.cpu - self._last.cpu) / seconds)
+        self._last = reading
+        window = self._window
+        window.append((reading.now, reading.acks))
+        while len(window) > 2 and window[1][0] <= reading.now - LATENCY_WINDOW_S:
+            window.popleft()
+
+    def keep(self, reading: Reading, wall: float, messages: int, size: int) -> None:
+        """A row for the history, one for each slot: rates since the row before."""
+        slot = int(wall) // HISTORY_STEP_S * HISTORY_STEP_S
+        if self.history and self.history[-1][0] == slot:
+            return  # clocks differ a little: the delay was over too early
+        put, ack, push, confirm, *_ = _per_second(self._kept, reading)
+        self.history.append([slot, put, ack, push, confirm, messages, size])
+        self._kept = reading
+
+    @property
+    def latencies(self) -> list[int]:
+        """How many ACKs there were of each latency in the last seconds."""
+        newest, oldest = self._window[-1][1], self._window[0][1]
+        return [after - before for before, after in zip(oldest, newest, strict=True)]
+
+
+def _per_second(before: Reading, after: Reading) -> list[float]:
+    seconds = max(after.now - before.now, 1e-3)
+    return [round(max(0.0, new - old) / seconds, 1) for old, new in zip(before.counted, after.counted, strict=True)]
+
+
+def add_histories(histories: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """The histories of several nodes as one: rows of one time are added up."""
+    rows: dict[float, list[float]] = {}
+    for history in histories:
+        for slot, *values in history:
+            known = rows.get(slot)
+            rows[slot] = [slot, *values] if known is None else [
+                slot, *(round(one + other, 1) for one, other in zip(known[1:], values, strict=True))]
+    return [rows[slot] for slot in sorted(rows)[-HISTORY_ROWS:]]

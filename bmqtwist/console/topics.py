@@ -1,0 +1,116 @@
+"""What can be asked for, once or to be kept up to date, and with which arguments. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bmqtwist.console.access import Refusal
+from bmqtwist.console.queues import FILTER_CHARS_MAX, PAGE_ROWS_MAX, SORTS
+from bmqtwist.ids import InvalidUri, parse_uri
+
+OFFSET_MAX = 10_000_000
+URI_CHARS_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTopic:
+    """The whole cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionsTopic:
+    """Terms, and what happened in elections."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesTopic:
+    """A page of the queues of the cluster."""
+
+    text: str = ""
+    sort: str = "messages"
+    descending: bool = True
+    offset: int = 0
+    limit: int = 100
+
+    @property
+    def upto(self) -> int:
+        """So many of the first ones have to be known."""
+        return self.offset + self.limit
+
+    def query(self) -> dict[str, str]:
+        """As it is asked for, of the first of all pages that this one is the end of."""
+        return {"filter": self.text, "sort": self.sort, "order": "desc" if self.descending else "asc",
+                "upto": str(self.upto)}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTopic:
+    """One queue."""
+
+    uri: str
+
+
+Topic = ClusterTopic | ElectionsTopic | QueuesTopic | QueueTopic
+
+
+def topic_of(name: object, arguments: Mapping[str, Any]) -> Topic:
+    """The topic of that name; Refusal 400 with the argument that is wrong."""
+    if name == "cluster":
+        return ClusterTopic()
+    if name == "elections":
+        return ElectionsTopic()
+    if name == "queues":
+        return queues_topic(arguments)
+    if name == "queue":
+        return QueueTopic(queue_uri(arguments))
+    raise Refusal(400, "The topics are cluster, queues, queue and elections.", "subscribe")
+
+
+def queues_topic(arguments: Mapping[str, Any]) -> QueuesTopic:
+    """A page; what is not said is as by default."""
+    text, sort, order = arguments.get("filter") or "", arguments.get("sort") or "messages", arguments.get("order") or "desc"
+    if not isinstance(text, str) or len(text) > FILTER_CHARS_MAX:
+        raise Refusal(400, f"A filter has at most {FILTER_CHARS_MAX} characters.", "filter")
+    if not isinstance(sort, str) or sort not in SORTS:
+        raise Refusal(400, f"Queues are sorted by one of {', '.join(SORTS)}.", "sort")
+    if order not in ("asc", "desc"):
+        raise Refusal(400, "The order is asc or desc.", "order")
+    return QueuesTopic(text, sort, order == "desc", number(arguments, "offset", 0, 0, OFFSET_MAX),
+                       number(arguments, "limit", 100, 1, PAGE_ROWS_MAX))
+
+
+def queue_uri(arguments: Mapping[str, Any], name: str = "uri") -> str:
+    """The URI of a queue; Refusal 400 if it is none."""
+    uri = arguments.get(name)
+    try:
+        if not isinstance(uri, str) or len(uri) > URI_CHARS_MAX:
+            raise InvalidUri("")
+        parse_uri(uri)
+    except InvalidUri:
+        raise Refusal(400, "A queue is named by its URI, as bmq://domain/queue.", name) from None
+    return uri
+
+
+def number(arguments: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
+    """A whole number, of a query or of JSON; Refusal 400 if it is none, or out of range."""
+    value = arguments.get(name)
+    if value is None or value == "":
+        return default
+    if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit() and len(value) < 20:
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise Refusal(400, f"{name} is a whole number from {low:,} to {high:,}.", name)
+    return value
+
+
+def text(arguments: Mapping[str, Any], name: str, most: int, least: int = 0) -> str:
+    """A text of so many characters; Refusal 400 if it is none."""
+    value = arguments.get(name)
+    if value is None:
+        value = ""
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        wanted = f"at most {most:,}" if not least else f"{least:,} to {most:,}"
+        raise Refusal(400, f"{name} is a text of {wanted} characters.", name)
+    return value

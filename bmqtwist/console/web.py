@@ -1,0 +1,484 @@
+"""The console over HTTP: pages, static files, login, the JSON API and the WebSocket, beside health and metrics.
+
+    health, metrics     to anybody, as without the console
+    pages               to who is logged in; who is not is sent to /login
+    /api/v1/...         by the table of `routes.py`: who may ask, then what is done
+    /static/...         to anybody: there is nothing secret in it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from klein import Klein
+from twisted.internet.defer import Deferred, DeferredSemaphore, inlineCallbacks, maybeDeferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
+from twisted.web.http import Request
+from twisted.web.resource import IResource, Resource
+from werkzeug.exceptions import HTTPException
+
+from bmqtwist.config.broker import Http
+from bmqtwist.console.access import (
+    OPEN_NONCE,
+    OPEN_NOTICE,
+    ROLES,
+    Asker,
+    Doorkeeper,
+    LoginLimiter,
+    Refusal,
+    Role,
+    Who,
+    is_address,
+    is_local,
+    origin_is_ours,
+    origin_of,
+    require,
+)
+from bmqtwist.console.api import REFUSALS, Api, Asked, Download, reason_of
+from bmqtwist.console.collector import Collector
+from bmqtwist.console.documents import compact, for_script
+from bmqtwist.console.files import StaticFiles
+from bmqtwist.console.http import Console
+from bmqtwist.console.pages import DATA_POLICY, HEADERS, PAGES, PageWriter, Shell, page_policy
+from bmqtwist.console.peers import TOKEN_HEADER, as_body
+from bmqtwist.console.routes import ROUTES, Route
+from bmqtwist.console.tokens import Cookies, Login, NodeTokens, cookie_header, cookies_of, proof_of, read_json
+from bmqtwist.security import console_passwords
+
+SESSION_COOKIE, LOGIN_COOKIE = "bmq_session", "bmq_login"
+RENEW_S = 60  # a cookie is written anew when it was used that long after it was written
+CHECKS_AT_ONCE = 2  # of passwords: each takes 64 MiB
+CHECKS_MAX = 16  # that wait or are under way
+NAME_CHARS_MAX, PASSWORD_CHARS_MAX, NEXT_CHARS_MAX = 64, 1024, 2000
+HTML, JSON = "text/html; charset=utf-8", "application/json"
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+WRONG = "The name or the password is wrong."
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the web face joins. `moment`: seconds now, monotonic and since the epoch; `nonce`: something random; `tokens`: of
+    other nodes, None = they are not believed; `files`, `pages`: what is shown."""
+
+    http: Http
+    moment: Callable[[], tuple[float, float]]
+    nonce: Callable[[], str]
+    doorkeeper: Doorkeeper
+    cookies: Cookies
+    tokens: NodeTokens | None
+    collector: Collector
+    api: Api
+    live: IResource
+    files: StaticFiles
+    pages: PageWriter
+    log: Callable[[Failure], None]
+    reactor: Any
+
+
+class WebConsole:
+    """See above. `health`: what is served without the console, too."""
+
+    app = Klein()
+
+    def __init__(self, health: Console, parts: Parts) -> None:
+        self._health, self._parts, self._http = health, parts, parts.http
+        self._limiter, self._checks = LoginLimiter(), DeferredSemaphore(CHECKS_AT_ONCE)
+        self._cookie_path = parts.http.prefix or "/"
+        self._secure = parts.http.url.startswith("https:")
+
+    def resource(self) -> Resource:
+        """What a Site serves."""
+        return Prefixed(self.app.resource(), self._http.prefix)
+
+    # -- health -----------------------------------------------------------------------------------------------------
+
+    @app.route("/livez", methods=["GET"])
+    def livez(self, request: Request) -> str:
+        """As without the console."""
+        return self._health.livez(request)
+
+    @app.route("/readyz", methods=["GET"])
+    def readyz(self, request: Request) -> str:
+        """As without the console."""
+        return self._health.readyz(request)
+
+    @app.route("/metrics", methods=["GET"])
+    def metrics(self, request: Request) -> str:
+        """As without the console."""
+        return self._health.metrics(request)
+
+    # -- files and pages --------------------------------------------------------------------------------------------
+
+    @app.route("/static/<path:name>", methods=["GET"])
+    def static(self, request: Request, name: str) -> bytes:
+        """A script, a style, a picture."""
+        found = self._parts.files.find(name)
+        if found is None:
+            return self._end(request, 404, b"Not Found\n", "text/plain; charset=utf-8")
+        request.setHeader("ETag", found.tag)
+        request.setHeader("Cache-Control", "no-cache")
+        for header, value in HEADERS.items():
+            request.setHeader(header, value)
+        request.setHeader("Content-Type", found.content_type)
+        if request.getHeader("If-None-Match") == found.tag:
+            request.setResponseCode(304)
+            return b""
+        return found.content
+
+    @inlineCallbacks
+    def page(self, request: Request, path: str) -> Any:
+        """A page, or the way to the login; the short status for programs, at /."""
+        if path == "/" and "text/html" not in (request.getHeader("Accept") or ""):
+            return self._health.status(request)
+        try:
+            who = self._identify(request)
+            self._renew(request, who)
+            document = yield self._parts.collector.cluster()
+        except Refusal as refusal:
+            if refusal.status == 401:
+                back = quote(request.uri.decode("ascii", "replace")[:NEXT_CHARS_MAX], safe="")
+                return self._redirect(request, f"{self._prefix(request)}/login?next={back}")
+            return self._message(request, refusal.status, "Not here", refusal.reason)
+        shell = Shell(PAGES[path], self._prefix(request), self._parts.cookies.csrf(who.nonce), who,
+                      OPEN_NOTICE if who.nonce == OPEN_NONCE else "", document["name"], for_script(document))
+        return self._page(request, 200, shell)
+
+    def _page(self, request: Request, status: int, shell: Shell) -> bytes:
+        request.setHeader("Content-Security-Policy", page_policy(self._parts.collector.urls().values()))
+        return self._end(request, status, self._parts.pages.write(shell).encode(), HTML, policy=False)
+
+    def _message(self, request: Request, status: int, title: str, text: str) -> bytes:
+        return self._page(request, status, Shell("message", self._prefix(request), title=title, text=text))
+
+    def _prefix(self, request: Request) -> str:
+        """What stands before all paths, as the browser knows them."""
+        if not self._http.prefix:
+            return ""
+        told = request.getHeader("X-Forwarded-Prefix")
+        if told is not None and len(told) <= 200 and _PREFIX.fullmatch(told.rstrip("/")):
+            return str(told).rstrip("/")
+        return self._http.prefix
+
+    # -- who --------------------------------------------------------------------------------------------------------
+
+    def _asker(self, request: Request) -> Asker:
+        forwarded = request.getHeader("X-Forwarded-For") or request.getHeader("Forwarded") or ""
+        cookies = cookies_of(request.getHeader("Cookie") or "")
+        return Asker(request.getClientAddress().host, request.getHeader("Host") or "", forwarded,
+                     cookies.get(SESSION_COOKIE, ""))
+
+    def _identify(self, request: Request) -> Who:
+        return self._parts.doorkeeper.identify(self._asker(request), self._parts.moment()[1])
+
+    def admit_watcher(self, address: str, headers: Mapping[str, str]) -> Who:
+        """Whether somebody may open a WebSocket. Refusal: no."""
+        host, origin = headers.get("host", ""), headers.get("origin", "")
+        forwarded = headers.get("x-forwarded-for", "") or headers.get("forwarded", "")
+        if origin:
+            others = {origin_of(url) for url in (*self._parts.collector.urls().values(), self._http.url) if url}
+            if not origin_is_ours(origin, host, others):
+                raise Refusal(403, "pages of another origin may not watch here")
+        cookie = cookies_of(headers.get("cookie", "")).get(SESSION_COOKIE, "")
+        who = self._parts.doorkeeper.identify(Asker(address, host, forwarded, cookie), self._parts.moment()[1])
+        if not origin and who.nonce != OPEN_NONCE:
+            raise Refusal(403, "the header Origin is missing")
+        return who
+
+    def _renew(self, request: Request, who: Who) -> None:
+        """A login that is used does not end for being idle."""
+        login, wall = who.login, self._parts.moment()[1]
+        if login is not None and wall - login.seen >= RENEW_S:
+            self._set_session(request, Login(login.user, login.nonce, login.began, int(wall), login.proof))
+
+    def _set_session(self, request: Request, login: Login) -> None:
+        value = self._parts.cookies.write(login)
+        request.cookies.append(cookie_header(SESSION_COOKIE, value, self._cookie_path, self._secure,
+                                             self._parts.cookies.life_s).encode())
+
+    def _address(self, request: Request) -> str:
+        """Where a request comes from: as a reverse proxy on this machine says, where there is one."""
+        address = str(request.getClientAddress().host)
+        told = (request.getHeader("X-Forwarded-For") or "").rpartition(",")[2].strip()
+        return told if self._http.url and is_local(address) and is_address(told) else address
+
+    def _same_site(self, request: Request) -> bool:
+        """Whether a form was sent by a page of ours, as far as the browser says."""
+        origin = request.getHeader("Origin")
+        if origin is not None and origin != "null":
+            ours = {origin_of(self._http.url)} if self._http.url else set[str]()
+            return origin_is_ours(origin, request.getHeader("Host") or "", ours)
+        return origin is None and request.getHeader("Sec-Fetch-Site") in (None, "same-origin", "none")
+
+    # -- login ------------------------------------------------------------------------------------------------------
+
+    @app.route("/login", methods=["GET"])
+    def login_form(self, request: Request) -> bytes:
+        """Where a name and a password are asked for."""
+        if self._parts.doorkeeper.is_open:
+            return self._redirect(request, f"{self._prefix(request)}/")
+        return self._login_page(request, 200, "", _argument(request, "next"))
+
+    def _login_page(self, request: Request, status: int, error: str, onward: str) -> bytes:
+        nonce = self._parts.nonce()
+        request.cookies.append(cookie_header(LOGIN_COOKIE, nonce, self._cookie_path, self._secure).encode())
+        return self._page(request, status, Shell("login", self._prefix(request), self._parts.cookies.csrf(f"login {nonce}"),
+                                                 next=local_path(onward), error=error))
+
+    @app.route("/login", methods=["POST"])
+    @inlineCallbacks
+    def login(self, request: Request) -> Any:
+        """A name and a password."""
+        parts, (now, wall) = self._parts, self._parts.moment()
+        form = _form(request)
+        name, password, onward = form.get("user", "")[:NAME_CHARS_MAX], form.get("password", ""), form.get("next", "")
+        address = self._address(request)
+        nonce = cookies_of(request.getHeader("Cookie") or "").get(LOGIN_COOKIE, "")
+        if not nonce or not self._same_site(request) or not parts.cookies.is_csrf(f"login {nonce}", form.get("csrf", "")):
+            return self._login_page(request, 403, "This form was not ours, or it is too old. Try again.", onward)
+        wait = self._limiter.wait(address, name, now)
+        if wait > 0:
+            request.setHeader("Retry-After", str(int(wait) + 1))
+            return self._login_page(request, 429, f"Too many logins have failed. Try again in {int(wait) + 1} s.", onward)
+        if len(self._checks.waiting) + CHECKS_AT_ONCE - self._checks.tokens >= CHECKS_MAX:
+            return self._login_page(request, 503, "Many log in just now. Try again in a moment.", onward)
+        user = parts.doorkeeper.users.get(name)
+        known = user or next(iter(parts.doorkeeper.users.values()), None)  # an unknown name takes as long
+        good = known is not None and len(password) <= PASSWORD_CHARS_MAX and (
+            yield self._checks.run(deferToThreadPool, parts.reactor, parts.reactor.getThreadPool(),
+                                   console_passwords.matches,
+                                   known.password_hash, password))
+        if not good or user is None:
+            self._limiter.failed(address, name, now)
+            parts.api.note(Who(name or "?", Role.VIEWER), address, "login", "", "", "refused")
+            return self._login_page(request, 403, WRONG, onward)
+        self._limiter.succeeded(address, name)
+        who = Who(user.name, ROLES[user.role])
+        parts.api.note(who, address, "login", "", "", "ok")
+        self._set_session(request, Login(user.name, parts.nonce(), int(wall), int(wall), proof_of(user.password_hash)))
+        request.cookies.append(cookie_header(LOGIN_COOKIE, "", self._cookie_path, self._secure, 0).encode())
+        return self._redirect(request, local_path(onward) or f"{self._prefix(request)}/")
+
+    @app.route("/logout", methods=["POST"])
+    def logout(self, request: Request) -> bytes:
+        """A login ends, here and at the other nodes."""
+        parts, wall = self._parts, self._parts.moment()[1]
+        try:
+            who = self._identify(request)
+        except Refusal:
+            return self._redirect(request, f"{self._prefix(request)}/login")
+        token = request.getHeader("X-CSRF-Token") or _form(request).get("csrf", "")
+        if not self._same_site(request) or not parts.cookies.is_csrf(who.nonce, token):
+            return self._message(request, 403, "Not logged out", "This form was not ours, or it is too old.")
+        if who.login is not None:
+            parts.cookies.end(who.nonce, wall)
+            parts.collector.ask_all("/api/v1/node/logout", as_body({"nonce": who.nonce})).addErrback(parts.log)
+            parts.api.note(who, self._address(request), "logout", "", "", "ok")
+        request.cookies.append(cookie_header(SESSION_COOKIE, "", self._cookie_path, self._secure, 0).encode())
+        return self._redirect(request, f"{self._prefix(request)}/login")
+
+    # -- the API ----------------------------------------------------------------------------------------------------
+
+    @app.route("/api/v1/live", methods=["GET"])
+    def watch(self, request: Request) -> IResource:
+        """The WebSocket."""
+        return self._parts.live
+
+    def operate(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> Deferred[bytes]:
+        """One operation of the API."""
+        asked: list[Asked] = []
+
+        def begin() -> Any:
+            asked.append(self._admit(route, request, arguments))
+            return self._parts.api.perform(asked[0])
+
+        def done(answer: Any) -> bytes:
+            if asked:
+                self._parts.api.log_action(asked[0], "ok")
+            if isinstance(answer, Download):
+                request.setHeader("Content-Disposition", f'attachment; filename="{answer.name}"')
+                return self._end(request, 200, answer.content, "application/octet-stream")
+            return self._json(request, 200, answer)
+
+        def failed(failure: Failure) -> bytes:
+            error = failure.value
+            if isinstance(error, REFUSALS):
+                error = Refusal(409, reason_of(error))
+            if not isinstance(error, Refusal):
+                self._parts.log(failure)
+                error = Refusal(500, "Internal error: the log of this node says more.")
+            if asked:
+                self._parts.api.log_action(asked[0], f"refused: {error.reason}")
+            elif route.method == "POST":
+                self._log_refused(route, request, error)
+            return self._json(request, error.status, {"error": error.reason, "field": error.field})
+
+        return maybeDeferred(begin).addCallbacks(done, failed)
+
+    def _log_refused(self, route: Route, request: Request, refusal: Refusal) -> None:
+        """An action of somebody who may not do it."""
+        try:
+            who = self._identify(request)
+        except Refusal:
+            return  # nobody we know: that is for the log of a proxy
+        self._parts.api.note(who, self._address(request), route.name, _path_of(request), "",
+                             f"refused: {refusal.reason}")
+
+    def _admit(self, route: Route, request: Request, arguments: Mapping[str, Any]) -> Asked:
+        """Who asks, and for what; Refusal if that may not be."""
+        body = request.content.read() if request.content is not None else b""
+        path = self._asked_path(request)
+        who = self._identify_for(route, request, path, body)
+        require(who, route.role)
+        if route.between_nodes and not who.node:
+            raise Refusal(403, "This is for other nodes.")
+        if route.method == "POST":
+            if not who.node:
+                self._check_page(request, who)
+            try:
+                given = read_json(body)
+            except ValueError as error:
+                raise Refusal(400, f"The request cannot be read: {error}.") from None
+        else:
+            given = {name: _argument(request, name) or None for name in (each.name for each in route.arguments)}
+        missing = next((each.name for each in route.arguments if each.required and given.get(each.name) in (None, "")), "")
+        if missing:
+            raise Refusal(400, f"{missing} is missing.", missing)
+        return Asked(route, who, {**given, **arguments}, path, body, self._address(request))
+
+    def _identify_for(self, route: Route, request: Request, path: str, body: bytes) -> Who:
+        token = request.getHeader(TOKEN_HEADER)
+        if token is None:
+            who = self._identify(request)
+            if route.method == "GET":
+                self._renew(request, who)
+            return who
+        tokens, name = self._parts.tokens, self._parts.collector.name
+        if self._parts.doorkeeper.is_open:
+            self._identify(request)
+        found = tokens.check(token, name, route.method, path, body, self._parts.moment()[1]) if tokens is not None else None
+        if found is None:
+            raise Refusal(403, f"{name} does not believe the token: http.keyFile is another one here, the clocks differ by "
+                               "more than 30 s, or it is meant for another node.")
+        return Who(found.user or f"node {found.sender}", ROLES.get(found.role, Role.VIEWER), node=found.sender)
+
+    def _check_page(self, request: Request, who: Who) -> None:
+        if not self._parts.cookies.is_csrf(who.nonce, request.getHeader("X-CSRF-Token") or ""):
+            raise Refusal(403, "The header X-CSRF-Token is missing or wrong: load the page again.")
+        if not self._same_site(request):
+            raise Refusal(403, "Pages of another origin may change nothing here.")
+        if (request.getHeader("Content-Type") or "").partition(";")[0].strip().lower() != JSON:
+            raise Refusal(400, "The Content-Type is application/json.")
+
+    def _asked_path(self, request: Request) -> str:
+        """The path with its query, below the prefix."""
+        uri = request.uri.decode("ascii", "replace")
+        prefix = self._http.prefix
+        return uri.removeprefix(prefix) if prefix and uri.startswith(f"{prefix}/") else uri
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _json(self, request: Request, status: int, document: object) -> bytes:
+        return self._end(request, status, compact(document).encode(), JSON)
+
+    def _redirect(self, request: Request, path: str) -> bytes:
+        request.setHeader("Location", path)
+        return self._end(request, 303, b"", "text/plain; charset=utf-8")
+
+    def _end(self, request: Request, status: int, content: bytes, content_type: str, policy: bool = True) -> bytes:
+        request.setResponseCode(status)
+        request.setHeader("Content-Type", content_type)
+        request.setHeader("Cache-Control", "no-store")
+        if policy:
+            request.setHeader("Content-Security-Policy", DATA_POLICY)
+        for header, value in HEADERS.items():
+            request.setHeader(header, value)
+        return content
+
+    @app.handle_errors(HTTPException)
+    def refused(self, request: Request, failure: Failure) -> bytes:
+        """An unknown path, a method that is not offered."""
+        error = failure.value
+        assert isinstance(error, HTTPException)  # what the route above says
+        if _path_of(request).startswith("/api/"):
+            return self._json(request, error.code or 500,
+                              {"error": f"{error.name}: /api/v1/openapi.json says what there is."})
+        return self._end(request, error.code or 500, f"{error.name}\n".encode(), "text/plain; charset=utf-8")
+
+    @app.handle_errors(Exception)
+    def failed(self, request: Request, failure: Failure) -> bytes:
+        """Our own mistake: logged in full, told in short."""
+        self._parts.log(failure)
+        return self._end(request, 500, b"Internal Server Error\n", "text/plain; charset=utf-8")
+
+
+def _serve(route: Route) -> Callable[..., Any]:
+    def serve(self: WebConsole, request: Request, **arguments: Any) -> Any:
+        return self.operate(route, request, arguments)
+
+    serve.__name__ = f"operate_{route.name}"
+    return serve
+
+
+def _show(path: str) -> Callable[..., Any]:
+    def show(self: WebConsole, request: Request) -> Any:
+        return self.page(request, path)
+
+    show.__name__ = f"page_{PAGES[path]}"
+    return show
+
+
+for _route in ROUTES:
+    WebConsole.app.route(_route.path, methods=[_route.method])(_serve(_route))
+for _page in PAGES:
+    WebConsole.app.route(_page, methods=["GET"])(_show(_page))
+
+
+class Prefixed(Resource):
+    """Serves the same with and without the prefix before the path: proxies take it off, or leave it there."""
+
+    isLeaf = True
+
+    def __init__(self, inner: Any, prefix: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._inner, self._segments = inner, [unquote(part).encode() for part in prefix.split("/") if part]
+
+    def render(self, request: Any) -> Any:
+        """From twisted.web."""
+        count = len(self._segments)
+        if count and request.postpath[:count] == self._segments:
+            request.postpath = request.postpath[count:] or [b""]
+        return self._inner.render(request)
+
+
+def _path_of(request: Request) -> str:
+    segments: list[bytes] = request.postpath  # type: ignore[attr-defined]
+    return "/" + b"/".join(segments).decode("utf-8", "replace")
+
+
+def _argument(request: Request, name: str) -> str:
+    values = (request.args or {}).get(name.encode())
+    return values[0].decode("utf-8", "replace") if values else ""
+
+
+def _form(request: Request) -> dict[str, str]:
+    """The fields of a form that was sent."""
+    if request.content is None:
+        return {}
+    request.content.seek(0)
+    try:
+        fields = parse_qs(request.content.read().decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=20)
+    except ValueError:
+        return {}
+    return {name: values[0] for name, values in fields.items()}
+
+
+def local_path(text: str) -> str:
+    """A path of this console to go on with; "" if it leads elsewhere."""
+    parts = urlsplit(text.replace("\\", "/"))
+    good = text.startswith("/") and not text.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
+    return text if good and text.isprintable() and len(text) <= NEXT_CHARS_MAX else ""

@@ -1,0 +1,154 @@
+"""Alarms as a state: raised, raised again, over, and seen by whom.
+
+An alarm is the same as an earlier one if it has the category of that and names the same queue, domain, partition, node or
+cluster: then it is counted there, as long as that is not over. Where the broker can see that a condition is over,
+`alarm_conditions.py` says so; everything else stays until somebody clears it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bmqtwist.errors import LocalError
+
+ALARMS_MAX = 500  # remembered; what is over goes first, then what somebody has seen, then the oldest
+TEXT_CHARS_MAX = 4_000  # of one
+_URI = re.compile(r"bmq://[^\s'\"\],]+")
+_PARTITION = re.compile(r"Partition \[\d+\]")
+_PLACE = re.compile(r"[Nn]ode \S+|Cluster(?:Proxy)? \([^)]*\)|[Dd]omain '[^']*'")
+_NUMBER = re.compile(r"\d+")
+_ID = re.compile(r"[0-9]{1,18}")
+_LOCATOR_CHARS = 100  # of a text that names nothing: what of it makes it the same
+
+
+def subject_of(text: str) -> str:
+    """What an alarm is about: the first queue or domain that the text names, else the partition, else the node or cluster,
+    else how it begins, whatever its numbers are.
+
+    >>> subject_of("Queue 'bmq://d/q' seems to be stuck"), subject_of("Cluster (c) Partition [3]: is full")
+    ('bmq://d/q', 'Partition [3]')
+    """
+    found = _URI.search(text)
+    if found is not None:
+        return found[0].rstrip(".:;")
+    found = _PARTITION.search(text) or _PLACE.search(text)
+    if found is not None:
+        return found[0].rstrip(".:;,")
+    return _NUMBER.sub("#", text.partition("\n")[0])[:_LOCATOR_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmState:
+    """One alarm. Times are seconds since the epoch, 0 = never; `text` is that of the last time; `cleared_by`: nobody, if the
+    condition was over by itself."""
+
+    number: int
+    severity: str
+    category: str
+    subject: str
+    text: str
+    raised_at: float
+    last_at: float
+    count: int = 1
+    acknowledged_by: str = ""
+    acknowledged_at: float = 0.0
+    cleared_by: str = ""
+    cleared_at: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Neither over nor seen."""
+        return not self.cleared_at and not self.acknowledged_by
+
+    def tree(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"id": str(self.number), "severity": self.severity, "category": self.category, "subject": self.subject,
+                "text": self.text, "raisedAt": self.raised_at, "lastAt": self.last_at, "count": self.count,
+                "acknowledgedBy": self.acknowledged_by or None, "acknowledgedAt": self.acknowledged_at or None,
+                "clearedBy": self.cleared_by or None, "clearedAt": self.cleared_at or None}
+
+
+class AlarmBook:
+    """The alarms of one node. `wall`: seconds since the epoch, now; `note`: who is told of what becomes of them."""
+
+    def __init__(self, wall: Callable[[], float], note: Callable[[str, dict[str, object]], None]) -> None:
+        self._wall, self._note = wall, note
+        self._alarms: dict[int, AlarmState] = {}
+        self._active: dict[tuple[str, str], int] = {}  # (category, subject) -> number, of those that are not over
+        self._newest = 0
+
+    def raised(self, severity: str, category: str, text: str) -> None:
+        """An alarm, for the first time or again."""
+        now, subject = self._wall(), subject_of(text)
+        if len(text) > TEXT_CHARS_MAX:
+            text = f"{text[:TEXT_CHARS_MAX]}... ({len(text)} characters)"
+        number = self._active.get((category, subject))
+        if number is not None:
+            known = self._alarms[number]
+            self._alarms[number] = replace(known, severity=severity, text=text, last_at=now, count=known.count + 1)
+            return
+        self._newest += 1
+        self._alarms[self._newest] = AlarmState(self._newest, severity, category, subject, text, now, now)
+        self._active[category, subject] = self._newest
+        self._note(f"[{category}] {text.partition(chr(10))[0]}",
+                   {"id": str(self._newest), "category": category, "subject": subject, "state": "raised"})
+        if len(self._alarms) > ALARMS_MAX:
+            self._forget()
+
+    def _forget(self) -> None:
+        worst = min(self._alarms.values(), key=lambda each: (not each.cleared_at, not each.acknowledged_by, each.number))
+        del self._alarms[worst.number]
+        if self._active.get((worst.category, worst.subject)) == worst.number:
+            del self._active[worst.category, worst.subject]
+
+    @property
+    def active(self) -> list[AlarmState]:
+        """Those that are not over."""
+        return [self._alarms[number] for number in self._active.values()]
+
+    @property
+    def open(self) -> int:
+        """How many are neither over nor seen."""
+        return sum(alarm.is_open for alarm in self.active)
+
+    def alarms(self) -> list[AlarmState]:
+        """All that are remembered, newest first."""
+        return sorted(self._alarms.values(), key=lambda each: -each.number)
+
+    def settle(self, over: Iterable[AlarmState]) -> None:
+        """The conditions of these are over."""
+        for alarm in over:
+            if self._active.get((alarm.category, alarm.subject)) == alarm.number:
+                self._clear(alarm.number, "")
+
+    def acknowledge(self, alarm_id: str, by: str) -> AlarmState:
+        """Somebody has seen it; LocalError: there is no such alarm. Whoever was first stays."""
+        known = self._find(alarm_id)
+        if not known.acknowledged_by:
+            known = self._alarms[known.number] = replace(known, acknowledged_by=by, acknowledged_at=self._wall())
+            self._told(known, "acknowledged", by)
+        return known
+
+    def clear(self, alarm_id: str, by: str) -> AlarmState:
+        """Somebody says that it is over; LocalError: there is no such alarm."""
+        known = self._find(alarm_id)
+        return known if known.cleared_at else self._clear(known.number, by)
+
+    def _find(self, alarm_id: str) -> AlarmState:
+        known = self._alarms.get(int(alarm_id)) if _ID.fullmatch(alarm_id) else None
+        if known is None:
+            raise LocalError(f"There is no alarm '{alarm_id[:20]}'")
+        return known
+
+    def _clear(self, number: int, by: str) -> AlarmState:
+        known = self._alarms[number] = replace(self._alarms[number], cleared_by=by, cleared_at=self._wall())
+        self._active.pop((known.category, known.subject), None)
+        self._told(known, "cleared", by)
+        return known
+
+    def _told(self, alarm: AlarmState, state: str, by: str) -> None:
+        self._note(f"[{alarm.category}] {alarm.subject}: {state}{f' by {by}' if by else ''}",
+                   {"id": str(alarm.number), "category": alarm.category, "subject": alarm.subject, "state": state, "by": by})

@@ -1,0 +1,88 @@
+"""What happened at this node, for whoever looks back: numbered, and only so much of it.
+
+    part  --report.note(kind, text, detail)-->  NodeHistory  -->  EventLog      a ring of its own for each kind
+          --report.alarm(...)--------------->                -->  AlarmBook     alarms as a state, see `alarms.py`
+
+A thousand queues that are created do not push out the last election: each kind forgets its own oldest events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+KINDS = ("election", "primary", "node", "session", "alarm", "stop", "queue", "config")
+EVENTS_MAX = 500  # of each kind
+CHARS_MAX = 256 << 10  # of each kind, texts and details together
+TEXT_CHARS_MAX = 1_000  # of one event
+DETAIL_CHARS_MAX = 32 << 10  # of one event, as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """One of them. `at`: seconds since the epoch; `detail`: plain values, as JSON has them; `size`: its characters."""
+
+    n: int
+    at: float
+    kind: str
+    text: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
+
+    def tree(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"n": self.n, "at": self.at, "kind": self.kind, "text": self.text, "detail": dict(self.detail)}
+
+
+class _Ring:
+    """The events of one kind."""
+
+    __slots__ = ("events", "size")
+
+    def __init__(self) -> None:
+        self.events: deque[NodeEvent] = deque()
+        self.size = 0
+
+    def add(self, event: NodeEvent) -> None:
+        self.events.append(event)
+        self.size += event.size
+        while len(self.events) > EVENTS_MAX or self.size > CHARS_MAX and len(self.events) > 1:
+            self.size -= self.events.popleft().size
+
+
+class EventLog:
+    """The events of one node. `node`: its name; `wall`: seconds since the epoch, now."""
+
+    def __init__(self, node: str, wall: Callable[[], float]) -> None:
+        self.node, self._wall = node, wall
+        self.newest = 0  # number of the last event
+        self._rings = {kind: _Ring() for kind in KINDS}
+
+    def note(self, kind: str, text: str, detail: Mapping[str, object] | None = None) -> None:
+        """This has happened. A kind that is none is one of the configuration."""
+        text = text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}..."
+        encoded = json.dumps(detail or {}, default=str)
+        if len(encoded) > DETAIL_CHARS_MAX:
+            encoded = json.dumps({"omittedChars": len(encoded)})
+        self.newest += 1
+        ring = self._rings.get(kind) or self._rings["config"]
+        ring.add(NodeEvent(self.newest, self._wall(), kind, text, json.loads(encoded), len(text) + len(encoded)))
+
+    def after(self, number: int = 0, kinds: Collection[str] = (), limit: int = 200) -> list[NodeEvent]:
+        """The first `limit` events that are younger than event `number`, oldest first; no kinds = all of them."""
+        return self._younger(number, kinds)[:max(0, limit)]
+
+    def last(self, limit: int = 50, kinds: Collection[str] = ()) -> list[NodeEvent]:
+        """The last `limit` events, oldest first."""
+        return self._younger(0, kinds)[-limit:] if limit > 0 else []
+
+    def _younger(self, number: int, kinds: Collection[str]) -> list[NodeEvent]:
+        found: list[NodeEvent] = []
+        for kind, ring in self._rings.items():
+            if not kinds or kind in kinds:
+                found += takewhile(lambda event: event.n > number, reversed(ring.events))
+        return sorted(found, key=lambda event: event.n)

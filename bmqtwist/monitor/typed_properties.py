@@ -1,0 +1,91 @@
+"""Message properties as JSON has them, both ways: `{"name": {"type": "int32", "value": 7}}`.
+
+Whole numbers that a reader of JSON may not be able to hold are decimal strings, binary values are base64. What is no UTF-8
+is shown with replacement characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+from bmqtwist.errors import LocalError
+from bmqtwist.limits import PROPERTIES_MAX
+from bmqtwist.wire.properties import Properties, PropertyType, Value
+
+EXACT_INT_MAX = (1 << 53) - 1  # that every reader of JSON can hold
+_LOSSLESS = "surrogateescape"
+_TYPES = {each.name.lower(): each for each in PropertyType}
+_WHOLE = (PropertyType.CHAR, PropertyType.SHORT, PropertyType.INT32, PropertyType.INT64)
+
+
+def plain_text(text: str) -> str:
+    """A string off the wire as one that can be written anywhere."""
+    return text.encode("utf-8", _LOSSLESS).decode("utf-8", "replace")
+
+
+def _shown(value: Value, chars_max: int) -> tuple[Any, bool]:
+    """A value as JSON, and whether it is cut."""
+    if isinstance(value, bool):
+        return value, False
+    if isinstance(value, int):
+        return (value if abs(value) <= EXACT_INT_MAX else str(value)), False
+    if isinstance(value, bytes):
+        return base64.b64encode(value[:chars_max]).decode(), len(value) > chars_max
+    return plain_text(value[:chars_max]), len(value) > chars_max
+
+
+def as_tree(properties: Properties, chars_max: int) -> tuple[dict[str, Any], bool]:
+    """Properties as JSON, of about so many characters at most, and whether something was left out or cut."""
+    tree: dict[str, Any] = {}
+    left, cut = chars_max, False
+    for name, (kind, value) in properties.items():
+        if left <= 0:
+            return tree, True
+        shown, part = _shown(value, left)
+        tree[plain_text(name)] = {"type": kind.name.lower(), "value": shown, **({"truncated": True} if part else {})}
+        left -= len(name) + (len(shown) if isinstance(shown, str) else 8)
+        cut = cut or part
+    return tree, cut
+
+
+def from_tree(tree: Mapping[str, Any]) -> Properties:
+    """The other way round; a value without a type is a bool, int64 or string by itself. LocalError says what is wrong."""
+    if len(tree) > PROPERTIES_MAX:
+        raise LocalError(f"{len(tree)} properties: a message takes at most {PROPERTIES_MAX}")
+    return {str(name): _read(str(name), given) for name, given in tree.items()}
+
+
+def _read(name: str, given: object) -> tuple[PropertyType, Value]:
+    if isinstance(given, bool):
+        return PropertyType.BOOL, given
+    if isinstance(given, int):
+        return PropertyType.INT64, given
+    if isinstance(given, str):
+        return PropertyType.STRING, given
+    if not isinstance(given, Mapping) or "value" not in given:
+        raise LocalError(f"property {name[:40]!r}: a value is wanted, or an object with 'type' and 'value'")
+    value, named = given["value"], str(given.get("type", "string")).lower()
+    kind = _TYPES.get(named)
+    if kind is None:
+        raise LocalError(f"property {name[:40]!r}: '{named[:20]}' is no type; write one of {', '.join(_TYPES)}")
+    try:
+        return kind, _typed(kind, value)
+    except (ValueError, TypeError, binascii.Error):
+        raise LocalError(f"property {name[:40]!r}: {str(value)[:40]!r} is no value of type {named}") from None
+
+
+def _typed(kind: PropertyType, value: object) -> Value:
+    if kind is PropertyType.BOOL:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if isinstance(value, bool):
+            return value
+    elif kind in _WHOLE:
+        if isinstance(value, str) or isinstance(value, int) and not isinstance(value, bool):
+            return int(value)
+    elif isinstance(value, str):
+        return value if kind is PropertyType.STRING else base64.b64decode(value, validate=True)
+    raise ValueError(value)

@@ -1,0 +1,174 @@
+"""The consoles of three nodes as processes: each shows the whole cluster, and does what another node must do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from kit.sdk import application
+from kit.websocket import CLOSE, Frames, request, say
+
+from bmqtwist.console.documents import apply_patch
+from bmqtwist.testing import ClusterProcess
+
+STRONG = "bmq://bmq.test.persistent.priority.sc/q"
+PATIENCE_S = 30.0
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+
+
+class Tab:
+    """A page of one console: requests, and what it watches."""
+
+    def __init__(self, url: str) -> None:
+        self.host = urlsplit(url).netloc
+        self.socket: socket.socket | None = None
+        self.document: dict[str, Any] = {}
+        self._frames = Frames()
+
+    def ask(self, path: str, method: str = "GET", body: Any = None,
+            headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any) -> tuple[int, Any]:
+        """An action, with the token of the page."""
+        _, page = self.ask("/", headers={"Accept": "text/html"})
+        csrf = page.partition('<meta name="csrf" content="')[2].partition('"')[0]
+        return self.ask(path, "POST", body, {"X-CSRF-Token": csrf, "Content-Type": "application/json"})
+
+    def cluster(self) -> Any:
+        return self.ask("/api/v1/cluster")[1]
+
+    def watch(self) -> None:
+        """Open the WebSocket, and watch the cluster."""
+        name, _, port = self.host.partition(":")
+        self.socket = socket.create_connection((name, int(port)), timeout=PATIENCE_S)
+        self.socket.sendall(request("/api/v1/live", {"Host": self.host, "Origin": f"http://{self.host}"}))
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += self.socket.recv(1)
+        assert head.startswith(b"HTTP/1.1 101 "), head
+        self.socket.sendall(say(id=1, subscribe="cluster"))
+
+    def hear(self) -> bool:
+        """Take what comes next; False: the connection is over."""
+        assert self.socket is not None
+        data = self.socket.recv(1 << 16)
+        for opcode, payload in self._frames.feed(data):
+            if opcode == CLOSE:
+                return False
+            if opcode == 1:
+                message = json.loads(payload)
+                self.document = message["snapshot"] if "snapshot" in message else apply_patch(self.document,
+                                                                                              message["patch"])
+        return bool(data)
+
+    def close(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+
+
+def until(look: Callable[[], Any], what: Callable[[Any], bool]) -> Any:
+    """What is looked at, once it is as it should be."""
+    end = time.monotonic() + PATIENCE_S
+    while not what(found := look()):
+        assert time.monotonic() < end, json.dumps({name: each for name, each in found.items() if name != "history"})[-4000:]
+        time.sleep(0.1)
+    return found
+
+
+def well(document: Any) -> bool:
+    return document["verdict"]["level"] == "good" and len(document["nodes"]) == 3
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    with ClusterProcess(tmp_path) as nodes:
+        for name in nodes.names:
+            nodes[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
+        yield nodes
+
+
+def test_every_node_shows_the_whole_cluster_and_acts_for_it(cluster: ClusterProcess) -> None:
+    tabs = {name: Tab(url) for name, url in cluster.consoles.items()}
+    leader = cluster.leader
+    others = [name for name in cluster.names if name != leader]
+    with application(cluster[others[0]].url) as app:
+        app.session.open_queue(STRONG, read=False, write=True)
+        for number in range(20):
+            app.post(STRONG, b"%d" % number)
+        for name, tab in tabs.items():
+            found = until(tab.cluster, lambda document: well(document) and bool(document["queuesTop"]))
+            assert found["servedBy"] == name and found["leader"]["node"] == leader
+            assert {node["name"]: node["url"] for node in found["nodes"]} == cluster.consoles
+            assert [node["state"] for node in found["nodes"]] == ["up"] * 3
+            assert found["queuesTop"][0]["uri"] == STRONG and found["queuesTop"][0]["messages"] == 20
+            assert sum(node["sessions"] for node in found["nodes"]) == 1
+            assert {partition["primary"] for partition in found["partitions"]} == {leader}
+            assert tab.ask("/api/v1/queues")[1]["rows"][0]["messages"] == 20
+            one = tab.ask(f"/api/v1/queue?uri={quote(STRONG)}")[1]
+            assert one["primary"] == leader and one["messages"] == 20 and len(one["producers"]) == 1
+            assert len(tab.ask(f"/api/v1/messages?uri={quote(STRONG)}&limit=5")[1]["messages"]) == 5
+            assert len(tab.ask("/api/v1/clients")[1]["clients"]) == 1
+        replica = tabs[others[1]]
+        guid = replica.ask(f"/api/v1/messages?uri={quote(STRONG)}&limit=1&node={others[1]}")[1]["messages"][0]["guid"]
+        assert replica.ask(f"/api/v1/message/payload?uri={quote(STRONG)}&guid={guid}") == (200, "0")
+        assert replica.ask(f"/api/v1/nodes/{leader}/preflight")[1]["node"] == leader
+        wrong = replica.post("/api/v1/queues/purge", {"uri": STRONG, "confirm": "x", "reason": "r"})
+        assert wrong[0] == 400 and wrong[1]["field"] == "confirm"
+        status, answer = replica.post("/api/v1/queues/purge", {"uri": STRONG, "confirm": STRONG, "reason": "not needed"})
+        assert (status, answer["messages"]) == (200, 20)
+        assert replica.ask("/api/v1/audit")[1]["entries"][0]["action"] == "purge"
+        entry = tabs[leader].ask("/api/v1/audit")[1]["entries"][0]
+        assert entry["action"] == "purge" and entry["from"].endswith(f"by {others[1]}") and entry["reason"] == "not needed"
+        posted = replica.post("/api/v1/publish", {"uri": STRONG, "payload": "hello", "count": 3})
+        assert [each["status"] for each in posted[1]["results"]] == ["SUCCESS"] * 3
+    partition = found["queuesTop"][0]["partition"]
+    assert replica.post(f"/api/v1/partitions/{partition}/move", {"to": others[0]}) == (200, {"ok": True})
+    until(replica.cluster, lambda document: document["partitions"][partition]["primary"] == others[0] and well(document))
+    assert replica.post(f"/api/v1/partitions/{partition}/rollover", {}) == (200, {"ok": True})
+
+
+def test_a_node_that_dies_is_seen_by_the_others_and_one_that_stops_until_its_end(cluster: ClusterProcess) -> None:
+    leader = cluster.leader
+    first, second = [name for name in cluster.names if name != leader]
+    tab = Tab(cluster.consoles[first])
+    until(tab.cluster, well)
+    tab.watch()
+    while not tab.document:
+        assert tab.hear()
+    cluster[second].kill()
+    end = time.monotonic() + PATIENCE_S
+    while tab.document["nodes"][second]["state"] != "down":
+        assert tab.hear() and time.monotonic() < end
+    assert tab.document["verdict"]["level"] == "warning" and second in tab.document["verdict"]["text"]
+    assert tab.document["nodes"][second]["url"] == cluster.consoles[second]
+    said = len(cluster[second].records)
+    cluster[second].launch()
+    cluster[second].expect("Transitioning to AVAILABLE", since=said, deadline=PATIENCE_S)
+    until(tab.cluster, well)
+    assert tab.post(f"/api/v1/nodes/{leader}/stop", {"confirm": leader, "reason": "new disk"}) == (200, {"ok": True})
+    stages = set()
+    while (node := tab.document["nodes"][leader])["state"] != "down":
+        if node.get("stop"):
+            stages.add(node["stop"]["stage"])
+        assert tab.hear() and time.monotonic() < end + 2 * PATIENCE_S
+    assert stages and node["stop"]["done"] and node["stop"]["reason"] == "new disk"
+    assert until(tab.cluster, lambda document: document["leader"]["node"] not in ("", leader))
+    tab.close()
+    assert not [line for name in cluster.names for line in cluster[name].records if "INTERNAL_ERROR" in line
+                or "Internal error" in line]

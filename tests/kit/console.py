@@ -1,0 +1,205 @@
+"""The console of a broker in memory: real requests through a real parser, no port, a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from argon2 import PasswordHasher
+from treq.testing import StubTreq
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from bmqtwist.console.face import Face
+from bmqtwist.console.tokens import OPEN_SECRET, NodeRequest, NodeTokens
+from bmqtwist.errors import LocalError
+from bmqtwist.monitor import snapshots
+from bmqtwist.monitor.prometheus import Family
+from bmqtwist.monitor.snapshot import BrokerState, ProcessState
+from kit.memory import MemoryWorld
+
+PASSWORDS = {"vera": "seeing is believing", "olaf": "operators operate", "ada": "all of it"}
+ROLES = {"vera": "viewer", "olaf": "operator", "ada": "admin"}
+
+
+@cache
+def users() -> tuple[dict[str, str], ...]:
+    """One of each role, as they are configured; with the cheapest hashes that there are."""
+    hasher = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    return tuple({"name": name, "passwordHash": hasher.hash(password), "role": ROLES[name]}
+                 for name, password in PASSWORDS.items())
+
+
+class InlinePool:
+    """A pool of threads that does its work at once."""
+
+    def callInThreadWithCallback(self, done: Callable[[bool, Any], None], work: Callable[..., Any], *args: Any,
+                                 **options: Any) -> None:
+        """As of a real one."""
+        try:
+            result = work(*args, **options)
+        except Exception:
+            done(False, Failure())
+        else:
+            done(True, result)
+
+
+class HandReactor(Clock):
+    """Delays that are moved on by hand, and threads that are none."""
+
+    def getThreadPool(self) -> InlinePool:
+        """As of a real one."""
+        return InlinePool()
+
+    def callFromThread(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
+        """At once."""
+        call(*args, **options)
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    text: str
+    headers: dict[str, str]
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def json(self) -> Any:
+        """The document."""
+        return json.loads(self.text)
+
+
+class ConsoleHost:
+    """`console.face.FaceHost` over a broker in memory."""
+
+    def __init__(self, world: MemoryWorld) -> None:
+        self._world, self.reactor = world, HandReactor()
+        self.node = world.assembled
+        self.stops: list[tuple[str, str]] = []
+        self.failures: list[Failure] = []
+        self.report = world.report
+
+    def moment(self) -> tuple[float, float]:
+        """The time of the world, moved on by the reactor."""
+        now = self._world.now + self.reactor.seconds()
+        return now, now + self._world.clock.wall_offset
+
+    def process(self) -> ProcessState:
+        """Of no process."""
+        return ProcessState(memory_resident=1 << 20)
+
+    def stop_gracefully(self, reason: str, by: str) -> None:
+        """Note that it was asked for."""
+        if self.stops:
+            raise LocalError("it stops already")
+        self.stops.append((reason, by))
+
+    def state(self) -> BrokerState:
+        """The broker now."""
+        return snapshots.broker_state(self.node.broker, self.moment()[0])
+
+    def families(self) -> list[Family]:
+        """No metrics."""
+        return []
+
+    def unready(self) -> str:
+        """It serves."""
+        return ""
+
+    def log_failure(self, failure: Failure) -> None:
+        """A mistake of ours."""
+        self.failures.append(failure)
+
+
+class ConsoleWorld:
+    """A broker in memory with its console."""
+
+    def __init__(self, root: Path, http: Mapping[str, Any] | None = None, **options: Any) -> None:
+        self.world = MemoryWorld(root, app={"bmqtwist": {"http": {"port": 1, **(http or {})}}}, **options)
+        self.host = ConsoleHost(self.world)
+        self.face = Face(self.host)  # type: ignore[arg-type]
+        self.face.start()
+        self.cookies: dict[str, str] = {}
+        self.csrf = ""
+
+    def settle(self, seconds: float = 0.0) -> None:
+        """Let what was begun go on; nothing waits any more."""
+        for _ in range(50):
+            self.host.reactor.advance(0)
+            self.world.advance(0.0)
+        self.host.reactor.advance(seconds)
+
+    def ask(self, path: str, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str] | None = None,
+            host: str = "127.0.0.1:1") -> Answer:
+        """One request."""
+        sent = {"Host": host, **(headers or {})}
+        if self.cookies:
+            sent.setdefault("Cookie", "; ".join(f"{name}={value}" for name, value in self.cookies.items()))
+        found: list[Any] = []
+        client = StubTreq(self.face.site.resource)  # each has a jar of cookies of its own
+        client.request(method, f"http://{host}{path}", headers=sent, data=body, allow_redirects=False).addBoth(found.append)
+        for _ in range(200):
+            client.flush()
+            self.host.reactor.advance(0)
+            self.world.advance(0.0)
+            if found:
+                break
+        response = found[0]
+        if isinstance(response, Failure):
+            response.raiseException()
+        text: list[str] = []
+        client.text_content(response).addCallback(text.append)
+        client.flush()
+        raw = list(response.headers.getAllRawHeaders())
+        cookies = dict(value.decode().partition(";")[0].partition("=")[::2] for name, values in raw
+                       if name.lower() == b"set-cookie" for value in values)
+        return Answer(response.code, text[0], {name.decode().lower(): values[0].decode() for name, values in raw}, cookies)
+
+    def page(self, path: str, **options: Any) -> Answer:
+        """A page, as a browser asks for it."""
+        return self.ask(path, headers={"Accept": "text/html", **options.pop("headers", {})}, **options)
+
+    def post(self, path: str, document: Any, headers: Mapping[str, str] | None = None) -> Answer:
+        """An action, as a page asks for it."""
+        sent = {"X-CSRF-Token": self.csrf, "Content-Type": "application/json", **(headers or {})}
+        return self.ask(path, "POST", json.dumps(document).encode(), {name: value for name, value in sent.items() if value})
+
+    def log_in(self, name: str, password: str | None = None) -> Answer:
+        """By the form."""
+        form = self.page("/login")
+        self.cookies.update(form.cookies)
+        csrf = between(form.text, 'name="csrf" value="', '"')
+        body = "&".join(f"{key}={value.replace(' ', '+')}" for key, value in
+                        (("user", name), ("password", PASSWORDS.get(name, "") if password is None else password),
+                         ("csrf", csrf), ("next", "/queues")))
+        answer = self.ask("/login", "POST", body.encode(), {"Content-Type": "application/x-www-form-urlencoded"})
+        self.cookies.update(answer.cookies)
+        if answer.status == 303:
+            self.read_csrf()
+        return answer
+
+    def read_csrf(self) -> None:
+        """From the overview."""
+        self.csrf = between(self.page("/").text, '<meta name="csrf" content="', '"')
+
+    def as_node(self, sender: str, method: str, path: str, body: bytes = b"", tokens: NodeTokens | None = None,
+                user: str = "",
+                role: str = "", nonce: str = "n", receiver: str = "n1") -> Answer:
+        """As another node asks."""
+        wall = self.host.moment()[1]
+        token = (tokens or NodeTokens(OPEN_SECRET)).make(NodeRequest(sender, receiver, method, path, body, user, role), wall,
+                                                         nonce)
+        return self.ask(path, method, body or None, {"X-Bmqtwist-Node": token, "Content-Type": "application/json"})
+
+
+def between(text: str, before: str, after: str) -> str:
+    """What stands between two texts."""
+    _, found, rest = text.partition(before)
+    assert found, f"no {before!r} in {text[:2000]}"
+    return rest.partition(after)[0]

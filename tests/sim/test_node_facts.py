@@ -1,0 +1,320 @@
+"""What the nodes of a cluster know for whoever watches them: events, elections, preflight and report of a stop, replicas
+that are behind, messages looked at on a replica, test messages posted by the broker itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.errors import LocalError
+from bmqtwist.monitor import elections, messages, replicas, stopping, subscriptions, traffic
+from bmqtwist.monitor.events import NodeEvent
+from bmqtwist.monitor.typed_properties import from_tree
+from bmqtwist.node.local_producer import COUNT_MAX, PATIENCE_S, PAYLOAD_BYTES_MAX, Published, publish
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.budget import at_once
+from sim.elected import INACTIVITY_S
+from sim.replicated import STRONG, ReplicatingCluster
+from sim.test_members import Members
+
+LEAST = "E_LEAST_ASSIGNED"
+
+
+def events(node: SimulatedNode, *kinds: str) -> list[NodeEvent]:
+    """What a node remembers."""
+    return node.assembled.events.after(0, kinds, limit=10_000)
+
+
+def texts(node: SimulatedNode, *kinds: str) -> list[str]:
+    return [each.text for each in events(node, *kinds)]
+
+
+def seen(node: SimulatedNode) -> dict[str, Any]:
+    """Its elections."""
+    return elections.elections(node.broker, node.assembled.events)
+
+
+# -- events and elections -----------------------------------------------------------------------------------------------
+
+
+def test_a_failover_is_told_by_those_that_stay() -> None:
+    nodes = ReplicatingCluster(1)
+    nodes.settle()
+    nodes.post(2)
+    gone = nodes.leader
+    assert nodes.primary() is gone
+    first = seen(gone)
+    assert first["standing"]["state"] == "LEADER" and first["standing"]["leader"] == gone.name
+    assert [each["leader"] for each in first["terms"]][-1] == gone.name and first["terms"][-1]["to"] is None
+    died = nodes.now + gone.clock.wall_offset
+    gone.crash(power=False, down=None, silently=True)
+    nodes.run(INACTIVITY_S / 2)
+    follower = next(node for node in nodes.machines if node.up)
+    assert seen(follower)["standing"]["heartbeatsMissed"] in range(1, 6)
+    nodes.settle()
+    leader = nodes.leader
+    for node in (each for each in nodes.machines if each.up):
+        found = seen(node)
+        before, after = found["terms"][-2:]
+        assert (before["leader"], after["leader"], after["to"]) == (gone.name, leader.name, None)
+        assert died < before["to"] <= after["from"] and after["term"] > before["term"]
+        assert "leader" in before["end"] and found["standing"]["heartbeatsMissed"] in (0, 1)
+        assert any(each["cause"] for each in found["story"])
+        assert any(each.detail.get("about") == gone.name and "is down" in each.text for each in events(node, "node"))
+        moved = [each.detail for each in events(node, "primary") if each.detail.get("primary") == leader.name]
+        assert {each["partition"] for each in moved} >= {0} and all(each["lease"] > 1 for each in moved[-1:])
+    assert any("is primary, and active" in text for text in texts(leader, "primary"))
+    gone.boot()
+    nodes.settle()
+    assert any("gets what it lacks" in text for text in texts(gone, "primary"))
+    assert any("follows the primary" in text for text in texts(gone, "primary"))
+    assert any("is available" in text for text in texts(gone, "node"))
+
+
+def test_clients_and_queues_are_told_where_they_are() -> None:
+    nodes = Members()
+    nodes.post(1)
+    client = nodes.client("n1")
+    assert any("is connected" in text for text in texts(nodes.node("n1"), "session"))
+    client.drop()
+    nodes.run(1.0)
+    assert any("is gone" in text for text in texts(nodes.node("n1"), "session"))
+    created = [each.detail["uri"] for node in nodes.machines for each in events(node, "queue")]
+    assert created == [STRONG], "by its primary alone"
+
+
+def test_what_applications_post_and_take_is_counted_for_good() -> None:
+    nodes = Members()
+    reader = nodes.client("n2").consume(STRONG)
+    client = nodes.client("n1")
+    queue = client.open(STRONG, write=1)
+    before = nodes.node("n1").broker.ack_latency.counts()
+    for _ in range(5):
+        queue.put(b"x")
+    for _ in range(5):
+        assert queue.next_ack().status == 0
+    for each in reader.take(5):
+        reader.confirm(each)
+    nodes.run(1.0)
+    client.drop()
+    nodes.run(1.0)
+    here, there = traffic.totals(nodes.node("n1").broker), traffic.totals(nodes.node("n2").broker)
+    assert (here.put, here.ack, here.put_bytes, here.push) == (5, 5, 5, 0)
+    assert (there.put, there.push, there.push_bytes, there.confirm) == (0, 5, 5, 5)
+    counts = nodes.node("n1").broker.ack_latency.counts()
+    assert sum(counts) - sum(before) == 5
+    found = traffic.percentiles(before, counts)
+    assert found["p50"] is not None and 0 < found["p50"] <= found["p99"] < 1000  # type: ignore[operator]
+
+
+# -- the graceful stop --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("assignment", ["E_LEADER_IS_MASTER_ALL", LEAST])
+def test_what_the_preflight_foretells_is_what_the_report_says(assignment: str) -> None:
+    nodes = ReplicatingCluster(3, masterAssignment=assignment)
+    nodes.settle()
+    nodes.post(3)
+    node = nodes.primary()
+    nodes.client(node.name)
+    foretold = stopping.preflight(node.broker)
+    assert foretold["quorumSurvives"] and foretold["node"] == node.name and foretold["warnings"] == []
+    assert foretold["sessions"] == node.broker.applications() >= 1
+    assert stopping.progress(node.broker) is None
+    begun, wall = nodes.now, node.clock.wall_offset
+    node.act(lambda: node.broker.stop(node.local_now, "new kernel", "anna"))
+    history, broker = node.assembled.events, node.broker
+    first = stopping.progress(broker)
+    assert first is not None and (first["reason"], first["by"], first["done"]) == ("new kernel", "anna", False)
+    assert {each["name"] for each in first["peers"]} and set(first["partitions"]) == {each["partition"] for each in
+                                                                                     foretold["moves"]}
+    nodes.until(lambda: broker.shutdown is not None and broker.shutdown.done, 60.0)
+    last = stopping.progress(broker)
+    assert last is not None and last["done"] and last["partitions"] == []
+    report = last["report"]
+    assert report["moved"] == [{"cluster": "c3", "partition": each["partition"], "to": each["to"]}
+                               for each in foretold["moves"]]
+    assert (report["unconfirmed"], report["unanswered"], report["reason"], report["by"]) == (0, 0, "new kernel", "anna")
+    assert report["clients"] == foretold["sessions"] and 0 < report["seconds"] <= nodes.now - begun
+    told = history.after(0, ("stop",))
+    assert [each.detail["state"] for each in told] == ["begun", "done"] and told[-1].detail["report"] == report
+    assert "new kernel" in told[0].text and told[0].at >= begun + wall
+    assert json.loads(json.dumps(last)) == last
+
+
+def test_the_preflight_of_the_last_but_one_warns() -> None:
+    nodes = ReplicatingCluster(4)
+    nodes.settle()
+    nodes.post(1)
+    victim = nodes.replicas()[0]
+    victim.crash(power=False, down=None)
+    nodes.settle()
+    foretold = stopping.preflight(nodes.primary().broker)
+    assert not foretold["quorumSurvives"] and all(each["to"] is None for each in foretold["moves"])
+    assert any(victim.name in text for text in foretold["warnings"])
+    assert "DOES NOT SURVIVE" in nodes.admin(nodes.primary(), "STOP PREFLIGHT")
+
+
+def test_unconfirmed_messages_are_counted_for_each_peer() -> None:
+    nodes = Members()
+    nodes.post(3)
+    primary, replica = nodes.primary(), nodes.replicas()[0]
+    reader = nodes.client(replica.name).consume(STRONG)
+    held = reader.take(3)
+    assert stopping.preflight(primary.broker)["unconfirmed"] == 3
+    assert any("3 messages that clients hold are not confirmed" in text
+               for text in stopping.preflight(primary.broker)["warnings"])
+    primary.act(lambda: primary.broker.stop(primary.local_now))
+    found = stopping.progress(primary.broker)
+    assert found is not None
+    assert sorted(each["unconfirmed"] for each in found["peers"])[-1] == 3
+    for each in held:
+        reader.confirm(each)
+    nodes.run(2.0)
+    found = stopping.progress(primary.broker)
+    assert found is not None and {each["unconfirmed"] for each in found["peers"]} <= {0}
+
+
+# -- replicas -------------------------------------------------------------------------------------------------------------
+
+
+def rows(node: SimulatedNode, index: int = 0) -> dict[str, dict[str, Any]]:
+    """What a node says of a partition's replicas, by name."""
+    return {each["node"]: each for each in replicas.partitions(node.broker)[index]["replicas"]}
+
+
+def test_a_primary_knows_how_far_each_replica_is_behind() -> None:
+    nodes = ReplicatingCluster(5)
+    nodes.settle()
+    nodes.post(2)
+    nodes.run(2.0)
+    primary, (slow, quick) = nodes.primary(), nodes.replicas()
+    found = rows(primary)
+    assert {name: (each["role"], each["lagRecords"], each["lagBytes"]) for name, each in found.items()} == {
+        primary.name: ("primary", 0, 0), slow.name: ("replica", 0, 0), quick.name: ("replica", 0, 0)}
+    assert set(rows(slow)) == {slow.name} and rows(slow)[slow.name]["role"] == "replica"
+    slow.pause()
+    nodes.post(20)
+    found = rows(primary)
+    assert found[quick.name]["lagRecords"] <= 2 < 20 <= found[slow.name]["lagRecords"]
+    assert found[slow.name]["lagBytes"] >= 20 * (60 + 16)
+    slow.resume()
+    nodes.run(5.0)
+    assert rows(primary)[slow.name]["lagRecords"] == 0
+    slow.crash(power=False, down=None)
+    nodes.run(10.0)
+    assert rows(primary)[slow.name]["role"] == "down"
+    tree = replicas.partitions(primary.broker)[0]
+    assert (tree["primary"], tree["state"], tree["messages"]) == (primary.name, "active", 22)
+    assert json.loads(json.dumps(tree)) == tree
+
+
+def test_bytes_behind_are_estimated_where_they_are_not_remembered() -> None:
+    nodes = ReplicatingCluster(6)
+    nodes.settle()
+    nodes.post(30)
+    nodes.run(1.0)
+    partition = nodes.partition(nodes.primary())
+    after = (partition.lease, partition.sequence - 40)
+    exact = partition.bytes_behind(after)
+    partition._recent.clear()
+    assert exact > 40 * 60 and 0.2 * exact < partition.bytes_behind(after) < 5 * exact
+    assert partition.bytes_behind((partition.lease, partition.sequence)) == 0
+
+
+# -- messages on any replica ------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_looked_at_on_any_replica_and_stay() -> None:
+    nodes = Members()
+    nodes.post(4)
+    primary = nodes.primary()
+    reader = nodes.client(primary.name).consume(STRONG)
+    taken = reader.take(2)
+    reader.confirm(taken[0])
+    nodes.run(2.0)
+    found = {node.name: at_once(messages.listing(node.broker, STRONG)) for node in nodes.machines}
+    assert {each["role"] for each in found.values()} == {"primary", "replica"}
+    for node in nodes.machines:
+        tree = found[node.name]
+        assert [row["guid"] for row in tree["messages"]] == [row["guid"] for row in found[primary.name]["messages"]]
+        assert tree["total"] == 3
+        whole = at_once(messages.whole(node.broker, STRONG, tree["messages"][0]["guid"]))
+        assert at_once(messages.payload(node.broker, STRONG, whole["guid"])) == b"message 1"
+        assert at_once(subscriptions.test(node.broker, STRONG, "n == 1"))["examined"] == 3
+    states = [row["apps"][0]["state"] for row in found[primary.name]["messages"]]
+    assert states == ["delivered"] * 3, "the reader has them all"
+    assert {row["apps"][0]["state"] for row in found[nodes.replicas()[0].name]["messages"]} == {"pending"}
+    assert [len(nodes.stored(node)) for node in nodes.machines] == [3, 3, 3]
+
+
+# -- test messages ------------------------------------------------------------------------------------------------------
+
+
+def posted(nodes: ReplicatingCluster, node: SimulatedNode, count: int = 1, uri: str = STRONG, by: str = "anna",
+           seconds: float = 5.0, **properties: Any) -> Published:
+    """What becomes of test messages."""
+    done: list[Published] = []
+    node.act(lambda: publish(node.broker, uri, b"test", from_tree(properties), count, by, done.append))
+    node.turn_due()
+    nodes.until(lambda: done, seconds)
+    assert len(done) == 1
+    return done[0]
+
+
+def test_any_node_posts_test_messages_that_arrive_like_others() -> None:
+    nodes = Members(proxies={"p1": ["n1", "n2", "n3"]})
+    reader = nodes.client("n1").consume(STRONG)
+    for node in (*nodes.machines, nodes.node("p1")):
+        found = posted(nodes, node, 2, color="red").tree()
+        assert [each["status"] for each in found["results"]] == ["SUCCESS"] * 2  # type: ignore[attr-defined]
+        assert (found["failed"], found["error"]) == (0, None)
+    got = reader.take(8)
+    assert len({each.guid for each in got}) == 8
+    assert all(each.payload == b"test" and each.properties == {"color": ("STRING", "red")} for each in got)
+    for each in got:
+        reader.confirm(each)
+    nodes.run(2.0)
+    assert not any(nodes.stored(node) for node in nodes.machines)
+    for node in nodes.machines:
+        queue = nodes.cluster(node.name).queues.get(STRONG)
+        assert queue is None or not queue.writers(), "the queue is closed again"
+
+
+def test_what_cannot_be_posted_says_why() -> None:
+    nodes = ReplicatingCluster(7)
+    nodes.settle()
+    node = nodes.primary()
+    assert posted(nodes, node, uri="bmq://no.such.domain/q").error
+    for wrong in ({"uri": "nonsense"}, {"uri": f"{STRONG}?id=a"}, {"count": 0}, {"count": COUNT_MAX + 1}, {"payload": b""},
+                  {"payload": bytes(PAYLOAD_BYTES_MAX + 1)}):
+        asked: dict[str, Any] = {"uri": STRONG, "payload": b"x", "properties": {}, "count": 1, "by": "anna",
+                                 "done": lambda published: None, **wrong}
+        with pytest.raises(LocalError):
+            publish(node.broker, **asked)
+
+
+def test_a_message_that_no_majority_takes_is_unknown_after_a_while() -> None:
+    nodes = ReplicatingCluster(8)
+    nodes.settle()
+    nodes.post(1)
+    node = nodes.primary()
+    for replica in nodes.replicas():
+        replica.crash(power=False, down=None)
+    found = posted(nodes, node, 2, seconds=PATIENCE_S + 1.0)
+    assert [each.status for each in found.results] == ["UNKNOWN"] * 2 or found.error
+    assert nodes.roles()[node.name] is not PartitionRole.PRIMARY_HEALED
+
+
+def test_authorizers_are_asked_about_whoever_posts() -> None:
+    rules = [{"principal": "anna", "actions": ["QueueWrite"], "effect": "allow"},
+             {"actions": ["QueueWrite"], "effect": "deny"}]
+    nodes = ReplicatingCluster(9, app={"bmqtwist": {"authorization": {"rules": rules}}})
+    nodes.settle()
+    node = nodes.machines[0]
+    assert posted(nodes, node).results[0].status == "SUCCESS"
+    refused = posted(nodes, node, by="bert")
+    assert "'bert' is not authorized: QueueWrite" in refused.error and refused.results == []

@@ -1,0 +1,257 @@
+"""Who may ask: cookies, tokens of other nodes, roles, origins, and how often a login may fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bmqtwist.config.broker import ConsoleUser
+from bmqtwist.console.access import (
+    FORGET_S,
+    FREE_FAILURES,
+    TRACKED_MAX,
+    WAIT_SECONDS_MAX,
+    Asker,
+    Doorkeeper,
+    LoginLimiter,
+    Refusal,
+    Role,
+    Who,
+    host_of,
+    is_local,
+    origin_is_ours,
+    require,
+)
+from bmqtwist.console.audit import FILE, FILE_BYTES_MAX, AuditLog
+from bmqtwist.console.pages import page_policy
+from bmqtwist.console.tokens import (
+    ENDED_MAX,
+    SKEW_S,
+    Cookies,
+    Login,
+    NodeRequest,
+    NodeTokens,
+    cookie_header,
+    cookies_of,
+    proof_of,
+    read_json,
+)
+from bmqtwist.console.web import local_path
+
+SECRET = b"s" * 32
+WALL = 1_000_000.0
+ADA = ConsoleUser(name="ada", password_hash="$argon2id$1", role="admin")
+
+
+def login(**changes: object) -> Login:
+    given = {"user": "ada", "nonce": "n", "began": int(WALL), "seen": int(WALL), "proof": proof_of(ADA.password_hash)}
+    return Login(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def cookies() -> Cookies:
+    return Cookies(SECRET, 3600.0, 600.0)
+
+
+def test_a_cookie_counts_until_it_is_old_or_idle() -> None:
+    book = cookies()
+    assert book.read(book.write(login()), WALL + 599) == login()
+    assert book.read(book.write(login()), WALL + 600) is None  # nobody has used it
+    late = login(seen=int(WALL) + 3500)
+    assert book.read(book.write(late), WALL + 3599) == late and book.read(book.write(late), WALL + 3600) is None
+    assert book.read(book.write(login(began=int(WALL) + 1000, seen=int(WALL) + 1000)), WALL) is None
+
+
+def test_a_cookie_that_was_changed_is_none_of_ours() -> None:
+    book, good = cookies(), cookies().write(login())
+    for at in range(len(good)):
+        assert book.read(good[:at] + ("A" if good[at] != "A" else "B") + good[at + 1:], WALL) is None
+    assert Cookies(b"t" * 32, 3600.0, 600.0).read(good, WALL) is None
+    for nonsense in ("", ".", "a.b", good + "x", "x" * 5000, "\u20ac.\u20ac", good.split(".")[0]):
+        assert book.read(nonsense, WALL) is None
+
+
+def test_a_login_that_ended_does_not_count_and_is_forgotten_when_it_would_have_ended_anyway() -> None:
+    book = cookies()
+    book.end("n", WALL)
+    assert book.read(book.write(login()), WALL) is None and book.read(book.write(login(nonce="m")), WALL) is not None
+    for number in range(ENDED_MAX + 10):
+        book.end(f"x{number}", WALL + 4000)
+    assert len(book._ended) == ENDED_MAX
+
+
+def test_a_csrf_token_is_of_one_login() -> None:
+    book = cookies()
+    assert book.is_csrf("n", book.csrf("n"))
+    assert not book.is_csrf("m", book.csrf("n")) and not book.is_csrf("n", "") and not book.is_csrf("n", "\ud800")
+    assert not Cookies(b"t" * 32, 1, 1).is_csrf("n", book.csrf("n"))
+
+
+REQUEST = NodeRequest("n1", "n2", "POST", "/api/v1/nodes/n2/stop?x=1", b"{}", "ada", "admin")
+
+
+def check(tokens: NodeTokens, token: str, wall: float = WALL, **changes: object) -> NodeRequest | None:
+    given = {"receiver": "n2", "method": "POST", "path": REQUEST.path, "body": b"{}", **changes}
+    return tokens.check(token, given["receiver"], given["method"], given["path"], given["body"], wall)  # type: ignore[arg-type]
+
+
+def test_a_token_vouches_for_one_request_and_counts_once() -> None:
+    token, there = NodeTokens(SECRET).make(REQUEST, WALL, "nonce"), NodeTokens(SECRET)
+    assert check(there, token) == REQUEST
+    assert check(there, token) is None  # it was overheard
+
+
+@pytest.mark.parametrize("changes", [{"receiver": "n3"}, {"method": "GET"}, {"path": "/api/v1/nodes/n2/stop"},
+                                     {"body": b'{"a":1}'}, {"wall": WALL + SKEW_S + 1}, {"wall": WALL - SKEW_S - 1}])
+def test_a_token_vouches_for_no_other_request(changes: dict[str, object]) -> None:
+    token = NodeTokens(SECRET).make(REQUEST, WALL, "nonce")
+    assert check(NodeTokens(SECRET), token, **changes) is None  # type: ignore[arg-type]
+
+
+def test_a_token_of_another_key_or_of_nobody_is_not_believed() -> None:
+    assert check(NodeTokens(SECRET), NodeTokens(b"t" * 32).make(REQUEST, WALL, "nonce")) is None
+    forged = NodeTokens(SECRET).make(NodeRequest("n1", "n2", "POST", REQUEST.path, b"{}", "eve", "viewer"), WALL, "n")
+    head, _, mac = NodeTokens(SECRET).make(REQUEST, WALL, "n").partition(".")
+    assert check(NodeTokens(SECRET), f"{forged.partition('.')[0]}.{mac}") is None
+    for nonsense in ("", ".", "e30.x", "W10.x", "bnVsbA.x", f"{head}.", "x" * 100_000, "\u20ac.\u20ac"):
+        assert check(NodeTokens(SECRET), nonsense) is None
+
+
+def test_without_users_the_console_is_open_on_its_machine_alone() -> None:
+    door = Doorkeeper({}, cookies())
+    for address, host in (("127.0.0.1", "localhost:8080"), ("127.0.0.1", "127.0.0.1"), ("::1", "[::1]:80"),
+                          ("::ffff:127.0.0.1", "LOCALHOST")):
+        assert door.identify(Asker(address, host, "", ""), WALL).role is Role.ADMIN
+
+
+@pytest.mark.parametrize("address, host, forwarded", [
+    ("10.0.0.5", "localhost", ""), ("127.0.0.1", "console.example", ""), ("127.0.0.1", "evil.example:8080", ""),
+    ("127.0.0.1", "", ""), ("127.0.0.1", "localhost", "10.0.0.5"), ("127.0.0.1", "localhost@evil.example", ""),
+    ("127.0.0.1", "localhost.evil.example", ""), ("127.0.0.1", "127.0.0.1.evil.example", ""), ("nonsense", "localhost", "")])
+def test_without_users_nobody_else_may_anything(address: str, host: str, forwarded: str) -> None:
+    """Other machines; names that lead here by rebinding; what a proxy passes on."""
+    with pytest.raises(Refusal) as refused:
+        Doorkeeper({}, cookies()).identify(Asker(address, host, forwarded, ""), WALL)
+    assert refused.value.status == 403
+
+
+def test_with_users_a_login_is_asked_for_also_on_this_machine() -> None:
+    book = cookies()
+    door = Doorkeeper({"ada": ADA}, book)
+    good = book.write(login())
+    assert door.identify(Asker("10.1.1.1", "x", "", good), WALL) == Who("ada", Role.ADMIN, "n", "", login())
+    stale = [book.write(login(proof="other")), book.write(login(user="eve")), "", "nonsense"]
+    for cookie in stale:  # another password since, a user that was removed, none, no cookie of ours
+        with pytest.raises(Refusal) as refused:
+            door.identify(Asker("127.0.0.1", "localhost", "", cookie), WALL)
+        assert refused.value.status == 401
+    who = door.identify(Asker("10.1.1.1", "x", "", good), WALL)
+    assert door.still(who, WALL + 100) and not door.still(who, WALL + 700)
+    book.end("n", WALL)
+    assert not door.still(who, WALL)
+
+
+@pytest.mark.parametrize("has", Role)
+@pytest.mark.parametrize("needs", Role)
+def test_a_role_may_what_those_below_it_may(has: Role, needs: Role) -> None:
+    if has >= needs:
+        require(Who("x", has), needs)
+    else:
+        with pytest.raises(Refusal) as refused:
+            require(Who("x", has), needs)
+        assert refused.value.status == 403 and needs.word in refused.value.reason
+
+
+def test_an_origin_is_ours_if_the_page_came_from_here_or_from_a_peer() -> None:
+    others = {"http://n2:8080", "https://ops.example"}
+    for origin in ("http://n1:8080", "https://n1:8080", "http://n2:8080", "https://ops.example"):
+        assert origin_is_ours(origin, "n1:8080", others)
+    for origin in ("http://n1:8081", "http://evil.example", "null", "", "file://", "http://n1:8080.evil.example",
+                   "http://evil.example/?n1:8080", "https://n2:8080", "javascript://n1:8080"):
+        assert not origin_is_ours(origin, "n1:8080", others), origin
+    assert not origin_is_ours("http://", "", set())
+
+
+def test_hosts_and_addresses() -> None:
+    assert host_of("a:1") == "a" and host_of("[::1]:8") == "::1" and host_of("") == "" and host_of("a/b") == ""
+    assert is_local("127.9.9.9") and is_local("localhost") and not is_local("0.0.0.0") and not is_local("")
+
+
+def test_failed_logins_wait_longer_each_time() -> None:
+    limiter, now, waits = LoginLimiter(), 0.0, []
+    for _ in range(FREE_FAILURES + 8):
+        wait = limiter.wait("1.2.3.4", "ada", now)
+        waits.append(wait)
+        now += wait
+        limiter.failed("1.2.3.4", "ada", now)
+    assert waits[:FREE_FAILURES + 1] == [0.0] * (FREE_FAILURES + 1)
+    assert waits[FREE_FAILURES + 1:] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert limiter.wait("1.2.3.4", "other", now) == WAIT_SECONDS_MAX == limiter.wait("5.6.7.8", "ada", now)
+    assert limiter.wait("5.6.7.8", "other", now) == 0.0
+    limiter.failed("1.2.3.4", "ada", now + FORGET_S + 1)
+    assert limiter.wait("1.2.3.4", "ada", now + FORGET_S + 1) == 0.0
+
+
+def test_the_right_password_ends_the_wait_and_very_many_addresses_are_not_all_remembered() -> None:
+    limiter = LoginLimiter()
+    for _ in range(9):
+        limiter.failed("1.2.3.4", "ada", 0.0)
+    limiter.succeeded("1.2.3.4", "ada")
+    assert limiter.wait("1.2.3.4", "ada", 0.0) == 0.0
+    for number in range(TRACKED_MAX):
+        limiter.failed(f"10.0.0.{number}", f"user{number}", 0.0)
+    assert len(limiter._failures) == TRACKED_MAX
+
+
+@pytest.mark.parametrize("text", ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "evil",
+                                  "javascript:alert(1)", "/x\r\nSet-Cookie: a=b", "/" + "x" * 3000, "", "///evil.example"])
+def test_after_a_login_nobody_is_sent_elsewhere(text: str) -> None:
+    assert local_path(text) == ""
+
+
+def test_after_a_login_one_is_where_one_wanted_to_be() -> None:
+    assert local_path("/bmq/queues?filter=a%20b&sort=uri#x") == "/bmq/queues?filter=a%20b&sort=uri#x"
+
+
+def test_a_page_may_go_on_with_the_consoles_that_are_known_and_no_other() -> None:
+    policy = page_policy(["http://n2:80/bmq", "https://n3", "javascript:x", "", "http://a b", "http://x;script-src *",
+                          "http://\u20ac"])
+    assert policy.endswith("connect-src 'self' http://n2:80 ws://n2:80 https://n3 wss://n3")
+    assert "default-src 'self'" in policy and "unsafe" not in policy
+    assert page_policy([]).endswith("connect-src 'self'")
+
+
+def test_cookies_are_read_and_written() -> None:
+    assert cookies_of("a=1; b=2=3; c; a=4") == {"a": "1", "b": "2=3"} and cookies_of("") == {}
+    assert cookie_header("n", "v", "/bmq", True, 60.5) == "n=v; Path=/bmq; HttpOnly; SameSite=Strict; Max-Age=60; Secure"
+    assert cookie_header("n", "v", "", False) == "n=v; Path=/; HttpOnly; SameSite=Strict"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"1", b"{", b"[" * 100_000, b"\xff"])
+def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_json(body)
+
+
+def test_the_audit_log_is_written_read_again_and_bounded(tmp_path: Path) -> None:
+    told: list[str] = []
+    log = AuditLog(str(tmp_path), told.append)
+    for number in range(3):
+        log.add(5.0, "ada", "admin", "127.0.0.1", "n1", "purge", "bmq://d/q\n" + "x" * 9000, f"because {number}", "ok")
+    lines = (tmp_path / FILE).read_text().splitlines()
+    assert len(lines) == 3 and json.loads(lines[2])["reason"] == "because 2" and len(lines[2]) < 1000
+    assert list(AuditLog(str(tmp_path), told.append).entries) == list(log.entries) == [json.loads(line) for line in lines]
+    with open(tmp_path / FILE, "ab") as file:
+        file.truncate(FILE_BYTES_MAX)
+    log.add(6.0, "ada", "admin", "127.0.0.1", "n1", "stop", "n2", "", "ok")
+    assert (tmp_path / f"{FILE}.1").stat().st_size == FILE_BYTES_MAX and (tmp_path / FILE).stat().st_size < 1000
+    assert AuditLog(str(tmp_path), told.append).entries[-1]["action"] == "stop" and not told
+
+
+def test_an_audit_log_that_cannot_be_written_is_told_once_and_kept_in_memory(tmp_path: Path) -> None:
+    told: list[str] = []
+    log = AuditLog(str(tmp_path / "nothing" / "here"), told.append)
+    for _ in range(3):
+        log.add(5.0, "ada", "admin", "127.0.0.1", "n1", "stop", "n1", "", "ok")
+    assert len(told) == 1 and "cannot be written" in told[0] and len(log.entries) == 3

@@ -1,0 +1,94 @@
+"""What the configuration says about the console: paths, addresses, users, and what is told at the start."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bmqtwist.cli.main import main
+from bmqtwist.config.broker import AppConfig, BoundListener, BrokerConfig, Clusters, Configuration
+from bmqtwist.config.compose import check_console
+from bmqtwist.config.declare import ConfigError, Finding, decode_text
+from bmqtwist.config.text import pretty_json
+from bmqtwist.errors import LocalError
+from bmqtwist.security.console_passwords import hash_for_console, matches
+from bmqtwist.security.exposure import exposure_warnings
+
+HASH = "$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"
+ADA = {"name": "ada", "passwordHash": HASH, "role": "admin"}
+
+
+def read(http: dict[str, Any]) -> AppConfig:
+    return decode_text(BrokerConfig, json.dumps({"appConfig": {"bmqtwist": {"http": http}}}), "f", []).app_config
+
+
+def problems(http: dict[str, Any]) -> list[str]:
+    found: list[Finding] = []
+    check_console(read(http), "f", found)
+    return [f"{each.path} {each.text}" for each in found]
+
+
+@pytest.mark.parametrize("http", [
+    {}, {"prefix": "/bmq"}, {"prefix": "/a/b-c_d.e~f"}, {"url": "https://ops.example"}, {"url": "http://[::1]:80/a/b"},
+    {"url": "http://n1:8080"}, {"users": [ADA, {**ADA, "name": "bob", "role": "viewer"}]}])
+def test_what_makes_sense_is_taken(http: dict[str, Any]) -> None:
+    assert problems(http) == []
+
+
+@pytest.mark.parametrize("http, words", [
+    ({"prefix": "bmq"}, "http.prefix"), ({"prefix": "/bmq/"}, "http.prefix"), ({"prefix": "/"}, "http.prefix"),
+    ({"prefix": '/"><script>'}, "http.prefix"), ({"prefix": "//evil"}, "http.prefix"), ({"url": "ops.example"}, "http.url"),
+    ({"url": "https://ops.example/"}, "http.url"), ({"url": "javascript:x"}, "http.url"),
+    ({"url": "http://a b"}, "http.url"),
+    ({"url": "http://user:pass@host"}, "http.url"), ({"url": "http://h?x"}, "http.url"),
+    ({"users": [{**ADA, "passwordHash": "secret"}]}, "users[0].passwordHash is no argon2 hash"),
+    ({"users": [{**ADA, "passwordHash": "$scrypt$ln=14,r=8,p=1$x$y"}]}, "users[0].passwordHash"),
+    ({"users": [{**ADA, "name": ""}]}, "users[0].name"), ({"users": [{**ADA, "name": "a\nb"}]}, "users[0].name"),
+    ({"users": [ADA, ADA]}, 'users[1].name found "ada" again')])
+def test_what_makes_no_sense_is_refused_by_its_path(http: dict[str, Any], words: str) -> None:
+    (found,) = problems(http)
+    assert words in found
+
+
+@pytest.mark.parametrize("user", [{"name": "ada", "passwordHash": HASH, "roles": "admin"}, {"name": "ada"},
+                                  {"name": "ada", "passwordHash": HASH, "role": "root"}])
+def test_a_user_with_a_misspelt_member_is_refused(user: dict[str, str]) -> None:
+    """What is ignored would be a role that somebody meant."""
+    with pytest.raises(ConfigError):
+        read({"users": [user]})
+
+
+def test_hashes_are_not_printed() -> None:
+    assert HASH not in pretty_json(read({"users": [ADA]})) and "***" in pretty_json(read({"users": [ADA]}))
+
+
+def warning(http: dict[str, Any]) -> str:
+    configuration = Configuration(directory="", broker=BrokerConfig(app_config=read(http)), clusters=Clusters(),
+                                  self_nodes={},
+                                  listeners=(BoundListener(name="l", address="127.0.0.1", port=1, tls=False),))
+    return " ".join(exposure_warnings(configuration, True, False))
+
+
+def test_a_console_that_strangers_can_reach_is_warned_about() -> None:
+    assert warning({"port": 8}) == "" and warning({"port": 0, "address": "0.0.0.0"}) == ""
+    assert "asks nobody who they are" in warning({"port": 8, "address": "0.0.0.0"})
+    assert "TLS" in warning({"port": 8, "address": "0.0.0.0", "users": [ADA]})
+
+
+def test_a_password_is_hashed_and_found_again() -> None:
+    hashed = hash_for_console("correct horse")
+    assert matches(hashed, "correct horse") and not matches(hashed, "wrong") and not matches(hashed, "")
+    assert not matches("nonsense", "x") and not matches(hashed, "x" * 5000) and not matches(hashed, "\ud800")
+    for wrong in ("", "x" * 1025):
+        with pytest.raises(LocalError):
+            hash_for_console(wrong)
+
+
+def test_the_command_makes_the_hash_that_the_configuration_takes() -> None:
+    result = CliRunner().invoke(main, ["password", "--stdin", "--console"], input="correct horse\n")
+    hashed = result.output.strip()
+    assert result.exit_code == 0 and matches(hashed, "correct horse")
+    assert problems({"users": [{**ADA, "passwordHash": hashed}]}) == []

@@ -1,0 +1,53 @@
+"""Templates and scripts are found in a checkout, and are part of what is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kit.layers import ROOT
+
+from bmqtwist.console.files import StaticFiles, folder
+from bmqtwist.console.pages import PAGES
+
+
+def test_in_a_checkout_they_are_beside_the_package() -> None:
+    assert folder("web") == ROOT / "web" and folder("templates") == ROOT / "templates"
+    assert {f"{name}.html" for name in (*PAGES.values(), "login", "message")} <= {
+        path.name for path in folder("templates").iterdir()}
+
+
+@pytest.mark.timeout(300)
+def test_an_installed_package_has_them_inside(tmp_path: Path) -> None:
+    """As pip builds it, but for the archive around it."""
+    subprocess.run([sys.executable, "setup.py", "-q", "egg_info", "-e", str(tmp_path), "build", "-b",
+                    str(tmp_path / "build"),
+                    "--build-lib", str(tmp_path / "lib")], cwd=ROOT, check=True, capture_output=True)
+    found = subprocess.run(
+        [sys.executable, "-c", "from bmqtwist.console.files import *; from bmqtwist.console.pages import *\n"
+         "print(folder('web')); print(*StaticFiles(folder('web')).names)\n"
+         "PageWriter(folder('templates')).write(Shell('login', ''))"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tmp_path / 'lib'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        check=True, capture_output=True, text=True).stdout.splitlines()
+    assert found[0] == str(tmp_path / "lib" / "bmqtwist" / "console" / "web")
+    assert set(found[1].split()) == set(StaticFiles(ROOT / "web").names)
+
+
+def test_a_file_that_changes_is_sent_anew_and_one_that_goes_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "a.js").write_text("1")
+    (tmp_path / ".secret.js").write_text("x")
+    (tmp_path / "a.exe").write_text("x")
+    files = StaticFiles(tmp_path)
+    assert files.names == ["pages/a.js"]
+    first = files.find("pages/a.js")
+    assert first is not None and first.content == b"1" and files.find("pages/a.js") is first
+    (tmp_path / "pages" / "a.js").write_text("22")
+    os.utime(tmp_path / "pages" / "a.js", ns=(1, 1))
+    second = files.find("pages/a.js")
+    assert second is not None and second.content == b"22" and second.tag != first.tag
+    (tmp_path / "pages" / "a.js").unlink()
+    assert files.find("pages/a.js") is None and files.find("../setup.cfg") is None

@@ -1,0 +1,187 @@
+"""Who watches gets a snapshot, then patches with numbers; who is slow gets fewer of them, and nobody gets what he has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bmqtwist.console import hub as hub_module
+from bmqtwist.console.access import Refusal
+from bmqtwist.console.documents import apply_patch
+from bmqtwist.console.hub import RESUMABLE_MAX, RESUME_S, SUBSCRIPTIONS_MAX, TOPICS_MAX, Hub
+from bmqtwist.console.topics import ClusterTopic, QueuesTopic, QueueTopic
+
+
+class Browser:
+    """One that watches: what it was sent, and the documents that it made of that."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.busy, self.sent, self.documents, self.hub = False, list[dict[str, Any]](), dict[int, Any](), hub
+        hub.join(self)
+
+    def send(self, text: str) -> None:
+        message = json.loads(text)
+        self.sent.append(message)
+        if "snapshot" in message:
+            self.documents[message["id"]] = message["snapshot"]
+        if "patch" in message:
+            self.documents[message["id"]] = apply_patch(self.documents[message["id"]], message["patch"])
+
+    def say(self, now: float = 0.0, **message: Any) -> None:
+        self.hub.received(self, message, now)
+
+
+@pytest.fixture
+def hub() -> Hub:
+    streams = iter(range(10_000))
+    return Hub(lambda: f"s{next(streams)}", lambda: None)
+
+
+def test_a_snapshot_comes_first_then_patches_with_numbers(hub: Hub) -> None:
+    browser = Browser(hub)
+    browser.say(id=7, subscribe="cluster")
+    assert hub.topics() == [ClusterTopic()]
+    hub.publish(ClusterTopic(), {"at": 1, "nodes": {"n1": {"up": True}}})
+    hub.publish(ClusterTopic(), {"at": 2, "nodes": {"n1": {"up": True}}})
+    hub.publish(ClusterTopic(), {"at": 2, "nodes": {"n1": {"up": True}}})
+    hub.publish(ClusterTopic(), {"at": 2, "nodes": {}})
+    assert browser.sent == [
+        {"id": 7, "seq": 1, "stream": "s0", "snapshot": {"at": 1, "nodes": {"n1": {"up": True}}}},
+        {"id": 7, "seq": 2, "patch": {"at": 2}}, {"id": 7, "seq": 3, "patch": {"nodes": {"n1": None}}}]
+
+
+def test_who_is_slow_gets_one_patch_to_the_newest_document(hub: Hub) -> None:
+    slow, fast = Browser(hub), Browser(hub)
+    for browser in (slow, fast):
+        browser.say(id=1, subscribe="cluster")
+    hub.publish(ClusterTopic(), {"n": 0, "a": 0})
+    slow.busy = True
+    for number in range(1, 6):
+        hub.publish(ClusterTopic(), {"n": number, "a": number if number < 3 else None})
+    slow.busy = False
+    hub.publish(ClusterTopic(), {"n": 6})
+    assert [message["seq"] for message in slow.sent] == [1, 2] and len(fast.sent) == 7
+    assert slow.documents == fast.documents == {1: {"n": 6}}
+
+
+def test_a_patch_is_made_once_for_all_that_have_seen_the_same(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    real = hub_module.merge_patch
+    monkeypatch.setattr(hub_module, "merge_patch", lambda old, new: made.append(1) or real(old, new))
+    browsers = [Browser(hub) for _ in range(20)]
+    for browser in browsers:
+        browser.say(id=1, subscribe="cluster")
+    for number in range(4):
+        browsers[0].busy = number == 2
+        hub.publish(ClusterTopic(), {"n": number})
+    assert len(made) == 4  # 1, 2, and 3 from 1 and from 2
+    assert all(browser.documents == {1: {"n": 3}} for browser in browsers)
+
+
+def test_who_comes_back_goes_on_where_he_was(hub: Hub) -> None:
+    before = Browser(hub)
+    before.say(id=1, subscribe="cluster")
+    hub.publish(ClusterTopic(), {"n": 0, "big": "x"})
+    hub.publish(ClusterTopic(), {"n": 1, "big": "x"})
+    hub.leave(before, 100.0)
+    after = Browser(hub)
+    after.documents = {4: before.documents[1]}
+    after.say(110.0, id=4, subscribe="cluster", resume={"seq": 2, "stream": "s0"})
+    hub.publish(ClusterTopic(), {"n": 5, "big": "x"})
+    assert after.sent == [{"id": 4, "seq": 3, "patch": {"n": 5}}] and after.documents[4] == {"n": 5, "big": "x"}
+
+
+@pytest.mark.parametrize("resume, now", [
+    ({"seq": 1, "stream": "s0"}, 1.0), ({"seq": 2, "stream": "other"}, 1.0), ({"seq": 2, "stream": "s0"}, RESUME_S + 1.0),
+    ({"seq": 2, "stream": 5}, 1.0), ("nonsense", 1.0)])
+def test_who_cannot_go_on_begins_anew(hub: Hub, resume: Any, now: float) -> None:
+    """He missed something, is another one, or was away for too long."""
+    before = Browser(hub)
+    before.say(id=1, subscribe="cluster")
+    hub.publish(ClusterTopic(), {"n": 0})
+    hub.publish(ClusterTopic(), {"n": 1})
+    hub.leave(before, 0.0)
+    after = Browser(hub)
+    after.say(now, id=1, subscribe="cluster", resume=resume)
+    hub.publish(ClusterTopic(), {"n": 2})
+    assert after.sent[0]["seq"] == 1 and after.sent[0]["snapshot"] == {"n": 2}
+
+
+def test_another_topic_is_not_gone_on_with(hub: Hub) -> None:
+    before = Browser(hub)
+    before.say(id=1, subscribe="queue", uri="bmq://d/q")
+    hub.publish(QueueTopic("bmq://d/q"), {"secret": 1})
+    hub.leave(before, 0.0)
+    after = Browser(hub)
+    after.say(1.0, id=1, subscribe="cluster", resume={"seq": 1, "stream": "s0"})
+    hub.publish(ClusterTopic(), {"n": 2})
+    assert "snapshot" in after.sent[0]
+
+
+def test_of_those_that_are_gone_not_all_are_kept(hub: Hub) -> None:
+    for _ in range(RESUMABLE_MAX + 50):
+        browser = Browser(hub)
+        browser.say(id=1, subscribe="cluster")
+        hub.publish(ClusterTopic(), {"n": 0})
+        hub.leave(browser, 0.0)
+    assert len(hub._gone) == RESUMABLE_MAX
+    last = Browser(hub)
+    last.say(id=1, subscribe="cluster")
+    hub.publish(ClusterTopic(), {"n": 0})
+    hub.leave(last, RESUME_S * 2)
+    assert len(hub._gone) == 1
+
+
+@pytest.mark.parametrize("message, field", [
+    ({"subscribe": "cluster"}, "id"), ({"id": "1", "subscribe": "cluster"}, "id"),
+    ({"id": True, "subscribe": "cluster"}, "id"),
+    ({"id": -1, "subscribe": "cluster"}, "id"), ({"id": 1, "subscribe": "nonsense"}, "subscribe"),
+    ({"id": 1, "subscribe": ["cluster"]}, "subscribe"), ({"id": 1}, ""),
+    ({"id": 1, "subscribe": "queues", "sort": "nonsense"}, "sort"),
+    ({"id": 1, "subscribe": "queues", "sort": ["uri"]}, "sort"),
+    ({"id": 1, "subscribe": "queues", "order": "up"}, "order"), ({"id": 1, "subscribe": "queues", "limit": 501}, "limit"),
+    ({"id": 1, "subscribe": "queues", "offset": -1}, "offset"), ({"id": 1, "subscribe": "queues", "offset": 1.5}, "offset"),
+    ({"id": 1, "subscribe": "queues", "filter": 5}, "filter"),
+    ({"id": 1, "subscribe": "queues", "filter": "x" * 201}, "filter"),
+    ({"id": 1, "subscribe": "queue"}, "uri"), ({"id": 1, "subscribe": "queue", "uri": "http://x"}, "uri"),
+    ({"id": 1, "subscribe": "queue", "uri": "bmq://d/" + "q" * 600}, "uri")])
+def test_what_makes_no_sense_is_answered(hub: Hub, message: dict[str, Any], field: str) -> None:
+    browser = Browser(hub)
+    hub.received(browser, message, 0.0)
+    assert len(browser.sent) == 1 and browser.sent[0]["error"] and browser.sent[0]["field"] == field
+    assert hub.topics() == []
+
+
+def test_what_one_may_watch_has_an_end(hub: Hub) -> None:
+    greedy = Browser(hub)
+    for number in range(SUBSCRIPTIONS_MAX + 3):
+        greedy.say(id=number, subscribe="queues", offset=number)
+    assert len(hub.topics()) == SUBSCRIPTIONS_MAX and len(greedy.sent) == 3
+    greedy.say(id=0, subscribe="cluster")  # another topic under the same id
+    assert len(hub.topics()) == SUBSCRIPTIONS_MAX and len(greedy.sent) == 3
+    others = [Browser(hub) for _ in range(TOPICS_MAX)]
+    for number, browser in enumerate(others, 100):
+        browser.say(id=1, subscribe="queues", offset=number)
+    assert len(hub.topics()) == TOPICS_MAX + 1  # and the cluster, which all share
+    assert "error" in others[-1].sent[0]
+
+
+def test_who_unsubscribes_gets_no_more(hub: Hub) -> None:
+    browser = Browser(hub)
+    browser.say(id=1, subscribe="cluster")
+    browser.say(unsubscribe=1)
+    browser.say(unsubscribe=1)
+    hub.publish(ClusterTopic(), {"n": 1})
+    assert browser.sent == [] and hub.topics() == []
+
+
+def test_a_document_that_cannot_be_had_is_told_to_those_that_wait_for_it(hub: Hub) -> None:
+    early, late = Browser(hub), Browser(hub)
+    early.say(id=1, subscribe="queues")
+    hub.publish(QueuesTopic(), {"n": 1})
+    late.say(id=2, subscribe="queues")
+    hub.fail(QueuesTopic(), Refusal(404, "not there", "uri"))
+    assert late.sent == [{"id": 2, "error": "not there", "field": "uri"}] and "snapshot" in early.sent[-1]
+    assert hub.topics() == [QueuesTopic()]

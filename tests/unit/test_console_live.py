@@ -1,0 +1,296 @@
+"""The WebSocket of the console, over the real parsers and without a port: who may watch, and what comes when."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.console import ConsoleWorld, users
+from kit.websocket import CLOSE, Frames, frame, request, say
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import StringTransport
+
+from bmqtwist.console.documents import apply_patch
+from bmqtwist.console.face import PERIOD_S
+from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX
+from bmqtwist.console.live import ENDED, GOING_AWAY, MESSAGE_BYTES_MAX, MESSAGES_PER_SECOND_MAX, POLICY, WATCHERS_MAX
+
+HOST = "127.0.0.1:1"
+HERE = {"Host": HOST, "Origin": f"http://{HOST}"}
+
+
+class Tab:
+    """One page that watches."""
+
+    def __init__(self, console: ConsoleWorld, headers: dict[str, str] | None = None, address: str = "127.0.0.1") -> None:
+        self.console, self.frames, self.document = console, Frames(), dict[str, Any]()
+        self.transport = StringTransport(peerAddress=IPv4Address("TCP", address, 5))
+        self.transport.abortConnection = self.lose  # type: ignore[attr-defined]
+        self.transport.setTcpNoDelay = lambda on: None  # type: ignore[attr-defined]
+        site: Any = console.face.site
+        site.reactor = console.host.reactor
+        self.channel = site.buildProtocol(IPv4Address("TCP", address, 5))
+        self.open = self.channel is not None
+        self.answer = b""
+        if self.open:
+            self.transport.protocol = self.channel
+            self.channel.makeConnection(self.transport)
+            cookie = "; ".join(f"{name}={value}" for name, value in console.cookies.items())
+            self.say(request("/api/v1/live", {**HERE, **({"Cookie": cookie} if cookie else {}), **(headers or {})}))
+            self.answer = self.transport.value()
+            self.transport.clear()
+
+    @property
+    def status(self) -> int:
+        """Of the answer to the request."""
+        return int(self.answer.split()[1])
+
+    def lose(self) -> None:
+        """The connection is gone."""
+        from twisted.internet.error import ConnectionDone
+        from twisted.python.failure import Failure
+        self.transport.protocol.connectionLost(Failure(ConnectionDone()))
+
+    def say(self, data: bytes) -> None:
+        """Bytes for the console."""
+        self.transport.protocol.dataReceived(data)
+
+    def heard(self) -> list[dict[str, Any]]:
+        """The messages that have come since."""
+        found = [json.loads(payload) for opcode, payload in self.take() if opcode != CLOSE]
+        for message in found:
+            if "snapshot" in message:
+                self.document = message["snapshot"]
+            elif "patch" in message:
+                self.document = apply_patch(self.document, message["patch"])
+        return found
+
+    def take(self) -> list[tuple[int, bytes]]:
+        data = self.transport.value()
+        self.transport.clear()
+        return self.frames.feed(data)
+
+    def closed_by(self) -> int:
+        """The code that the console has closed it with; 0 = it has not."""
+        return next((struct.unpack(">H", payload[:2])[0] for opcode, payload in self.take() if opcode == CLOSE), 0)
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> ConsoleWorld:
+    console = ConsoleWorld(tmp_path)
+    console.world.domain("d")
+    return console
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> ConsoleWorld:
+    return ConsoleWorld(tmp_path, {"users": list(users())})
+
+
+def test_who_watches_gets_a_snapshot_and_then_what_changes(console: ConsoleWorld) -> None:
+    tab = Tab(console)
+    assert tab.status == 101
+    tab.say(say(id=3, subscribe="cluster"))
+    console.settle()
+    (first,) = tab.heard()
+    assert first["id"] == 3 and first["seq"] == 1 and first["snapshot"]["nodes"]["n1"]["state"] == "up"
+    console.world.producer("bmq://d/q").post(b"x")
+    for _ in range(12):
+        console.settle(PERIOD_S)
+    later = tab.heard()
+    assert later and all("patch" in message for message in later)
+    assert [message["seq"] for message in later] == list(range(2, 2 + len(later)))
+    assert tab.document["queuesTop"]["order"] == ["bmq://d/q"]
+    assert tab.document["queuesTop"]["rows"]["bmq://d/q"]["messages"] == 1
+    assert len(later) <= 13  # one for each period
+
+
+def test_pages_of_queues_and_single_queues_are_kept_up_to_date(console: ConsoleWorld) -> None:
+    for number in range(5):
+        console.world.producer(f"bmq://d/q{number}").post(b"x")
+    console.world.run()
+    tab = Tab(console)
+    tab.say(say(id=1, subscribe="queues", sort="uri", order="asc", offset=1, limit=2))
+    console.settle()
+    tab.heard()
+    assert tab.document["order"] == ["bmq://d/q1", "bmq://d/q2"] and tab.document["total"] == 5
+    one = Tab(console)
+    one.say(say(id=1, subscribe="queue", uri="bmq://d/q4"))
+    console.settle(PERIOD_S)
+    console.settle()
+    one.heard()
+    assert one.document["messages"] == 1 and one.document["primary"] == "n1"
+    none = Tab(console)
+    none.say(say(id=1, subscribe="queue", uri="bmq://d/none"))
+    console.settle(PERIOD_S)
+    console.settle()
+    assert "There is no queue" in none.heard()[0]["error"]
+
+
+def test_a_document_may_be_longer_than_what_a_browser_may_send(console: ConsoleWorld) -> None:
+    for number in range(40):
+        console.world.producer(f"bmq://d/q{number}").post(b"x")
+    console.world.run()
+    tab = Tab(console)
+    tab.say(say(id=1, subscribe="queues"))
+    console.settle()
+    assert len(tab.transport.value()) > 2 * MESSAGE_BYTES_MAX
+    tab.heard()
+    assert len(tab.document["order"]) == 40 and not console.host.failures
+
+
+def test_one_that_closes_does_not_disturb_the_others(console: ConsoleWorld) -> None:
+    tab, other = Tab(console), Tab(console)
+    for each in (tab, other):
+        each.say(say(id=1, subscribe="cluster"))
+    console.settle()
+    tab.say(frame(struct.pack(">H", 1000), CLOSE))
+    other.heard()
+    console.settle(PERIOD_S)
+    console.settle()
+    assert other.heard() and not console.host.failures
+
+
+def test_nobody_watches_and_nothing_is_done(console: ConsoleWorld) -> None:
+    tab = Tab(console)
+    tab.say(say(id=1, subscribe="cluster"))
+    console.settle()
+    tab.lose()
+    for _ in range(100):
+        console.settle(0.1)
+    book = console.face.collector.book
+    looked = book.looked
+    for _ in range(100):
+        console.settle(0.1)
+    assert book.looked == looked and not console.face.hub.watchers
+
+
+def test_who_does_not_read_is_sent_no_more(console: ConsoleWorld) -> None:
+    tab, other = Tab(console), Tab(console)
+    for each in (tab, other):
+        each.say(say(id=1, subscribe="cluster"))
+    console.settle()
+    tab.heard()
+    tab.transport.producer.pauseProducing()  # type: ignore[union-attr]
+    for _ in range(50):
+        console.settle(PERIOD_S)
+    assert tab.transport.value() == b"" and len(other.heard()) >= 49
+    tab.transport.producer.resumeProducing()  # type: ignore[union-attr]
+    console.settle(PERIOD_S)
+    console.settle()
+    assert len(tab.heard()) == 1
+    console.settle(PERIOD_S)
+    console.settle()
+    tab.heard()
+    other.heard()
+    assert tab.document["at"] == other.document["at"]
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:2", "http://127.0.0.1:1.evil.example"])
+def test_pages_of_others_may_not_watch(console: ConsoleWorld, origin: str) -> None:
+    tab = Tab(console, {"Origin": origin})
+    assert tab.status in (400, 403) and not console.face.hub.watchers
+
+
+def test_from_elsewhere_nobody_watches_an_open_console(console: ConsoleWorld) -> None:
+    assert Tab(console, address="10.0.0.5").status == 403
+    assert Tab(console, {"Host": "evil.example", "Origin": "http://evil.example"}).status == 403
+    assert Tab(console, {"X-Forwarded-For": "10.0.0.5"}).status == 403
+
+
+def test_with_users_nobody_watches_who_is_not_logged_in(guarded: ConsoleWorld) -> None:
+    assert Tab(guarded).status == 401
+    guarded.log_in("vera")
+    assert Tab(guarded).status == 101
+    assert Tab(guarded, {"Cookie": "bmq_session=forged.x"}).status == 401
+    assert Tab(guarded, {"Origin": "http://evil.example"}).status == 403
+
+
+def test_a_watch_ends_with_the_login(guarded: ConsoleWorld) -> None:
+    guarded.log_in("vera")
+    tab = Tab(guarded)
+    tab.say(say(id=1, subscribe="cluster"))
+    guarded.settle()
+    assert tab.heard()
+    guarded.host.reactor.advance(3600.0)
+    guarded.settle(PERIOD_S)
+    guarded.settle()
+    assert tab.closed_by() == ENDED
+
+
+def test_who_logs_out_watches_no_more(guarded: ConsoleWorld) -> None:
+    guarded.log_in("vera")
+    tab = Tab(guarded)
+    tab.say(say(id=1, subscribe="cluster"))
+    guarded.settle()
+    tab.heard()
+    guarded.ask("/logout", "POST", f"csrf={guarded.csrf}".encode(), {"Content-Type": "application/x-www-form-urlencoded"})
+    guarded.settle(PERIOD_S)
+    guarded.settle()
+    assert tab.closed_by() == ENDED
+
+
+@pytest.mark.parametrize("data", [frame(b"nonsense"), frame(b"[]"), frame(b"\xff\xfe", 2), frame(b"[" * 4000), say(id=1)])
+def test_what_makes_no_sense_is_answered(console: ConsoleWorld, data: bytes) -> None:
+    tab = Tab(console)
+    tab.say(data)
+    assert tab.heard()[0]["error"]
+
+
+def test_what_is_too_long_or_too_much_ends_it(console: ConsoleWorld) -> None:
+    tab = Tab(console)
+    tab.say(frame(b"x" * (MESSAGE_BYTES_MAX + 1)))
+    assert not console.face.hub.watchers or tab.transport.disconnecting
+    tab = Tab(console)
+    for _ in range(MESSAGES_PER_SECOND_MAX + 1):
+        tab.say(say(unsubscribe=1))
+    assert tab.closed_by() == POLICY
+
+
+def test_a_watch_goes_on_for_as_long_as_it_likes(console: ConsoleWorld) -> None:
+    """Unlike the connection of a request."""
+    tab = Tab(console)
+    tab.say(say(id=1, subscribe="cluster"))
+    console.settle()
+    tab.heard()
+    for _ in range(3):
+        console.host.reactor.advance(LIFE_SECONDS_MAX)
+    console.settle(PERIOD_S)
+    assert tab.heard() and tab.transport.protocol is not tab.channel
+
+
+def test_watchers_leave_room_for_requests(console: ConsoleWorld) -> None:
+    tabs = [Tab(console) for _ in range(WATCHERS_MAX)]
+    assert {tab.status for tab in tabs} == {101} and Tab(console).status == 503
+    assert console.ask("/livez").status == 200
+    assert WATCHERS_MAX + 30 <= CONNECTIONS_MAX
+    tabs[0].lose()
+    assert Tab(console).status == 101
+
+
+def test_a_connection_that_watched_is_counted_no_more_when_it_is_gone(console: ConsoleWorld) -> None:
+    """Also one that was refused."""
+    for _ in range(3):
+        for each in [Tab(console) for _ in range(WATCHERS_MAX)]:
+            each.lose()
+    refused = [Tab(console, {"Origin": "http://evil.example"}) for _ in range(CONNECTIONS_MAX)]
+    for each in refused:
+        assert each.status == 403
+        each.lose()
+    assert console.face.site._open == 0  # type: ignore[attr-defined]
+
+
+def test_a_node_that_goes_says_so(console: ConsoleWorld) -> None:
+    tab = Tab(console)
+    tab.say(say(id=1, subscribe="cluster"))
+    console.settle()
+    tab.heard()
+    console.host.reactor.advance(0.01)
+    console.face.last_words()
+    console.settle()
+    assert tab.heard()
+    console.face.stop()
+    assert tab.closed_by() == GOING_AWAY

@@ -1,0 +1,297 @@
+"""The document of the cluster, made of what its nodes say, for clusters that are well and for broken ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from bmqtwist.console.merge import add_counts, merge, merge_queue, queue_tree
+from bmqtwist.console.restarts import troubles
+from bmqtwist.console.samples import HISTORY_ROWS, NodeSampler, Reading, add_histories
+
+PARTITIONS = 4
+RATES = {"put": 10.0, "ack": 10.0, "push": 5.0, "confirm": 4.0, "putBytes": 100.0, "pushBytes": 50.0}
+
+
+def part(number: int, count: int = 3, leader: int = 1, term: int = 5) -> dict[str, Any]:
+    """What node `number` of `count` says when all is well: the leader is primary of everything."""
+    name, nodes = f"n{number}", range(1, count + 1)
+    partitions = []
+    for index in range(PARTITIONS):
+        view: dict[str, Any] = {
+            "id": index, "primary": f"n{leader}", "lease": 3, "sequence": 100, "state": "active", "queues": 2, "messages": 7,
+            "journal": {"used": 1, "total": 100}, "data": {"used": 1, "total": 100}, "replicas": [],
+            "self": {"role": "primary" if number == leader else "replica", "sequence": 100, "lease": 3}}
+        if number == leader:
+            view["by"] = "primary"
+            view["replicas"] = [{"node": f"n{each}", "role": "primary" if each == leader else "replica", "sequence": 100,
+                                 "lagRecords": 0, "lagBytes": 0} for each in nodes]
+        partitions.append(view)
+    return {
+        "name": name, "id": number, "cluster": "c", "at": 1000.0, "version": "1", "startedAt": 900.0 + number,
+        "url": f"http://{name}:1", "state": "up", "stop": None, "unsafe": False, "sessions": number, "memoryBytes": 1,
+        "cpuShare": 0.1, "loopLagMs": 1.0, "openFiles": 10, "openFilesMax": 1000, "rates": dict(RATES),
+        "latencies": [0, 2, 1],
+        "history": [[995, 1.0, 1.0, 1.0, 1.0, 7, 70]], "top": [], "alarms": [], "events": [], "partitions": partitions,
+        "members": [{"name": f"n{each}", "id": each, "dataCenter": "dc", "state": "up", "connected": True,
+                     "primaryFor": [], "url": "" if each == number else f"http://n{each}:1"} for each in nodes],
+        "elector": {"state": "LEADER" if number == leader else "FOLLOWER", "term": term, "active": True, "leads": number
+                    == leader,
+                    "leader": f"n{leader}", "since": 950.0}}
+
+
+def well(count: int = 3) -> dict[str, dict[str, Any]]:
+    return {f"n{number}": part(number, count) for number in range(1, count + 1)}
+
+
+def whole(parts: dict[str, dict[str, Any]], served_by: str = "", missing: dict[str, str] | None = None,
+          stops: dict[str, Any] | None = None) -> dict[str, Any]:
+    before = copy.deepcopy(parts)
+    document = merge(served_by or next(iter(parts)), 1000.0, parts, missing or {}, lambda counts: {"p50": sum(counts)},
+                     stops or {})
+    assert parts == before  # they are used again
+    return document
+
+
+def gone(parts: dict[str, dict[str, Any]], name: str) -> dict[str, dict[str, Any]]:
+    """A node is killed: the others see that its connection is gone."""
+    del parts[name]
+    for each in parts.values():
+        for member in each["members"]:
+            if member["name"] == name:
+                member.update(connected=False, state="down")
+    return parts
+
+
+def test_all_is_well() -> None:
+    document = whole(well())
+    assert document["verdict"] == {"level": "good", "reasons": [],
+                                   "text": "All 3 nodes are up, and all 4 partitions have a primary with 2 replicas."}
+    assert document["leader"] == {"node": "n1", "term": 5, "since": 950.0, "state": "active"}
+    assert document["rates"]["put"] == 30.0 and document["ackLatencyMs"] == {"p50": 9}
+    assert document["history"] == [[995, 3.0, 3.0, 3.0, 3.0, 21, 210]]
+    assert [node["name"] for node in document["nodes"]] == ["n1", "n2", "n3"]
+    assert [node["leader"] for node in document["nodes"]] == [True, False, False]
+    assert document["nodes"][0]["primaryFor"] == [0, 1, 2, 3] and document["nodes"][1]["primaryFor"] == []
+    assert document["partitions"][0]["primary"] == "n1" and document["partitions"][0]["messages"] == 7
+    assert [(row["node"], row["role"]) for row in document["partitions"][0]["replicas"]] == [
+        ("n1", "primary"), ("n2", "replica"), ("n3", "replica")]
+
+
+def test_it_is_the_same_whoever_serves_it() -> None:
+    documents = [whole(well(), name) for name in ("n1", "n2", "n3")]
+    for document in documents:
+        assert document.pop("servedBy")
+    assert documents[0] == documents[1] == documents[2]
+
+
+def test_one_node_alone() -> None:
+    document = whole({"n1": part(1, 1)})
+    assert document["verdict"]["text"] == "The node is up and leads all 4 partitions."
+    alone = part(1, 1)
+    alone.update(members=[], partitions=[], elector=None)
+    assert whole({"n1": alone})["verdict"] == {"level": "good", "text": "The node is up.", "reasons": []}
+
+
+def test_a_node_that_was_killed_is_down() -> None:
+    document = whole(gone(well(), "n3"), missing={"n3": "no answer in time"})
+    node = document["nodes"][2]
+    assert (node["state"], node["problem"], node["memoryBytes"],
+            node["url"]) == ("down", "no answer in time", None, "http://n3:1")
+    assert document["verdict"]["level"] == "warning" and document["verdict"]["text"] == "Node n3 is down."
+    assert document["partitions"][0]["replicas"][2]["role"] == "down"
+    assert document["rates"]["put"] == 20.0
+
+
+def test_a_node_whose_console_alone_is_silent_is_unreachable() -> None:
+    parts = well()
+    del parts["n2"]
+    document = whole(parts, missing={"n2": "the connection is refused"})
+    assert document["nodes"][1]["state"] == "unreachable"
+    assert document["verdict"]["text"] == "Node n2 is connected, but its console does not answer."
+
+
+def test_without_a_majority_nothing_is_taken() -> None:
+    document = whole(gone(gone(well(), "n3"), "n2"))
+    assert document["verdict"]["level"] == "bad"
+    assert document["verdict"]["text"].startswith("Only 1 of 3 nodes is there, 2 are needed: nothing that must be "
+                                                  "replicated is taken, until one of n2 and n3 is back")
+    assert "Nodes n2 and n3 are down." in document["verdict"]["reasons"]
+
+
+def test_no_leader_is_bad_news() -> None:
+    parts = well()
+    for number, each in enumerate(parts.values()):
+        each["elector"].update(leads=False, leader="", active=False, term=5 + number)
+    document = whole(parts)
+    assert document["leader"] == {"node": "", "term": 7, "since": None, "state": "none"}
+    assert document["verdict"]["level"] == "bad" and "No node leads the cluster" in document["verdict"]["text"]
+
+
+def test_of_two_that_say_to_lead_the_one_of_the_higher_term_counts() -> None:
+    """The other one was cut off, and does not know yet."""
+    parts = well()
+    parts["n2"]["elector"].update(leads=True, leader="n2", term=6)
+    assert whole(parts)["leader"]["node"] == "n2"
+    parts["n1"]["elector"]["term"] = 9
+    assert whole(parts)["leader"]["node"] == "n1"
+
+
+def test_a_leader_that_does_not_answer_is_known_by_the_others() -> None:
+    parts = well()
+    del parts["n1"]
+    assert whole(parts)["leader"] == {"node": "n1", "term": 5, "since": 950.0, "state": "active"}
+
+
+def test_a_partition_is_as_the_primary_of_the_highest_lease_sees_it() -> None:
+    parts = well()
+    taken = parts["n2"]["partitions"][1]
+    taken.update(primary="n2", lease=4, sequence=20, messages=3, replicas=[
+        {"node": "n1", "role": "replica", "sequence": 18, "lagRecords": 2, "lagBytes": 60},
+        {"node": "n2", "role": "primary", "sequence": 20, "lagRecords": 0, "lagBytes": 0}])
+    taken["self"] = {"role": "primary", "sequence": 20, "lease": 4}
+    partition = whole(parts)["partitions"][1]
+    assert (partition["primary"], partition["lease"], partition["messages"]) == ("n2", 4, 3)
+    assert [node["primaryFor"] for node in whole(parts)["nodes"]] == [[0, 2, 3], [1], []]
+    assert partition["replicas"][0]["lagRecords"] == 2 and partition["replicas"][0]["lagBytes"] == 60
+
+
+def test_lags_that_the_primary_does_not_tell_follow_from_sequence_numbers() -> None:
+    parts = well()
+    for view in parts["n1"]["partitions"]:
+        view["replicas"] = []
+    parts["n3"]["partitions"][0]["self"]["sequence"] = 90
+    rows = whole(parts)["partitions"][0]["replicas"]
+    assert [row["lagRecords"] for row in rows] == [0, 0, 10]
+
+
+def test_a_partition_whose_primary_is_gone_has_none() -> None:
+    document = whole(gone(well(), "n1"), "n2")
+    assert document["partitions"][0]["state"] == "no primary" and document["partitions"][0]["primary"] == ""
+    assert document["verdict"]["level"] == "bad"
+    assert any(text.startswith("Partitions 0, 1, 2 and 3 have no active primary") for text in document["verdict"]["reasons"])
+    parts = gone(well(), "n1")
+    for each in parts.values():
+        each["partitions"] = each["partitions"][:1]
+    assert "Partition 0 has no active primary" in " ".join(whole(parts, "n2")["verdict"]["reasons"])
+
+
+def test_a_replica_that_heals_or_lags_is_told() -> None:
+    parts = well()
+    parts["n2"]["partitions"][2]["self"]["role"] = "healing"
+    assert whole(parts)["verdict"]["text"] == "n2 catches up with the primaries."
+    parts = well()
+    parts["n1"]["partitions"][2]["replicas"][2].update(lagRecords=123_456, sequence=4)
+    document = whole(parts)
+    assert document["verdict"] == {"level": "warning", "text": "n3 is 123,456 records behind in partition 2.",
+                                   "reasons": ["n3 is 123,456 records behind in partition 2."]}
+
+
+@pytest.mark.parametrize("state", ["starting", "stopping"])
+def test_a_node_that_comes_or_goes_is_told(state: str) -> None:
+    parts = well()
+    parts["n2"]["state"] = state
+    assert whole(parts)["verdict"]["text"] == f"Node n2 is {state}."
+
+
+def test_the_end_of_a_stop_is_shown_when_the_node_is_gone() -> None:
+    stop = {"stage": "done", "done": True, "report": {"seconds": 3}}
+    document = whole(gone(well(), "n3"), stops={"n3": stop})
+    assert document["nodes"][2]["stop"] == stop and document["nodes"][2]["state"] == "down"
+
+
+def test_a_node_that_goes_on_alone_is_bad_news() -> None:
+    parts = well()
+    parts["n1"]["unsafe"] = True
+    assert whole(parts)["verdict"] == {"level": "bad", "text": "Node n1 goes on alone, and nothing is replicated.",
+                                       "reasons": ["Node n1 goes on alone, and nothing is replicated."]}
+
+
+def test_alarms_events_and_queues_of_all_nodes_come_together() -> None:
+    parts = well()
+    for number, each in enumerate(parts.values()):
+        each["alarms"] = [{"id": f"{each['name']}:1", "raisedAt": number, "clearedAt": 5.0 if number == 2 else None,
+                           "acknowledgedBy": None, "category": "DISK"}]
+        each["events"] = [{"n": 1, "at": 10.0 - number, "node": each["name"]}]
+        each["top"] = [{"uri": f"q{number}-{row}", "messages": 10 * row + number, "quota": 0.1} for row in range(8)]
+    document = whole(parts)
+    assert [alarm["id"] for alarm in document["alarms"]] == ["n2:1", "n1:1", "n3:1"]
+    assert [event["node"] for event in document["events"]] == ["n3", "n2", "n1"]
+    assert [row["messages"] for row in document["queuesTop"]] == [72, 71, 70, 62, 61, 60, 52, 51, 50, 42]
+    assert document["verdict"]["text"] == "2 alarms are raised that nobody has acknowledged."
+
+
+def test_what_every_node_without_plugins_says_is_no_reason_to_worry() -> None:
+    parts = well()
+    parts["n1"]["alarms"] = [{"id": "n1:1", "raisedAt": 1, "clearedAt": None, "acknowledgedBy": None,
+                              "category": "PLUGIN_MISSING"}]
+    document = whole(parts)
+    assert document["verdict"]["level"] == "good" and len(document["alarms"]) == 1
+
+
+def test_several_reasons_are_counted_and_the_worst_comes_first() -> None:
+    parts = gone(well(), "n1")
+    parts["n2"]["loopLagMs"] = 900.0
+    parts["n3"].update(openFiles=950)
+    parts["n3"]["top"] = [{"uri": "bmq://d/q", "messages": 1, "quota": 1.5}]
+    verdict = whole(parts, "n2")["verdict"]
+    assert verdict["level"] == "bad" and verdict["text"].endswith("and 4 more things need attention.")
+    assert "Queue bmq://d/q holds 100% of what it may." in verdict["reasons"]
+    assert "The event loop of n2 is 900 ms late." in verdict["reasons"]
+    assert "n3 has 950 of 1,000 files open." in verdict["reasons"]
+
+
+def test_very_many_names_are_not_all_told() -> None:
+    parts = well(9)
+    for number in range(4, 10):
+        parts[f"n{number}"]["state"] = "starting"
+    assert whole(parts)["verdict"]["text"] == "Nodes n4, n5, n6, n7 and 2 more are starting."
+
+
+def test_a_rolling_restart_waits_for_whatever_is_not_well() -> None:
+    assert troubles(whole(well())) == ""
+    assert troubles(whole(gone(well(), "n2"))) == "n2 is not up"
+    parts = well()
+    parts["n3"]["partitions"][0]["self"]["role"] = "healing"
+    assert troubles(whole(parts)) == "n3 catches up in partition 0"
+
+
+def test_histories_of_other_lengths_are_added_by_their_times() -> None:
+    one, other = [[5, 1, 1, 1, 1, 1, 1], [10, 2, 2, 2, 2, 2, 2]], [[10, 1, 0, 0, 0, 5, 0], [15, 3, 0, 0, 0, 0, 0]]
+    assert add_histories([one, other, []]) == [[5, 1, 1, 1, 1, 1, 1], [10, 3, 2, 2, 2, 7, 2], [15, 3, 0, 0, 0, 0, 0]]
+    assert len(add_histories([[[slot, 0] for slot in range(0, 5000, 5)]])) == HISTORY_ROWS
+    assert add_counts([[1, 2], [1, 2, 3], []]) == [2, 4, 3] and add_counts([]) == []
+
+
+def test_rates_are_differences_of_readings() -> None:
+    sampler = NodeSampler(Reading(0.0, (0, 0, 0, 0, 0, 0), (0, 0), 0.0))
+    sampler.look(Reading(0.1, (5, 5, 5, 5, 5, 5), (5, 5), 0.0))  # too soon
+    assert sampler.rates["put"] == 0.0
+    sampler.look(Reading(2.0, (20, 10, 4, 2, 2000, 400), (3, 4), 0.5))
+    assert sampler.rates == {"put": 10.0, "ack": 5.0, "push": 2.0, "confirm": 1.0, "putBytes": 1000.0, "pushBytes": 200.0}
+    assert sampler.cpu_share == 0.25 and sampler.latencies == [3, 4]
+    sampler.look(Reading(3.0, (10, 10, 4, 2, 2000, 400), (3, 4), 0.5))
+    assert sampler.rates["put"] == 0.0  # a counter that went back
+    sampler.keep(Reading(4.0, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1007.9, 5, 50)
+    sampler.keep(Reading(4.1, (40, 0, 0, 0, 0, 0), (3, 4), 0.5), 1009.999, 5, 50)  # the same slot once more
+    assert list(sampler.history) == [[1005, 10.0, 0.0, 0.0, 0.0, 5, 50]]
+    for second in range(5, 40):
+        sampler.look(Reading(float(second), (0,) * 6, (second, 4), 0.5))
+    assert sampler.latencies == [10, 0]  # of the last ten seconds
+
+
+def test_one_queue_is_told_by_its_primary_and_used_everywhere() -> None:
+    row = {"uri": "q", "messages": 5, "pushRate": 3.0}
+    client = {"client": "app@host", "node": "n2", "broker": False, "app": "a", "unconfirmed": 2, "stuck": True}
+    relay = {"client": "bmqbrkr:n2", "node": "n1", "broker": True, "app": "a", "unconfirmed": 2, "stuck": False}
+    parts = [{"node": "n1", "leads": True, "apps": [{"app": "a"}], "consumers": [relay], "producers": []},
+             {"node": "n2", "leads": False, "apps": [], "consumers": [client],
+              "producers": [{"client": "app@host", "node": "n2", "broker": False}]}]
+    tree = queue_tree(row, parts, "n1")
+    document = merge_queue(row, parts, [[1, 2, 3]], tree)
+    assert document["consumers"] == [client] and document["apps"] == [{"app": "a"}] and document["history"] == [[1, 2, 3]]
+    assert tree["name"] == "n1" and tree["pushRate"] == 3.0
+    (behind,) = [child for child in tree["children"] if child["name"] == "n2"]
+    assert behind["kind"] == "replica" and behind["children"][0]["state"] == "stuck" and len(behind["children"]) == 1

@@ -1,0 +1,146 @@
+"""Very many queues: which come first, how fast they are, and how much of that is done at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bmqtwist.console.queues import (
+    PAGE_ROWS_MAX,
+    RANK_STEP_QUEUES,
+    SORTS,
+    SPARK_ROWS,
+    STEP_QUEUES,
+    TOP_ROWS,
+    Order,
+    QueueBook,
+    first_of,
+)
+from bmqtwist.console.topics import QueuesTopic
+
+
+class FakeQueue:
+    """A queue that is looked at. `looks`: how often its counters were."""
+
+    def __init__(self, number: int, messages: int = 0, consumers: int = 0) -> None:
+        self.uri, self.partition_id, self.mode = f"bmq://d{number % 7}/q{number:05}", number % 4, "priority"
+        self.domain = SimpleNamespace(name=f"d{number % 7}")
+        self.messages = {bytes([each % 256]): SimpleNamespace(wall=100) for each in range(messages)}
+        self.meter = SimpleNamespace(bytes=10 * messages, messages_max=100, bytes_max=10_000)
+        self.stats = SimpleNamespace(put_msgs=0, push_msgs=0, confirm_msgs=0)
+        self._consumers = consumers
+
+    def readers(self) -> int:
+        return self._consumers
+
+    def writers(self) -> int:
+        return 0
+
+
+def swept(queues: list[Any], now: float = 0.0, book: QueueBook | None = None) -> QueueBook:
+    """A book that has looked at all queues."""
+    book = book or QueueBook(lambda: queues)
+    book.begin(lambda: now)
+    while book.step():
+        pass
+    return book
+
+
+def run(work: Generator[None, None, Any]) -> Any:
+    """The result of work in steps."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
+
+
+def test_no_step_looks_at_more_than_a_few_of_very_many_queues() -> None:
+    """The event loop is not held up: in counts, as seconds differ from machine to machine."""
+    queues = [FakeQueue(number) for number in range(50_000)]
+    book = QueueBook(lambda: queues)
+    book.begin(lambda: 1.0)
+    steps, most, more = 0, 0, True
+    while more:
+        before = book.looked
+        more = book.step()
+        most, steps = max(most, book.looked - before), steps + 1
+    assert most <= STEP_QUEUES and book.looked == 50_000 and book.size == 50_000 and steps >= 50_000 / STEP_QUEUES
+    work = book.rank("", Order("messages", True), 40_000, 0.0)
+    most = 0
+    while True:
+        before = book.looked
+        try:
+            next(work)
+        except StopIteration as end:
+            total, found = end.value
+            break
+        most = max(most, book.looked - before)
+    assert most <= RANK_STEP_QUEUES and total == 50_000 and len(found) == 40_000
+    assert len(book.rows([queue.uri for queue in queues], 2.0, 0.0)) == PAGE_ROWS_MAX
+
+
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("descending", [True, False])
+def test_pages_are_in_order_and_queues_of_equal_rank_by_name(sort: str, descending: bool) -> None:
+    queues = [FakeQueue(number, number % 3, number % 2) for number in range(RANK_STEP_QUEUES + 30)]
+    book, order = swept(queues), Order(sort, descending)
+    total, found = run(book.rank("", order, 50, 110.0))
+    everything = [(order.value(book.record(queue.uri), 110.0), queue.uri) for queue in queues]  # type: ignore[arg-type]
+    by_name = sorted(everything, key=lambda entry: entry[1])
+    expected = sorted(by_name, key=lambda entry: entry[0], reverse=descending)
+    assert total == len(queues) and found == expected[:50]
+
+
+def test_the_first_of_several_nodes_are_the_first_of_all() -> None:
+    nodes = [swept([FakeQueue(number, number % 5) for number in range(start, 60, 3)]) for start in range(3)]
+    whole = swept([FakeQueue(number, number % 5) for number in range(60)])
+    for order in (Order("messages", True), Order("uri", True), Order("domain", False)):
+        runs = [run(book.rank("", order, 20, 0.0))[1] for book in nodes]
+        assert first_of(runs, order, 20) == run(whole.rank("", order, 20, 0.0))[1]
+
+
+def test_a_filter_finds_a_text_in_any_case() -> None:
+    book = swept([FakeQueue(number) for number in range(20)])
+    assert run(book.rank("Q0001", Order("uri", False), 100, 0.0))[0] == 10
+    assert run(book.rank("none of them", Order("uri", False), 100, 0.0)) == (0, [])
+
+
+def test_rates_are_what_was_counted_between_two_looks() -> None:
+    queue = FakeQueue(1, 3)
+    book = swept([queue])
+    queue.stats.put_msgs, queue.stats.push_msgs, queue.stats.confirm_msgs = 50, 20, 10
+    (row,) = book.rows([queue.uri], 2.0, 130.0)
+    assert (row["putRate"], row["pushRate"], row["confirmRate"]) == (25.0, 10.0, 5.0)
+    assert row["oldestSeconds"] == 30 and row["quota"] == 0.03 and row["spark"] == [3, 3]
+    (again,) = book.rows([queue.uri], 2.05, 130.0)  # too soon for another rate
+    assert again == row
+
+
+def test_a_queue_that_is_made_anew_does_not_go_on_counting_where_the_old_one_was() -> None:
+    """Its primary has moved away and back, or it was deleted: its counters begin at 0."""
+    queues = [FakeQueue(1)]
+    queues[0].stats.put_msgs = 1000
+    book = swept(queues)
+    queues[0] = FakeQueue(1)
+    swept(queues, 10.0, book)
+    assert book.rows([queues[0].uri], 11.0, 0.0)[0]["putRate"] == 0.0
+
+
+def test_depths_and_the_deepest_are_kept_and_no_more() -> None:
+    queues = [FakeQueue(number, number % 20) for number in range(100)]
+    book = swept(queues)
+    for second in range(2 * SPARK_ROWS):
+        swept(queues, float(second), book)
+    rows = book.rows(book.top, 100.0, 0.0)
+    assert len(rows) == TOP_ROWS and [row["messages"] for row in rows] == [19] * 5 + [18] * 5
+    assert all(len(row["spark"]) == SPARK_ROWS for row in rows)
+    book.forget()
+    assert book.rows([queues[0].uri], 0.0, 0.0) == [] and book.top == []
+
+
+def test_what_is_asked_of_another_node_is_the_beginning_up_to_the_page() -> None:
+    assert QueuesTopic("x", "uri", False, 200, 50).query() == {"filter": "x", "sort": "uri", "order": "asc", "upto": "250"}

@@ -1,0 +1,537 @@
+"""The console's pages and API over a broker in memory: what they show, and who gets what done."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.console import PASSWORDS, ConsoleWorld, between, users
+
+from bmqtwist.config.broker import Http
+from bmqtwist.console.access import Role
+from bmqtwist.console.face import read_secret
+from bmqtwist.console.pages import PAGES
+from bmqtwist.console.routes import ROUTES, Route, openapi
+from bmqtwist.console.tokens import NodeTokens
+from bmqtwist.console.web import WebConsole
+from bmqtwist.errors import LocalError
+
+SECRET = "0123456789abcdef0123456789abcdef"
+HOSTILE = "</script><script>alert(1)</script>"
+NAMES = {"node": "n1", "partition": "0", "alarm": "n1:1", "domain": "d"}
+URI = "bmq://d/q"
+# What each action is asked for with, so that nothing but the role stands in its way.
+BODIES: dict[str, dict[str, Any]] = {
+    "stop": {"confirm": "n1", "reason": "r"}, "move": {"to": "n1"}, "purge": {"uri": URI, "confirm": URI, "reason": "r"},
+    "publish": {"uri": URI, "payload": "x"}, "test_subscription": {"uri": URI, "expression": "x > 1"},
+    "rolling_restart": {"reason": "r"}, "node_rows": {"uris": [URI]}, "end_login": {"nonce": "x"}}
+
+
+def path_of(route: Route) -> str:
+    """A path with names in it."""
+    return re.sub(r"<(?:int:)?(\w+)>", lambda found: NAMES[found[1]], route.path)
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> ConsoleWorld:
+    """A console that is open, of a broker with a queue that holds three messages."""
+    return filled(ConsoleWorld(tmp_path))
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> ConsoleWorld:
+    """One with users, and a key that the nodes share."""
+    key = tmp_path / "key"
+    key.write_text(SECRET)
+    return filled(ConsoleWorld(tmp_path / "broker", {"users": list(users()), "keyFile": str(key)}))
+
+
+def filled(console: ConsoleWorld) -> ConsoleWorld:
+    world = console.world
+    world.domain("d")
+    producer = world.producer(URI)
+    for number in range(3):
+        producer.post(b"message %d" % number)
+    world.run()
+    return console
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_the_cluster_is_told_as_it_is(console: ConsoleWorld) -> None:
+    found = console.ask("/api/v1/cluster").json
+    assert found["servedBy"] == "n1" and found["name"] == "c3" and found["verdict"]["level"] == "good"
+    (node,) = found["nodes"]
+    assert node["state"] == "up" and node["leader"] and node["primaryFor"] == [0, 1] and node["sessions"] == 1
+    assert node["url"] == "http://127.0.0.1:1" and node["memoryBytes"] == 1 << 20
+    assert [(row["uri"], row["messages"]) for row in found["queuesTop"]] == [(URI, 3)]
+    assert sum(partition["messages"] for partition in found["partitions"]) == 3
+
+
+def test_rates_come_with_the_second_look(console: ConsoleWorld) -> None:
+    assert console.ask("/api/v1/cluster").json["rates"]["put"] == 0.0
+    producer = console.world.producer(URI)
+    for number in range(10):
+        producer.post(b"%d" % number)
+    console.world.run()
+    console.settle(2.0)
+    found = console.ask("/api/v1/cluster").json
+    assert found["rates"]["put"] == 6.5 and found["queuesTop"][0]["messages"] == 13
+    assert found["ackLatencyMs"]["p50"] is not None
+
+
+def test_a_history_is_kept_while_nobody_looks_and_nothing_else_is_done(console: ConsoleWorld) -> None:
+    collector = console.face.collector
+    for _ in range(4):
+        console.settle(5.0)
+    assert len(collector.sampler.history) == 4 and collector.book.looked == 0
+    delays = console.host.reactor.getDelayedCalls()
+    assert len(delays) == 1  # the next row
+    assert console.ask("/api/v1/cluster").json["history"][-1][5:] == [3, collector.sampler.history[-1][6]]
+    assert collector.book.looked > 0
+    for _ in range(100):
+        console.settle(0.1)
+    looked = collector.book.looked
+    for _ in range(100):
+        console.settle(0.1)
+    assert collector.book.looked == looked and len(console.host.reactor.getDelayedCalls()) == 1
+
+
+def test_queues_are_found_sorted_and_paged(console: ConsoleWorld) -> None:
+    for number in range(12):
+        console.world.producer(f"bmq://d/other{number:02}").post(b"x")
+    console.world.run()
+    console.settle(1.0)
+    found = console.ask("/api/v1/queues?filter=OTHER&sort=uri&order=asc&offset=3&limit=4").json
+    assert found["total"] == 12 and found["offset"] == 3
+    assert [row["uri"] for row in found["rows"]] == [f"bmq://d/other{number:02}" for number in range(3, 7)]
+    assert console.ask("/api/v1/queues").json["rows"][0]["uri"] == URI  # the deepest first
+    assert console.ask("/api/v1/queues?sort=nonsense").status == 400
+
+
+def test_one_queue_with_who_uses_it(console: ConsoleWorld) -> None:
+    consumer = console.world.consumer(URI)
+    console.world.run()
+    found = console.ask(f"/api/v1/queue?uri={URI}").json
+    assert found["messages"] == 3 and found["primary"] == "n1" and found["history"][-1][1] == 3
+    assert found["consumers"][0]["unconfirmed"] == 3 and len(found["producers"]) == 1 and found["apps"][0]["messages"] == 3
+    assert len(found["tree"]["children"]) == 2 and found["tree"]["unconfirmed"] == 3
+    assert consumer is not None
+    assert console.ask("/api/v1/queue?uri=bmq://d/none").status == 404
+    assert console.ask("/api/v1/queue?uri=nonsense").json["field"] == "uri"
+
+
+def test_messages_are_looked_at_and_not_consumed(console: ConsoleWorld) -> None:
+    found = console.ask(f"/api/v1/messages?uri={URI}&limit=2").json
+    assert len(found["messages"]) == 2 and found["next"]
+    rest = console.ask(f"/api/v1/messages?uri={URI}&after={found['next']}").json
+    assert len(rest["messages"]) == 1
+    guid = found["messages"][0]["guid"]
+    whole = console.ask(f"/api/v1/message?uri={URI}&guid={guid}").json
+    assert whole["guid"] == guid and not whole["truncated"]
+    saved = console.ask(f"/api/v1/message/payload?uri={URI}&guid={guid}")
+    assert saved.text == "message 0" and saved.headers["content-disposition"] == f'attachment; filename="{guid}.bin"'
+    assert saved.headers["content-type"] == "application/octet-stream"
+    assert "sandbox" in saved.headers["content-security-policy"]
+    assert console.ask("/api/v1/queues").json["rows"][0]["messages"] == 3
+
+
+def test_clients_log_config_and_domain_are_shown_and_secrets_are_not(guarded: ConsoleWorld) -> None:
+    guarded.log_in("vera")
+    assert len(guarded.ask("/api/v1/clients").json["clients"]) == 1
+    config = guarded.ask("/api/v1/config").text
+    assert "passwordHash" in config and "argon2" not in config and SECRET not in config
+    assert guarded.ask("/api/v1/domain?name=d").json["config"]["mode"] == {"priority": {}}
+    assert guarded.ask("/api/v1/domain?name=none").status == 404
+    assert guarded.ask("/api/v1/elections").json["terms"] is not None
+    assert guarded.ask("/api/v1/log?lines=5").status == 200
+    assert guarded.ask("/api/v1/events").status == 200
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_served_with_its_data_and_a_strict_policy(console: ConsoleWorld, path: str) -> None:
+    answer = console.page(path)
+    assert answer.status == 200 and answer.headers["content-type"].startswith("text/html")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff" and answer.headers["cache-control"] == "no-store"
+    data = json.loads(between(answer.text, '<script type="application/json" id="data">', "</script>"))
+    assert data["servedBy"] == "n1"
+    assert not re.search(r"<script(?![^>]*(src=|application/json))", answer.text)
+    assert not re.search(r"\son\w+=|style=", answer.text)
+    assert "No users are configured" in answer.text
+
+
+def test_programs_get_the_short_status_at_the_root(console: ConsoleWorld) -> None:
+    assert console.ask("/").json["name"] == "bmqtwist"
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert console.ask(path).status == 200
+
+
+def test_texts_of_strangers_stay_texts(console: ConsoleWorld) -> None:
+    """Names of clients, apps and domains, reasons of alarms: all of that may be anything."""
+    console.world.report.alarm("DOMAIN", f"Domain '{HOSTILE}' is strange")
+    client = console.world.connect("client")
+    client.identity["processName"] = HOSTILE
+    client.negotiate()
+    console.settle(1.0)
+    page = console.page("/")
+    assert "<script>alert" not in page.text and "alert(1)" in page.text
+    data = json.loads(between(page.text, '<script type="application/json" id="data">', "</script>"))
+    assert HOSTILE in data["alarms"][0]["text"]
+    answer = console.ask("/api/v1/clients")
+    assert answer.headers["content-type"] == "application/json" and answer.headers["x-content-type-options"] == "nosniff"
+    assert any("alert(1)" in row["client"] for row in answer.json["clients"])
+    for path in (f"/queues?filter={HOSTILE}", f"/login?next={HOSTILE}", f"/{HOSTILE}", f"/api/v1/queue?uri={HOSTILE}"):
+        answer = console.page(path)
+        assert "<script>alert" not in answer.text or answer.headers["content-type"] == "application/json", path
+
+
+def test_what_goes_with_the_pages_is_served_and_nothing_else(console: ConsoleWorld) -> None:
+    found = console.ask("/static/style.css")
+    assert found.status == 200 and found.headers["content-type"].startswith("text/css")
+    assert console.ask("/static/app.js").headers["content-type"].startswith("text/javascript")
+    assert console.ask("/static/style.css", headers={"If-None-Match": found.headers["etag"]}).status == 304
+    for path in ("/static/../setup.cfg", "/static/%2e%2e/setup.cfg", "/static/..%2fsetup.cfg",
+                 "/static/%2e%2e%2f%2e%2e%2fetc/passwd",
+                 "/static//etc/passwd", "/static/pages/../../setup.cfg", "/static/..%5csetup.cfg", "/static/.", "/static/",
+                 "/static/%00", "/static/style.css%00.js", "/static/style.css/", "/static/~root",
+                 "/static/./style.css/../../x"):
+        answer = console.ask(path)
+        assert answer.status in (404, 308) and "[metadata]" not in answer.text and "root:" not in answer.text, path
+
+
+def test_the_description_says_what_there_is(console: ConsoleWorld) -> None:
+    described = console.ask("/api/v1/openapi.json").json
+    offered = {(re.sub(r"<(?:int:)?(\w+)>", r"{\1}", rule.rule), method.lower())
+               for rule in WebConsole.app.url_map.iter_rules()
+               for method in rule.methods - {"HEAD", "OPTIONS"} if rule.rule.startswith("/api/")
+               and rule.rule != "/api/v1/live"}
+    between_nodes = {(route.path, route.method.lower()) for route in ROUTES if route.between_nodes}
+    assert {(path, method) for path, operations in described["paths"].items()
+            for method in operations} == offered - between_nodes
+    for route in ROUTES:
+        if route.method == "GET" and not route.between_nodes and not route.download and not any(
+                each.required for each in route.arguments):
+            answer = console.ask(path_of(route))
+            assert answer.status == 200, answer.text
+            operation = described["paths"][re.sub(r"<(?:int:)?(\w+)>", r"{\1}", route.path)]["get"]
+            schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+            assert set(schema["required"]) <= answer.json.keys()
+    assert openapi("/bmq")["servers"] == [{"url": "/bmq"}]
+
+
+# -- what is done -----------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_purged_behind_its_name_and_a_reason(console: ConsoleWorld) -> None:
+    console.read_csrf()
+    assert console.post("/api/v1/queues/purge", {"uri": URI, "confirm": "bmq://d/x",
+                                                 "reason": "r"}).json["field"] == "confirm"
+    assert console.post("/api/v1/queues/purge", {"uri": URI, "confirm": URI}).json["field"] == "reason"
+    assert console.post("/api/v1/queues/purge", {"uri": URI, "confirm": URI, "reason": "r", "app": "none"}).status == 409
+    answer = console.post("/api/v1/queues/purge", {"uri": URI, "confirm": URI, "reason": "too old"})
+    assert (answer.status, answer.json["ok"], answer.json["messages"]) == (200, True, 3)
+    entries = console.ask("/api/v1/audit").json["entries"]
+    assert [(each["action"], each["outcome"]) for each in entries][0] == ("purge", "ok") and len(entries) == 4
+    assert entries[0]["reason"] == "too old" and entries[0]["target"] == URI and entries[0]["node"] == "n1"
+    assert entries[1]["outcome"].startswith("refused: ")
+
+
+def test_names_cannot_break_out_of_a_command(console: ConsoleWorld) -> None:
+    console.read_csrf()
+    answer = console.post("/api/v1/queues/purge", {"uri": URI, "confirm": URI, "reason": "r",
+                                                   "app": '*"}}}}}} DOMAINS DOMAIN d PURGE'})
+    assert answer.status == 409 and console.ask("/api/v1/queues").json["rows"][0]["messages"] == 3
+
+
+def test_a_node_is_stopped_behind_its_name_and_a_reason(console: ConsoleWorld) -> None:
+    console.read_csrf()
+    assert console.post("/api/v1/nodes/n1/stop", {"confirm": "n2", "reason": "r"}).json["field"] == "confirm"
+    assert console.post("/api/v1/nodes/none/stop", {"confirm": "none", "reason": "r"}).status == 404
+    assert console.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r"}).json == {"ok": True}
+    assert console.host.stops == [("r", "local")]
+    again = console.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r"})
+    assert (again.status, again.json["error"]) == (409, "it stops already")
+    assert "quorumSurvives" in console.ask("/api/v1/nodes/n1/preflight").json
+
+
+def test_test_messages_are_posted_and_expressions_tried(console: ConsoleWorld) -> None:
+    console.read_csrf()
+    answer = console.post("/api/v1/publish", {"uri": URI, "payload": "aGVsbG8=", "encoding": "base64", "count": 2,
+                                              "properties": {"x": {"type": "int32", "value": 7}}})
+    assert answer.status == 200 and [each["status"] for each in answer.json["results"]] == ["SUCCESS"] * 2
+    console.settle(1.0)
+    assert console.ask("/api/v1/queues").json["rows"][0]["messages"] == 5
+    tried = console.post("/api/v1/subscriptions/test", {"uri": URI, "expression": "x > 5"}).json
+    assert tried["ok"] and tried["matched"] == 2
+    wrong = console.post("/api/v1/subscriptions/test", {"uri": URI, "expression": "x > > 5"}).json
+    assert not wrong["valid"] and wrong["error"]
+    for body, field in (({"uri": URI, "payload": "x", "encoding": "base64"}, "payload"),
+                        ({"uri": URI, "encoding": "x"}, "encoding"),
+                        ({"uri": URI, "count": 101}, "count"), ({"uri": URI, "properties": []}, "properties"),
+                        ({"uri": URI, "payload": 5}, "payload"), ({"uri": "x"}, "uri")):
+        answer = console.post("/api/v1/publish", body)
+        assert (answer.status, answer.json["field"]) == (400, field)
+
+
+def test_alarms_are_acknowledged_and_cleared(console: ConsoleWorld) -> None:
+    console.world.report.alarm("DISK", "Partition [0] is nearly full")
+    console.settle(1.0)
+    (alarm,) = console.ask("/api/v1/alarms").json["alarms"]
+    assert alarm["id"] == "n1:1" and not alarm["acknowledgedBy"]
+    console.read_csrf()
+    assert console.post("/api/v1/alarms/n1%3A1/acknowledge", {}).json == {"ok": True}
+    console.settle(1.0)
+    assert console.ask("/api/v1/alarms").json["alarms"][0]["acknowledgedBy"] == "local"
+    assert console.post("/api/v1/alarms/n1:1/clear", {}).status == 200
+    for ident, status in (("n1:99", 409), ("1", 404), ("other:1", 404)):
+        assert console.post(f"/api/v1/alarms/{ident}/acknowledge", {}).status == status
+
+
+def test_a_domain_is_configured_anew_at_every_node(console: ConsoleWorld) -> None:
+    console.read_csrf()
+    assert console.post("/api/v1/domains/d/reconfigure", {}).json == {"ok": True,
+                                                                      "nodes": [{"node": "n1", "ok": True, "error": ""}]}
+    answer = console.post("/api/v1/domains/none/reconfigure", {}).json
+    assert not answer["ok"] and answer["nodes"][0]["error"]
+
+
+def test_what_one_node_alone_cannot_do_is_refused_with_the_reason(console: ConsoleWorld) -> None:
+    console.read_csrf()
+    answer = console.post("/api/v1/partitions/0/move", {"to": "n1"})
+    assert answer.status == 409 and "one node" in answer.json["error"]
+    assert console.post("/api/v1/partitions/0/move", {"to": "nowhere"}).status == 404
+    assert console.post("/api/v1/partitions/99/rollover", {}).status == 404
+    assert console.post("/api/v1/partitions/0/rollover", {}).json == {"ok": True}
+
+
+# -- who may ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", PASSWORDS)
+@pytest.mark.parametrize("route", [route for route in ROUTES if not route.between_nodes], ids=lambda route: route.name)
+def test_nothing_is_done_without_the_role(guarded: ConsoleWorld, route: Route, user: str) -> None:
+    assert guarded.log_in(user).status == 303
+    role = {"vera": Role.VIEWER, "olaf": Role.OPERATOR, "ada": Role.ADMIN}[user]
+    path = path_of(route)
+    if route.method == "POST":
+        answer = guarded.post(path, BODIES.get(route.name, {}))
+    else:
+        answer = guarded.ask(path)
+    assert (answer.status == 403) == (role < route.role), answer.text
+    if role < route.role:
+        assert f"takes the role {route.role.word}" in answer.json["error"] and not guarded.host.stops
+        (entry, *_) = guarded.ask("/api/v1/audit").json["entries"]
+        assert entry["user"] == user and entry["outcome"].startswith("refused")
+    assert not guarded.host.failures
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_nothing_is_shown_or_done_without_a_login(guarded: ConsoleWorld, route: Route) -> None:
+    body = json.dumps(BODIES.get(route.name, {})).encode() if route.method == "POST" else None
+    answer = guarded.ask(path_of(route), route.method, body, {"Content-Type": "application/json", "X-CSRF-Token": "x"})
+    assert answer.status == 401 and answer.json["error"]
+
+
+@pytest.mark.parametrize("headers, status", [
+    ({"X-CSRF-Token": ""}, 403), ({"X-CSRF-Token": "wrong"}, 403), ({"Origin": "http://evil.example"}, 403),
+    ({"Origin": "null"}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403), ({"Content-Type": "text/plain"}, 400),
+    ({"Content-Type": "application/x-www-form-urlencoded"}, 400), ({"Origin": "http://127.0.0.1:1"}, 200)])
+@pytest.mark.parametrize("who", ["local", "ada"])
+def test_a_page_of_somebody_else_changes_nothing(console: ConsoleWorld, guarded: ConsoleWorld, headers: dict[str, str],
+                                                 status: int, who: str) -> None:
+    asked = console if who == "local" else guarded
+    if who == "ada":
+        asked.log_in("ada")
+    else:
+        asked.read_csrf()
+    answer = asked.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r"}, headers)
+    assert answer.status == status, answer.text
+    assert bool(asked.host.stops) == (status == 200)
+
+
+def test_the_csrf_token_of_somebody_else_does_not_count(guarded: ConsoleWorld) -> None:
+    guarded.log_in("olaf")
+    stolen = guarded.csrf
+    guarded.log_in("ada")
+    assert guarded.csrf != stolen
+    assert guarded.post("/api/v1/nodes/n1/stop", {"confirm": "n1", "reason": "r"}, {"X-CSRF-Token": stolen}).status == 403
+
+
+def test_a_login_takes_the_right_password(guarded: ConsoleWorld) -> None:
+    answer = guarded.log_in("ada")
+    assert answer.status == 303 and answer.headers["location"] == "/queues"
+    header = guarded.ask("/", headers={"Accept": "text/html"})
+    assert header.status == 200 and "ada" in header.text
+    other = guarded.cookies.copy()
+    guarded.cookies.clear()
+    for name, password in (("ada", "wrong"), ("ada", ""), ("nobody", "all of it"), ("", "")):
+        refused = guarded.log_in(name, password)
+        assert refused.status == 403 and "The name or the password is wrong." in refused.text
+        assert "bmq_session" not in refused.cookies
+    assert [entry["outcome"] for entry in (guarded.cookies.update(other),
+                                           guarded.ask("/api/v1/audit").json["entries"])[1]] == [
+        "refused"] * 4 + ["ok"]
+
+
+def test_a_login_needs_its_own_form(guarded: ConsoleWorld) -> None:
+    good = b"user=ada&password=all+of+it&csrf="
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    form = guarded.page("/login")
+    csrf = between(form.text, 'name="csrf" value="', '"').encode()
+    assert guarded.ask("/login", "POST", good + csrf, headers).status == 403  # without the cookie of the form
+    guarded.cookies.update(form.cookies)
+    assert guarded.ask("/login", "POST", good, headers).status == 403
+    assert guarded.ask("/login", "POST", good + csrf, {**headers, "Origin": "http://evil.example"}).status == 403
+    assert guarded.ask("/login", "POST", good + csrf, headers).status == 303
+
+
+def test_logins_that_fail_are_slowed_down(guarded: ConsoleWorld) -> None:
+    seen = [guarded.log_in("ada", "wrong").status for _ in range(6)]
+    assert seen == [403, 403, 403, 403, 429, 429]
+    assert guarded.log_in("ada").status == 429  # the right one does not count either, for now
+    guarded.host.reactor.advance(2.0)
+    assert guarded.log_in("ada").status == 303
+
+
+def test_a_login_ends(guarded: ConsoleWorld) -> None:
+    guarded.log_in("ada")
+    for _ in range(23):  # used every half an hour it goes on for 12 hours
+        guarded.host.reactor.advance(1800.0)
+        answer = guarded.ask("/api/v1/node")
+        assert answer.status == 200
+        guarded.cookies.update(answer.cookies)
+    guarded.host.reactor.advance(1800.0)
+    assert guarded.ask("/api/v1/node").status == 401
+    guarded.log_in("ada")
+    guarded.host.reactor.advance(3600.0)
+    assert guarded.ask("/api/v1/node").status == 401  # idle
+    shown = guarded.page("/shards?x=1")
+    assert shown.status == 303 and shown.headers["location"] == "/login?next=%2Fshards%3Fx%3D1"
+
+
+def test_a_logout_ends_it_for_the_cookie_too(guarded: ConsoleWorld) -> None:
+    guarded.log_in("ada")
+    stolen, csrf = guarded.cookies.copy(), guarded.csrf
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert guarded.ask("/logout", "POST", b"csrf=wrong", form).status == 403
+    assert guarded.ask("/api/v1/node").status == 200
+    assert guarded.ask("/logout", "POST", f"csrf={csrf}".encode(), form).headers["location"] == "/login"
+    guarded.cookies = stolen
+    assert guarded.ask("/api/v1/node").status == 401
+
+
+def test_cookies_cannot_be_read_by_scripts_or_sent_by_other_sites(guarded: ConsoleWorld) -> None:
+    raw = guarded.log_in("ada").headers["set-cookie"]
+    assert "HttpOnly" in raw and "SameSite=Strict" in raw
+
+
+@pytest.mark.parametrize("host", ["console.example", "evil.example:1"])
+def test_an_open_console_is_shown_to_nobody_under_another_name(console: ConsoleWorld, host: str) -> None:
+    """Names that lead to this machine by rebinding."""
+    for path in ("/", "/queues"):
+        answer = console.page(path, host=host)
+        assert answer.status == 403 and "This console has no users" in answer.text
+    assert console.ask("/api/v1/cluster", host=host).status == 403
+    assert console.ask("/livez", host=host).status == 200
+    assert console.ask("/api/v1/cluster", headers={"X-Forwarded-For": "10.0.0.9"}).status == 403
+
+
+# -- other nodes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_believed_by_its_token(guarded: ConsoleWorld) -> None:
+    ours, others = NodeTokens(SECRET.encode()), NodeTokens(b"x" * 32)
+    assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=ours).json["name"] == "n1"
+    assert guarded.as_node("n2", "GET", "/api/v1/node/clients", tokens=ours, nonce="m").status == 200
+    assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=others, nonce="o").status == 403
+    assert guarded.as_node("n2", "GET", "/api/v1/node", tokens=ours, nonce="p", receiver="n3").status == 403
+    assert guarded.as_node("n2", "GET", "/api/v1/node").status == 403  # the key of open consoles
+
+
+def test_a_node_asks_in_the_name_of_a_user_and_no_more(guarded: ConsoleWorld) -> None:
+    ours, body = NodeTokens(SECRET.encode()), b'{"confirm":"n1","reason":"r"}'
+    path = "/api/v1/nodes/n1/stop"
+    assert guarded.as_node("n2", "POST", path, body, ours, nonce="a").status == 403  # nobody
+    assert guarded.as_node("n2", "POST", path, body, ours, "vera", "viewer", "b").status == 403
+    assert guarded.as_node("n2", "POST", path, body, ours, "olaf", "operator", "c").json == {"ok": True}
+    assert guarded.host.stops == [("r", "olaf")]
+    guarded.log_in("ada")
+    entry = guarded.ask("/api/v1/audit").json["entries"][1]
+    assert entry["user"] == "olaf" and entry["from"].endswith("by n2")
+
+
+def test_what_is_for_nodes_is_not_for_users(console: ConsoleWorld) -> None:
+    console.read_csrf()
+    assert console.ask("/api/v1/node/clients").status == 403
+    assert console.post("/api/v1/node/rows", {"uris": [URI]}).status == 403
+    rows = console.as_node("n2", "POST", "/api/v1/node/rows",
+                           json.dumps({"uris": [URI, "bmq://d/none"]}).encode()).json["rows"]
+    assert [row["uri"] for row in rows] == [URI]
+    found = console.as_node("n2", "GET", "/api/v1/node/queues?filter=&sort=messages&order=desc&upto=5", nonce="x").json
+    assert found == {"total": 1, "entries": [[3, URI]]}
+
+
+def test_a_request_that_was_passed_on_is_not_passed_on_again(console: ConsoleWorld) -> None:
+    answer = console.as_node("n2", "GET", "/api/v1/log?node=n9", user="x", role="admin")
+    assert answer.status == 404
+    assert console.ask("/api/v1/log?node=n1&lines=x").json["field"] == "lines"
+
+
+# -- prefix, size, mistakes -------------------------------------------------------------------------------------------
+
+
+def test_below_a_prefix_everything_is_found_with_it_and_without(tmp_path: Path) -> None:
+    console = filled(ConsoleWorld(tmp_path, {"prefix": "/ops/bmq", "url": "https://ops.example/ops/bmq"}))
+    for path in ("/ops/bmq/shards", "/shards"):
+        page = console.page(path)
+        assert page.status == 200 and 'href="/ops/bmq/static/style.css"' in page.text
+    assert console.ask("/ops/bmq/api/v1/cluster").json["nodes"][0]["url"] == "https://ops.example/ops/bmq"
+    assert console.ask("/ops/bmqx/api/v1/cluster").status == 404
+    told = console.page("/shards", headers={"X-Forwarded-Prefix": "/other/"})
+    assert 'href="/other/static/style.css"' in told.text
+    for hostile in ("//evil.example", '/"><script>', "/a b", "http://evil.example"):
+        assert 'href="/ops/bmq/static/style.css"' in console.page("/shards", headers={"X-Forwarded-Prefix": hostile}).text
+
+
+def test_without_a_prefix_nobody_can_send_one(console: ConsoleWorld) -> None:
+    assert 'href="/static/style.css"' in console.page("/shards", headers={"X-Forwarded-Prefix": "/other"}).text
+
+
+def test_a_mistake_of_ours_is_logged_in_full_and_told_in_short(console: ConsoleWorld,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(asked: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(console.face._api, "elections", broken)
+    answer = console.ask("/api/v1/elections")
+    assert answer.status == 500 and "secret" not in answer.text
+    assert console.host.failures[0].getErrorMessage() == "secret detail"
+
+
+def test_what_is_not_there_is_told_in_a_word(console: ConsoleWorld) -> None:
+    assert console.ask("/api/v1/none").status == 404 and "openapi.json" in console.ask("/api/v1/none").json["error"]
+    assert console.ask("/none").text == "Not Found\n"
+    assert console.ask("/api/v1/cluster", "POST", b"{}").status == 405 and console.ask("/", "DELETE").status == 405
+    assert console.ask("/api/v1/live").status == 426
+    for body in (b"", b"[]", b"{", b"\xff"):
+        console.read_csrf()
+        answer = console.ask("/api/v1/publish", "POST", body,
+                             {"X-CSRF-Token": console.csrf, "Content-Type": "application/json"})
+        assert answer.status == 400
+
+
+def test_a_key_file_holds_enough_of_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text(f"{SECRET}\n")
+    assert read_secret(Http(key_file=str(path))) == SECRET.encode() and read_secret(Http()) == b""
+    path.write_text("short")
+    with pytest.raises(LocalError, match="holds 5 bytes"):
+        read_secret(Http(key_file=str(path)))
+    with pytest.raises(LocalError, match="cannot be read"):
+        read_secret(Http(key_file=str(tmp_path / "none")))
