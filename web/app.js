@@ -23,15 +23,14 @@ const PAGES = {
   audit: "audit",
 };
 const home = `${location.origin}${prefix}`;
-const data = firstData();
-let cluster = data.cluster ?? (data.nodes ? data : null);
+let cluster = firstCluster(); // the document that came with the page, then the newest one
 let servedBy = cluster?.servedBy ?? "";
 
-function firstData() {
+function firstCluster() {
   try {
-    return JSON.parse(find("#data")?.textContent || "{}") ?? {};
+    return JSON.parse(find("#data")?.textContent || "null");
   } catch {
-    return {}; // the live documents come anyway
+    return null; // the live documents come anyway
   }
 }
 
@@ -163,7 +162,6 @@ async function start() {
   });
   const context = {
     live,
-    data,
     main: find("#page"),
     path,
     /** Calls with the cluster now (if known) and after each change. */

@@ -72,7 +72,7 @@ class FakeConsole:
         if path not in PAGES:
             request.setResponseCode(404)
             return self._html(request, "message", title="Not found", text="There is no such page.")
-        data = {} if self.options.bare else self.script.cluster(time.time())
+        data = None if self.options.bare else self.script.cluster(time.time())
         text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
         return self._html(request, PAGES[path], page=PAGES[path], data=text)
 

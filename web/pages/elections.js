@@ -10,7 +10,7 @@ import { number, table, text, time } from "../table.js";
 const WIDTH = 1000;
 const HEIGHT = 64;
 
-export function start({ live, data, onCluster }) {
+export function start({ live, onCluster }) {
   const now = find("#now");
   const leader = h("a");
   const since = timeMark();
@@ -77,7 +77,6 @@ export function start({ live, data, onCluster }) {
     story.show(rowsOf(document.story).slice(-100).reverse());
     find("#story-box").hidden = !rowsOf(document.story).length;
   };
-  if (data.elections) show(data.elections);
   live.subscribe("elections", {}, show, (problem) => replace(line, emptyNote(`The terms cannot be shown: ${problem}`)));
 }
 

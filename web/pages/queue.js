@@ -10,7 +10,7 @@ import { nodeColumn, tiles } from "../parts.js";
 import { number, state, table, text } from "../table.js";
 import { publishButton, purgeButton, subscriptionButton } from "../tools.js";
 
-export function start({ live, data, onCluster, main, path }) {
+export function start({ live, onCluster, main, path }) {
   const uri = query().get("uri") ?? "";
   const title = find("#uri");
   setText(title, uri || "Queue");
@@ -136,7 +136,6 @@ export function start({ live, data, onCluster, main, path }) {
       );
     }
   };
-  if (data.queue) show(data.queue);
   live.subscribe("queue", { uri }, show, (problem) => setText(line, `This queue cannot be shown: ${problem}`));
   const browser = messageBrowser(find("#messages"), uri);
   onCluster((cluster) => browser.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((node) => node.name)));

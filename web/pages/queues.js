@@ -56,7 +56,7 @@ const columns = [
   spark("Depth", (queue) => queue.spark, { cls: "w-122" }),
 ];
 
-export function start({ live, data }) {
+export function start({ live }) {
   const given = query();
   const wanted = {
     filter: given.get("filter") ?? "",
@@ -132,7 +132,6 @@ export function start({ live, data }) {
   }
 
   wanted.offset = Math.max(0, top - MARGIN_ROWS);
-  if (data.queues && wanted.offset === 0 && !wanted.filter) showRows(data.queues);
   const watching = live.subscribe("queues", { ...wanted }, showRows, (problem) => {
     setText(totalText, `The list cannot be shown: ${problem}`);
   });
