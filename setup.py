@@ -1,8 +1,30 @@
-"""Metadata is in setup.cfg. BMQTWIST_COMPILE=1 builds the hot modules as C extensions (mypyc, a C compiler needed)."""
+"""Metadata is in setup.cfg. BMQTWIST_COMPILE=1 builds the hot modules as C extensions (mypyc, a C compiler needed).
+
+The console's `templates/` and `web/` are installed inside of its package. A mapping of packages to directories would do
+that, too, but then an editable install is no path any more, and twistd finds no plugins in it.
+"""
 
 import os
+import shutil
+from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).resolve().parent
+CONSOLE_FOLDERS = ("templates", "web")
+
+
+class BuildWithConsole(build_py):
+    """Copies what the console's pages need."""
+
+    def run(self):
+        super().run()
+        if not getattr(self, "editable_mode", False):
+            for name in CONSOLE_FOLDERS:
+                shutil.copytree(HERE / name, Path(self.build_lib) / "bmqtwist" / "console" / name, dirs_exist_ok=True,
+                                ignore=shutil.ignore_patterns(".*", "__pycache__"))
+
 
 # A class and its subclasses: all of them or none.
 HOT = [f"bmqtwist/{name}.py" for name in (
@@ -21,4 +43,4 @@ if os.environ.get("BMQTWIST_COMPILE") == "1":
 
     extensions = mypycify(["--ignore-missing-imports", *HOT], opt_level="3")
 
-setup(ext_modules=extensions)
+setup(ext_modules=extensions, cmdclass={"build_py": BuildWithConsole})
