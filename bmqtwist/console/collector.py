@@ -67,6 +67,7 @@ class Collector:
         self._histories: OrderedDict[str, tuple[float, deque[list[float]]]] = OrderedDict()
         self._leader: tuple[str, int, float] = ("", -1, 0.0)
         self._stops: dict[str, Document] = {}
+        self._urls: dict[str, str] = {}  # of the others' consoles, also of those that are gone
         self._cluster: tuple[float, Document] | None = None
         self._collecting: list[Deferred[Document]] | None = None
         self._tick: Any = None
@@ -87,6 +88,7 @@ class Collector:
 
     def _keep(self) -> None:
         self.start()
+        self.urls()  # remembered: pages of a node that dies come here, and are let in only if it is known
         broker, (now, wall) = self._host.node.broker, self._host.moment()
         messages, size = facts.stored(broker)
         self.sampler.keep(facts.reading(broker, now, self._host.process()), wall, messages, size)
@@ -145,6 +147,7 @@ class Collector:
     def own_part(self) -> Any:
         """What this node contributes to the document of the cluster."""
         yield self._want_queues()
+        self.urls()
         node, (now, wall) = self._host.node, self._host.moment()
         process = self._host.process()
         if self.sampler.wants(now):
@@ -223,7 +226,8 @@ class Collector:
 
     def urls(self) -> dict[str, str]:
         """Where the consoles of the others are, also of those that are not connected any more."""
-        return {**{name: view.url for name, view in self.peers.views.items()}, **facts.peer_urls(self._host.node.broker)}
+        self._urls.update(facts.peer_urls(self._host.node.broker))
+        return {**{name: view.url for name, view in self.peers.views.items()}, **self._urls}
 
     def document(self, topic: Topic) -> Deferred[Document]:
         """The document of a topic."""
