@@ -31,8 +31,11 @@ export function get(name, query) {
 }
 
 export function post(name, body) {
-  return request(path(name), { method: "POST", body: JSON.stringify(body),
-    headers: { Accept: "application/json", "Content-Type": "application/json", "X-CSRF-Token": meta("csrf") } });
+  return request(path(name), {
+    method: "POST",
+    body: JSON.stringify(body),
+    headers: { Accept: "application/json", "Content-Type": "application/json", "X-CSRF-Token": meta("csrf") },
+  });
 }
 
 async function request(url, options) {
@@ -41,8 +44,12 @@ async function request(url, options) {
     answer = await fetch(url, { ...options, credentials: "same-origin", signal: AbortSignal.timeout(TIMEOUT_MS) });
   } catch (error) {
     const late = error.name === "TimeoutError";
-    throw new ApiError(late ? `The node did not answer within ${TIMEOUT_MS / 1000} s.`
-      : "The node cannot be reached. The page looks for a peer by itself; try again then.", 0);
+    throw new ApiError(
+      late
+        ? `The node did not answer within ${TIMEOUT_MS / 1000} s.`
+        : "The node cannot be reached. The page looks for a peer by itself; try again then.",
+      0,
+    );
   }
   let document = null;
   try {
@@ -55,8 +62,11 @@ async function request(url, options) {
     throw new ApiError("Your session has ended: log in again.", 401);
   }
   if (!answer.ok || document === null) {
-    throw new ApiError(document?.error ?? `The node answered ${answer.status} ${answer.statusText}.`, answer.status,
-      document?.field);
+    throw new ApiError(
+      document?.error ?? `The node answered ${answer.status} ${answer.statusText}.`,
+      answer.status,
+      document?.field,
+    );
   }
   return document;
 }

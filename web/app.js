@@ -9,18 +9,28 @@ import { openPalette } from "./palette.js";
 import { toast } from "./dialog.js";
 import { settings } from "./settings.js";
 
-const PAGES = { overview: "overview", shards: "shards", queues: "queues", queue: "queue", nodes: "nodes", node: "node",
-  elections: "elections", topology: "topology", clients: "clients", alarms: "alarms", audit: "audit" };
+const PAGES = {
+  overview: "overview",
+  shards: "shards",
+  queues: "queues",
+  queue: "queue",
+  nodes: "nodes",
+  node: "node",
+  elections: "elections",
+  topology: "topology",
+  clients: "clients",
+  alarms: "alarms",
+  audit: "audit",
+};
 const home = `${location.origin}${prefix}`;
-const data = firstData();
-let cluster = data.cluster ?? (data.nodes ? data : null);
+let cluster = firstCluster(); // the document that came with the page, then the newest one
 let servedBy = cluster?.servedBy ?? "";
 
-function firstData() {
+function firstCluster() {
   try {
-    return JSON.parse(find("#data")?.textContent || "{}") ?? {};
+    return JSON.parse(find("#data")?.textContent || "null");
   } catch {
-    return {}; // the live documents come anyway
+    return null; // the live documents come anyway
   }
 }
 
@@ -33,8 +43,12 @@ const verdictMark = stateMark("", "unknown");
 if (badge) replace(badge, badgeMark);
 if (verdict) replace(verdict, verdictMark);
 
-const BADGES = { connecting: ["connecting", "warning"], live: ["live", "good"], stale: ["stale", "warning"],
-  reconnecting: ["reconnecting", "bad"] };
+const BADGES = {
+  connecting: ["connecting", "warning"],
+  live: ["live", "good"],
+  stale: ["stale", "warning"],
+  reconnecting: ["reconnecting", "bad"],
+};
 
 function showBadge(state) {
   const [word, level] = BADGES[state];
@@ -57,19 +71,23 @@ function showHeader(document_) {
 function showClock() {
   const now = new Date();
   const element = find("#clock");
-  if (element) setText(element, `${clock(now, false)} local · ${clock(now, true)} UTC`);
+  if (element) setText(element, `${clock(now, false)} local\n${clock(now, true)} UTC`);
 }
 
 function controls() {
   const theme = find("#theme");
   if (theme) {
     theme.value = settings.theme;
-    theme.addEventListener("change", () => { settings.theme = theme.value; });
+    theme.addEventListener("change", () => {
+      settings.theme = theme.value;
+    });
   }
   const zone = find("#zone");
   if (zone) {
     zone.value = settings.utc ? "utc" : "local";
-    zone.addEventListener("change", () => { settings.utc = zone.value === "utc"; });
+    zone.addEventListener("change", () => {
+      settings.utc = zone.value === "utc";
+    });
   }
   find("#open-palette")?.addEventListener("click", () => openPalette(() => cluster));
   addEventListener("keydown", (event) => {
@@ -100,7 +118,10 @@ function goOn(peer) {
   const open = find("dialog[open]");
   if (!open) go();
   else {
-    toast("The node that served this page is gone; the page goes on with a peer when this dialog is closed.", "warning");
+    toast(
+      "The node that served this page is gone; the page goes on with a peer when this dialog is closed.",
+      "warning",
+    );
     open.addEventListener("close", go);
   }
 }
@@ -132,40 +153,64 @@ async function start() {
   const name = document.body.dataset.page;
   const live = new Live(home, { onState: showBadge, onPeer: goOn, onLogin: toLogin });
   const watchers = new Set();
-  const tell = () => { for (const watcher of watchers) watcher(cluster); };
+  const tell = () => {
+    for (const watcher of watchers) watcher(cluster);
+  };
   settings.watch(() => {
     for (const element of document.querySelectorAll("time")) element.refresh?.();
     if (cluster) tell();
   });
-  const context = { live, data, main: find("#page"), path,
+  const context = {
+    live,
+    main: find("#page"),
+    path,
     /** Calls with the cluster now (if known) and after each change. */
     onCluster(watcher) {
       watchers.add(watcher);
       if (cluster) watcher(cluster);
     },
-    get cluster() { return cluster; } };
+    get cluster() {
+      return cluster;
+    },
+  };
   if (cluster) showHeader(cluster);
   if (find("#badge")) {
-    live.subscribe("cluster", {}, (document_) => {
-      cluster = document_;
-      if (live.state === "live") servedBy = document_.servedBy ?? servedBy;
-      live.peers = rowsOf(document_.nodes).filter((node) => node.name !== document_.servedBy && node.state !== "down"
-        && node.url).map((node) => node.url);
-      showHeader(document_);
-      showBadge(live.state);
-      tell();
-    }, (text) => toast(`The cluster's state cannot be shown: ${text}`, "bad"));
+    live.subscribe(
+      "cluster",
+      {},
+      (document_) => {
+        cluster = document_;
+        if (live.state === "live") servedBy = document_.servedBy ?? servedBy;
+        live.peers = rowsOf(document_.nodes)
+          .filter((node) => node.name !== document_.servedBy && node.state !== "down" && node.url)
+          .map((node) => node.url);
+        showHeader(document_);
+        showBadge(live.state);
+        tell();
+      },
+      (text) => toast(`The cluster's state cannot be shown: ${text}`, "bad"),
+    );
     live.start();
     addEventListener("pagehide", () => live.stop());
-    addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+    addEventListener("pageshow", (event) => {
+      if (event.persisted) location.reload();
+    });
   }
   if (Object.hasOwn(PAGES, name)) {
     try {
       const module = await import(`./pages/${PAGES[name]}.js`);
       module.start(context);
     } catch (error) {
-      replace(find("#page"), h("p", { class: "problem", role: "alert" }, "This page could not be shown: ", error.message,
-        ". Reload it; if that does not help, the browser is too old or a file of the console is missing."));
+      replace(
+        find("#page"),
+        h(
+          "p",
+          { class: "problem", role: "alert" },
+          "This page could not be shown: ",
+          error.message,
+          ". Reload it; if that does not help, the browser is too old or a file of the console is missing.",
+        ),
+      );
       throw error;
     }
   }

@@ -17,23 +17,62 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
   const axis = svg("g", { class: "axis" });
   const marked = svg("g", { class: "marks" });
   const cursor = svg("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
-  const picture = svg("svg", { class: "plot", height: HEIGHT, role: "img", tabindex: "0",
-    "aria-label": caption }, axis, marked, ...lines, cursor);
+  const picture = svg(
+    "svg",
+    { class: "plot", height: HEIGHT, role: "img", tabindex: "0", "aria-label": caption },
+    axis,
+    marked,
+    ...lines,
+    cursor,
+  );
   const values = series.map((one, n) => {
     const value = h("span", { class: "value" });
-    return { value, item: h("li", {}, h("span", { class: `swatch series-${n}`, "aria-hidden": "true" }), `${one.name} `, value) };
+    return {
+      value,
+      item: h("li", {}, h("span", { class: `swatch series-${n}`, "aria-hidden": "true" }), `${one.name} `, value),
+    };
   });
   const when = h("span", { class: "when" });
   const body = h("tbody");
-  const numbers = h("details", { class: "numbers", on: { toggle: () => fillTable() } },
+  const numbers = h(
+    "details",
+    { class: "numbers", on: { toggle: () => fillTable() } },
     h("summary", {}, "Numbers as a table"),
-    h("div", { class: "scroll short", tabindex: "0", role: "region", "aria-label": `${caption}, numbers` },
-      h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Time"),
-        series.map((one) => h("th", { scope: "col", class: "num" }, one.name)))), body)));
+    h(
+      "div",
+      { class: "scroll short", tabindex: "0", role: "region", "aria-label": `${caption}, numbers` },
+      h(
+        "table",
+        {},
+        h("caption", {}, caption),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            h("th", { scope: "col" }, "Time"),
+            series.map((one) => h("th", { scope: "col", class: "num" }, one.name)),
+          ),
+        ),
+        body,
+      ),
+    ),
+  );
   const nothing = h("p", { class: "empty" }, empty);
-  const element = h("figure", { class: "chart" },
+  const element = h(
+    "figure",
+    { class: "chart" },
     h("figcaption", {}, h("span", { class: "chart-title" }, caption), when),
-    h("ul", { class: "legend" }, values.map((one) => one.item)), picture, nothing, numbers);
+    h(
+      "ul",
+      { class: "legend" },
+      values.map((one) => one.item),
+    ),
+    picture,
+    nothing,
+    numbers,
+  );
 
   let rows = [];
   let marks = [];
@@ -53,30 +92,54 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
     if (!enough) return;
     const top = scale(Math.max(...rows.map((row) => Math.max(...series.map((one) => one.read(row) ?? 0)))));
     const y = (value) => HEIGHT - BOTTOM - ((value ?? 0) / top) * (HEIGHT - TOP - BOTTOM);
-    series.forEach((one, n) => setAttribute(lines[n], "points",
-      rows.map((row) => `${x(row[0]).toFixed(1)},${y(one.read(row)).toFixed(1)}`).join(" ")));
+    series.forEach((one, n) =>
+      setAttribute(
+        lines[n],
+        "points",
+        rows.map((row) => `${x(row[0]).toFixed(1)},${y(one.read(row)).toFixed(1)}`).join(" "),
+      ),
+    );
     const parts = [];
     for (const share of [0, 0.5, 1]) {
       parts.push(svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(top * share), y2: y(top * share) }));
-      parts.push(svg("text", { x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end" }, series[0].format(top * share)));
+      parts.push(
+        svg("text", { x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end" }, series[0].format(top * share)),
+      );
     }
     const [first, last] = [rows[0][0], rows[rows.length - 1][0]];
-    for (const [share, anchor] of [[0, "start"], [0.5, "middle"], [1, "end"]]) {
+    for (const [share, anchor] of [
+      [0, "start"],
+      [0.5, "middle"],
+      [1, "end"],
+    ]) {
       const wall = first + (last - first) * share;
       parts.push(svg("text", { x: x(wall), y: HEIGHT - 6, "text-anchor": anchor }, moment(wall, settings.utc)));
     }
     replace(axis, parts);
-    replace(marked, marks.filter((mark) => mark.at >= first && mark.at <= last).map((mark) =>
-      svg("g", {}, svg("line", { x1: x(mark.at), x2: x(mark.at), y1: TOP, y2: HEIGHT - BOTTOM }),
-        svg("path", { d: `M${x(mark.at) - 4},${TOP - 6} h8 l-4,7 z` }), svg("title", {}, mark.text))));
+    replace(
+      marked,
+      marks
+        .filter((mark) => mark.at >= first && mark.at <= last)
+        .map((mark) =>
+          svg(
+            "g",
+            {},
+            svg("line", { x1: x(mark.at), x2: x(mark.at), y1: TOP, y2: HEIGHT - BOTTOM }),
+            svg("path", { d: `M${x(mark.at) - 4},${TOP - 6} h8 l-4,7 z` }),
+            svg("title", {}, mark.text),
+          ),
+        ),
+    );
     point();
     if (numbers.open) fillTable();
   }
 
   function point() {
     if (rows.length === 0) return;
-    const row = chosen === null ? rows[rows.length - 1]
-      : rows.reduce((best, one) => (Math.abs(one[0] - chosen) < Math.abs(best[0] - chosen) ? one : best));
+    const row =
+      chosen === null
+        ? rows[rows.length - 1]
+        : rows.reduce((best, one) => (Math.abs(one[0] - chosen) < Math.abs(best[0] - chosen) ? one : best));
     series.forEach((one, n) => setText(values[n].value, one.format(one.read(row))));
     setText(when, chosen === null ? "now" : moment(row[0], settings.utc));
     setAttribute(when, "title", bothTimes(row[0]));
@@ -85,15 +148,31 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
       setAttribute(cursor, "x1", x(row[0]).toFixed(1));
       setAttribute(cursor, "x2", x(row[0]).toFixed(1));
     }
-    setAttribute(picture, "aria-label", `${caption}, ${moment(row[0], settings.utc)}: ${
-      series.map((one) => `${one.name} ${one.format(one.read(row))}`).join(", ")}`);
+    setAttribute(
+      picture,
+      "aria-label",
+      `${caption}, ${moment(row[0], settings.utc)}: ${series
+        .map((one) => `${one.name} ${one.format(one.read(row))}`)
+        .join(", ")}`,
+    );
   }
 
   function fillTable() {
     if (!numbers.open) return;
-    replace(body, rows.slice(-TABLE_ROWS_MAX).reverse().map((row) => h("tr", {},
-      h("th", { scope: "row", class: "nowrap", title: bothTimes(row[0]) }, moment(row[0], settings.utc)),
-      series.map((one) => h("td", { class: "num" }, one.format(one.read(row)))))));
+    replace(
+      body,
+      rows
+        .slice(-TABLE_ROWS_MAX)
+        .reverse()
+        .map((row) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row", class: "nowrap", title: bothTimes(row[0]) }, moment(row[0], settings.utc)),
+            series.map((one) => h("td", { class: "num" }, one.format(one.read(row)))),
+          ),
+        ),
+    );
   }
 
   picture.addEventListener("pointermove", (event) => {
@@ -126,11 +205,14 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
     draw();
   }).observe(element.querySelector(".legend"));
 
-  return { element, show(given, events = []) {
-    marks = events;
-    rows = (given ?? []).filter((row) => Array.isArray(row) && typeof row[0] === "number");
-    draw();
-  } };
+  return {
+    element,
+    show(given, events = []) {
+      marks = events;
+      rows = (given ?? []).filter((row) => Array.isArray(row) && typeof row[0] === "number");
+      draw();
+    },
+  };
 }
 
 /** The next round number from 1, 2, 5 times a power of ten that is not below the value. */

@@ -25,20 +25,34 @@ export function configurationPanel(box, name) {
     }
     const flat = new Map(known.map((node) => [node, flatten(answers[asked.indexOf(node)].value.config)]));
     const paths = [...new Set([...flat.values()].flatMap((one) => [...one.keys()]))].sort();
-    const rows = paths.filter((path) => !differences || known.some((node) => flat.get(node).get(path) !== flat.get(name).get(path)));
-    const list = table({ caption: differences ? `${counted(rows.length, "value")} that not all of ${known.join(", ")} have`
-      : `${counted(rows.length, "value")} of ${name}`, key: (path) => path,
-    empty: emptyNote(`All of ${known.join(", ")} have the same configuration.`), columns: [
-      text("Member", (path) => path, { head: true, cls: "text mono" }),
-      ...known.map((node) => text(node, (path) => flat.get(node).get(path) ?? "not there", { cls: "text" }))] });
+    const rows = paths.filter(
+      (path) => !differences || known.some((node) => flat.get(node).get(path) !== flat.get(name).get(path)),
+    );
+    const list = table({
+      caption: differences
+        ? `${counted(rows.length, "value")} that not all of ${known.join(", ")} have`
+        : `${counted(rows.length, "value")} of ${name}`,
+      key: (path) => path,
+      empty: emptyNote(`All of ${known.join(", ")} have the same configuration.`),
+      columns: [
+        text("Member", (path) => path, { head: true, cls: "text mono" }),
+        ...known.map((node) => text(node, (path) => flat.get(node).get(path) ?? "not there", { cls: "text" })),
+      ],
+    });
     list.show(rows);
-    replace(result, list.element, silent.length ? h("p", { class: "notice" }, `No answer from ${silent.join(", ")}.`) : null);
+    replace(
+      result,
+      list.element,
+      silent.length ? h("p", { class: "notice" }, `No answer from ${silent.join(", ")}.`) : null,
+    );
   }
 
-  return { nodes(names) {
-    peers = names;
-    compare.disabled = names.length < 2;
-  } };
+  return {
+    nodes(names) {
+      peers = names;
+      compare.disabled = names.length < 2;
+    },
+  };
 }
 
 /** Every value by its path: {"a": [{"b": 1}]} gives a.0.b = 1; members of lists with a name go by that. */

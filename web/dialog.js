@@ -22,24 +22,44 @@ export function actionButton(label, wanted, press, { cls = "", name = null } = {
 }
 
 /** A field with its label and a place for what is wrong with it. */
-export function field(label, { value = "", kind = "text", hint = "", rows = 3, options = null, required = false, max = TEXT_MAX } = {}) {
+export function field(
+  label,
+  { value = "", kind = "text", hint = "", rows = 3, options = null, required = false, max = TEXT_MAX } = {},
+) {
   const id = newId();
   const input = options
-    ? h("select", { id }, options.map((one) => h("option", { value: one.value, selected: one.value === value }, one.label)))
-    : kind === "area" ? h("textarea", { id, rows, spellcheck: "false", maxlength: max })
+    ? h(
+        "select",
+        { id },
+        options.map((one) => h("option", { value: one.value, selected: one.value === value }, one.label)),
+      )
+    : kind === "area"
+      ? h("textarea", { id, rows, spellcheck: "false", maxlength: max })
       : h("input", { id, type: kind, autocomplete: "off", spellcheck: "false", maxlength: max });
   if (!options) input.value = value;
   if (required) setAttribute(input, "aria-required", "true");
   const wrong = h("p", { class: "wrong", id: `${id}-wrong`, hidden: true });
-  const element = h("div", { class: "field" }, h("label", { for: id }, label),
-    hint ? h("p", { class: "hint", id: `${id}-hint` }, hint) : null, input, wrong);
+  const element = h(
+    "div",
+    { class: "field" },
+    h("label", { for: id }, label),
+    hint ? h("p", { class: "hint", id: `${id}-hint` }, hint) : null,
+    input,
+    wrong,
+  );
   setAttribute(input, "aria-describedby", hint ? `${id}-hint ${id}-wrong` : `${id}-wrong`);
-  return { element, input, get value() { return input.value; },
+  return {
+    element,
+    input,
+    get value() {
+      return input.value;
+    },
     refuse(text) {
       replace(wrong, text);
       wrong.hidden = !text;
       setAttribute(input, "aria-invalid", text ? "true" : null);
-    } };
+    },
+  };
 }
 
 /** Asks, and sends when confirmed. `fields` by name; `typed` must be typed to confirm; send(values) does it and may throw. */
@@ -49,8 +69,16 @@ export function ask({ title, intro = [], fields = {}, typed = null, button, dang
   const confirm = typed === null ? null : field(`Type ${typed} to confirm`, { required: true });
   const go = h("button", { type: "submit", class: danger ? "danger" : "primary" }, button);
   const cancel = h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel");
-  const form = h("form", { method: "dialog" }, heading, [intro].flat(), Object.values(fields).map((one) => one.element),
-    confirm?.element, problem, h("div", { class: "dialog-buttons" }, cancel, go));
+  const form = h(
+    "form",
+    { method: "dialog" },
+    heading,
+    [intro].flat(),
+    Object.values(fields).map((one) => one.element),
+    confirm?.element,
+    problem,
+    h("div", { class: "dialog-buttons" }, cancel, go),
+  );
   const dialog = openDialog(form, heading.id);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -72,8 +100,10 @@ export function ask({ title, intro = [], fields = {}, typed = null, button, dang
     go.disabled = true;
     problem.hidden = true;
     try {
-      const answer = await send(Object.fromEntries(Object.entries(fields).map(([name, one]) => [name, one.value.trim()])),
-        typed);
+      const answer = await send(
+        Object.fromEntries(Object.entries(fields).map(([name, one]) => [name, one.value.trim()])),
+        typed,
+      );
       dialog.close();
       done(answer);
     } catch (error) {
@@ -108,8 +138,16 @@ export function openDialog(content, labelledBy, cls = "") {
 /** A short note that goes by itself; one about something bad stays until it is put away. */
 export function toast(text, level = "good") {
   const box = find("#toasts");
-  const note = h("div", { class: "toast", "data-level": level }, h("span", {}, text),
-    h("button", { type: "button", class: "plain", "aria-label": "Put this note away", on: { click: () => note.remove() } }, "×"));
+  const note = h(
+    "div",
+    { class: "toast", "data-level": level },
+    h("span", {}, text),
+    h(
+      "button",
+      { type: "button", class: "plain", "aria-label": "Put this note away", on: { click: () => note.remove() } },
+      "×",
+    ),
+  );
   box.append(note);
   while (box.children.length > 4) box.firstElementChild.remove();
   if (level === "good") setTimeout(() => note.remove(), 6000);

@@ -33,7 +33,8 @@ function append(element, children) {
 
 /** Sets an attribute when it differs; null takes it away. */
 export function setAttribute(element, name, value) {
-  if (REFUSED.has(name.toLowerCase()) || name.toLowerCase().startsWith("on")) throw new Error(`attribute ${name} is refused`);
+  if (REFUSED.has(name.toLowerCase()) || name.toLowerCase().startsWith("on"))
+    throw new Error(`attribute ${name} is refused`);
   if (value === null) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
   } else if (element.getAttribute(name) !== value) element.setAttribute(name, value);
@@ -62,12 +63,40 @@ export function show(element, visible) {
 
 const SHAPES = { good: "●", warning: "▲", bad: "■", unknown: "○" };
 const LEVELS = {
-  good: "good", up: "good", primary: "good", active: "good", healed: "good", confirmed: "good", live: "good", ok: "good",
-  replica: "good", connected: "good", leader: "good", available: "good", open: "good",
-  warning: "warning", healing: "warning", starting: "warning", stopping: "warning", stale: "warning", pending: "warning",
-  delivered: "warning", passive: "warning", reconnecting: "warning", stuck: "bad",
-  "no primary": "bad", closed: "bad", failing: "bad", opening: "warning",
-  bad: "bad", down: "bad", unreachable: "bad", error: "bad", failed: "bad", disconnected: "bad", unavailable: "bad",
+  good: "good",
+  up: "good",
+  primary: "good",
+  active: "good",
+  healed: "good",
+  confirmed: "good",
+  live: "good",
+  ok: "good",
+  replica: "good",
+  connected: "good",
+  leader: "good",
+  available: "good",
+  open: "good",
+  warning: "warning",
+  healing: "warning",
+  starting: "warning",
+  stopping: "warning",
+  stale: "warning",
+  pending: "warning",
+  delivered: "warning",
+  passive: "warning",
+  reconnecting: "warning",
+  stuck: "bad",
+  "no primary": "bad",
+  closed: "bad",
+  failing: "bad",
+  opening: "warning",
+  bad: "bad",
+  down: "bad",
+  unreachable: "bad",
+  error: "bad",
+  failed: "bad",
+  disconnected: "bad",
+  unavailable: "bad",
 };
 
 export function levelOf(word) {
@@ -108,8 +137,12 @@ export function timeMark(wallSeconds) {
 /** A bar from 0 to 1 with its words beside it. */
 export function barMark() {
   const fillRect = svg("rect", { class: "fill", height: "100%", width: "0%", rx: 2 });
-  const picture = svg("svg", { class: "bar", "aria-hidden": "true" },
-    svg("rect", { class: "track", width: "100%", height: "100%", rx: 2 }), fillRect);
+  const picture = svg(
+    "svg",
+    { class: "bar", "aria-hidden": "true" },
+    svg("rect", { class: "track", width: "100%", height: "100%", rx: 2 }),
+    fillRect,
+  );
   const label = h("span", { class: "bar-label" });
   const element = h("span", { class: "with-bar" }, picture, label);
   element.set = (share, text) => {
@@ -126,16 +159,27 @@ export function barMark() {
 /** A small line of numbers; its words say first, last and greatest. */
 export function sparkMark() {
   const line = svg("polyline", { class: "spark-line", points: "" });
-  const element = svg("svg", { class: "spark", viewBox: "0 0 90 20", preserveAspectRatio: "none", role: "img",
-    "aria-label": "no depths yet" }, line);
+  const element = svg(
+    "svg",
+    { class: "spark", viewBox: "0 0 90 20", preserveAspectRatio: "none", role: "img", "aria-label": "no depths yet" },
+    line,
+  );
   element.set = (values) => {
     const numbers = (values ?? []).filter((value) => typeof value === "number" && Number.isFinite(value));
     const top = Math.max(1, ...numbers);
     const step = numbers.length > 1 ? 90 / (numbers.length - 1) : 0;
-    setAttribute(line, "points", numbers.map((value, n) =>
-      `${(n * step).toFixed(1)},${(19 - (value / top) * 18).toFixed(1)}`).join(" "));
-    setAttribute(element, "aria-label", numbers.length
-      ? `depth from ${numbers[0]} to ${numbers[numbers.length - 1]}, at most ${Math.max(...numbers)}` : "no depths yet");
+    setAttribute(
+      line,
+      "points",
+      numbers.map((value, n) => `${(n * step).toFixed(1)},${(19 - (value / top) * 18).toFixed(1)}`).join(" "),
+    );
+    setAttribute(
+      element,
+      "aria-label",
+      numbers.length
+        ? `depth from ${numbers[0]} to ${numbers[numbers.length - 1]}, at most ${Math.max(...numbers)}`
+        : "no depths yet",
+    );
     return element;
   };
   return element;

@@ -12,8 +12,21 @@ const LOGIN_ENDED = 4401;
 const OWN_TRIES = 2; // before peers are asked
 
 export class Live {
-  #home; #subscriptions = new Map(); #socket = null; #next = 1; #heard = 0; #tries = 0; #state = "connecting";
-  #peers = []; #at; #timer = null; #onState; #onPeer; #onLogin; #told = false; #watch;
+  #home;
+  #subscriptions = new Map();
+  #socket = null;
+  #next = 1;
+  #heard = 0;
+  #tries = 0;
+  #state = "connecting";
+  #peers = [];
+  #at;
+  #timer = null;
+  #onState;
+  #onPeer;
+  #onLogin;
+  #told = false;
+  #watch;
 
   /** home: base URL of this console; onState(state, url) when it changes; onPeer(url) once a peer gives
    *  documents; onLogin() when the login has ended. */
@@ -39,7 +52,9 @@ export class Live {
     socket?.close();
   }
 
-  get state() { return this.#state; }
+  get state() {
+    return this.#state;
+  }
 
   /** Base URLs of the other nodes, from the last document. */
   set peers(urls) {

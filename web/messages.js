@@ -17,20 +17,42 @@ export function messageBrowser(box, uri) {
   const guid = field("GUID", { kind: "search", value: given.get("guid") ?? "" });
   const since = field("Stored since (local time)", { kind: "datetime-local" });
   const go = h("button", { type: "submit" }, "Look");
-  const form = h("form", { class: "toolbar", role: "search", "aria-label": "Messages" },
+  const form = h(
+    "form",
+    { class: "toolbar", role: "search", "aria-label": "Messages" },
     [node, guid, since].map((one) => {
       one.element.classList.add("inline");
       return one.element;
-    }), go);
+    }),
+    go,
+  );
   const note = h("p", { class: "empty", role: "status" });
-  const list = table({ caption: "Stored messages, the oldest first", key: (message) => message.guid, columns: [
-    custom("GUID", () => {
-      const button = h("button", { type: "button", class: "plain mono", on: { click: () => open(button.textContent) } });
-      return [button, (message) => setText(button, message.guid)];
-    }, { head: true }),
-    time("Stored", (message) => message.storedAt ?? message.at), number("Size", (message) => bytes(message.bytes)),
-    text("Properties", (message) => propertyWords(message), { cls: "text" }),
-    text("Apps", (message) => (message.apps ?? []).map((app) => `${appName(app) || "default"} ${app.state}`).join(", ") || "–", { cls: "text" })] });
+  const list = table({
+    caption: "Stored messages, the oldest first",
+    key: (message) => message.guid,
+    columns: [
+      custom(
+        "GUID",
+        () => {
+          const button = h("button", {
+            type: "button",
+            class: "plain mono",
+            on: { click: () => open(button.textContent) },
+          });
+          return [button, (message) => setText(button, message.guid)];
+        },
+        { head: true },
+      ),
+      time("Stored", (message) => message.storedAt ?? message.at),
+      number("Size", (message) => bytes(message.bytes)),
+      text("Properties", (message) => propertyWords(message), { cls: "text" }),
+      text(
+        "Apps",
+        (message) => (message.apps ?? []).map((app) => `${appName(app) || "default"} ${app.state}`).join(", ") || "–",
+        { cls: "text" },
+      ),
+    ],
+  });
   const more = h("button", { type: "button", on: { click: () => load(next) } }, "Next messages");
   const first = h("button", { type: "button", on: { click: () => load(null) } }, "From the beginning");
   replace(box, h("div", { class: "stack" }, form, note, list.element, h("div", { class: "buttons" }, first, more)));
@@ -52,15 +74,28 @@ export function messageBrowser(box, uri) {
     setText(note, "The messages are being read …");
     const sinceSeconds = since.value ? new Date(since.value).getTime() / 1000 : undefined;
     try {
-      const answer = await get("/api/v1/messages", { uri, node: node.value, guid: wanted, after, since: sinceSeconds, limit: PAGE });
+      const answer = await get("/api/v1/messages", {
+        uri,
+        node: node.value,
+        guid: wanted,
+        after,
+        since: sinceSeconds,
+        limit: PAGE,
+      });
       const found = answer.messages ?? [];
       next = answer.next ?? null;
       list.show(found);
       list.element.hidden = found.length === 0;
-      setText(note, found.length ? `${counted(found.length, "message")}${typeof answer.total === "number" ? ` of ${count(answer.total)}` : ""}${
-        answer.role ? `, as the ${answer.role} has them` : ""}.`
-        : wanted ? "No message with this GUID is stored: it was confirmed by all apps, has expired, or never came here."
-          : "No message is stored.");
+      setText(
+        note,
+        found.length
+          ? `${counted(found.length, "message")}${typeof answer.total === "number" ? ` of ${count(answer.total)}` : ""}${
+              answer.role ? `, as the ${answer.role} has them` : ""
+            }.`
+          : wanted
+            ? "No message with this GUID is stored: it was confirmed by all apps, has expired, or never came here."
+            : "No message is stored.",
+      );
     } catch (error) {
       list.element.hidden = true;
       next = null;
@@ -72,8 +107,21 @@ export function messageBrowser(box, uri) {
   async function open(id) {
     const body = h("div", { class: "stack" }, h("p", { class: "empty" }, "The message is being read …"));
     const title = h("h2", { id: "message-title", class: "long" }, "Message ", h("span", { class: "mono" }, id));
-    const dialog = openDialog(h("div", { class: "stack" }, title, body,
-      h("div", { class: "dialog-buttons" }, h("button", { type: "button", on: { click: () => dialog.close() } }, "Close"))), "message-title", "wide");
+    const dialog = openDialog(
+      h(
+        "div",
+        { class: "stack" },
+        title,
+        body,
+        h(
+          "div",
+          { class: "dialog-buttons" },
+          h("button", { type: "button", on: { click: () => dialog.close() } }, "Close"),
+        ),
+      ),
+      "message-title",
+      "wide",
+    );
     try {
       showMessage(body, await get("/api/v1/message", { uri, guid: id, node: node.value }), uri, node.value);
     } catch (error) {
@@ -89,46 +137,98 @@ export function messageBrowser(box, uri) {
   controls();
   load(null);
   let known = "";
-  return { nodes(names) {
-    if (names.join("\n") === known) return;
-    known = names.join("\n");
-    const chosen = node.input.value;
-    replace(node.input, h("option", { value: "" }, "the primary"), names.map((name) => h("option", { value: name }, name)));
-    node.input.value = names.includes(chosen) ? chosen : "";
-  } };
+  return {
+    nodes(names) {
+      if (names.join("\n") === known) return;
+      known = names.join("\n");
+      const chosen = node.input.value;
+      replace(
+        node.input,
+        h("option", { value: "" }, "the primary"),
+        names.map((name) => h("option", { value: name }, name)),
+      );
+      node.input.value = names.includes(chosen) ? chosen : "";
+    },
+  };
 }
 
 const appName = (app) => app.appId ?? app.app ?? "";
 
 function propertyWords(message) {
-  const words = Object.entries(message.properties ?? {}).map(([name, one]) => `${name}=${one.value}`).join(", ");
+  const words = Object.entries(message.properties ?? {})
+    .map(([name, one]) => `${name}=${one.value}`)
+    .join(", ");
   return words ? words + (message.propertiesTruncated ? " …" : "") : "none";
 }
 
 function showMessage(box, message, uri, node) {
   const payload = decode(message.payload ?? "");
-  const download = h("a", { href: path("/api/v1/message/payload", { uri, guid: message.guid, node }), download: `${message.guid}.bin` }, "Download the payload");
-  const properties = table({ caption: "Properties", key: ([name]) => name, empty: emptyNote("The message has no properties."), columns: [
-    text("Name", ([name]) => name, { head: true }), text("Type", ([, one]) => one.type), text("Value", ([, one]) => String(one.value), { cls: "text" })] });
+  const download = h(
+    "a",
+    { href: path("/api/v1/message/payload", { uri, guid: message.guid, node }), download: `${message.guid}.bin` },
+    "Download the payload",
+  );
+  const properties = table({
+    caption: "Properties",
+    key: ([name]) => name,
+    empty: emptyNote("The message has no properties."),
+    columns: [
+      text("Name", ([name]) => name, { head: true }),
+      text("Type", ([, one]) => one.type),
+      text("Value", ([, one]) => String(one.value), { cls: "text" }),
+    ],
+  });
   properties.show(Object.entries(message.properties ?? {}));
-  const apps = table({ caption: "State for each app", key: (app) => appName(app), empty: emptyNote("No app waits for it."), columns: [
-    text("App", (app) => appName(app) || "(default)", { head: true }),
-    custom("State", () => {
-      const mark = stateMark();
-      return [mark, (app) => mark.set(app.state)];
-    }),
-    text("Delivered to", (app) => [app.to ?? app.consumer ?? []].flat().join(", ") || "nobody", { cls: "text" }),
-    number("Attempts left", (app) => count(app.attemptsLeft))] });
+  const apps = table({
+    caption: "State for each app",
+    key: (app) => appName(app),
+    empty: emptyNote("No app waits for it."),
+    columns: [
+      text("App", (app) => appName(app) || "(default)", { head: true }),
+      custom("State", () => {
+        const mark = stateMark();
+        return [mark, (app) => mark.set(app.state)];
+      }),
+      text("Delivered to", (app) => [app.to ?? app.consumer ?? []].flat().join(", ") || "nobody", { cls: "text" }),
+      number("Attempts left", (app) => count(app.attemptsLeft)),
+    ],
+  });
   apps.show(message.apps ?? []);
-  replace(box, h("p", { class: "lead" }, "Stored ", timeMark(message.storedAt ?? message.at), `, ${bytes(message.payloadBytes ?? message.bytes)}`,
-    message.compression ? `, compression ${String(message.compression).toLowerCase()}` : "",
-    message.truncated ? ". Only the first part of the payload is shown: download it for all of it." : "."), download,
-  h("div", { class: "views" }, view("As text", asText(payload)), view("As JSON", asJson(payload)), view("As bytes", asHex(payload), "hex")),
-  properties.element, apps.element);
+  replace(
+    box,
+    h(
+      "p",
+      { class: "lead" },
+      "Stored ",
+      timeMark(message.storedAt ?? message.at),
+      `, ${bytes(message.payloadBytes ?? message.bytes)}`,
+      message.compression ? `, compression ${String(message.compression).toLowerCase()}` : "",
+      message.truncated ? ". Only the first part of the payload is shown: download it for all of it." : ".",
+    ),
+    download,
+    h(
+      "div",
+      { class: "views" },
+      view("As text", asText(payload)),
+      view("As JSON", asJson(payload)),
+      view("As bytes", asHex(payload), "hex"),
+    ),
+    properties.element,
+    apps.element,
+  );
 }
 
 function view(title, words, cls = "") {
-  return h("div", {}, h("h3", {}, title), h("pre", { class: `payload ${cls}`.trim(), tabindex: "0", role: "group", "aria-label": `Payload ${title.toLowerCase()}` }, words));
+  return h(
+    "div",
+    {},
+    h("h3", {}, title),
+    h(
+      "pre",
+      { class: `payload ${cls}`.trim(), tabindex: "0", role: "group", "aria-label": `Payload ${title.toLowerCase()}` },
+      words,
+    ),
+  );
 }
 
 function decode(text) {
@@ -141,12 +241,17 @@ function decode(text) {
 
 function asText(payload) {
   if (payload.length === 0) return "(empty)";
-  return new TextDecoder("utf-8").decode(payload.subarray(0, SHOWN_BYTES)) + (payload.length > SHOWN_BYTES ? "\n…" : "");
+  return (
+    new TextDecoder("utf-8").decode(payload.subarray(0, SHOWN_BYTES)) + (payload.length > SHOWN_BYTES ? "\n…" : "")
+  );
 }
 
 function asJson(payload) {
   try {
-    return JSON.stringify(JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(payload)), null, 2).slice(0, SHOWN_BYTES);
+    return JSON.stringify(JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(payload)), null, 2).slice(
+      0,
+      SHOWN_BYTES,
+    );
   } catch {
     return "(this is no JSON)";
   }

@@ -7,16 +7,30 @@ import { custom, text, time } from "./table.js";
 
 /** Numbers in large letters: names = [[key, label]]; set(key, value, more). */
 export function tiles(box, names) {
-  const made = new Map(names.map(([key, label]) => {
-    const value = h("p", { class: "value" }, "–");
-    const more = h("p", { class: "more" });
-    return [key, { value, more, element: h("div", { class: "tile", "data-tile": key }, h("p", { class: "label" }, label), value, more) }];
-  }));
-  replace(box, [...made.values()].map((one) => one.element));
-  return { set(key, value, more = "") {
-    setText(made.get(key).value, value);
-    setText(made.get(key).more, more);
-  } };
+  const made = new Map(
+    names.map(([key, label]) => {
+      const value = h("p", { class: "value" }, "–");
+      const more = h("p", { class: "more" });
+      return [
+        key,
+        {
+          value,
+          more,
+          element: h("div", { class: "tile", "data-tile": key }, h("p", { class: "label" }, label), value, more),
+        },
+      ];
+    }),
+  );
+  replace(
+    box,
+    [...made.values()].map((one) => one.element),
+  );
+  return {
+    set(key, value, more = "") {
+      setText(made.get(key).value, value);
+      setText(made.get(key).more, more);
+    },
+  };
 }
 
 const EVENT_LEVELS = { election: "warning", primary: "warning", alarm: "bad", stop: "warning" };
@@ -27,28 +41,35 @@ export function eventList(box, { empty, most = 50 }) {
   const list = h("ol", { class: "events", tabindex: "0", "aria-label": "Events, newest first" });
   const nothing = emptyNote(empty);
   replace(box, list, nothing);
-  return { show(events) {
-    const wanted = [...events].sort((a, b) => b.at - a.at || b.n - a.n).slice(0, most);
-    list.hidden = wanted.length === 0;
-    nothing.hidden = wanted.length > 0;
-    const kept = new Map();
-    for (const event of wanted) {
-      const key = `${event.node} ${event.n} ${event.at} ${event.kind}`;
-      if (!kept.has(key)) kept.set(key, shown.get(key) ?? makeEvent(event));
-    }
-    for (const one of kept.values()) one.moment();
-    const elements = [...kept.values()].map((one) => one.element);
-    if (elements.length !== list.children.length || elements.some((one, n) => list.children[n] !== one)) list.replaceChildren(...elements);
-    shown.clear();
-    kept.forEach((one, key) => shown.set(key, one));
-  } };
+  return {
+    show(events) {
+      const wanted = [...events].sort((a, b) => b.at - a.at || b.n - a.n).slice(0, most);
+      list.hidden = wanted.length === 0;
+      nothing.hidden = wanted.length > 0;
+      const kept = new Map();
+      for (const event of wanted) {
+        const key = `${event.node} ${event.n} ${event.at} ${event.kind}`;
+        if (!kept.has(key)) kept.set(key, shown.get(key) ?? makeEvent(event));
+      }
+      for (const one of kept.values()) one.moment();
+      const elements = [...kept.values()].map((one) => one.element);
+      if (elements.length !== list.children.length || elements.some((one, n) => list.children[n] !== one))
+        list.replaceChildren(...elements);
+      shown.clear();
+      kept.forEach((one, key) => shown.set(key, one));
+    },
+  };
 }
 
 function makeEvent(event) {
   const mark = timeMark(event.at);
-  const element = h("li", { "data-kind": event.kind }, mark,
+  const element = h(
+    "li",
+    { "data-kind": event.kind },
+    mark,
     stateMark(event.kind, EVENT_LEVELS[event.kind] ?? "unknown"),
-    h("span", { class: "what" }, event.text, event.node ? h("span", { class: "node" }, ` · ${event.node}`) : null));
+    h("span", { class: "what" }, event.text, event.node ? h("span", { class: "node" }, ` · ${event.node}`) : null),
+  );
   return { element, moment: () => mark.set(event.at) };
 }
 
@@ -64,30 +85,43 @@ export function facts(box) {
   const list = h("dl", { class: "facts" });
   const values = new Map();
   replace(box, list);
-  return { show(pairs) {
-    for (const [name, value] of pairs) {
-      if (!values.has(name)) {
-        const cell = h("dd");
-        values.set(name, cell);
-        list.append(h("div", {}, h("dt", {}, name), cell));
+  return {
+    show(pairs) {
+      for (const [name, value] of pairs) {
+        if (!values.has(name)) {
+          const cell = h("dd");
+          values.set(name, cell);
+          list.append(h("div", {}, h("dt", {}, name), cell));
+        }
+        const cell = values.get(name);
+        if (value instanceof Node) {
+          if (cell.firstChild !== value) replace(cell, value);
+        } else setText(cell, value ?? "–");
       }
-      const cell = values.get(name);
-      if (value instanceof Node) {
-        if (cell.firstChild !== value) replace(cell, value);
-      } else setText(cell, value ?? "–");
-    }
-  } };
+    },
+  };
 }
 
 /** Buttons of which one is pressed: choices = [[value, label]]. */
 export function segments(box, choices, chosen, choose) {
-  const buttons = choices.map(([value, label]) => h("button", { type: "button", "data-value": value,
-    on: { click: () => {
-      set(value);
-      choose(value);
-    } } }, label));
-  const set = (value) => buttons.forEach((button) =>
-    setAttribute(button, "aria-pressed", String(button.dataset.value === value)));
+  const buttons = choices.map(([value, label]) =>
+    h(
+      "button",
+      {
+        type: "button",
+        "data-value": value,
+        on: {
+          click: () => {
+            set(value);
+            choose(value);
+          },
+        },
+      },
+      label,
+    ),
+  );
+  const set = (value) =>
+    buttons.forEach((button) => setAttribute(button, "aria-pressed", String(button.dataset.value === value)));
   replace(box, buttons);
   set(chosen);
   return { set };
@@ -98,18 +132,25 @@ export const queueLink = (uri) => path("/queue", { uri });
 
 /** A link to a node, or a word when there is none. */
 export function nodeColumn(label, read, options = {}) {
-  return custom(label, () => {
-    const anchor = h("a");
-    const none = h("span", { class: "muted" }, "none");
-    const element = h("span", {}, anchor, none);
-    return [element, (row) => {
-      const name = read(row);
-      anchor.hidden = !name;
-      none.hidden = Boolean(name);
-      setText(anchor, name ?? "");
-      setAttribute(anchor, "href", name ? nodeLink(name) : null);
-    }];
-  }, options);
+  return custom(
+    label,
+    () => {
+      const anchor = h("a");
+      const none = h("span", { class: "muted" }, "none");
+      const element = h("span", {}, anchor, none);
+      return [
+        element,
+        (row) => {
+          const name = read(row);
+          anchor.hidden = !name;
+          none.hidden = Boolean(name);
+          setText(anchor, name ?? "");
+          setAttribute(anchor, "href", name ? nodeLink(name) : null);
+        },
+      ];
+    },
+    options,
+  );
 }
 
 export const alarmColumns = [

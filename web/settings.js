@@ -22,13 +22,17 @@ let utc = read("utc", "0") === "1";
 let theme = read("theme", "auto");
 
 export const settings = {
-  get utc() { return utc; },
+  get utc() {
+    return utc;
+  },
   set utc(value) {
     utc = Boolean(value);
     write("utc", utc ? "1" : "0");
     changed();
   },
-  get theme() { return theme; },
+  get theme() {
+    return theme;
+  },
   set theme(value) {
     theme = ["light", "dark"].includes(value) ? value : "auto";
     write("theme", theme);
@@ -36,7 +40,9 @@ export const settings = {
     changed();
   },
   /** Calls the listener after each change. */
-  watch(listener) { listeners.add(listener); },
+  watch(listener) {
+    listeners.add(listener);
+  },
 };
 
 function changed() {

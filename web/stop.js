@@ -8,12 +8,24 @@ import { rowsOf } from "./merge.js";
 import { nodeLink } from "./parts.js";
 import { number, table, text } from "./table.js";
 
-const REPORTED = { unconfirmed: "Messages given up unconfirmed", unanswered: "Messages given up unanswered",
-  clients: "Clients connected until the end" };
-const STAGES = ["proxies are told", "members are told", "others take over what this node leads", "waits for confirms and answers", "done"];
+const REPORTED = {
+  unconfirmed: "Messages given up unconfirmed",
+  unanswered: "Messages given up unanswered",
+  clients: "Clients connected until the end",
+};
+const STAGES = [
+  "proxies are told",
+  "members are told",
+  "others take over what this node leads",
+  "waits for confirms and answers",
+  "done",
+];
 
 export function stopButton(name, label, afterwards = null) {
-  return actionButton("Stop gracefully …", "operator", () => stopNode(name(), afterwards), { cls: "danger", name: label });
+  return actionButton("Stop gracefully …", "operator", () => stopNode(name(), afterwards), {
+    cls: "danger",
+    name: label,
+  });
 }
 
 /** Asks the node what its stop would do, then asks the user, then stops it. */
@@ -32,24 +44,61 @@ export async function stopNode(name, afterwards = null) {
   const survives = preflight.quorumSurvives === true;
   const moves = preflight.moves ?? [];
   const warnings = preflight.warnings ?? [];
-  ask({ title: `Stop ${name} gracefully`, danger: true, typed: name, button: "Stop this node", fields: {
-    reason: field("Reason", { hint: "It stands in the audit log and in the events of all nodes.", required: true }) },
-  intro: [
-    h("p", {}, stateMark(survives ? "A quorum of nodes stays: the cluster goes on."
-      : "No quorum stays: the cluster does not take messages until a node is back.", survives ? "good" : "bad")),
-    h("ul", { class: "preflight" },
-      h("li", {}, moves.length ? `${counted(moves.length, "primary moves", "primaries move")}: ${
-        moves.map((move) => `partition ${move.partition} to ${move.to ?? "no node"}`).join(", ")}.` : "No primary moves."),
-      h("li", {}, preflight.sessions ? `${counted(preflight.sessions, "session")} will be drained; clients that know other nodes go on there.`
-        : "No session is to be drained."),
-      preflight.unconfirmed ? h("li", {}, `${counted(preflight.unconfirmed, "delivered message is", "delivered messages are")} not confirmed yet.`) : null,
-      warnings.map((warning) => h("li", {}, stateMark(warning, "warning"))))],
-  send: ({ reason }, confirm) => post(`/api/v1/nodes/${encodeURIComponent(name)}/stop`, { confirm, reason }),
-  done: () => {
-    toast(`${name} begins to stop.`);
-    if (afterwards) afterwards();
-    else location.assign(nodeLink(name));
-  } });
+  ask({
+    title: `Stop ${name} gracefully`,
+    danger: true,
+    typed: name,
+    button: "Stop this node",
+    fields: {
+      reason: field("Reason", { hint: "It stands in the audit log and in the events of all nodes.", required: true }),
+    },
+    intro: [
+      h(
+        "p",
+        {},
+        stateMark(
+          survives
+            ? "A quorum of nodes stays: the cluster goes on."
+            : "No quorum stays: the cluster does not take messages until a node is back.",
+          survives ? "good" : "bad",
+        ),
+      ),
+      h(
+        "ul",
+        { class: "preflight" },
+        h(
+          "li",
+          {},
+          moves.length
+            ? `${counted(moves.length, "primary moves", "primaries move")}: ${moves
+                .map((move) => `partition ${move.partition} to ${move.to ?? "no node"}`)
+                .join(", ")}.`
+            : "No primary moves.",
+        ),
+        h(
+          "li",
+          {},
+          preflight.sessions
+            ? `${counted(preflight.sessions, "session")} will be drained; clients that know other nodes go on there.`
+            : "No session is to be drained.",
+        ),
+        preflight.unconfirmed
+          ? h(
+              "li",
+              {},
+              `${counted(preflight.unconfirmed, "delivered message is", "delivered messages are")} not confirmed yet.`,
+            )
+          : null,
+        warnings.map((warning) => h("li", {}, stateMark(warning, "warning"))),
+      ),
+    ],
+    send: ({ reason }, confirm) => post(`/api/v1/nodes/${encodeURIComponent(name)}/stop`, { confirm, reason }),
+    done: () => {
+      toast(`${name} begins to stop.`);
+      if (afterwards) afterwards();
+      else location.assign(nodeLink(name));
+    },
+  });
 }
 
 /** The panel that follows a stop: show(node). It keeps what it saw, since the node itself goes away. */
@@ -57,51 +106,87 @@ export function stopPanel(panel, body) {
   const bar = h("progress", { max: STAGES.length - 1, "aria-label": "How far the stop is" });
   const head = h("p", { class: "headline" }, stateMark());
   const mark = head.firstChild;
-  const stages = h("ol", { class: "stages" }, STAGES.map((stage) => h("li", {}, stateMark(stage, "unknown"))));
+  const stages = h(
+    "ol",
+    { class: "stages" },
+    STAGES.map((stage) => h("li", {}, stateMark(stage, "unknown"))),
+  );
   const left = h("p");
-  const peers = table({ caption: "What each peer still waits for", key: (peer) => peer.name ?? peer.peer, columns: [
-    text("Peer", (peer) => peer.name ?? peer.peer, { head: true }),
-    number("Unconfirmed", (peer) => count(peer.unconfirmed)), number("Unanswered", (peer) => count(peer.unanswered))] });
+  const peers = table({
+    caption: "What each peer still waits for",
+    key: (peer) => peer.name ?? peer.peer,
+    columns: [
+      text("Peer", (peer) => peer.name ?? peer.peer, { head: true }),
+      number("Unconfirmed", (peer) => count(peer.unconfirmed)),
+      number("Unanswered", (peer) => count(peer.unanswered)),
+    ],
+  });
   const report = h("div", { class: "stack", hidden: true });
   replace(body, h("div", { class: "stack" }, head, bar, stages, left, peers.element, report));
   let most = 0;
   let last = null;
   let reported = "";
 
-  return { show(node, clusterLevel) {
-    const stop = node?.stop ?? (last ? { ...last, gone: true } : null);
-    if (!stop) return;
-    if (node?.stop) last = node.stop;
-    panel.hidden = false;
-    const remaining = (stop.unconfirmed ?? 0) + (stop.unanswered ?? 0);
-    most = Math.max(most, remaining);
-    const gone = node && ["down", "unreachable"].includes(node.state);
-    const done = Boolean(stop.done || stop.report || (gone && last));
-    const at = done ? STAGES.length - 1 : Math.max(0, STAGES.indexOf(stop.stage));
-    const within = at === 3 && most > 0 ? 1 - remaining / most : 0;
-    bar.value = Math.min(STAGES.length - 1, at + within);
-    [...stages.children].forEach((item, n) => item.firstChild.set(STAGES[n], n < at || done ? "good" : n === at ? "warning" : "unknown"));
-    mark.set(done ? gone ? "stopped: the node is gone" : "stopped" : `stopping: ${stop.stage}`, done ? "good" : "warning");
-    setText(left, done ? by(stop) : `${by(stop)} ${counted(stop.clients, "client")} connected, ${
-      counted(stop.unconfirmed, "message")} unconfirmed, ${counted(stop.unanswered, "message")} unanswered; ${
-      stop.secondsLeft > 0 ? `waits at most ${seconds(stop.secondsLeft)} more` : "the time to wait is over"}.`);
-    peers.element.hidden = done || !rowsOf(stop.peers).length;
-    peers.show(rowsOf(stop.peers));
-    if (done) showReport(stop.report ?? { seconds: stop.seconds, partitions: stop.partitions }, clusterLevel);
-    setAttribute(panel, "data-stage", done ? "done" : "running");
-  } };
+  return {
+    show(node, clusterLevel) {
+      const stop = node?.stop ?? (last ? { ...last, gone: true } : null);
+      if (!stop) return;
+      if (node?.stop) last = node.stop;
+      panel.hidden = false;
+      const remaining = (stop.unconfirmed ?? 0) + (stop.unanswered ?? 0);
+      most = Math.max(most, remaining);
+      const gone = node && ["down", "unreachable"].includes(node.state);
+      const done = Boolean(stop.done || stop.report || (gone && last));
+      const at = done ? STAGES.length - 1 : Math.max(0, STAGES.indexOf(stop.stage));
+      const within = at === 3 && most > 0 ? 1 - remaining / most : 0;
+      bar.value = Math.min(STAGES.length - 1, at + within);
+      [...stages.children].forEach((item, n) =>
+        item.firstChild.set(STAGES[n], n < at || done ? "good" : n === at ? "warning" : "unknown"),
+      );
+      mark.set(
+        done ? (gone ? "stopped: the node is gone" : "stopped") : `stopping: ${stop.stage}`,
+        done ? "good" : "warning",
+      );
+      setText(
+        left,
+        done
+          ? by(stop)
+          : `${by(stop)} ${counted(stop.clients, "client")} connected, ${counted(
+              stop.unconfirmed,
+              "message",
+            )} unconfirmed, ${counted(stop.unanswered, "message")} unanswered; ${
+              stop.secondsLeft > 0 ? `waits at most ${seconds(stop.secondsLeft)} more` : "the time to wait is over"
+            }.`,
+      );
+      peers.element.hidden = done || !rowsOf(stop.peers).length;
+      peers.show(rowsOf(stop.peers));
+      if (done) showReport(stop.report ?? { seconds: stop.seconds, partitions: stop.partitions }, clusterLevel);
+      setAttribute(panel, "data-stage", done ? "done" : "running");
+    },
+  };
 
   function showReport(given, clusterLevel) {
     const words = JSON.stringify(given);
     if (words === reported) return;
     reported = words;
     const { moved = [], seconds: took, reason, by: who, ...rest } = given; // reason and who stand above
-    replace(report, h("h3", {}, "Report"), h("dl", { class: "facts", id: "stop-report" },
-      took === undefined ? null : pair("Took", seconds(took)),
-      pair("Moved", moved.map((one) => `partition ${one.partition} to ${one.to ?? "no node"}`).join(", ") || "nothing"),
-      Object.entries(rest).map(([name, value]) => pair(REPORTED[name] ?? plain(name), worded(value)))));
+    replace(
+      report,
+      h("h3", {}, "Report"),
+      h(
+        "dl",
+        { class: "facts", id: "stop-report" },
+        took === undefined ? null : pair("Took", seconds(took)),
+        pair(
+          "Moved",
+          moved.map((one) => `partition ${one.partition} to ${one.to ?? "no node"}`).join(", ") || "nothing",
+        ),
+        Object.entries(rest).map(([name, value]) => pair(REPORTED[name] ?? plain(name), worded(value))),
+      ),
+    );
     report.hidden = false;
-    if (clusterLevel && clusterLevel !== "good") report.append(h("p", { class: "hint" }, "The cluster is one node short until this one is started again."));
+    if (clusterLevel && clusterLevel !== "good")
+      report.append(h("p", { class: "hint" }, "The cluster is one node short until this one is started again."));
   }
 }
 
@@ -113,7 +198,9 @@ const pair = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value)
 
 /** sessionsCutOff -> Sessions cut off */
 export function plain(name) {
-  const words = String(name).replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
+  const words = String(name)
+    .replace(/([a-z])([A-Z])/g, "$1 $2")
+    .toLowerCase();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
@@ -121,7 +208,10 @@ function worded(value) {
   if (typeof value === "number") return count(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (Array.isArray(value)) return value.length ? value.map(worded).join(", ") : "none";
-  if (value && typeof value === "object") return Object.entries(value).map(([name, one]) => `${plain(name).toLowerCase()} ${worded(one)}`).join(" ");
+  if (value && typeof value === "object")
+    return Object.entries(value)
+      .map(([name, one]) => `${plain(name).toLowerCase()} ${worded(one)}`)
+      .join(" ");
   return String(value ?? "–");
 }
 

@@ -20,11 +20,14 @@ export function number(label, read, options = {}) {
 export function link(label, read, href, options = {}) {
   return column(label, options, () => {
     const element = h("a");
-    return [element, (row) => {
-      setText(element, read(row));
-      setAttribute(element, "href", href(row));
-      if (options.title) setAttribute(element, "title", options.title(row));
-    }];
+    return [
+      element,
+      (row) => {
+        setText(element, read(row));
+        setAttribute(element, "href", href(row));
+        if (options.title) setAttribute(element, "title", options.title(row));
+      },
+    ];
   });
 }
 
@@ -61,11 +64,14 @@ export function buttons(label, make, options = {}) {
   return column(label, { cls: "actions", ...options }, () => {
     const element = h("span", { class: "buttons" });
     let newest = null;
-    return [element, (row) => {
-      const first = newest === null;
-      newest = row;
-      if (first) element.append(...make(() => newest, row));
-    }];
+    return [
+      element,
+      (row) => {
+        const first = newest === null;
+        newest = row;
+        if (first) element.append(...make(() => newest, row));
+      },
+    ];
   });
 }
 
@@ -76,7 +82,10 @@ export function custom(label, make, options = {}) {
 
 /** The rows of one tbody. */
 export class Rows {
-  #body; #columns; #key; #rows = new Map();
+  #body;
+  #columns;
+  #key;
+  #rows = new Map();
 
   constructor(body, columns, key) {
     this.#body = body;
@@ -90,7 +99,9 @@ export class Rows {
     this.#body.replaceChildren();
   }
 
-  get elements() { return this.#rows; }
+  get elements() {
+    return this.#rows;
+  }
 
   /** Shows these rows in this order; `before` and `after` are rows of the caller that stand around them. */
   show(rows, { before = [], after = [], first = 0 } = {}) {
@@ -114,7 +125,9 @@ export class Rows {
   #make() {
     const element = h("tr");
     const updates = this.#columns.map((each) => {
-      const cell = each.head ? h("th", { scope: "row", class: each.cls || null }) : h("td", { class: each.cls || null });
+      const cell = each.head
+        ? h("th", { scope: "row", class: each.cls || null })
+        : h("td", { class: each.cls || null });
       const [content, update] = each.make();
       cell.append(content);
       element.append(cell);
@@ -135,7 +148,11 @@ export function table({ caption, columns, key, empty, onSort = null, sorted = nu
   const rows = new Rows(body, columns, key);
   let now = columns;
   const made = {
-    element: h("div", { class: "table-box" }, frame, nothing), frame, body, table: element, rows,
+    element: h("div", { class: "table-box" }, frame, nothing),
+    frame,
+    body,
+    table: element,
+    rows,
     show(list, options) {
       rows.show(list, options);
       if (empty) {
@@ -165,9 +182,20 @@ function headCells(columns, onSort, sorted) {
     const attributes = { scope: "col", class: each.cls || null };
     if (!each.sort || !onSort) return h("th", attributes, each.label);
     const active = sorted?.sort === each.sort;
-    const arrow = h("span", { class: "arrow", "aria-hidden": "true" }, active ? (sorted.order === "asc" ? "▲" : "▼") : "");
-    return h("th", { ...attributes, "aria-sort": active ? (sorted.order === "asc" ? "ascending" : "descending") : null },
-      h("button", { type: "button", class: "sort", "data-sort": each.sort, on: { click: () => onSort(each.sort) } },
-        each.label, arrow));
+    const arrow = h(
+      "span",
+      { class: "arrow", "aria-hidden": "true" },
+      active ? (sorted.order === "asc" ? "▲" : "▼") : "",
+    );
+    return h(
+      "th",
+      { ...attributes, "aria-sort": active ? (sorted.order === "asc" ? "ascending" : "descending") : null },
+      h(
+        "button",
+        { type: "button", class: "sort", "data-sort": each.sort, on: { click: () => onSort(each.sort) } },
+        each.label,
+        arrow,
+      ),
+    );
   });
 }

@@ -39,8 +39,12 @@ class Chromium:
     def __init__(self) -> None:
         if missing():
             raise BrowserError(missing())
-        self._child = subprocess.Popen(["node", str(Path(__file__).with_name("driver.mjs")), str(MODULES), executable()],
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._child = subprocess.Popen(
+            ["node", str(Path(__file__).with_name("driver.mjs")), str(MODULES), executable()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self._answer()
 
     def send(self, order: dict[str, Any]) -> Any:
@@ -62,8 +66,19 @@ class Chromium:
 
     def open(self, width: int = 1280, height: int = 900, **options: Any) -> Tab:
         """A page in a context of its own; options are those of Playwright's newContext."""
-        return Tab(self, self.send({"open": {"viewport": {"width": width, "height": height}, "reducedMotion": "reduce",
-                                             "timezoneId": "Europe/Berlin", **options}}))
+        return Tab(
+            self,
+            self.send(
+                {
+                    "open": {
+                        "viewport": {"width": width, "height": height},
+                        "reducedMotion": "reduce",
+                        "timezoneId": "Europe/Berlin",
+                        **options,
+                    }
+                }
+            ),
+        )
 
     def close(self) -> None:
         """End it."""
@@ -88,7 +103,10 @@ class Tab:
     def texts(self, selector: str) -> list[str]:
         """The text of each element, its white space as one blank."""
         found: list[str] = self.evaluate(
-            "(selector) => [...document.querySelectorAll(selector)].map((one) => one.textContent.replace(/\\s+/g, ' ').trim())", selector)
+            "(selector) => [...document.querySelectorAll(selector)]"
+            ".map((one) => one.textContent.replace(/\\s+/g, ' ').trim())",
+            selector,
+        )
         return found
 
     def until(self, function: str, argument: Any = None) -> None:
@@ -97,8 +115,10 @@ class Tab:
 
     def until_text(self, selector: str, text: str) -> None:
         """Wait until an element that the selector finds has this text in it."""
-        self.until("([selector, text]) => [...document.querySelectorAll(selector)].some((one) => one.textContent.includes(text))",
-                   [selector, text])
+        self.until(
+            "([selector, text]) => [...document.querySelectorAll(selector)].some((one) => one.textContent.includes(text))",
+            [selector, text],
+        )
 
     def visit(self, url: str) -> None:
         """Load the page and wait until it lives."""

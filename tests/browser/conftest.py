@@ -24,10 +24,26 @@ class FakeNode:
 
     def __init__(self, name: str, port: int, urls: dict[str, str], scene: str, *options: str) -> None:
         self.name, self.url = name, f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "browser.fake_console", "--name", name, "--port", str(port), "--scene", scene, *options,
-                   *(f"--node={name}={url}" for name, url in urls.items())]
-        self._process = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True,
-                                         env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"})
+        command = [
+            sys.executable,
+            "-m",
+            "browser.fake_console",
+            "--name",
+            name,
+            "--port",
+            str(port),
+            "--scene",
+            scene,
+            *options,
+            *(f"--node={name}={url}" for name, url in urls.items()),
+        ]
+        self._process = subprocess.Popen(
+            command,
+            cwd=TESTS,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
+        )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"
 
@@ -47,8 +63,10 @@ class FakeCluster:
 
     def __init__(self, scene: str = "good", *options: str, serving: int = 1) -> None:
         self.urls = {f"n{n}": f"http://127.0.0.1:{free_port()}" for n in (1, 2, 3)}
-        self.nodes = [FakeNode(name, int(url.rpartition(":")[2]), self.urls, scene, *options)
-                      for name, url in list(self.urls.items())[:serving]]
+        self.nodes = [
+            FakeNode(name, int(url.rpartition(":")[2]), self.urls, scene, *options)
+            for name, url in list(self.urls.items())[:serving]
+        ]
         self.url = self.nodes[0].url
 
     def close(self) -> None:

@@ -13,7 +13,10 @@ const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const RUN_IN_PAGE = new Set(["evaluate", "waitForFunction", "$eval", "$$eval", "addInitScript"]);
 
-const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"] });
+const browser = await chromium.launch({
+  executablePath,
+  args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+});
 const pages = new Map();
 let last = 0;
 
@@ -34,18 +37,27 @@ async function call({ page, problems }, path, args) {
   let target = page;
   for (const name of path.slice(0, -1)) target = target[name];
   const name = path[path.length - 1];
-  const given = RUN_IN_PAGE.has(name) ? args.map((one) => (typeof one === "string" && /^(async )?\(/.test(one) ? (0, eval)(`(${one})`) : one)) : args;
+  const given = RUN_IN_PAGE.has(name)
+    ? args.map((one) => (typeof one === "string" && /^(async )?\(/.test(one) ? (0, eval)(`(${one})`) : one))
+    : args;
   const result = await target[name](...given);
   if (name === "screenshot" || result === undefined || problems === undefined) return null;
-  return typeof result === "object" && result !== null && (typeof result.dispose === "function" || typeof result.url === "function") ? null : result;
+  return typeof result === "object" &&
+    result !== null &&
+    (typeof result.dispose === "function" || typeof result.url === "function")
+    ? null
+    : result;
 }
 
 async function runAxe({ page }) {
   await page.evaluate(axe);
   return page.evaluate(async () => {
     const found = await globalThis.axe.run(document, { resultTypes: ["violations"] });
-    return found.violations.map((one) => ({ id: one.id, help: one.help,
-      nodes: one.nodes.map((node) => `${node.target.join(" ")}: ${node.failureSummary}`) }));
+    return found.violations.map((one) => ({
+      id: one.id,
+      help: one.help,
+      nodes: one.nodes.map((node) => `${node.target.join(" ")}: ${node.failureSummary}`),
+    }));
   });
 }
 

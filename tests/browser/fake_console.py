@@ -1,6 +1,6 @@
 """A node's console without a node: serves the pages, the scripted documents, live patches and pretended actions.
 
-    python -m browser.fake_console --name n1 --port 9001 --scene good --node n2=http://127.0.0.1:9002 ...
+python -m browser.fake_console --name n1 --port 9001 --scene good --node n2=http://127.0.0.1:9002 ...
 """
 
 from __future__ import annotations
@@ -25,8 +25,19 @@ from twisted.web.server import Site
 from browser.scripted import Script, patch, wire
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"": "overview", "shards": "shards", "queues": "queues", "queue": "queue", "nodes": "nodes", "node": "node",
-         "elections": "elections", "topology": "topology", "clients": "clients", "alarms": "alarms", "audit": "audit"}
+PAGES = {
+    "": "overview",
+    "shards": "shards",
+    "queues": "queues",
+    "queue": "queue",
+    "nodes": "nodes",
+    "node": "node",
+    "elections": "elections",
+    "topology": "topology",
+    "clients": "clients",
+    "alarms": "alarms",
+    "audit": "audit",
+}
 ROLES = ("viewer", "operator", "admin")
 CSRF = "the-token-of-this-session"
 SAMPLE_SECONDS = 0.25
@@ -39,8 +50,9 @@ class FakeConsole:
 
     def __init__(self, script: Script, options: argparse.Namespace) -> None:
         self.script, self.options, self.silent = script, options, False
-        self.pages = jinja2.Environment(loader=jinja2.FileSystemLoader(ROOT / "templates"), autoescape=True, trim_blocks=True,
-                                        lstrip_blocks=True)
+        self.pages = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(ROOT / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        )
         self.live: set[Live] = set()
         factory = WebSocketServerFactory()
         factory.protocol = lambda: Live(self)
@@ -60,18 +72,31 @@ class FakeConsole:
         if path not in PAGES:
             request.setResponseCode(404)
             return self._html(request, "message", title="Not found", text="There is no such page.")
-        data = {} if self.options.bare else self.script.cluster(time.time())
+        data = None if self.options.bare else self.script.cluster(time.time())
         text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
         return self._html(request, PAGES[path], page=PAGES[path], data=text)
 
     def _html(self, request: Any, template: str, **more: str) -> bytes:
         peers = " ".join(f"{url} {url.replace('http', 'ws', 1)}" for url in self.script.urls.values())
         request.setHeader("Content-Type", "text/html; charset=utf-8")
-        request.setHeader("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
-                          f"img-src 'self' data:; connect-src 'self' {peers}")
-        known = {"prefix": "", "csrf": CSRF, "user": self.options.user, "role": self.options.role, "version": "1.0", "cluster_name": "c",
-                 "notice": "" if self.options.user else "No users are configured: everybody on this machine may do everything here.",
-                 "data": "{}", "page": template}
+        request.setHeader(
+            "Content-Security-Policy",
+            "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
+            f"img-src 'self' data:; connect-src 'self' {peers}",
+        )
+        known = {
+            "prefix": "",
+            "csrf": CSRF,
+            "user": self.options.user,
+            "role": self.options.role,
+            "version": "1.0",
+            "cluster_name": "c",
+            "notice": ""
+            if self.options.user
+            else "No users are configured: everybody on this machine may do everything here.",
+            "data": "{}",
+            "page": template,
+        }
         return self.pages.get_template(f"{template}.html").render({**known, **more}).encode()
 
     @app.route("/static/<path:path>")
@@ -102,12 +127,16 @@ class FakeConsole:
         if path == "message/payload":
             return b"the payload"
         answers: dict[str, Callable[[], Any]] = {
-            "cluster": lambda: script.cluster(now), "elections": lambda: script.elections(now),
+            "cluster": lambda: script.cluster(now),
+            "elections": lambda: script.elections(now),
             "messages": lambda: script.messages(now, given["uri"], given.get("after", ""), given.get("guid", "")),
-            "message": lambda: script.message(now, given["guid"]), "alarms": lambda: {"alarms": script.alarms(now)},
-            "audit": lambda: {"entries": list(reversed(script.audit))}, "clients": lambda: {"clients": script.clients()},
+            "message": lambda: script.message(now, given["guid"]),
+            "alarms": lambda: {"alarms": script.alarms(now)},
+            "audit": lambda: {"entries": list(reversed(script.audit))},
+            "clients": lambda: {"clients": script.clients()},
             "config": lambda: {"node": given["node"], "config": script.config(given["node"])},
-            "log": lambda: {"lines": script.log(now, given.get("level", "TRACE"), int(given.get("lines", 200)))}}
+            "log": lambda: {"lines": script.log(now, given.get("level", "TRACE"), int(given.get("lines", 200)))},
+        }
         if path not in answers:
             return _json(request, {"error": "There is no such document."}, 404)
         return _json(request, answers[path]())
@@ -120,14 +149,32 @@ class FakeConsole:
         if request.getHeader("X-CSRF-Token") != CSRF:
             return _json(request, {"error": "The token of the session is missing."}, 403)
         body = json.loads(request.content.read() or b"{}")
-        wanted = "admin" if path in ("queues/purge", "rolling-restart") else "viewer" if path == "subscriptions/test" else "operator"
+        wanted = (
+            "admin"
+            if path in ("queues/purge", "rolling-restart")
+            else "viewer"
+            if path == "subscriptions/test"
+            else "operator"
+        )
         if ROLES.index(self.options.role) < ROLES.index(wanted):
             return _json(request, {"error": f"This needs the role {wanted}."}, 403)
         parts, now = [unquote(part) for part in path.split("/")], time.time()
         if path != "subscriptions/test":
-            self._tell({"audit": {"at": now, "user": self.options.user, "role": self.options.role, "from": "127.0.0.1", "node": self.script.serving,
-                                  "action": path, "target": parts[1] if len(parts) > 2 else body.get("uri"), "reason": body.get("reason"),
-                                  "outcome": "ok"}})
+            self._tell(
+                {
+                    "audit": {
+                        "at": now,
+                        "user": self.options.user,
+                        "role": self.options.role,
+                        "from": "127.0.0.1",
+                        "node": self.script.serving,
+                        "action": path,
+                        "target": parts[1] if len(parts) > 2 else body.get("uri"),
+                        "reason": body.get("reason"),
+                        "outcome": "ok",
+                    }
+                }
+            )
         if parts[0] == "nodes" and parts[-1] == "stop":
             if body.get("confirm") != parts[1]:
                 return _json(request, {"error": "This is not the name of the node.", "field": "confirm"}, 400)
@@ -139,8 +186,15 @@ class FakeConsole:
         elif path == "queues/purge":
             return _json(request, {"ok": True, "messages": 1234, "bytes": 99_000})
         elif path == "publish":
-            return _json(request, {"ok": True, "results": [{"guid": f"{n:032X}", "status": "SUCCESS", "ms": 1} for n in range(body["count"])],
-                                   "failed": 0, "error": None})
+            return _json(
+                request,
+                {
+                    "ok": True,
+                    "results": [{"guid": f"{n:032X}", "status": "SUCCESS", "ms": 1} for n in range(body["count"])],
+                    "failed": 0,
+                    "error": None,
+                },
+            )
         elif path == "subscriptions/test":
             return _json(request, _tried(body))
         return _json(request, {"ok": True})
@@ -209,9 +263,13 @@ class Live(WebSocketServerProtocol):  # type: ignore[misc]
             return
         number, console = message["id"], self._console
         make: dict[str, Callable[[], Any]] = {
-            "cluster": lambda: console.script.cluster(time.time()), "elections": lambda: console.script.elections(time.time()),
+            "cluster": lambda: console.script.cluster(time.time()),
+            "elections": lambda: console.script.elections(time.time()),
             "queue": lambda: console.script.queue(time.time(), message["uri"]),
-            "queues": lambda: console.script.queues(time.time(), *(message[name] for name in ("filter", "sort", "order", "offset", "limit")))}
+            "queues": lambda: console.script.queues(
+                time.time(), *(message[name] for name in ("filter", "sort", "order", "offset", "limit"))
+            ),
+        }
         document = make[message["subscribe"]]()
         if document is None:
             self._say({"id": number, "error": "There is no such queue.", "field": "uri"})
@@ -233,11 +291,33 @@ class Live(WebSocketServerProtocol):  # type: ignore[misc]
 
 def _tried(body: dict[str, Any]) -> dict[str, Any]:
     if "=" in body["expression"] and "==" not in body["expression"]:
-        return {"ok": True, "valid": False, "error": {"message": "= is no operator: did you mean ==?", "offset": body["expression"].index("="),
-                                                      "length": 1}, "properties": [], "results": [], "matched": 0, "examined": 0}
-    results = [{"guid": f"{n:032X}", "matches": n % 2 == 0, "reason": "" if n % 2 == 0 else "price is 99",
-                "routing": [{"appId": "billing", "outcome": "consumer", "to": "ada@host-7"}]} for n in range(4)]
-    return {"ok": True, "valid": True, "error": None, "properties": ["price"], "results": results, "matched": 2, "examined": 4}
+        return {
+            "ok": True,
+            "valid": False,
+            "error": {"message": "= is no operator: did you mean ==?", "offset": body["expression"].index("="), "length": 1},
+            "properties": [],
+            "results": [],
+            "matched": 0,
+            "examined": 0,
+        }
+    results = [
+        {
+            "guid": f"{n:032X}",
+            "matches": n % 2 == 0,
+            "reason": "" if n % 2 == 0 else "price is 99",
+            "routing": [{"appId": "billing", "outcome": "consumer", "to": "ada@host-7"}],
+        }
+        for n in range(4)
+    ]
+    return {
+        "ok": True,
+        "valid": True,
+        "error": None,
+        "properties": ["price"],
+        "results": results,
+        "matched": 2,
+        "examined": 4,
+    }
 
 
 def _json(request: Any, document: Any, code: int = 200) -> bytes:

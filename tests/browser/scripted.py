@@ -15,8 +15,18 @@ QUEUES = 40
 MANY_QUEUES = 50_000
 SCENES = ("good", "warning", "bad", "empty", "many", "hostile")
 BEGAN = 1_790_000_000.0  # when the history of the cluster begins, in wall seconds
-SORTS = ("uri", "messages", "bytes", "oldestSeconds", "putRate", "pushRate", "confirmRate", "consumers",
-         "producers", "quota")
+SORTS = (
+    "uri",
+    "messages",
+    "bytes",
+    "oldestSeconds",
+    "putRate",
+    "pushRate",
+    "confirmRate",
+    "consumers",
+    "producers",
+    "quota",
+)
 
 
 class Script:
@@ -45,39 +55,85 @@ class Script:
     def cluster(self, at: float) -> Document:
         """The document of the whole cluster."""
         level, text, reasons = {
-            "warning": ("warning", "The cluster works, but n3 heals and one queue is nearly full.",
-                        ["partition 2 has only two copies until n3 has caught up", "bmq://bmq.test/queue-1 uses 91 % of its quota"]),
-            "bad": ("bad", "Partition 1 has no primary: its queues take no messages.",
-                    ["n3 cannot be reached since 40 s", "no quorum for partition 1"]),
+            "warning": (
+                "warning",
+                "The cluster works, but n3 heals and one queue is nearly full.",
+                ["partition 2 has only two copies until n3 has caught up", "bmq://bmq.test/queue-1 uses 91 % of its quota"],
+            ),
+            "bad": (
+                "bad",
+                "Partition 1 has no primary: its queues take no messages.",
+                ["n3 cannot be reached since 40 s", "no quorum for partition 1"],
+            ),
             "hostile": ("warning", f"The name of a queue is {HOSTILE}", [HOSTILE]),
             "empty": ("good", "All is well: 3 nodes are up, and there is no queue yet.", []),
-        }.get(self.scene, ("good", "All is well: 3 of 3 nodes are up, every partition has a primary and all its replicas.", []))
+        }.get(
+            self.scene, ("good", "All is well: 3 of 3 nodes are up, every partition has a primary and all its replicas.", [])
+        )
         rate = 0.0 if self.scene in ("empty", "bad") else 1000 + 50 * math.sin(at / 7)
         return {
-            "at": at, "servedBy": self.serving, "name": HOSTILE if self.scene == "hostile" else "c", "version": "1.0",
+            "at": at,
+            "servedBy": self.serving,
+            "name": HOSTILE if self.scene == "hostile" else "c",
+            "version": "1.0",
             "verdict": {"level": level, "text": text, "reasons": reasons},
             "leader": {"node": "n1", "term": 7, "since": self.began + 30, "state": "active"},
-            "rates": {"put": rate, "ack": rate, "push": 2 * rate, "confirm": 2 * rate - 3, "putBytes": rate * 900, "pushBytes": rate * 1800},
+            "rates": {
+                "put": rate,
+                "ack": rate,
+                "push": 2 * rate,
+                "confirm": 2 * rate - 3,
+                "putBytes": rate * 900,
+                "pushBytes": rate * 1800,
+            },
             "ackLatencyMs": {"p50": 1.25, "p99": 18.4} if rate else {"p50": None, "p99": None},
             "history": [] if self.scene == "empty" else self._history(at, rate),
             "nodes": [self._node(n, name, at) for n, name in enumerate(self.names)],
             "partitions": [] if self.scene == "empty" else [self._partition(n, at) for n in range(4)],
-            "queuesTop": self.queues(at, limit=10)["rows"], "alarms": self.alarms(at), "events": self.events(at)}
+            "queuesTop": self.queues(at, limit=10)["rows"],
+            "alarms": self.alarms(at),
+            "events": self.events(at),
+        }
 
     def _history(self, at: float, rate: float) -> list[list[float]]:
         step = 5 * int(at // 5)
-        return [[wall, rate * (1 + .1 * math.sin(wall / 40)), rate, 2 * rate, 2 * rate - 3, 5000 + 900 * math.sin(wall / 90), 4_500_000]
-                for wall in range(step - 895, step + 1, 5)]
+        return [
+            [
+                wall,
+                rate * (1 + 0.1 * math.sin(wall / 40)),
+                rate,
+                2 * rate,
+                2 * rate - 3,
+                5000 + 900 * math.sin(wall / 90),
+                4_500_000,
+            ]
+            for wall in range(step - 895, step + 1, 5)
+        ]
 
     def _node(self, n: int, name: str, at: float) -> Document:
         state = {("warning", 2): "starting", ("bad", 2): "unreachable"}.get((self.scene, n), "up")
         stop = self.stop(name, at)
         if stop:
             state = "down" if stop["done"] else "stopping"
-        return {"name": name, "id": n, "dataCenter": "west" if n < 2 else "east", "state": state, "leader": name == "n1",
-                "primaryFor": [p for p in range(4) if self._primary(p) == name], "version": "1.0", "startedAt": self.began,
-                "url": self.urls.get(name, ""), "sessions": 4 + n, "memoryBytes": 180_000_000 + n * 7_000_000, "cpuShare": 0.12 + n / 20,
-                "loopLagMs": 0.8 + n, "openFiles": 60 + n, "openFilesMax": 1024, "sampledAt": at, "stop": stop}
+        return {
+            "name": name,
+            "id": n,
+            "dataCenter": "west" if n < 2 else "east",
+            "state": state,
+            "leader": name == "n1",
+            "primaryFor": [p for p in range(4) if self._primary(p) == name],
+            "version": "1.0",
+            "startedAt": self.began,
+            "url": self.urls.get(name, ""),
+            "sessions": 4 + n,
+            "memoryBytes": 180_000_000 + n * 7_000_000,
+            "cpuShare": 0.12 + n / 20,
+            "loopLagMs": 0.8 + n,
+            "openFiles": 60 + n,
+            "openFilesMax": 1024,
+            "sampledAt": at,
+            "stop": stop,
+        }
 
     def _primary(self, partition: int) -> str | None:
         if self.scene == "bad" and partition == 1:
@@ -90,26 +146,72 @@ class Script:
         sequence = 100_000 + int((at - BEGAN) * 10)
         replicas = []
         for n, name in enumerate(self.urls):
-            role = "primary" if name == primary else "down" if (self.scene, n) == ("bad", 2) or name in self.stops else \
-                "healing" if (self.scene, n, number) == ("warning", 2, 3) else "replica"
+            role = (
+                "primary"
+                if name == primary
+                else "down"
+                if (self.scene, n) == ("bad", 2) or name in self.stops
+                else "healing"
+                if (self.scene, n, number) == ("warning", 2, 3)
+                else "replica"
+            )
             lag = {"replica": 12 if (self.scene, n) == ("warning", 1) else 0, "healing": 48_210, "down": 90_000}.get(role, 0)
-            replicas.append({"node": name, "role": role, "sequence": sequence - lag, "lagRecords": lag, "lagBytes": lag * 960})
-        return {"id": number, "primary": primary, "lease": 3, "sequence": sequence, "state": "active" if primary else "down",
-                "replicas": replicas, "queues": self._queue_count() // 4, "messages": 1250,
-                "journal": {"used": 61_000_000 + number * 9_000_000, "total": 100_000_000}, "data": {"used": 310_000_000, "total": 1_000_000_000}}
+            replicas.append(
+                {"node": name, "role": role, "sequence": sequence - lag, "lagRecords": lag, "lagBytes": lag * 960}
+            )
+        return {
+            "id": number,
+            "primary": primary,
+            "lease": 3,
+            "sequence": sequence,
+            "state": "active" if primary else "down",
+            "replicas": replicas,
+            "queues": self._queue_count() // 4,
+            "messages": 1250,
+            "journal": {"used": 61_000_000 + number * 9_000_000, "total": 100_000_000},
+            "data": {"used": 310_000_000, "total": 1_000_000_000},
+        }
 
     def alarms(self, at: float) -> list[Document]:
         """All of them."""
         if self.scene in ("good", "empty", "many"):
             return []
         text = HOSTILE if self.scene == "hostile" else "bmq://bmq.test/queue-1 uses 91 % of its quota of messages"
-        found = [{"id": "n1:1", "category": "CAPACITY_STATE_HIGH_WATERMARK", "text": text, "node": "n1", "raisedAt": at - 125, "count": 3,
-                  "acknowledgedBy": self.acknowledged.get("n1:1"), "clearedAt": None},
-                 {"id": "n2:4", "category": "REPLICATION", "text": "partition 2 was behind", "node": "n2", "raisedAt": at - 4000,
-                  "count": 1, "acknowledgedBy": "ada", "clearedAt": at - 3500}]
+        found = [
+            {
+                "id": "n1:1",
+                "category": "CAPACITY_STATE_HIGH_WATERMARK",
+                "text": text,
+                "node": "n1",
+                "raisedAt": at - 125,
+                "count": 3,
+                "acknowledgedBy": self.acknowledged.get("n1:1"),
+                "clearedAt": None,
+            },
+            {
+                "id": "n2:4",
+                "category": "REPLICATION",
+                "text": "partition 2 was behind",
+                "node": "n2",
+                "raisedAt": at - 4000,
+                "count": 1,
+                "acknowledgedBy": "ada",
+                "clearedAt": at - 3500,
+            },
+        ]
         if self.scene == "bad":
-            found.append({"id": "n1:2", "category": "CLUSTER", "text": "partition 1 has no primary since 40 s", "node": "n1",
-                          "raisedAt": at - 40, "count": 1, "acknowledgedBy": None, "clearedAt": None})
+            found.append(
+                {
+                    "id": "n1:2",
+                    "category": "CLUSTER",
+                    "text": "partition 1 has no primary since 40 s",
+                    "node": "n1",
+                    "raisedAt": at - 40,
+                    "count": 1,
+                    "acknowledgedBy": None,
+                    "clearedAt": None,
+                }
+            )
         return found
 
     def events(self, at: float) -> list[Document]:
@@ -117,13 +219,28 @@ class Script:
         if self.scene == "empty":
             return []
         base = self.began
-        told = [("election", "n1 leads in term 7: n3 missed 5 heartbeats", "n1"), ("primary", "n2 became primary of partition 1", "n1"),
-                ("session", "client ada@host-7 connected", "n2"), ("queue", "bmq://bmq.test/queue-1 was created", "n1"),
-                ("node", HOSTILE if self.scene == "hostile" else "n3 is up", "n3")]
-        events: list[Document] = [{"n": n + 1, "at": base + 10 * n, "node": node, "kind": kind, "text": text, "detail": {}}
-                                  for n, (kind, text, node) in enumerate(told)]
+        told = [
+            ("election", "n1 leads in term 7: n3 missed 5 heartbeats", "n1"),
+            ("primary", "n2 became primary of partition 1", "n1"),
+            ("session", "client ada@host-7 connected", "n2"),
+            ("queue", "bmq://bmq.test/queue-1 was created", "n1"),
+            ("node", HOSTILE if self.scene == "hostile" else "n3 is up", "n3"),
+        ]
+        events: list[Document] = [
+            {"n": n + 1, "at": base + 10 * n, "node": node, "kind": kind, "text": text, "detail": {}}
+            for n, (kind, text, node) in enumerate(told)
+        ]
         for name, (since, given) in self.stops.items():
-            events.append({"n": 100, "at": since, "node": name, "kind": "stop", "text": f"{name} stops: {given['reason']}", "detail": {}})
+            events.append(
+                {
+                    "n": 100,
+                    "at": since,
+                    "node": name,
+                    "kind": "stop",
+                    "text": f"{name} stops: {given['reason']}",
+                    "detail": {},
+                }
+            )
         return events
 
     # --- a stop ---
@@ -138,35 +255,79 @@ class Script:
             return None
         since, given = self.stops[name]
         seconds = max(0.0, at - since)
-        stages = ["proxies are told", "members are told", "others take over what this node leads", "waits for confirms and answers"]
+        stages = [
+            "proxies are told",
+            "members are told",
+            "others take over what this node leads",
+            "waits for confirms and answers",
+        ]
         done = seconds >= 3.5
         left = 0 if done else max(0, round(700 - 200 * seconds))
-        stop = {"stage": "done" if done else stages[min(3, int(seconds * 2))], "seconds": seconds, "clients": 0 if done else 5,
-                "partitions": [], "unconfirmed": left, "unanswered": left // 7, "secondsLeft": max(0.0, 20 - seconds),
-                "peers": [{"name": each, "unconfirmed": left // 2, "unanswered": left // 14} for each in self.urls if each != name],
-                "reason": given["reason"], "by": given.get("by", ""), "done": done}
+        stop = {
+            "stage": "done" if done else stages[min(3, int(seconds * 2))],
+            "seconds": seconds,
+            "clients": 0 if done else 5,
+            "partitions": [],
+            "unconfirmed": left,
+            "unanswered": left // 7,
+            "secondsLeft": max(0.0, 20 - seconds),
+            "peers": [
+                {"name": each, "unconfirmed": left // 2, "unanswered": left // 14} for each in self.urls if each != name
+            ],
+            "reason": given["reason"],
+            "by": given.get("by", ""),
+            "done": done,
+        }
         if done:
-            stop["report"] = {"seconds": 3.5, "moved": [{"cluster": "c", "partition": 0, "to": "n2"}], "unconfirmed": 0, "unanswered": 0,
-                              "clients": 1, "reason": given["reason"], "by": given.get("by", "")}
+            stop["report"] = {
+                "seconds": 3.5,
+                "moved": [{"cluster": "c", "partition": 0, "to": "n2"}],
+                "unconfirmed": 0,
+                "unanswered": 0,
+                "clients": 1,
+                "reason": given["reason"],
+                "by": given.get("by", ""),
+            }
         return stop
 
     def preflight(self, name: str) -> Document:
         """What a stop of this node would do."""
-        return {"node": name, "quorumSurvives": self.scene != "bad", "moves": [{"partition": 0, "to": "n2", "quorumSurvives": True}],
-                "sessions": 4, "unconfirmed": 700, "warnings": ["n3 heals: it cannot take over"] if self.scene == "warning" else []}
+        return {
+            "node": name,
+            "quorumSurvives": self.scene != "bad",
+            "moves": [{"partition": 0, "to": "n2", "quorumSurvives": True}],
+            "sessions": 4,
+            "unconfirmed": 700,
+            "warnings": ["n3 heals: it cannot take over"] if self.scene == "warning" else [],
+        }
 
     # --- queues ---
 
     def _queue(self, n: int) -> Document:
         uri = f"bmq://bmq.test/queue-{n}" if self.scene != "hostile" or n else HOSTILE_URI
         messages = 91_000 if n == 1 else (n * 7919) % 10_007
-        return {"uri": uri, "domain": "bmq.test", "mode": "fanout" if n % 3 == 0 else "priority", "partition": n % 4, "messages": messages,
-                "bytes": messages * 900, "messagesMax": 100_000, "bytesMax": 100_000_000, "oldestSeconds": messages // 9, "putRate": n % 50,
-                "pushRate": n % 40, "confirmRate": n % 40, "consumers": n % 5, "producers": 1 + n % 2, "quota": messages / 100_000,
-                "spark": [max(0, messages - (k * 37) % 400) for k in range(30)]}
+        return {
+            "uri": uri,
+            "domain": "bmq.test",
+            "mode": "fanout" if n % 3 == 0 else "priority",
+            "partition": n % 4,
+            "messages": messages,
+            "bytes": messages * 900,
+            "messagesMax": 100_000,
+            "bytesMax": 100_000_000,
+            "oldestSeconds": messages // 9,
+            "putRate": n % 50,
+            "pushRate": n % 40,
+            "confirmRate": n % 40,
+            "consumers": n % 5,
+            "producers": 1 + n % 2,
+            "quota": messages / 100_000,
+            "spark": [max(0, messages - (k * 37) % 400) for k in range(30)],
+        }
 
-    def queues(self, at: float, filter: str = "", sort: str = "messages", order: str = "desc", offset: int = 0,
-               limit: int = 100) -> Document:
+    def queues(
+        self, at: float, filter: str = "", sort: str = "messages", order: str = "desc", offset: int = 0, limit: int = 100
+    ) -> Document:
         """A part of the list."""
         if (filter, sort, order) not in self._sorted:
             found = [queue for queue in self._queues if filter.lower() in queue["uri"].lower()]
@@ -174,7 +335,7 @@ class Script:
             found.sort(key=lambda queue: queue[sort if sort in SORTS else "messages"], reverse=order == "desc")
             self._sorted[filter, sort, order] = found
         found = self._sorted[filter, sort, order]
-        return {"at": at, "total": len(found), "offset": offset, "rows": found[offset:offset + limit]}
+        return {"at": at, "total": len(found), "offset": offset, "rows": found[offset : offset + limit]}
 
     def queue(self, at: float, uri: str) -> Document | None:
         """One queue."""
@@ -183,31 +344,101 @@ class Script:
             return None
         name = HOSTILE if self.scene == "hostile" else "ada@host-7:3411"
         step = 5 * int(at // 5)
-        return {**found, "at": at,
-                "apps": [{"app": HOSTILE if self.scene == "hostile" else app, "messages": found["messages"] // (k + 1), "bytes": 9000,
-                          "unconfirmed": 12 * k, "consumers": 1, "redelivery": 2, "aside": 0, "registered": True} for k, app in enumerate(("billing", "audit"))],
-                "consumers": [{"client": name, "node": "n1", "app": "billing", "unconfirmed": 1000, "unconfirmedMax": 1000, "priority": 1,
-                               "stuck": True, "subscriptions": [{"expression": "price > 100 && firm == \"ABC\"", "unconfirmed": 1000, "full": True}]},
-                              {"client": "eve@host-9:12", "node": "n2", "app": "audit", "unconfirmed": 3, "unconfirmedMax": 1000,
-                               "priority": 0, "stuck": False, "subscriptions": []}],
-                "producers": [{"client": name, "node": "n2"}],
-                "history": [[wall, 5000 + 900 * math.sin(wall / 90), 4_500_000] for wall in range(step - 895, step + 1, 5)],
-                "events": [{"n": 9, "at": step - 300, "node": "n1", "kind": "queue", "text": "a consumer connected", "detail": {}}],
-                "tree": {"name": "n1", "kind": "primary", "state": "up", "pushRate": 96, "bytesRate": 86_000, "unconfirmed": 1003, "children": [
-                    {"name": "n2", "kind": "replica", "state": "up", "pushRate": 48, "bytesRate": 43_000, "unconfirmed": 3, "children": [
-                        {"name": name, "kind": "client", "state": "connected", "pushRate": 48, "bytesRate": 43_000, "unconfirmed": 3}]},
-                    {"name": name, "kind": "client", "state": "connected", "pushRate": 48, "bytesRate": 43_000, "unconfirmed": 1000}]}}
+        return {
+            **found,
+            "at": at,
+            "apps": [
+                {
+                    "app": HOSTILE if self.scene == "hostile" else app,
+                    "messages": found["messages"] // (k + 1),
+                    "bytes": 9000,
+                    "unconfirmed": 12 * k,
+                    "consumers": 1,
+                    "redelivery": 2,
+                    "aside": 0,
+                    "registered": True,
+                }
+                for k, app in enumerate(("billing", "audit"))
+            ],
+            "consumers": [
+                {
+                    "client": name,
+                    "node": "n1",
+                    "app": "billing",
+                    "unconfirmed": 1000,
+                    "unconfirmedMax": 1000,
+                    "priority": 1,
+                    "stuck": True,
+                    "subscriptions": [{"expression": 'price > 100 && firm == "ABC"', "unconfirmed": 1000, "full": True}],
+                },
+                {
+                    "client": "eve@host-9:12",
+                    "node": "n2",
+                    "app": "audit",
+                    "unconfirmed": 3,
+                    "unconfirmedMax": 1000,
+                    "priority": 0,
+                    "stuck": False,
+                    "subscriptions": [],
+                },
+            ],
+            "producers": [{"client": name, "node": "n2"}],
+            "history": [[wall, 5000 + 900 * math.sin(wall / 90), 4_500_000] for wall in range(step - 895, step + 1, 5)],
+            "events": [
+                {"n": 9, "at": step - 300, "node": "n1", "kind": "queue", "text": "a consumer connected", "detail": {}}
+            ],
+            "tree": {
+                "name": "n1",
+                "kind": "primary",
+                "state": "up",
+                "pushRate": 96,
+                "bytesRate": 86_000,
+                "unconfirmed": 1003,
+                "children": [
+                    {
+                        "name": "n2",
+                        "kind": "replica",
+                        "state": "up",
+                        "pushRate": 48,
+                        "bytesRate": 43_000,
+                        "unconfirmed": 3,
+                        "children": [
+                            {
+                                "name": name,
+                                "kind": "client",
+                                "state": "connected",
+                                "pushRate": 48,
+                                "bytesRate": 43_000,
+                                "unconfirmed": 3,
+                            }
+                        ],
+                    },
+                    {
+                        "name": name,
+                        "kind": "client",
+                        "state": "connected",
+                        "pushRate": 48,
+                        "bytesRate": 43_000,
+                        "unconfirmed": 1000,
+                    },
+                ],
+            },
+        }
 
     def elections(self, at: float) -> Document:
         """Terms and what led to them."""
         if self.scene == "empty":
             return {"at": at, "terms": [], "events": []}
         began = self.began
-        return {"at": at, "terms": [
-            {"term": 5, "leader": "n3", "from": began - 4000, "to": began - 100, "reason": "the cluster started"},
-            {"term": 6, "leader": None, "from": began - 100, "to": began + 30, "reason": "n3 missed 5 heartbeats"},
-            {"term": 7, "leader": "n1", "from": began + 30, "to": None, "reason": "n1 got 2 of 3 votes"}],
-            "events": [event for event in self.events(at) if event["kind"] in ("election", "primary", "node")]}
+        return {
+            "at": at,
+            "terms": [
+                {"term": 5, "leader": "n3", "from": began - 4000, "to": began - 100, "reason": "the cluster started"},
+                {"term": 6, "leader": None, "from": began - 100, "to": began + 30, "reason": "n3 missed 5 heartbeats"},
+                {"term": 7, "leader": "n1", "from": began + 30, "to": None, "reason": "n1 got 2 of 3 votes"},
+            ],
+            "events": [event for event in self.events(at) if event["kind"] in ("election", "primary", "node")],
+        }
 
     # --- messages, clients, log ---
 
@@ -222,37 +453,75 @@ class Script:
 
     def _message(self, n: int, at: float) -> Document:
         hostile = self.scene == "hostile"
-        return {"guid": f"{n:032X}", "bytes": 40 + n, "storedAt": at - 600 + n, "compression": "NONE",
-                "properties": {HOSTILE if hostile else "price": {"type": "int32", "value": 100 + n},
-                               "firm": {"type": "string", "value": HOSTILE if hostile else "ABC"}},
-                "apps": [{"appId": "billing", "state": "delivered", "to": ["ada@host-7"], "sinceSeconds": 4, "attemptsLeft": 3},
-                         {"appId": "audit", "state": "pending", "to": [], "sinceSeconds": None, "attemptsLeft": None}]}
+        return {
+            "guid": f"{n:032X}",
+            "bytes": 40 + n,
+            "storedAt": at - 600 + n,
+            "compression": "NONE",
+            "properties": {
+                HOSTILE if hostile else "price": {"type": "int32", "value": 100 + n},
+                "firm": {"type": "string", "value": HOSTILE if hostile else "ABC"},
+            },
+            "apps": [
+                {"appId": "billing", "state": "delivered", "to": ["ada@host-7"], "sinceSeconds": 4, "attemptsLeft": 3},
+                {"appId": "audit", "state": "pending", "to": [], "sinceSeconds": None, "attemptsLeft": None},
+            ],
+        }
 
     def message(self, at: float, guid: str) -> Document:
         """One of them, whole."""
         payload = (HOSTILE if self.scene == "hostile" else json.dumps({"order": int(guid, 16), "price": 101.5})).encode()
-        return {**self._message(int(guid, 16), at), "payload": base64.b64encode(payload).decode(), "payloadBytes": len(payload),
-                "truncated": False}
+        return {
+            **self._message(int(guid, 16), at),
+            "payload": base64.b64encode(payload).decode(),
+            "payloadBytes": len(payload),
+            "truncated": False,
+        }
 
     def clients(self) -> list[Document]:
         """Who is connected."""
         if self.scene == "empty":
             return []
         name = HOSTILE if self.scene == "hostile" else "orders"
-        return [{"id": n, "client": f"{name}-{n}", "node": f"n{1 + n % 3}", "host": f"10.0.0.{n}:40{n:02}", "sdk": "python 1.2",
-                 "since": self.began + n, "queues": 2, "unconfirmed": 3 * n, "state": "connected"} for n in range(12)]
+        return [
+            {
+                "id": n,
+                "client": f"{name}-{n}",
+                "node": f"n{1 + n % 3}",
+                "host": f"10.0.0.{n}:40{n:02}",
+                "sdk": "python 1.2",
+                "since": self.began + n,
+                "queues": 2,
+                "unconfirmed": 3 * n,
+                "state": "connected",
+            }
+            for n in range(12)
+        ]
 
     def config(self, node: str) -> Document:
         """The configuration of a node: n3 was given less memory."""
-        return {"brokerConfig": {"hostName": node, "threads": 2, "limits": {"memoryBytes": 1 << (29 if node == "n3" else 30)},
-                                 "listeners": [{"name": "clients", "port": 30114}]}}
+        return {
+            "brokerConfig": {
+                "hostName": node,
+                "threads": 2,
+                "limits": {"memoryBytes": 1 << (29 if node == "n3" else 30)},
+                "listeners": [{"name": "clients", "port": 30114}],
+            }
+        }
 
     def log(self, at: float, level: str, lines: int) -> list[Document]:
         """The last lines of a log."""
         levels = ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"]
-        told = [("INFO", "BMQbrkr started successfully"), ("WARN", "Cluster (c): n3 missed 3 heartbeats"),
-                ("ERROR", HOSTILE if self.scene == "hostile" else "partition 2: the journal of n3 ends early"), ("DEBUG", "one turn took 12 ms")]
-        rows = [{"n": n, "at": self.began + n, "level": each, "category": "bmqtwist", "text": text} for n, (each, text) in enumerate(told)]
+        told = [
+            ("INFO", "BMQbrkr started successfully"),
+            ("WARN", "Cluster (c): n3 missed 3 heartbeats"),
+            ("ERROR", HOSTILE if self.scene == "hostile" else "partition 2: the journal of n3 ends early"),
+            ("DEBUG", "one turn took 12 ms"),
+        ]
+        rows = [
+            {"n": n, "at": self.began + n, "level": each, "category": "bmqtwist", "text": text}
+            for n, (each, text) in enumerate(told)
+        ]
         return [row for row in rows if levels.index(str(row["level"])) >= levels.index(level)][-lines:]
 
 

@@ -13,9 +13,24 @@ from browser.conftest import FakeCluster
 from browser.scripted import HOSTILE, HOSTILE_URI
 
 WEB = Path(__file__).resolve().parents[2] / "web"
-PAGES = ["/", "/shards", "/queues", f"/queue?uri={quote(HOSTILE_URI, safe='')}", "/nodes", f"/node?name={quote('<b>n4</b>', safe='')}",
-         "/elections", "/topology", "/clients", "/alarms", "/audit", f"/queues?filter={quote(HOSTILE, safe='')}"]
-MARKED = "() => document.querySelectorAll('main img, main script, main b, dialog img, dialog script, [onerror], [style]:not(.space td)').length"
+PAGES = [
+    "/",
+    "/shards",
+    "/queues",
+    f"/queue?uri={quote(HOSTILE_URI, safe='')}",
+    "/nodes",
+    f"/node?name={quote('<b>n4</b>', safe='')}",
+    "/elections",
+    "/topology",
+    "/clients",
+    "/alarms",
+    "/audit",
+    f"/queues?filter={quote(HOSTILE, safe='')}",
+]
+MARKED = (
+    "() => document.querySelectorAll('main img, main script, main b, dialog img, dialog script, [onerror],"
+    " [style]:not(.space td)').length"
+)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -39,7 +54,15 @@ def test_a_hostile_message_stays_text(tab: Tab, scenes: Callable[..., FakeCluste
 
 def test_no_script_makes_markup_of_text() -> None:
     for path in WEB.rglob("*.js"):
-        for word in ("innerHTML =", "outerHTML =", "insertAdjacentHTML", "document.write", "eval(", "new Function", "DOMParser"):
+        for word in (
+            "innerHTML =",
+            "outerHTML =",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "DOMParser",
+        ):
             assert word not in path.read_text(encoding="utf-8"), f"{path.name} has {word}"
 
 

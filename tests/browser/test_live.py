@@ -30,8 +30,11 @@ def test_a_page_goes_on_by_itself_when_the_connection_drops(tab: Tab, clusters: 
     cluster = clusters("good")
     tab.visit(f"{cluster.url}/queues?filter=queue-1")
     tab.until_text("#total", "11 queues")
-    tab.evaluate("() => { window.states = []; window.same = true; new MutationObserver(() => window.states.push(document.body.dataset.live))"
-                 ".observe(document.body, {attributes: true, attributeFilter: ['data-live']}); }")
+    tab.evaluate(
+        "() => { window.states = []; window.same = true;"
+        " new MutationObserver(() => window.states.push(document.body.dataset.live))"
+        ".observe(document.body, {attributes: true, attributeFilter: ['data-live']}); }"
+    )
     cluster.nodes[0].order(drop=True)
     tab.until("() => window.states.includes('reconnecting') && document.body.dataset.live === 'live'")
     cluster.nodes[0].order(scene="empty")
@@ -76,11 +79,21 @@ def test_the_stop_of_the_node_that_serves_the_page_is_followed_to_its_report(tab
 
 
 MERGES: list[tuple[Any, Any, Any]] = [  # of RFC 7386, appendix A
-    ({"a": "b"}, {"a": "c"}, {"a": "c"}), ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}), ({"a": "b"}, {"a": None}, {}),
-    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}), ({"a": ["b"]}, {"a": "c"}, {"a": "c"}), ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
-    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}), ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-    (["a", "b"], ["c", "d"], ["c", "d"]), ({"a": "b"}, ["c"], ["c"]), ({"a": "foo"}, None, None), ({"a": "foo"}, "bar", "bar"),
-    ({"e": None}, {"a": 1}, {"e": None, "a": 1}), ([1, 2], {"a": "b", "c": None}, {"a": "b"}), ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+    (["a", "b"], ["c", "d"], ["c", "d"]),
+    ({"a": "b"}, ["c"], ["c"]),
+    ({"a": "foo"}, None, None),
+    ({"a": "foo"}, "bar", "bar"),
+    ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+    ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+    ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
 ]
 
 

@@ -11,8 +11,19 @@ from browser.chromium import Chromium, Tab
 from browser.conftest import FakeCluster
 
 Clusters = Callable[..., FakeCluster]
-PAGES = ["/", "/shards", "/queues", "/queue?uri=bmq%3A%2F%2Fbmq.test%2Fqueue-1", "/nodes", "/node?name=n1", "/elections", "/topology",
-         "/clients", "/alarms", "/audit"]
+PAGES = [
+    "/",
+    "/shards",
+    "/queues",
+    "/queue?uri=bmq%3A%2F%2Fbmq.test%2Fqueue-1",
+    "/nodes",
+    "/node?name=n1",
+    "/elections",
+    "/topology",
+    "/clients",
+    "/alarms",
+    "/audit",
+]
 # Pairs of elements with text of their own whose boxes overlap by more than 2 pixels, though neither holds the other.
 OVERLAPS = """() => {
   const visible = (one) => one.checkVisibility() && !one.closest('.visually-hidden, .skip, option, #toasts');
@@ -27,13 +38,18 @@ OVERLAPS = """() => {
     return box;
   };
   const sticky = (one) => one.closest('thead, .top, nav');
-  const all = [...document.querySelectorAll('body *')].filter((one) => visible(one) && (own(one) || ['INPUT', 'SELECT', 'BUTTON'].includes(one.tagName)))
-    .map((one) => [one, clipped(one, one.getBoundingClientRect())]).filter(([, box]) => box.right - box.left > 1 && box.bottom - box.top > 1);
+  const all = [...document.querySelectorAll('body *')]
+    .filter((one) => visible(one) && (own(one) || ['INPUT', 'SELECT', 'BUTTON'].includes(one.tagName)))
+    .map((one) => [one, clipped(one, one.getBoundingClientRect())])
+    .filter(([, box]) => box.right - box.left > 1 && box.bottom - box.top > 1);
   const found = [];
   for (let i = 0; i < all.length; i++) for (let j = i + 1; j < all.length; j++) {
     const [[a, p], [b, q]] = [all[i], all[j]];
-    if (a.contains(b) || b.contains(a) || Boolean(sticky(a)) !== Boolean(sticky(b)) || a.closest('svg') || b.closest('svg')) continue;
-    if (Math.min(p.right, q.right) - Math.max(p.left, q.left) > 2 && Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 2) {
+    if (a.contains(b) || b.contains(a) || Boolean(sticky(a)) !== Boolean(sticky(b))) continue;
+    if (a.closest('svg') || b.closest('svg')) continue;
+    const width = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+    const height = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+    if (width > 2 && height > 2) {
       found.push(`${a.tagName} "${a.textContent.slice(0, 40)}" and ${b.tagName} "${b.textContent.slice(0, 40)}"`);
     }
   }
@@ -45,8 +61,10 @@ WIDER = "() => document.documentElement.scrollWidth - document.documentElement.c
 def filled(tab: Tab, url: str) -> None:
     """Load the page and wait for its first rows."""
     tab.visit(url)
-    tab.until("() => document.querySelectorAll('main tbody tr').length > 0 || document.querySelector('main .nothing:not([hidden])')"
-              " || document.querySelector('main .empty')")
+    tab.until(
+        "() => document.querySelectorAll('main tbody tr').length > 0"
+        " || document.querySelector('main .nothing:not([hidden])') || document.querySelector('main .empty')"
+    )
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -104,15 +122,21 @@ def test_nothing_overlaps_at_any_width(chromium: Chromium, scenes: Clusters, wid
 def test_every_page_is_reached_through_with_the_tab_key_alone(tab: Tab, scenes: Clusters, path: str) -> None:
     """Tab comes to each thing that can be clicked, each has a visible mark of focus and a name, and the round ends."""
     filled(tab, scenes("bad").url + path)
-    wanted = tab.evaluate("() => { const all = [...document.querySelectorAll('a[href], button:not(:disabled), input, select, textarea, summary')]"
-                          ".filter((one) => one.checkVisibility() && one.tabIndex >= 0); all.forEach((one, n) => { one.dataset.n = n; });"
-                          " return all.length; }")
+    wanted = tab.evaluate(
+        "() => { const wanted = 'a[href], button:not(:disabled), input, select, textarea, summary';"
+        " const all = [...document.querySelectorAll(wanted)].filter((one) => one.checkVisibility() && one.tabIndex >= 0);"
+        " all.forEach((one, n) => { one.dataset.n = n; });"
+        " return all.length; }"
+    )
     seen: set[str] = set()
     for _ in range(4 * wanted + 60):
         tab.keyboard.press("Tab")
-        focus = tab.evaluate("() => { const one = document.activeElement; const style = getComputedStyle(one);"
-                             " return [one.tagName, one.dataset.n ?? '', style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 1,"
-                             " (one.ariaLabel || one.textContent || one.labels?.[0]?.textContent || '').trim() !== '']; }")
+        focus = tab.evaluate(
+            "() => { const one = document.activeElement; const style = getComputedStyle(one);"
+            " return [one.tagName, one.dataset.n ?? '',"
+            " style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 1,"
+            " (one.ariaLabel || one.textContent || one.labels?.[0]?.textContent || '').trim() !== '']; }"
+        )
         if focus[0] == "BODY":
             break
         assert focus[2], f"{focus[0]} {focus[1]} shows no focus"
@@ -166,6 +190,8 @@ def test_a_dialog_gives_the_focus_back(tab: Tab, scenes: Clusters) -> None:
 
 def test_nothing_moves_for_who_does_not_want_it(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('good').url}/")
-    moving = tab.evaluate("() => [...document.querySelectorAll('*')].filter((one) => getComputedStyle(one).transitionDuration !== '0s'"
-                          " || getComputedStyle(one).animationName !== 'none').length")
+    moving = tab.evaluate(
+        "() => [...document.querySelectorAll('*')].filter((one) => getComputedStyle(one).transitionDuration !== '0s'"
+        " || getComputedStyle(one).animationName !== 'none').length"
+    )
     assert moving == 0

@@ -36,7 +36,9 @@ def test_the_overview_says_the_verdict_the_rates_and_what_changed(tab: Tab, scen
     assert tab.problems() == []
 
 
-def test_the_overview_shows_the_top_queues_by_age_and_quota_and_keeps_the_choice_in_the_url(tab: Tab, scenes: Clusters) -> None:
+def test_the_overview_shows_the_top_queues_by_age_and_quota_and_keeps_the_choice_in_the_url(
+    tab: Tab, scenes: Clusters
+) -> None:
     tab.visit(f"{scenes('good').url}/")
     tab.click("#top-choice [data-value=quota]")
     tab.until("() => location.search === '?top=quota'")
@@ -58,9 +60,15 @@ def test_a_change_of_the_cluster_comes_without_a_reload(tab: Tab, clusters: Clus
 
 def test_empty_pages_say_what_it_means(tab: Tab, scenes: Clusters) -> None:
     cluster = scenes("empty")
-    for path, text in (("/", "There are no queues"), ("/shards", "No partition is known"), ("/queues", "There are no queues"),
-                       ("/alarms", "No alarm is open"), ("/audit", "No action has been asked for yet"),
-                       ("/clients", "No application is connected"), ("/elections", "No term is known")):
+    for path, text in (
+        ("/", "There are no queues"),
+        ("/shards", "No partition is known"),
+        ("/queues", "There are no queues"),
+        ("/alarms", "No alarm is open"),
+        ("/audit", "No action has been asked for yet"),
+        ("/clients", "No application is connected"),
+        ("/elections", "No term is known"),
+    ):
         tab.visit(cluster.url + path)
         tab.until_text("main", text)
 
@@ -110,6 +118,7 @@ def test_queues_are_sorted_filtered_and_cut_by_the_server(tab: Tab, scenes: Clus
 def document_rows(cluster: FakeCluster, sort: str, order: str) -> list[str]:
     """URIs in the order of the scripted cluster itself."""
     from browser.scripted import Script
+
     return [row["uri"] for row in Script("many", "n1", cluster.urls, 0).queues(0, sort=sort, order=order)["rows"]]
 
 
@@ -122,9 +131,11 @@ def test_the_end_of_fifty_thousand_queues_can_be_scrolled_to(tab: Tab, scenes: C
     tab.until("() => Number(new URLSearchParams(location.search).get('offset')) > 49900")
     tab.visit(tab.evaluate("() => location.href"))
     tab.until_text("#list tbody th", "bmq://bmq.test/queue-9999")
-    seen = tab.evaluate("() => { const frame = document.querySelector('#list .scroll').getBoundingClientRect();"
-                        " return [...document.querySelectorAll('#list tbody th')].some((one) => {"
-                        " const box = one.getBoundingClientRect(); return box.top > frame.top && box.bottom < frame.bottom; }); }")
+    seen = tab.evaluate(
+        "() => { const frame = document.querySelector('#list .scroll').getBoundingClientRect();"
+        " return [...document.querySelectorAll('#list tbody th')].some((one) => {"
+        " const box = one.getBoundingClientRect(); return box.top > frame.top && box.bottom < frame.bottom; }); }"
+    )
     assert seen, "rows are in the page, but not in view"
 
 
@@ -132,8 +143,10 @@ def test_a_row_keeps_its_focus_while_numbers_change(tab: Tab, scenes: Clusters) 
     tab.visit(f"{scenes('good').url}/queues")
     tab.until_text("#list tbody th", "queue-1")
     tab.focus("#list tbody a")
-    tab.evaluate("() => { window.focused = document.activeElement; window.seen = 0;"
-                 " new MutationObserver(() => { window.seen += 1; }).observe(document.querySelector('#clock'), {childList: true}); }")
+    tab.evaluate(
+        "() => { window.focused = document.activeElement; window.seen = 0;"
+        " new MutationObserver(() => { window.seen += 1; }).observe(document.querySelector('#clock'), {childList: true}); }"
+    )
     tab.until("() => window.seen >= 2")
     assert tab.evaluate("() => document.activeElement === window.focused")
 
@@ -201,7 +214,7 @@ def test_messages_are_published_a_subscription_is_tried_and_the_queue_is_purged(
 def test_a_graceful_stop_is_judged_confirmed_followed_and_reported(tab: Tab, clusters: Clusters) -> None:
     cluster = clusters("good")
     tab.visit(f"{cluster.url}/nodes")
-    tab.click("[aria-label='Stop n3 gracefully']")
+    tab.click("[aria-label='Stop gracefully: n3']")
     tab.until_text("dialog", "A quorum of nodes stays: the cluster goes on.")
     tab.until_text("dialog", "1 primary moves: partition 0 to n2.")
     tab.fill("dialog input >> nth=0", "new kernel")

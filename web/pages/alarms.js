@@ -9,12 +9,29 @@ import { buttons, table, text, time } from "../table.js";
 
 export function start({ onCluster }) {
   const seen = new Map(); // past ones that came with the page's own request
-  const open = table({ caption: "Open alarms", key: (alarm) => alarm.id, empty: emptyNote("No alarm is open."), columns: [...alarmColumns,
-    buttons("Actions", (current, row) => [actionButton("Acknowledge", "operator", (button) => acknowledge(current(), button),
-      { name: `Acknowledge alarm ${row.category} of ${row.node}` })])] });
-  const past = table({ caption: "Alarms that somebody acknowledged, or that are over", key: (alarm) => alarm.id,
-    empty: emptyNote("No alarm has been acknowledged or cleared yet."), columns: [...alarmColumns,
-      text("Acknowledged by", (alarm) => alarm.acknowledgedBy || "–"), time("Cleared", (alarm) => alarm.clearedAt)] });
+  const open = table({
+    caption: "Open alarms",
+    key: (alarm) => alarm.id,
+    empty: emptyNote("No alarm is open."),
+    columns: [
+      ...alarmColumns,
+      buttons("Actions", (current, row) => [
+        actionButton("Acknowledge", "operator", (button) => acknowledge(current(), button), {
+          name: `Acknowledge alarm ${row.category} of ${row.node}`,
+        }),
+      ]),
+    ],
+  });
+  const past = table({
+    caption: "Alarms that somebody acknowledged, or that are over",
+    key: (alarm) => alarm.id,
+    empty: emptyNote("No alarm has been acknowledged or cleared yet."),
+    columns: [
+      ...alarmColumns,
+      text("Acknowledged by", (alarm) => alarm.acknowledgedBy || "–"),
+      time("Cleared", (alarm) => alarm.clearedAt),
+    ],
+  });
   find("#open").append(open.element);
   find("#past").append(past.element);
 
@@ -32,10 +49,12 @@ export function start({ onCluster }) {
     newest = cluster;
     show(cluster);
   });
-  get("/api/v1/alarms").then(({ alarms }) => {
-    for (const alarm of rowsOf(alarms)) seen.set(alarm.id, alarm);
-    show(newest);
-  }).catch((error) => toast(`Alarms that are over cannot be read: ${error.message}`, "warning"));
+  get("/api/v1/alarms")
+    .then(({ alarms }) => {
+      for (const alarm of rowsOf(alarms)) seen.set(alarm.id, alarm);
+      show(newest);
+    })
+    .catch((error) => toast(`Alarms that are over cannot be read: ${error.message}`, "warning"));
 }
 
 async function acknowledge(alarm, button) {

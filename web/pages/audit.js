@@ -7,13 +7,26 @@ import { nodeColumn } from "../parts.js";
 import { state, table, text, time } from "../table.js";
 
 export async function start() {
-  const list = table({ caption: "Actions, the newest first", key: (entry, n) => `${entry.at} ${entry.user} ${entry.action} ${entry.target} ${n}`,
-    empty: emptyNote("No action has been asked for yet."), columns: [
-      time("When", (entry) => entry.at), text("Who", (entry) => entry.user || "nobody logged in", { head: true }),
-      text("Role", (entry) => entry.role ?? "–"), text("From", (entry) => entry.from ?? "–"),
-      text("Action", (entry) => entry.action, { cls: "nowrap" }), text("On what", (entry) => entry.target ?? "–", { cls: "text" }),
-      text("Reason", (entry) => entry.reason || "–", { cls: "text" }), nodeColumn("Node", (entry) => entry.node),
-      state("Outcome", (entry) => entry.outcome ?? "–", (entry) => (/^(ok|done|accepted)/i.test(entry.outcome ?? "") ? "good" : "warning"))] });
+  const list = table({
+    caption: "Actions, the newest first",
+    key: (entry, n) => `${entry.at} ${entry.user} ${entry.action} ${entry.target} ${n}`,
+    empty: emptyNote("No action has been asked for yet."),
+    columns: [
+      time("When", (entry) => entry.at),
+      text("Who", (entry) => entry.user || "nobody logged in", { head: true }),
+      text("Role", (entry) => entry.role ?? "–"),
+      text("From", (entry) => entry.from ?? "–"),
+      text("Action", (entry) => entry.action, { cls: "nowrap" }),
+      text("On what", (entry) => entry.target ?? "–", { cls: "text" }),
+      text("Reason", (entry) => entry.reason || "–", { cls: "text" }),
+      nodeColumn("Node", (entry) => entry.node),
+      state(
+        "Outcome",
+        (entry) => entry.outcome ?? "–",
+        (entry) => (/^(ok|done|accepted)/i.test(entry.outcome ?? "") ? "good" : "warning"),
+      ),
+    ],
+  });
   const box = find("#list");
   replace(box, emptyNote("The log is being read …"));
   try {

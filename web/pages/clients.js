@@ -16,21 +16,40 @@ export function start() {
   input.value = query().get("filter") ?? "";
   let clients = [];
   let timer = null;
-  const list = table({ caption: "Clients", key: (client) => `${client.node} ${client.id}`,
-    empty: emptyNote("No application is connected, or none has this text in its name."), columns: [
-      text("Client", (client) => client.client, { head: true, cls: "text" }), state("State", (client) => client.state ?? "connected"),
-      nodeColumn("Node", (client) => client.node), text("Address", (client) => client.address || client.host || "–"), text("Kind", (client) => client.kind || "–"),
-      text("Library", (client) => client.sdk ?? "–"), time("Since", (client) => client.since),
-      number("Queues", (client) => count(client.queues)), number("Unconfirmed", (client) => count(client.unconfirmed))] });
+  const list = table({
+    caption: "Clients",
+    key: (client) => `${client.node} ${client.id}`,
+    empty: emptyNote("No application is connected, or none has this text in its name."),
+    columns: [
+      text("Client", (client) => client.client, { head: true, cls: "text" }),
+      state("State", (client) => client.state ?? "connected"),
+      nodeColumn("Node", (client) => client.node),
+      text("Address", (client) => client.address || client.host || "–"),
+      text("Kind", (client) => client.kind || "–"),
+      text("Library", (client) => client.sdk ?? "–"),
+      time("Since", (client) => client.since),
+      number("Queues", (client) => count(client.queues)),
+      number("Unconfirmed", (client) => count(client.unconfirmed)),
+    ],
+  });
   find("#list").append(list.element);
 
   function show() {
     const wanted = input.value.toLowerCase();
-    const found = clients.filter((client) => [client.client, client.host, client.address, client.node, client.sdk].some((words) =>
-      String(words ?? "").toLowerCase().includes(wanted)));
+    const found = clients.filter((client) =>
+      [client.client, client.host, client.address, client.node, client.sdk].some((words) =>
+        String(words ?? "")
+          .toLowerCase()
+          .includes(wanted),
+      ),
+    );
     list.show(found.slice(0, SHOWN_MAX));
-    setText(total, found.length > SHOWN_MAX ? `${count(SHOWN_MAX)} of ${counted(found.length, "client")} are shown: narrow them by their names`
-      : counted(found.length, "client"));
+    setText(
+      total,
+      found.length > SHOWN_MAX
+        ? `${count(SHOWN_MAX)} of ${counted(found.length, "client")} are shown: narrow them by their names`
+        : counted(found.length, "client"),
+    );
   }
 
   async function load() {

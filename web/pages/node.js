@@ -19,22 +19,43 @@ export function start({ onCluster, path }) {
   setText(find("#name"), name ? `Node ${name}` : "Node");
   document.title = `${name} · ${document.title}`;
   const panel = panelOf();
-  find("#actions").append(stopButton(() => name, `Stop ${name} gracefully`, () => find("#stop").scrollIntoView()));
+  find("#actions").append(
+    stopButton(
+      () => name,
+      `Stop gracefully: ${name}`,
+      () => find("#stop").scrollIntoView(),
+    ),
+  );
   const problem = h("p", { class: "problem", hidden: true });
   find("#tiles").before(problem);
-  const now = tiles(find("#tiles"), [["sessions", "Sessions"], ["memory", "Memory"], ["cpu", "CPU"], ["lag", "Loop lag"],
-    ["files", "Open files"], ["uptime", "Up for"]]);
+  const now = tiles(find("#tiles"), [
+    ["sessions", "Sessions"],
+    ["memory", "Memory"],
+    ["cpu", "CPU"],
+    ["lag", "Loop lag"],
+    ["files", "Open files"],
+    ["uptime", "Up for"],
+  ]);
   const about = facts(find("#facts"));
   const nodeState = stateMark();
   const started = timeMark();
   const sampled = timeMark();
   const url = h("a");
-  const partitions = table({ caption: `Partitions with a copy on ${name}`, key: (row) => row.partition.id,
-    empty: emptyNote("No partition has a copy here."), columns: [
-      text("Partition", (row) => `Partition ${row.partition.id}`, { head: true }), state("Role", (row) => row.replica.role),
-      text("Primary", (row) => row.partition.primary || "none"), number("Sequence", (row) => count(row.replica.sequence)),
-      number("Records behind", (row) => count(row.replica.lagRecords)), number("Bytes behind", (row) => bytes(row.replica.lagBytes)),
-      number("Queues", (row) => count(row.partition.queues)), number("Messages", (row) => count(row.partition.messages))] });
+  const partitions = table({
+    caption: `Partitions with a copy on ${name}`,
+    key: (row) => row.partition.id,
+    empty: emptyNote("No partition has a copy here."),
+    columns: [
+      text("Partition", (row) => `Partition ${row.partition.id}`, { head: true }),
+      state("Role", (row) => row.replica.role),
+      text("Primary", (row) => row.partition.primary || "none"),
+      number("Sequence", (row) => count(row.replica.sequence)),
+      number("Records behind", (row) => count(row.replica.lagRecords)),
+      number("Bytes behind", (row) => bytes(row.replica.lagBytes)),
+      number("Queues", (row) => count(row.partition.queues)),
+      number("Messages", (row) => count(row.partition.messages)),
+    ],
+  });
   find("#partitions").append(partitions.element);
   const events = eventList(find("#events"), { empty: "Nothing has been told about this node lately." });
   log(name);
@@ -43,8 +64,15 @@ export function start({ onCluster, path }) {
   onCluster((cluster) => {
     const node = rowsOf(cluster.nodes).find((one) => one.name === name);
     if (!node) {
-      replace(find("#tiles"), h("p", { class: "problem" }, `The cluster has no node named “${name}”. `,
-        h("a", { href: path("/nodes") }, "All nodes")));
+      replace(
+        find("#tiles"),
+        h(
+          "p",
+          { class: "problem" },
+          `The cluster has no node named “${name}”. `,
+          h("a", { href: path("/nodes") }, "All nodes"),
+        ),
+      );
       return;
     }
     configuration.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((one) => one.name));
@@ -60,14 +88,23 @@ export function start({ onCluster, path }) {
     now.set("uptime", node.startedAt ? seconds(cluster.at - node.startedAt) : "–");
     setText(url, node.url || "");
     setAttribute(url, "href", /^https?:\/\//.test(node.url ?? "") ? node.url : null);
-    about.show([["State", nodeState], ["Role", node.leader ? "leader" : "follower"],
+    about.show([
+      ["State", nodeState],
+      ["Role", node.leader ? "leader" : "follower"],
       ["Primary for", node.primaryFor?.length ? node.primaryFor.map((id) => `partition ${id}`).join(", ") : "none"],
-      ["Version", node.version], ["Data centre", node.dataCenter || "–"], ["Number", node.id === undefined ? "–" : String(node.id)],
-      ["Started", started.set(node.startedAt)], ["Console", url], ["Last heard of", sampled.set(node.sampledAt)]]);
-    partitions.show(rowsOf(cluster.partitions, cluster.partitionsOrder).flatMap((partition) => {
-      const replica = rowsOf(partition.replicas).find((one) => one.node === name);
-      return replica ? [{ partition, replica }] : [];
-    }));
+      ["Version", node.version],
+      ["Data centre", node.dataCenter || "–"],
+      ["Number", node.id === undefined ? "–" : String(node.id)],
+      ["Started", started.set(node.startedAt)],
+      ["Console", url],
+      ["Last heard of", sampled.set(node.sampledAt)],
+    ]);
+    partitions.show(
+      rowsOf(cluster.partitions, cluster.partitionsOrder).flatMap((partition) => {
+        const replica = rowsOf(partition.replicas).find((one) => one.node === name);
+        return replica ? [{ partition, replica }] : [];
+      }),
+    );
     events.show(rowsOf(cluster.events).filter((event) => event.node === name));
   });
   if (query().get("stop")) {
@@ -79,13 +116,25 @@ export function start({ onCluster, path }) {
 function log(name) {
   const box = find("#log");
   const level = query().get("level")?.toUpperCase();
-  const chosen = field("Level at least", { options: LEVELS.map((one) => ({ value: one, label: one })),
-    value: LEVELS.includes(level) ? level : "INFO" });
-  const follow = h("button", { type: "button", "aria-pressed": "true", on: { click: () => {
-    setAttribute(follow, "aria-pressed", String(follow.getAttribute("aria-pressed") !== "true"));
-    setText(follow, follow.getAttribute("aria-pressed") === "true" ? "Pause" : "Go on");
-    load();
-  } } }, "Pause");
+  const chosen = field("Level at least", {
+    options: LEVELS.map((one) => ({ value: one, label: one })),
+    value: LEVELS.includes(level) ? level : "INFO",
+  });
+  const follow = h(
+    "button",
+    {
+      type: "button",
+      "aria-pressed": "true",
+      on: {
+        click: () => {
+          setAttribute(follow, "aria-pressed", String(follow.getAttribute("aria-pressed") !== "true"));
+          setText(follow, follow.getAttribute("aria-pressed") === "true" ? "Pause" : "Go on");
+          load();
+        },
+      },
+    },
+    "Pause",
+  );
   chosen.element.classList.add("inline");
   replace(find("#log-tools"), chosen.element, follow);
   const list = h("ol", { class: "log", tabindex: "0", "aria-label": `Log of ${name}, newest line last` });
@@ -104,8 +153,20 @@ function log(name) {
       if (mark !== newest) {
         newest = mark;
         const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
-        replace(list, lines.map((line) => h("li", { "data-level": levelOf(line.level) }, timeMark(line.at), " ",
-          h("span", { class: "level" }, line.level), " ", line.text)));
+        replace(
+          list,
+          lines.map((line) =>
+            h(
+              "li",
+              { "data-level": levelOf(line.level) },
+              timeMark(line.at),
+              " ",
+              h("span", { class: "level" }, line.level),
+              " ",
+              line.text,
+            ),
+          ),
+        );
         list.hidden = lines.length === 0;
         note.hidden = lines.length > 0;
         setText(note, `No line of level ${chosen.value} or above is kept. Choose a lower level to see more.`);

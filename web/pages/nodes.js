@@ -11,36 +11,71 @@ import { bar, buttons, custom, link, number, state, table, text } from "../table
 
 export function start({ onCluster }) {
   let at = 0;
-  const list = table({ caption: "Nodes of the cluster", key: (node) => node.name, empty: emptyNote("No node is known yet."), columns: [
-    link("Node", (node) => node.name, (node) => nodeLink(node.name), { head: true }),
-    state("State", (node) => (node.stop && !node.stop.done ? "stopping" : node.state)),
-    text("Role", (node) => (node.leader ? "leader" : "follower")),
-    text("Primary for", (node) => (node.primaryFor?.length ? node.primaryFor.join(", ") : "none")),
-    text("Data centre", (node) => node.dataCenter || "–"),
-    text("Version", (node) => node.version || "–"),
-    custom("Up for", () => {
-      const words = h("span");
-      const since = timeMark();
-      return [h("span", {}, words, " ", h("span", { class: "lag" }, "since ", since)), (node) => {
-        words.textContent = node.startedAt ? seconds(at - node.startedAt) : "–";
-        since.parentElement.hidden = !node.startedAt;
-        since.set(node.startedAt);
-      }];
-    }),
-    number("Sessions", (node) => count(node.sessions)), number("Memory", (node) => bytes(node.memoryBytes)),
-    number("CPU", (node) => percent(node.cpuShare)), number("Loop lag", (node) => milliseconds(node.loopLagMs)),
-    bar("Open files", (node) => (node.openFilesMax ? node.openFiles / node.openFilesMax : null),
-      (node) => (node.openFilesMax ? `${count(node.openFiles)} of ${count(node.openFilesMax)}` : "–")),
-    buttons("Actions", (current, row) => [stopButton(() => current().name, `Stop ${row.name} gracefully`)])] });
+  const list = table({
+    caption: "Nodes of the cluster",
+    key: (node) => node.name,
+    empty: emptyNote("No node is known yet."),
+    columns: [
+      link(
+        "Node",
+        (node) => node.name,
+        (node) => nodeLink(node.name),
+        { head: true },
+      ),
+      state("State", (node) => (node.stop && !node.stop.done ? "stopping" : node.state)),
+      text("Role", (node) => (node.leader ? "leader" : "follower")),
+      text("Primary for", (node) => (node.primaryFor?.length ? node.primaryFor.join(", ") : "none")),
+      text("Data centre", (node) => node.dataCenter || "–"),
+      text("Version", (node) => node.version || "–"),
+      custom("Up for", () => {
+        const words = h("span");
+        const since = timeMark();
+        return [
+          h("span", {}, words, " ", h("span", { class: "lag" }, "since ", since)),
+          (node) => {
+            words.textContent = node.startedAt ? seconds(at - node.startedAt) : "–";
+            since.parentElement.hidden = !node.startedAt;
+            since.set(node.startedAt);
+          },
+        ];
+      }),
+      number("Sessions", (node) => count(node.sessions)),
+      number("Memory", (node) => bytes(node.memoryBytes)),
+      number("CPU", (node) => percent(node.cpuShare)),
+      number("Loop lag", (node) => milliseconds(node.loopLagMs)),
+      bar(
+        "Open files",
+        (node) => (node.openFilesMax ? node.openFiles / node.openFilesMax : null),
+        (node) => (node.openFilesMax ? `${count(node.openFiles)} of ${count(node.openFilesMax)}` : "–"),
+      ),
+      buttons("Actions", (current, row) => [stopButton(() => current().name, `Stop gracefully: ${row.name}`)]),
+    ],
+  });
   find("#list").append(list.element);
-  find("#actions").append(actionButton("Rolling restart …", "admin", () => ask({ title: "Rolling restart of all nodes", danger: true,
-    typed: "restart all", button: "Restart all nodes", fields: {
-      reason: field("Reason", { hint: "It stands in the audit log.", required: true }) },
-    intro: [h("p", {}, "Each node in turn is stopped gracefully and waited for until it is back and in step; the leader comes last. "
-      + "The restart pauses as soon as anything is unhealthy. Something outside must start a node again that has stopped, "
-      + "such as systemd or a container's restart policy.")],
-    send: ({ reason }) => post("/api/v1/rolling-restart", { reason, confirm: "restart all" }),
-    done: () => toast("The rolling restart has begun: follow it on this page.") })));
+  find("#actions").append(
+    actionButton("Rolling restart …", "admin", () =>
+      ask({
+        title: "Rolling restart of all nodes",
+        danger: true,
+        typed: "restart all",
+        button: "Restart all nodes",
+        fields: {
+          reason: field("Reason", { hint: "It stands in the audit log.", required: true }),
+        },
+        intro: [
+          h(
+            "p",
+            {},
+            "Each node in turn is stopped gracefully and waited for until it is back and in step; the leader comes last. " +
+              "The restart pauses as soon as anything is unhealthy. Something outside must start a node again that has stopped, " +
+              "such as systemd or a container's restart policy.",
+          ),
+        ],
+        send: ({ reason }) => post("/api/v1/rolling-restart", { reason, confirm: "restart all" }),
+        done: () => toast("The rolling restart has begun: follow it on this page."),
+      }),
+    ),
+  );
   const rolling = h("section", { class: "summary", "aria-label": "Rolling restart", hidden: true });
   const headline = stateMark();
   const more = h("p", { class: "lead" });
@@ -58,7 +93,11 @@ export function start({ onCluster }) {
     const level = restart.done ? (restart.text === "done" ? "good" : "bad") : "warning";
     setAttribute(rolling, "data-level", level);
     headline.set(`Rolling restart: ${restart.paused ? `paused, since ${restart.paused}` : restart.text}`, level);
-    setText(more, `${restart.by ? `By ${restart.by}: ` : ""}${restart.reason ?? ""}. ${
-      restart.left?.length ? `Still to come: ${restart.left.join(", ")}.` : "No node is left to be restarted."}`);
+    setText(
+      more,
+      `${restart.by ? `By ${restart.by}: ` : ""}${restart.reason ?? ""}. ${
+        restart.left?.length ? `Still to come: ${restart.left.join(", ")}.` : "No node is left to be restarted."
+      }`,
+    );
   }
 }

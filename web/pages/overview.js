@@ -4,7 +4,7 @@ import { emptyNote, find, h, replace, setAttribute, show, stateMark } from "../d
 import { bytes, count, milliseconds, percent, rate, seconds } from "../format.js";
 import { chart } from "../chart.js";
 import { rowsOf } from "../merge.js";
-import { alarmColumns, eventList, kinds, nodeLink, queueLink, segments, tiles } from "../parts.js";
+import { alarmColumns, eventList, kinds, nodeColumn, nodeLink, queueLink, segments, tiles } from "../parts.js";
 import { bar, link, number, spark, state, table, text } from "../table.js";
 import { query, setQuery } from "../api.js";
 
@@ -16,30 +16,78 @@ export function start({ live, onCluster, cluster, path }) {
   const summary = find("#summary");
   replace(summary, h("p", { class: "headline" }, headline), reasons);
 
-  const now = tiles(find("#tiles"), [["put", "Posted"], ["ack", "Acknowledged"], ["push", "Delivered"], ["confirm", "Confirmed"],
-    ["p50", "Ack latency p50"], ["p99", "Ack latency p99"], ["messages", "Messages stored"], ["leader", "Leader"]]);
-  const traffic = chart({ caption: "Messages a second", series: [
-    { name: "put", read: (row) => row[1], format: rate }, { name: "ack", read: (row) => row[2], format: rate },
-    { name: "push", read: (row) => row[3], format: rate }, { name: "confirm", read: (row) => row[4], format: rate }] });
-  const depth = chart({ caption: "Messages stored", series: [{ name: "messages", read: (row) => row[5], format: count },] });
+  const now = tiles(find("#tiles"), [
+    ["put", "Posted"],
+    ["ack", "Acknowledged"],
+    ["push", "Delivered"],
+    ["confirm", "Confirmed"],
+    ["p50", "Ack latency p50"],
+    ["p99", "Ack latency p99"],
+    ["messages", "Messages stored"],
+    ["leader", "Leader"],
+  ]);
+  const traffic = chart({
+    caption: "Messages a second",
+    series: [
+      { name: "put", read: (row) => row[1], format: rate },
+      { name: "ack", read: (row) => row[2], format: rate },
+      { name: "push", read: (row) => row[3], format: rate },
+      { name: "confirm", read: (row) => row[4], format: rate },
+    ],
+  });
+  const depth = chart({
+    caption: "Messages stored",
+    series: [{ name: "messages", read: (row) => row[5], format: count }],
+  });
   find("#rates").append(traffic.element);
   find("#depth").append(depth.element);
 
-  const nodes = table({ caption: "Nodes of the cluster", key: (node) => node.name, empty: emptyNote("No node is known yet."), columns: [
-    link("Node", (node) => node.name, (node) => nodeLink(node.name), { head: true }),
-    state("State", (node) => node.state), text("Role", (node) => (node.leader ? "leader" : "follower")),
-    text("Primary for", (node) => (node.primaryFor?.length ? node.primaryFor.join(", ") : "none")),
-    number("Sessions", (node) => count(node.sessions)), number("Memory", (node) => bytes(node.memoryBytes)),
-    number("CPU", (node) => percent(node.cpuShare)), number("Loop lag", (node) => milliseconds(node.loopLagMs))] });
+  const nodes = table({
+    caption: "Nodes of the cluster",
+    key: (node) => node.name,
+    empty: emptyNote("No node is known yet."),
+    columns: [
+      link(
+        "Node",
+        (node) => node.name,
+        (node) => nodeLink(node.name),
+        { head: true },
+      ),
+      state("State", (node) => node.state),
+      text("Role", (node) => (node.leader ? "leader" : "follower")),
+      text("Primary for", (node) => (node.primaryFor?.length ? node.primaryFor.join(", ") : "none")),
+      number("Sessions", (node) => count(node.sessions)),
+      number("Memory", (node) => bytes(node.memoryBytes)),
+      number("CPU", (node) => percent(node.cpuShare)),
+      number("Loop lag", (node) => milliseconds(node.loopLagMs)),
+    ],
+  });
   find("#nodes").append(nodes.element);
 
-  const top = table({ caption: "The ten queues that come first", key: (queue) => queue.uri,
-    empty: emptyNote("There are no queues: a queue is there once a client opens it, or has been found in the storage."), columns: [
-      link("Queue", (queue) => queue.uri, (queue) => queueLink(queue.uri), { head: true, cls: "tight", title: (queue) => queue.uri }),
-      number("Messages", (queue) => count(queue.messages)), number("Bytes", (queue) => bytes(queue.bytes)),
-      number("Oldest", (queue) => seconds(queue.oldestSeconds)), number("In", (queue) => rate(queue.putRate)),
-      number("Out", (queue) => rate(queue.pushRate)), bar("Quota", (queue) => queue.quota, (queue) => percent(queue.quota)),
-      spark("Depth", (queue) => queue.spark)] });
+  const top = table({
+    caption: "The ten queues that come first",
+    key: (queue) => queue.uri,
+    empty: emptyNote("There are no queues: a queue is there once a client opens it, or has been found in the storage."),
+    columns: [
+      link(
+        "Queue",
+        (queue) => queue.uri,
+        (queue) => queueLink(queue.uri),
+        { head: true, cls: "tight", title: (queue) => queue.uri },
+      ),
+      number("Messages", (queue) => count(queue.messages)),
+      number("Bytes", (queue) => bytes(queue.bytes)),
+      number("Oldest", (queue) => seconds(queue.oldestSeconds)),
+      number("In", (queue) => rate(queue.putRate)),
+      number("Out", (queue) => rate(queue.pushRate)),
+      bar(
+        "Quota",
+        (queue) => queue.quota,
+        (queue) => percent(queue.quota),
+      ),
+      spark("Depth", (queue) => queue.spark),
+    ],
+  });
   find("#top").append(top.element);
   const wanted = { messages: "depth", oldestSeconds: "age", quota: "use of quota" };
   const by = Object.hasOwn(wanted, query().get("top") ?? "") ? query().get("top") : "messages";
@@ -51,8 +99,16 @@ export function start({ live, onCluster, cluster, path }) {
     watching.change(params(sort));
   });
 
-  const alarms = table({ caption: "Alarms that nobody has acknowledged", key: (alarm) => alarm.id,
-    empty: emptyNote("No alarm is open."), columns: alarmColumns });
+  const alarms = table({
+    caption: "Alarms that nobody has acknowledged",
+    key: (alarm) => alarm.id,
+    empty: emptyNote("No alarm is open."),
+    columns: [
+      alarmColumns[0],
+      text("What", (alarm) => `${alarm.category}: ${alarm.text}`, { cls: "text" }),
+      nodeColumn("Node", (alarm) => alarm.node),
+    ],
+  });
   replace(find("#alarms"), alarms.element, h("p", {}, h("a", { href: path("/alarms") }, "All alarms")));
   let told = null;
   const changed = h("ul", { class: "changes", "aria-label": "Changes by kind" });
@@ -66,7 +122,10 @@ export function start({ live, onCluster, cluster, path }) {
     headline.set(document.verdict?.text ?? "no verdict yet", level);
     const why = document.verdict?.reasons ?? [];
     if (why.join("\n") !== [...reasons.children].map((one) => one.textContent).join("\n")) {
-      replace(reasons, why.map((one) => h("li", {}, one)));
+      replace(
+        reasons,
+        why.map((one) => h("li", {}, one)),
+      );
     }
     const history = document.history ?? [];
     const last = history[history.length - 1] ?? [];
@@ -78,16 +137,27 @@ export function start({ live, onCluster, cluster, path }) {
     now.set("p50", milliseconds(document.ackLatencyMs?.p50));
     now.set("p99", milliseconds(document.ackLatencyMs?.p99));
     now.set("messages", count(last[5]), bytes(last[6]));
-    now.set("leader", document.leader?.node || "none", document.leader?.term ? `term ${count(document.leader.term)}` : "");
+    now.set(
+      "leader",
+      document.leader?.node || "none",
+      document.leader?.term ? `term ${count(document.leader.term)}` : "",
+    );
     traffic.show(history);
     depth.show(history);
     nodes.show(rowsOf(document.nodes, document.nodesOrder));
-    alarms.show(rowsOf(document.alarms).filter((alarm) => !alarm.clearedAt && !alarm.acknowledgedBy).slice(0, 5));
+    alarms.show(
+      rowsOf(document.alarms)
+        .filter((alarm) => !alarm.clearedAt && !alarm.acknowledgedBy)
+        .slice(0, 5),
+    );
     const recent = rowsOf(document.events).filter((event) => event.at > document.at - WINDOW_SECONDS);
     const words = kinds(recent);
     if (words.join() !== told) {
       told = words.join();
-      replace(changed, words.map((one) => h("li", { class: "tag" }, one)));
+      replace(
+        changed,
+        words.map((one) => h("li", { class: "tag" }, one)),
+      );
       show(changed, words.length > 0);
     }
     events.show(recent);

@@ -10,38 +10,91 @@ import { nodeColumn, tiles } from "../parts.js";
 import { number, state, table, text } from "../table.js";
 import { publishButton, purgeButton, subscriptionButton } from "../tools.js";
 
-export function start({ live, data, onCluster, main, path }) {
+export function start({ live, onCluster, main, path }) {
   const uri = query().get("uri") ?? "";
   const title = find("#uri");
   setText(title, uri || "Queue");
   document.title = `${uri} · ${document.title}`;
   if (!uri) {
-    replace(main, title, h("p", { class: "problem" }, "No queue is named in the address of this page. ", h("a", { href: path("/queues") }, "All queues")));
+    replace(
+      main,
+      title,
+      h(
+        "p",
+        { class: "problem" },
+        "No queue is named in the address of this page. ",
+        h("a", { href: path("/queues") }, "All queues"),
+      ),
+    );
     return;
   }
   const line = find("#facts");
-  const now = tiles(find("#tiles"), [["messages", "Messages"], ["bytes", "Bytes"], ["oldest", "Oldest message"], ["quota", "Quota used"],
-    ["in", "Posted"], ["out", "Delivered"], ["confirm", "Confirmed"], ["clients", "Consumers"]]);
-  const depth = chart({ caption: "Messages in the queue", series: [{ name: "messages", read: (row) => row[1], format: count }] });
+  const now = tiles(find("#tiles"), [
+    ["messages", "Messages"],
+    ["bytes", "Bytes"],
+    ["oldest", "Oldest message"],
+    ["quota", "Quota used"],
+    ["in", "Posted"],
+    ["out", "Delivered"],
+    ["confirm", "Confirmed"],
+    ["clients", "Consumers"],
+  ]);
+  const depth = chart({
+    caption: "Messages in the queue",
+    series: [{ name: "messages", read: (row) => row[1], format: count }],
+  });
   find("#history").append(depth.element);
   const appName = (one) => one.app ?? one.appId ?? "";
-  const apps = table({ caption: "Depth for each app", key: appName, empty: emptyNote("The queue has one reader group and no apps: it is not a fanout queue."), columns: [
-    text("App", (app) => appName(app) || "(default)", { head: true, cls: "text" }), number("Messages", (app) => count(app.messages)),
-    number("Bytes", (app) => bytes(app.bytes)), number("Unconfirmed", (app) => count(app.unconfirmed)),
-    number("To redeliver", (app) => count(app.redelivery)), number("Put aside", (app) => count(app.aside)),
-    number("Consumers", (app) => count(app.consumers))] });
+  const apps = table({
+    caption: "Depth for each app",
+    key: appName,
+    empty: emptyNote("The queue has one reader group and no apps: it is not a fanout queue."),
+    columns: [
+      text("App", (app) => appName(app) || "(default)", { head: true, cls: "text" }),
+      number("Messages", (app) => count(app.messages)),
+      number("Bytes", (app) => bytes(app.bytes)),
+      number("Unconfirmed", (app) => count(app.unconfirmed)),
+      number("To redeliver", (app) => count(app.redelivery)),
+      number("Put aside", (app) => count(app.aside)),
+      number("Consumers", (app) => count(app.consumers)),
+    ],
+  });
   find("#apps").append(apps.element);
-  const consumers = table({ caption: "Who reads", key: (one, n) => `${one.node} ${one.client} ${appName(one)} ${n}`,
-    empty: emptyNote("Nobody reads this queue: its messages stay until a consumer comes or they expire."), columns: [
-      text("Client", (one) => one.client, { head: true, cls: "text" }), nodeColumn("Node", (one) => one.node), text("App", (one) => appName(one) || "–"),
+  const consumers = table({
+    caption: "Who reads",
+    key: (one, n) => `${one.node} ${one.client} ${appName(one)} ${n}`,
+    empty: emptyNote("Nobody reads this queue: its messages stay until a consumer comes or they expire."),
+    columns: [
+      text("Client", (one) => one.client, { head: true, cls: "text" }),
+      nodeColumn("Node", (one) => one.node),
+      text("App", (one) => appName(one) || "–"),
       state("State", (one) => (one.stuck ? "stuck" : "active")),
-      number("Unconfirmed", (one) => (one.unconfirmedMax ? `${count(one.unconfirmed)} of ${count(one.unconfirmedMax)}` : count(one.unconfirmed))),
+      number("Unconfirmed", (one) =>
+        one.unconfirmedMax ? `${count(one.unconfirmed)} of ${count(one.unconfirmedMax)}` : count(one.unconfirmed),
+      ),
       number("Priority", (one) => count(one.priority)),
-      text("Subscriptions", (one) => rowsOf(one.subscriptions).map((each) => `${each.expression || "everything"} (${
-        count(each.unconfirmed)} unconfirmed${each.full ? ", full" : ""})`).join("; ") || "everything", { cls: "text" })] });
+      text(
+        "Subscriptions",
+        (one) =>
+          rowsOf(one.subscriptions)
+            .map(
+              (each) =>
+                `${each.expression || "everything"} (${count(
+                  each.unconfirmed,
+                )} unconfirmed${each.full ? ", full" : ""})`,
+            )
+            .join("; ") || "everything",
+        { cls: "text" },
+      ),
+    ],
+  });
   find("#consumers").append(consumers.element);
-  const producers = table({ caption: "Who writes", key: (one, n) => `${one.node} ${one.client} ${n}`, empty: emptyNote("Nobody has this queue open for writing."), columns: [
-    text("Client", (one) => one.client, { head: true, cls: "text" }), nodeColumn("Node", (one) => one.node)] });
+  const producers = table({
+    caption: "Who writes",
+    key: (one, n) => `${one.node} ${one.client} ${n}`,
+    empty: emptyNote("Nobody has this queue open for writing."),
+    columns: [text("Client", (one) => one.client, { head: true, cls: "text" }), nodeColumn("Node", (one) => one.node)],
+  });
   find("#producers").append(producers.element);
   const tree = find("#tree");
   let drawn = "";
@@ -49,8 +102,17 @@ export function start({ live, data, onCluster, main, path }) {
   const show = (queue) => {
     const readers = rowsOf(queue.consumers);
     const writers = rowsOf(queue.producers);
-    setText(line, [queue.mode, queue.domain ? `domain ${queue.domain}` : "", queue.partition === null || queue.partition === undefined
-      ? "no partition" : `partition ${queue.partition}`, counted(writers.length, "producer")].filter(Boolean).join(" · "));
+    setText(
+      line,
+      [
+        queue.mode,
+        queue.domain ? `domain ${queue.domain}` : "",
+        queue.partition === null || queue.partition === undefined ? "no partition" : `partition ${queue.partition}`,
+        counted(writers.length, "producer"),
+      ]
+        .filter(Boolean)
+        .join(" · "),
+    );
     now.set("messages", count(queue.messages), queue.messagesMax ? `of ${count(queue.messagesMax)}` : "");
     now.set("bytes", bytes(queue.bytes), queue.bytesMax ? `of ${bytes(queue.bytesMax)}` : "");
     now.set("oldest", seconds(queue.oldestSeconds));
@@ -66,11 +128,14 @@ export function start({ live, data, onCluster, main, path }) {
     const words = JSON.stringify(queue.tree ?? null);
     if (words !== drawn) {
       drawn = words;
-      replace(tree, queue.tree ? h("ul", { class: "tree panel" }, branch(queue.tree, 0))
-        : emptyNote("How messages travel is known once the queue is open somewhere."));
+      replace(
+        tree,
+        queue.tree
+          ? h("ul", { class: "tree panel" }, branch(queue.tree, 0))
+          : emptyNote("How messages travel is known once the queue is open somewhere."),
+      );
     }
   };
-  if (data.queue) show(data.queue);
   live.subscribe("queue", { uri }, show, (problem) => setText(line, `This queue cannot be shown: ${problem}`));
   const browser = messageBrowser(find("#messages"), uri);
   onCluster((cluster) => browser.nodes(rowsOf(cluster.nodes, cluster.nodesOrder).map((node) => node.name)));
@@ -82,9 +147,28 @@ const isNumber = (value) => typeof value === "number";
 
 function branch(one, level) {
   const children = level < DEPTH_MAX ? rowsOf(one.children) : [];
-  const edge = [isNumber(one.pushRate) ? rate(one.pushRate) : null, isNumber(one.bytesRate) ? `${bytes(one.bytesRate)}/s` : null,
-    !isNumber(one.unconfirmed) ? null : `${count(one.unconfirmed)} unconfirmed`].filter(Boolean).join(", ");
-  return h("li", {}, h("span", { class: "tag" }, one.kind ?? "node"), " ", h("strong", {}, one.name ?? "–"), " ",
-    one.state ? stateMark(one.state) : null, edge ? h("span", { class: "edge-text" }, edge) : null,
-    children.length ? h("ul", {}, children.map((child) => branch(child, level + 1))) : null);
+  const edge = [
+    isNumber(one.pushRate) ? rate(one.pushRate) : null,
+    isNumber(one.bytesRate) ? `${bytes(one.bytesRate)}/s` : null,
+    !isNumber(one.unconfirmed) ? null : `${count(one.unconfirmed)} unconfirmed`,
+  ]
+    .filter(Boolean)
+    .join(", ");
+  return h(
+    "li",
+    {},
+    h("span", { class: "tag" }, one.kind ?? "node"),
+    " ",
+    h("strong", {}, one.name ?? "–"),
+    " ",
+    one.state ? stateMark(one.state) : null,
+    edge ? h("span", { class: "edge-text" }, edge) : null,
+    children.length
+      ? h(
+          "ul",
+          {},
+          children.map((child) => branch(child, level + 1)),
+        )
+      : null,
+  );
 }

@@ -12,35 +12,73 @@ const MARGIN_ROWS = 20;
 const WINDOW_ROWS = 80;
 const HEIGHT_PX_MAX = 15_000_000; // browsers draw nothing beyond about twice that
 const SETTLE_MS = 120;
-const VIEWS = [["messages desc", "Deepest"], ["oldestSeconds desc", "Oldest"], ["quota desc", "Nearly full"],
-  ["putRate desc", "Busiest"], ["consumers asc", "Without consumers"], ["uri asc", "By name"]];
-const SORTS = ["uri", "messages", "bytes", "oldestSeconds", "putRate", "pushRate", "confirmRate", "consumers", "producers", "quota"];
-
-const columns = [
-  link("Queue", (queue) => queue.uri, (queue) => queueLink(queue.uri), { head: true, sort: "uri", cls: "wide-name", title: (queue) => queue.uri }),
-  text("Mode", (queue) => queue.mode),
-  number("Partition", (queue) => queue.partition ?? "–"),
-  number("Messages", (queue) => count(queue.messages), { sort: "messages" }),
-  number("Bytes", (queue) => bytes(queue.bytes), { sort: "bytes" }),
-  number("Oldest", (queue) => seconds(queue.oldestSeconds), { sort: "oldestSeconds" }),
-  number("In", (queue) => rate(queue.putRate), { sort: "putRate" }),
-  number("Out", (queue) => rate(queue.pushRate), { sort: "pushRate" }),
-  number("Consumers", (queue) => count(queue.consumers), { sort: "consumers" }),
-  bar("Quota", (queue) => queue.quota, (queue) => percent(queue.quota), { sort: "quota" }),
-  spark("Depth", (queue) => queue.spark),
+const VIEWS = [
+  ["messages desc", "Deepest"],
+  ["oldestSeconds desc", "Oldest"],
+  ["quota desc", "Nearly full"],
+  ["putRate desc", "Busiest"],
+  ["consumers asc", "Without consumers"],
+  ["uri asc", "By name"],
+];
+const SORTS = [
+  "uri",
+  "messages",
+  "bytes",
+  "oldestSeconds",
+  "putRate",
+  "pushRate",
+  "confirmRate",
+  "consumers",
+  "producers",
+  "quota",
 ];
 
-export function start({ live, data }) {
+const columns = [
+  link(
+    "Queue",
+    (queue) => queue.uri,
+    (queue) => queueLink(queue.uri),
+    { head: true, sort: "uri", title: (queue) => queue.uri },
+  ),
+  text("Mode", (queue) => queue.mode, { cls: "w-76" }),
+  number("Messages", (queue) => count(queue.messages), { sort: "messages", cls: "w-88" }),
+  number("Bytes", (queue) => bytes(queue.bytes), { sort: "bytes", cls: "w-88" }),
+  number("Oldest", (queue) => seconds(queue.oldestSeconds), { sort: "oldestSeconds", cls: "w-104" }),
+  number("In", (queue) => rate(queue.putRate), { sort: "putRate", cls: "w-66" }),
+  number("Out", (queue) => rate(queue.pushRate), { sort: "pushRate", cls: "w-66" }),
+  number("Consumers", (queue) => count(queue.consumers), { sort: "consumers", cls: "w-104" }),
+  bar(
+    "Quota",
+    (queue) => queue.quota,
+    (queue) => percent(queue.quota),
+    { sort: "quota", cls: "w-122" },
+  ),
+  spark("Depth", (queue) => queue.spark, { cls: "w-122" }),
+];
+
+export function start({ live }) {
   const given = query();
-  const wanted = { filter: given.get("filter") ?? "", sort: SORTS.includes(given.get("sort")) ? given.get("sort") : "messages",
-    order: given.get("order") === "asc" ? "asc" : "desc", offset: 0, limit: WINDOW_ROWS };
+  const wanted = {
+    filter: given.get("filter") ?? "",
+    sort: SORTS.includes(given.get("sort")) ? given.get("sort") : "messages",
+    order: given.get("order") === "asc" ? "asc" : "desc",
+    offset: 0,
+    limit: WINDOW_ROWS,
+  };
   let top = Math.max(0, Number.parseInt(given.get("offset") ?? "0", 10) || 0); // the first row in view
   let total = 0;
   let settled = null;
 
   const input = find("#filter");
   const totalText = find("#total");
-  const list = table({ caption: "Queues", columns, key: (queue) => queue.uri, onSort: sortBy, sorted: () => wanted, cls: "queues" });
+  const list = table({
+    caption: "Queues",
+    columns,
+    key: (queue) => queue.uri,
+    onSort: sortBy,
+    sorted: () => wanted,
+    cls: "queues",
+  });
   const nothing = h("div", { class: "nothing", hidden: true });
   const above = space();
   const below = space();
@@ -67,14 +105,25 @@ export function start({ live, data }) {
     setAttribute(list.table, "aria-rowcount", String(total + 1));
     setAttribute(list.element, "aria-busy", "false");
     const missing = Object.keys(document.missing ?? {});
-    setText(totalText, `${counted(total, "queue")}${wanted.filter ? ` with “${wanted.filter}”` : ""}${
-      missing.length ? `, without those of ${missing.join(", ")}, which does not answer` : ""}`);
+    setText(
+      totalText,
+      `${counted(total, "queue")}${wanted.filter ? ` with “${wanted.filter}”` : ""}${
+        missing.length ? `, without those of ${missing.join(", ")}, which does not answer` : ""
+      }`,
+    );
     list.element.hidden = total === 0;
     nothing.hidden = total > 0;
     if (total === 0) {
-      nothing.replaceChildren(wanted.filter
-        ? emptyNote(`No queue has “${wanted.filter}” in its name. `, h("button", { type: "button", on: { click: clear } }, "Show all queues"))
-        : emptyNote("There are no queues: a queue is there once a client opens it, or has been found in the storage."));
+      nothing.replaceChildren(
+        wanted.filter
+          ? emptyNote(
+              `No queue has “${wanted.filter}” in its name. `,
+              h("button", { type: "button", on: { click: clear } }, "Show all queues"),
+            )
+          : emptyNote(
+              "There are no queues: a queue is there once a client opens it, or has been found in the storage.",
+            ),
+      );
     }
     if (top > 0 && list.frame.scrollTop === 0 && total > 0 && !list.frame.dataset.placed) {
       list.frame.scrollTop = Math.min(top, total - 1) * rowPx();
@@ -83,14 +132,17 @@ export function start({ live, data }) {
   }
 
   wanted.offset = Math.max(0, top - MARGIN_ROWS);
-  if (data.queues && wanted.offset === 0 && !wanted.filter) showRows(data.queues);
   const watching = live.subscribe("queues", { ...wanted }, showRows, (problem) => {
     setText(totalText, `The list cannot be shown: ${problem}`);
   });
 
   function ask() {
-    setQuery({ filter: wanted.filter, sort: wanted.sort === "messages" ? "" : wanted.sort,
-      order: wanted.order === "desc" ? "" : wanted.order, offset: top || "" });
+    setQuery({
+      filter: wanted.filter,
+      sort: wanted.sort === "messages" ? "" : wanted.sort,
+      order: wanted.order === "desc" ? "" : wanted.order,
+      offset: top || "",
+    });
     watching.change({ ...wanted });
   }
 
@@ -123,28 +175,40 @@ export function start({ live, data }) {
     settled = setTimeout(action, SETTLE_MS);
   }
 
-  list.frame.addEventListener("scroll", () => settle(() => {
-    const first = Math.max(0, Math.floor(list.frame.scrollTop / rowPx()));
-    if (first === top) return;
-    top = first;
-    const last = first + Math.ceil(list.frame.clientHeight / ROW_PX);
-    if (first >= wanted.offset && last <= wanted.offset + WINDOW_ROWS) {
-      setQuery({ offset: top || "" });
-      return;
-    }
-    wanted.offset = Math.max(0, first - MARGIN_ROWS);
-    ask();
-  }), { passive: true });
-  input.addEventListener("input", () => settle(() => {
-    if (input.value === wanted.filter) return;
-    wanted.filter = input.value;
-    fromTop();
-  }));
+  list.frame.addEventListener(
+    "scroll",
+    () =>
+      settle(() => {
+        const first = Math.max(0, Math.floor(list.frame.scrollTop / rowPx()));
+        if (first === top) return;
+        top = first;
+        const last = first + Math.ceil(list.frame.clientHeight / ROW_PX);
+        if (first >= wanted.offset && last <= wanted.offset + WINDOW_ROWS) {
+          setQuery({ offset: top || "" });
+          return;
+        }
+        wanted.offset = Math.max(0, first - MARGIN_ROWS);
+        ask();
+      }),
+    { passive: true },
+  );
+  input.addEventListener("input", () =>
+    settle(() => {
+      if (input.value === wanted.filter) return;
+      wanted.filter = input.value;
+      fromTop();
+    }),
+  );
   find("#filters").addEventListener("submit", (event) => event.preventDefault());
 }
 
 /** A row that stands for the rows above or below those in the page. */
 function space() {
   const cell = h("td", { colspan: columns.length });
-  return { element: h("tr", { class: "space", "aria-hidden": "true" }, cell), size(px) { cell.style.height = `${px}px`; } };
+  return {
+    element: h("tr", { class: "space", "aria-hidden": "true" }, cell),
+    size(px) {
+      cell.style.height = `${px}px`;
+    },
+  };
 }

@@ -11,8 +11,14 @@ import { bar, buttons, custom, number, state, table, text } from "../table.js";
 export function start({ onCluster }) {
   let names = "";
   let newest = null;
-  const grid = table({ caption: "Partitions and their replicas", key: (partition) => partition.id, columns: [],
-    empty: emptyNote("No partition is known. A node that has just started learns them from the leader; see Elections if this stays.") });
+  const grid = table({
+    caption: "Partitions and their replicas",
+    key: (partition) => partition.id,
+    columns: [],
+    empty: emptyNote(
+      "No partition is known. A node that has just started learns them from the leader; see Elections if this stays.",
+    ),
+  });
   find("#grid").append(grid.element);
   onCluster((document) => {
     newest = document;
@@ -38,8 +44,13 @@ function columns(nodes, cluster) {
     fileColumn("Journal", (partition) => partition.journal),
     fileColumn("Data", (partition) => partition.data),
     buttons("Actions", (current, row) => [
-      actionButton("Move …", "operator", () => move(current(), cluster()), { name: `Move the primary of partition ${row.id}` }),
-      actionButton("Roll over …", "operator", () => rollOver(current()), { name: `Roll over the files of partition ${row.id}` })]),
+      actionButton("Move …", "operator", () => move(current(), cluster()), {
+        name: `Move the primary of partition ${row.id}`,
+      }),
+      actionButton("Roll over …", "operator", () => rollOver(current()), {
+        name: `Roll over the files of partition ${row.id}`,
+      }),
+    ]),
   ];
 }
 
@@ -48,47 +59,81 @@ function replicaOf(partition, name) {
 }
 
 function replicaColumn(name) {
-  return custom(name, () => {
-    const mark = stateMark();
-    const lag = h("span", { class: "lag" });
-    return [h("span", {}, mark, lag), (partition) => {
-      const replica = replicaOf(partition, name);
-      if (!replica) {
-        mark.set("no copy", "unknown");
-        setText(lag, "");
-        return;
-      }
-      setAttribute(mark, "title", replica.why || null);
-      const behind = replica.role !== "primary" && (replica.lagRecords ?? 0) > 0;
-      mark.set(replica.role, replica.role === "replica" && behind ? "warning" : undefined);
-      setText(lag, replica.role === "primary" ? "" : replica.lagRecords === null || replica.lagRecords === undefined ? ""
-        : behind ? `${counted(replica.lagRecords, "record")}, ${bytes(replica.lagBytes)} behind` : "in step");
-    }];
-  }, { cls: "nowrap" });
+  return custom(
+    name,
+    () => {
+      const mark = stateMark();
+      const lag = h("span", { class: "lag" });
+      return [
+        h("span", {}, mark, lag),
+        (partition) => {
+          const replica = replicaOf(partition, name);
+          if (!replica) {
+            mark.set("no copy", "unknown");
+            setText(lag, "");
+            return;
+          }
+          setAttribute(mark, "title", replica.why || null);
+          const behind = replica.role !== "primary" && (replica.lagRecords ?? 0) > 0;
+          mark.set(replica.role, replica.role === "replica" && behind ? "warning" : undefined);
+          setText(
+            lag,
+            replica.role === "primary"
+              ? ""
+              : replica.lagRecords === null || replica.lagRecords === undefined
+                ? ""
+                : behind
+                  ? `${counted(replica.lagRecords, "record")}, ${bytes(replica.lagBytes)} behind`
+                  : "in step",
+          );
+        },
+      ];
+    },
+    { cls: "nowrap" },
+  );
 }
 
 function fileColumn(label, read) {
-  return bar(label, (partition) => share(read(partition)), (partition) => {
-    const file = read(partition);
-    return file ? `${percent(share(file))} of ${bytes(file.total)}` : "–";
-  });
+  return bar(
+    label,
+    (partition) => share(read(partition)),
+    (partition) => {
+      const file = read(partition);
+      return file ? `${percent(share(file))} of ${bytes(file.total)}` : "–";
+    },
+  );
 }
 
 const share = (file) => (file?.total > 0 ? file.used / file.total : null);
 
 function move(partition, cluster) {
-  const others = rowsOf(cluster.nodes, cluster.nodesOrder).filter((node) => node.name !== partition.primary && node.state === "up");
+  const others = rowsOf(cluster.nodes, cluster.nodesOrder).filter(
+    (node) => node.name !== partition.primary && node.state === "up",
+  );
   if (others.length === 0) {
     toast(`No other node is up that could be primary of partition ${partition.id}.`, "warning");
     return;
   }
-  ask({ title: `Move the primary of partition ${partition.id}`, button: "Move the primary", fields: {
-    to: field("New primary", { options: others.map((node) => ({ value: node.name, label: label(partition, node.name) })),
-      value: nearest(partition, others) }),
-    reason: field("Reason", { hint: "It stands in the audit log.", required: true }) },
-  intro: [h("p", {}, `It is ${partition.primary ?? "without a primary"} now. Clients wait until the new primary has all records; nothing is lost.`)],
-  send: (values) => post(`/api/v1/partitions/${encodeURIComponent(partition.id)}/move`, values),
-  done: () => toast(`Partition ${partition.id} is being moved.`) });
+  ask({
+    title: `Move the primary of partition ${partition.id}`,
+    button: "Move the primary",
+    fields: {
+      to: field("New primary", {
+        options: others.map((node) => ({ value: node.name, label: label(partition, node.name) })),
+        value: nearest(partition, others),
+      }),
+      reason: field("Reason", { hint: "It stands in the audit log.", required: true }),
+    },
+    intro: [
+      h(
+        "p",
+        {},
+        `It is ${partition.primary ?? "without a primary"} now. Clients wait until the new primary has all records; nothing is lost.`,
+      ),
+    ],
+    send: (values) => post(`/api/v1/partitions/${encodeURIComponent(partition.id)}/move`, values),
+    done: () => toast(`Partition ${partition.id} is being moved.`),
+  });
 }
 
 function label(partition, name) {
@@ -102,10 +147,22 @@ function nearest(partition, others) {
 }
 
 function rollOver(partition) {
-  ask({ title: `Roll over the files of partition ${partition.id}`, button: "Roll over", fields: {
-    reason: field("Reason", { hint: "It stands in the audit log.", required: true }) },
-  intro: [h("p", {}, `Its primary copies what is still needed into a new file set; the journal holds ${
-    bytes(partition.journal?.used)} and the data file ${bytes(partition.data?.used)} now.`)],
-  send: (values) => post(`/api/v1/partitions/${encodeURIComponent(partition.id)}/rollover`, values),
-  done: () => toast(`Partition ${partition.id} gets new files.`) });
+  ask({
+    title: `Roll over the files of partition ${partition.id}`,
+    button: "Roll over",
+    fields: {
+      reason: field("Reason", { hint: "It stands in the audit log.", required: true }),
+    },
+    intro: [
+      h(
+        "p",
+        {},
+        `Its primary copies what is still needed into a new file set; the journal holds ${bytes(
+          partition.journal?.used,
+        )} and the data file ${bytes(partition.data?.used)} now.`,
+      ),
+    ],
+    send: (values) => post(`/api/v1/partitions/${encodeURIComponent(partition.id)}/rollover`, values),
+    done: () => toast(`Partition ${partition.id} gets new files.`),
+  });
 }

@@ -1,0 +1,117 @@
+"""The pages of real nodes: their numbers are those of the client library and of admin commands, a stop clicked under load
+costs no message, a page outlives its node, and looking at messages consumes none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from bmqtwist.sdk.simple import Session
+from bmqtwist.testing import ClusterProcess
+from browser.chromium import Tab
+
+QUEUE = "bmq://d/orders"
+STORED = 120
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    """Three nodes with a domain."""
+    made = ClusterProcess(tmp_path)
+    for name in made.names:
+        made[name].domain("d", consistency="strong")
+    with made:
+        yield made
+
+
+class Load(threading.Thread):
+    """Posts one message after the other, and counts what was acknowledged and what was not."""
+
+    def __init__(self, urls: list[str]) -> None:
+        super().__init__(daemon=True)
+        self._urls, self._end = urls, threading.Event()
+        self.acknowledged, self.failed = 0, list[str]()
+        self.under_way = threading.Event()
+
+    def run(self) -> None:
+        """From Thread."""
+        with Session(self._urls) as session, session.open(QUEUE, write=True) as queue:
+            while not self._end.is_set():
+                ack = queue.post(b"load %d" % self.acknowledged, {"price": 12})
+                if ack.ok:
+                    self.acknowledged += 1
+                else:
+                    self.failed.append(str(ack.status))
+                self.under_way.set()
+
+    def finish(self) -> None:
+        """Post no more, and wait for the last answer."""
+        self._end.set()
+        self.join(60)
+
+
+@pytest.mark.timeout(300)
+def test_numbers_are_those_of_the_client_and_looking_consumes_nothing(tab: Tab, cluster: ClusterProcess) -> None:
+    with Session(cluster.urls) as session, session.open(QUEUE, write=True) as queue:
+        for number in range(STORED):
+            assert queue.post(b'{"order": %d}' % number, {"price": number}).ok
+        for name in cluster.names:  # whichever node serves, the whole cluster is shown
+            tab.visit(f"{cluster.consoles[name]}/queue?uri={quote(QUEUE, safe='')}")
+            tab.until_text("[data-tile=messages] .value", str(STORED))
+            tab.until_text("#messages [role=status]", f"50 messages of {STORED}")
+        tab.click("#messages tbody button")
+        tab.until_text("dialog pre", '{"order": 0}')
+        tab.keyboard.press("Escape")
+        tab.visit(f"{cluster.consoles['n1']}/")
+        tab.until("() => document.querySelector('#summary').dataset.level === 'good'")
+        tab.until_text("[data-tile=messages] .value", str(STORED))
+        assert tab.texts("[data-tile=leader] .value") == [cluster.leader]
+        assert tab.texts("#nodes tbody th") == cluster.names
+        with session.open("bmq://d/other", read=True):
+            pass
+        assert tab.problems() == []
+    with Session(cluster.urls) as session, session.open(QUEUE, read=True) as queue:
+        for number in range(STORED):
+            message = queue.get(20)
+            assert message is not None and message.payload == b'{"order": %d}' % number
+            message.confirm()
+
+
+@pytest.mark.timeout(300)
+def test_a_stop_that_is_clicked_under_load_fails_no_ack(tab: Tab, cluster: ClusterProcess) -> None:
+    load = Load(cluster.urls)
+    load.start()
+    assert load.under_way.wait(60)
+    stopped = cluster.leader
+    serving = next(name for name in cluster.names if name != stopped)
+    tab.visit(f"{cluster.consoles[serving]}/node?name={stopped}")
+    tab.click("#actions button")
+    tab.until_text("dialog", "A quorum of nodes stays")
+    tab.fill("dialog input >> nth=0", "new kernel")
+    tab.fill("dialog input >> nth=1", stopped)
+    tab.click("dialog button[type=submit]")
+    tab.until_text("#stop-report", "Moved")
+    assert cluster[stopped].wait() == 0
+    before = load.acknowledged
+    tab.until_text("#facts", "down")
+    load.finish()
+    assert load.failed == [] and load.acknowledged > before
+    tab.visit(f"{cluster.consoles[serving]}/queue?uri={quote(QUEUE, safe='')}")
+    tab.until("(wanted) => document.querySelector('[data-tile=messages] .value').textContent.replaceAll(',', '') === wanted",
+              str(load.acknowledged))
+
+
+@pytest.mark.timeout(300)
+def test_a_page_goes_on_with_a_peer_when_its_node_is_killed(tab: Tab, cluster: ClusterProcess) -> None:
+    tab.visit(f"{cluster.consoles['n2']}/nodes")
+    tab.until("() => document.querySelectorAll('#list tbody .state[data-level=good]').length === 3")
+    cluster["n2"].kill()
+    peers = [cluster.consoles[name] for name in ("n1", "n3")]
+    tab.until("(urls) => urls.some((url) => location.href === `${url}/nodes`)", peers)
+    tab.until_text("#toasts", "Node n2 stopped answering: this page goes on here.")
+    tab.until_text("#list tbody .state", "down")
+    tab.until("() => document.body.dataset.live === 'live'")
