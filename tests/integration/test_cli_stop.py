@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from cli_kit import running_broker
+from kit.process import free_port
 
 from bmqtwist.sdk import simple
 
@@ -32,3 +35,22 @@ def test_the_progress_of_a_stop_is_shown_until_it_is_over(tmp_path: Path) -> Non
         assert done.code == 0 and "closed the connection" in done.err
         assert broker.process.wait(30.0) == 0
     assert cli.inside("admin", "--every", "1").code == 2
+
+
+def test_the_console_goes_on_until_the_stop_is_over(tmp_path: Path) -> None:
+    port = free_port()
+    with running_broker(tmp_path, app={"bmqtwist": {"http": {"port": port}}}) as (broker, cli):
+        with simple.Session(broker.uri) as session:
+            queue = session.open(URI, read=True, write=True)
+            assert queue.post(b"y").ok
+            message = queue.get(30.0)
+            assert message is not None and broker.process is not None
+            watched = cli.start("admin", "--every", "0.1", "STOP", "STATUS")
+            watched.expect(b"does not stop")
+            broker.process.send_signal(signal.SIGTERM)
+            watched.expect(b"waits for confirms and answers")
+            with pytest.raises(HTTPError) as refused:
+                urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20)
+            assert refused.value.code == 503 and refused.value.read() == b"stopping\n"
+            message.confirm()
+        assert broker.process.wait(30.0) == 0
