@@ -1,0 +1,19 @@
+"""The small form of the campaign: a query killed with all its processes, one whose program alone dies, a broker, a connection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from soak.spark import Campaign
+from spark.conftest import why_not
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(290)
+def test_no_message_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:
+    if why_not():
+        pytest.skip(why_not())
+    numbers = Campaign(tmp_path, 2000, kills=2, broker_kills=1, drops=1, executor_kills=0, sink="parquet", seed=5).run()
+    assert (numbers["lost"], numbers["twice"], numbers["left in the queue"]) == (0, 0, 0)
+    assert numbers["killed queries"] == 2 and numbers["killed brokers"] == 1
