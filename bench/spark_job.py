@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import bmqtwist
@@ -17,13 +16,10 @@ from bmqtwist.spark import register, session
 
 def who(rows: Any) -> list[str]:
     """The directories of the executors that worked on it."""
-    def here(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
+    from pyspark.sql import functions as F
 
-        for batch in batches:
-            if batch.num_rows:
-                yield pa.RecordBatch.from_pydict({"where": [os.getcwd()]})
-    return sorted({row["where"] for row in rows.mapInArrow(here, "where string").distinct().collect()})
+    here = F.udf(os.getcwd, "string").asNondeterministic()
+    return sorted({row["where"] for row in rows.select(here().alias("where")).distinct().collect()})
 
 
 def main(broker: str, directory: str, count: int, storage: str) -> None:

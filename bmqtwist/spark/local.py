@@ -65,7 +65,7 @@ def session(master: str = "local[*]", name: str = "bmqtwist", **config: Any) -> 
 
     builder = SparkSession.builder.appName(name)
     defaults = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC",
-                "spark.sql.execution.arrow.pyspark.enabled": "true", "spark.sql.python.filterPushdown.enabled": "true"}
+                "spark.sql.python.filterPushdown.enabled": "true"}
     if "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
         builder = builder.master(master)
         if master.startswith("local"):

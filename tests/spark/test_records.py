@@ -99,9 +99,7 @@ def test_keys_have_the_names_that_qlist_and_ledger_give_them() -> None:
     journal = find((str(SETS / "fanout-partial" / "n1"),), False)[0]
     found = rows_of(journal)
     assert {row["queue"] for row in found if row["queueKey"]} == {"bmq://d.fan/f"}
-    assert {row["appId"] for row in found if row["type"] == "CONFIRM"} == {"foo", "bar", "baz"} - {"baz"} or True
-    assert {row["appId"] for row in found if row["type"] == "CONFIRM"} <= {"foo", "bar", "baz"}
-    assert all(row["appId"] for row in found if row["type"] == "CONFIRM")
+    assert {row["appId"] for row in found if row["type"] == "CONFIRM"} == {"foo", "bar"}  # the last one has no record
 
 
 def test_sets_of_a_directory_and_its_archive_are_found() -> None:

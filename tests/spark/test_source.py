@@ -200,16 +200,19 @@ def test_a_task_that_is_tried_again_leaves_each_row_once(broker: BrokerProcess, 
     from bmqtwist.spark.options import sink_options
     from bmqtwist.spark.sink import BatchSink
 
-    rows = spark.sql("select cast(id as string) value from range(20)").repartition(2)
-    made = BatchSink(sink_options({"bmq.bootstrap.servers": broker.url, "queue": uri, "writeId": "w"}), rows.schema)
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
-    def attempt(batches: Any) -> Any:
-        held = list(batches)
-        made.write(iter(held[::-1]))
-        made.write(iter(held))
-        yield from held[:0]
+    made = BatchSink(sink_options({"bmq.bootstrap.servers": broker.url, "queue": uri, "writeId": "w"}),
+                     StructType.fromDDL("value string"))
 
-    rows.mapInArrow(attempt, rows.schema).collect()
+    def attempts(numbers: Any) -> Any:
+        values = [str(number) for number in numbers]
+        for order in (values[::-1], values):
+            made.write(iter([pa.RecordBatch.from_pydict({"value": order[:3]}), pa.RecordBatch.from_pydict({"value": order[3:]})]))
+        return [len(values)]
+
+    assert spark.sparkContext.parallelize(range(20), 2).mapPartitions(attempts).sum() == 20
     assert sorted(map(int, left(broker, uri))) == list(range(20))
 
 
