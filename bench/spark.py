@@ -169,7 +169,8 @@ def _stream(spark: Any, url: str, uri: str, root: Path, count: int) -> float:
 
 def child(arguments: list[str]) -> float:
     """One measurement in a process of its own."""
-    ended = subprocess.run([sys.executable, "-m", "bench.spark", "--child", *arguments], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-m", "bench.spark", "--child", *arguments], capture_output=True,
+                           text=True, check=False)
     if ended.returncode:
         raise RuntimeError(ended.stderr[-2000:])
     return float(ended.stdout.strip().splitlines()[-1])
@@ -208,7 +209,8 @@ def main() -> None:
         print(json.dumps({"records": count, "rows/s": {name: round(count / each) for name, each in seconds.items()},
                           "table/binaryRecords": round(seconds["binaryRecords local[1]"] / seconds["table local[1]"], 1),
                           "table 2/1": round(seconds["table local[1]"] / seconds["table local[2]"], 2),
-                          "aggregated 2/1": round(seconds["aggregated local[1]"] / seconds["aggregated local[2]"], 2)}), flush=True)
+                          "aggregated 2/1": round(seconds["aggregated local[1]"] / seconds["aggregated local[2]"], 2)}),
+              flush=True)
     if options.only != "scan":
         print(json.dumps({"messages": options.messages, **{
             name: round(value, 2) for name, value in source(options.messages, options.rounds).items()}}), flush=True)

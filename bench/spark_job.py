@@ -1,4 +1,4 @@
-"""What bench/spark_cluster.py runs on a cluster and here: `spark_job.py BROKER DIRECTORY MESSAGES STORAGE`, under spark-submit.
+"""What bench/spark_cluster.py runs on a cluster and here, under spark-submit: BROKER DIRECTORY MESSAGES STORAGE.
 
 Reads storage files, posts a table to a queue, consumes the queue, and says for each of them which executors had a part.
 """

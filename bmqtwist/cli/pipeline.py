@@ -72,7 +72,8 @@ def pipeline() -> None:
 @click.option("--no-payload", is_flag=True, help="Records only, without what messages hold.")
 @click.option("--live", is_flag=True, help="What is still written, too: as far as it is now.")
 @_session_options
-def archive(sources: str, target: str, cluster: str, no_payload: bool, live: bool, master: str, conf: dict[str, str]) -> None:
+def archive(sources: str, target: str, cluster: str, no_payload: bool, live: bool, master: str,
+            conf: dict[str, str]) -> None:
     """Copy the records of finished file sets into Parquet, each once; what was copied before is left out.
 
     SOURCES: storage directories or journals, several with commas. TARGET: a directory.

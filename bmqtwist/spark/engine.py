@@ -72,8 +72,8 @@ class Engine:
                 segments = spool.segments()
                 if any(each.start and not index for index, each in enumerate(segments)) or any(
                         not spool.has_content(each) for each in segments):
-                    raise OffsetError(f"spool {spool.directory} belongs to a checkpoint that is gone: some of its batches are "
-                                      "done. Give the query the old checkpointLocation, or a new spoolDir.")
+                    raise OffsetError(f"spool {spool.directory} belongs to a checkpoint that is gone: some of its batches "
+                                      "are done. Give the query the old checkpointLocation, or a new spoolDir.")
                 self._epoch = spool.epoch
             else:
                 self._set_epoch(new_epoch())
@@ -112,10 +112,10 @@ class Engine:
         contents = [self._content_of(each) for each in segments] if segments is not None else [None]
         if any(each is None for each in contents):
             if self._spool is not None and self._options.fail_on_data_loss:
-                raise OffsetError(f"spool {self._spool.directory} has lost the batch from {start.seq} to {end.seq}. With option "
-                                  "failOnDataLoss false it is left out; its messages come again in a later one.")
-            LOG.warning("the batch from %d to %d was begun by another process and is given out empty: its messages come again",
-                        start.seq, end.seq)
+                raise OffsetError(f"spool {self._spool.directory} has lost the batch from {start.seq} to {end.seq}. With "
+                                  "option failOnDataLoss false it is left out; its messages come again in a later one.")
+            LOG.warning("the batch from %d to %d was begun by another process and is given out empty: its messages come "
+                        "again", start.seq, end.seq)
         options = self._options
         return [to_ipc(part) for each in contents if each is not None
                 for part in slices(from_ipc(each), options.partitions_min, options.partition_messages_max,

@@ -61,8 +61,8 @@ def endings(lines: DataFrame) -> DataFrame:
 def duplicates(records: DataFrame) -> DataFrame:
     """GUIDs stored more than once (`guid`), and equal contents of one producer within one minute (`content`)."""
     stored = records.where(F.col("type") == RecordType.MESSAGE.name).dropDuplicates(["partition", "lease", "sequence"])
-    by_guid = stored.groupBy("queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).where("times > 1").withColumn(
-        "kind", F.lit("guid"))
+    by_guid = stored.groupBy("queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).where(
+        "times > 1").withColumn("kind", F.lit("guid"))
     client = F.substring(F.hex("guid"), 21, 12)
     by_content = stored.groupBy("queue", _minute("time").alias("minute"), client.alias("client"), "crc").agg(
         F.count("*").alias("times")).where("times > 1").select(
@@ -78,7 +78,8 @@ def sizes(records: DataFrame) -> DataFrame:
         "bytes", F.lead("dataOffset").over(in_file) - F.col("dataOffset")).where(
         (F.col("type") == RecordType.MESSAGE.name) & (F.col("bytes") > 0))
     until = F.pow(F.lit(2), F.ceil(F.log2("bytes"))).cast("bigint")
-    return with_data.groupBy("queue", until.alias("until")).agg(F.count("*").alias("messages"), F.sum("bytes").alias("bytes"))
+    return with_data.groupBy("queue", until.alias("until")).agg(F.count("*").alias("messages"),
+                                                             F.sum("bytes").alias("bytes"))
 
 
 def consumer_health(backlog: DataFrame, throughput: DataFrame, minutes: int = 10) -> DataFrame:
@@ -110,8 +111,8 @@ def growth_hour(records: DataFrame) -> DataFrame:
 
 
 def replica_diff(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Records of two nodes by (partition, lease, sequence) that are not the same, or that one of them lacks. Nodes that agree
-    differ at most at the end: one is a prefix of the other."""
+    """Records of two nodes by (partition, lease, sequence) that are not the same, or that one of them lacks. Nodes that
+    agree differ at most at the end: one is a prefix of the other."""
     key = ["partition", "lease", "sequence"]
     compared = ["type", "time", "queueKey", "appKey", "guid", "reason", "op", "crc", "refCount"]
 
@@ -119,5 +120,6 @@ def replica_diff(left: DataFrame, right: DataFrame) -> DataFrame:
         return rows.dropDuplicates(key).select(*key, F.struct("type", F.hex("guid").alias("guid"), "time").alias(name),
                                                F.xxhash64(*compared).alias(f"{name}Hash"))
     both = digest(left, "left").join(digest(right, "right"), key, "full_outer")
-    what = F.when(F.col("left").isNull(), "missing left").when(F.col("right").isNull(), "missing right").otherwise("different")
+    what = (F.when(F.col("left").isNull(), "missing left").when(F.col("right").isNull(), "missing right")
+            .otherwise("different"))
     return both.where(~F.col("leftHash").eqNullSafe(F.col("rightHash"))).select(*key, what.alias("what"), "left", "right")

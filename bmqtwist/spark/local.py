@@ -28,8 +28,9 @@ def check_java() -> int:
     home = os.environ.get("JAVA_HOME", "")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or ""
     where = f"JAVA_HOME={home} holds no Java" if home else "there is no `java` on the PATH"
-    hint = (f"Spark needs Java {JAVA_MIN} or newer: install it with `apt-get install openjdk-{JAVA_MIN}-jre-headless` (Debian, "
-            f"Ubuntu), `dnf install java-{JAVA_MIN}-openjdk-headless` (Fedora) or `brew install openjdk@{JAVA_MIN}`, or set "
+    hint = (f"Spark needs Java {JAVA_MIN} or newer: install it with `apt-get install openjdk-{JAVA_MIN}-jre-headless` "
+            f"(Debian, Ubuntu), `dnf install java-{JAVA_MIN}-openjdk-headless` (Fedora) or "
+            f"`brew install openjdk@{JAVA_MIN}`, or set "
             "JAVA_HOME to where it is")
     if not java or not os.access(java, os.X_OK):
         raise NotInstalled(f"{where}. {hint}.")
@@ -48,8 +49,8 @@ def check_pyspark() -> None:
         raise NotInstalled("PySpark is not installed: pip install 'bmqtwist[spark]'") from None
     version = tuple(int(each) for each in re.findall(r"\d+", pyspark.__version__)[:2])
     if version < PYSPARK_MIN:
-        raise NotInstalled(f"PySpark {pyspark.__version__} is too old, {'.'.join(map(str, PYSPARK_MIN))} or newer is needed: "
-                           "pip install -U 'bmqtwist[spark]'")
+        raise NotInstalled(f"PySpark {pyspark.__version__} is too old, {'.'.join(map(str, PYSPARK_MIN))} or newer is "
+                           "needed: pip install -U 'bmqtwist[spark]'")
 
 
 def session(master: str = "local[*]", name: str = "bmqtwist", **config: Any) -> SparkSession:

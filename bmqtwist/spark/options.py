@@ -55,7 +55,8 @@ class Given:
         for name in sorted(set(self._left) - _OF_SPARK):
             lower = {each.lower(): each for each in self._known}
             close = get_close_matches(name, lower, 1)
-            raise OptionError(f"{self._what} has no option {name!r}" + (f", did you mean {lower[close[0]]!r}?" if close else ""))
+            hint = f", did you mean {lower[close[0]]!r}?" if close else ""
+            raise OptionError(f"{self._what} has no option {name!r}{hint}")
 
 
 def whole(least: int = 0) -> Callable[[str], int]:
@@ -115,7 +116,8 @@ class BrokerOptions:
 
 
 def _broker(given: Given) -> BrokerOptions:
-    brokers = given.take("bmq.bootstrap.servers", (), parse_brokers, "bmq.brokers")
+    none: tuple[Address, ...] = ()
+    brokers = given.take("bmq.bootstrap.servers", none, parse_brokers, "bmq.brokers")
     if not brokers:
         raise OptionError("option bmq.bootstrap.servers is missing: write tcp://host:port, or several with commas")
     found = BrokerOptions(
@@ -166,7 +168,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     """Read them; OptionError."""
     given = Given("the queue source", options)
     broker = _broker(given)
-    uris = given.take("subscribe", (), words, "queue")
+    none: tuple[str, ...] = ()
+    uris = given.take("subscribe", none, words, "queue")
     if not uris:
         raise OptionError("the queue source: option subscribe is missing: the URI of a queue, or several with commas")
     app_id = given.take("appId", "", str)
@@ -291,7 +294,8 @@ def storage_options(options: Mapping[str, str], types: Mapping[str, Any]) -> Sto
         return found
 
     paths = words(options.get("path", "") or options.get("paths", ""))
-    given = Given("the storage reader", {key: value for key, value in options.items() if key.lower() not in ("path", "paths")})
+    given = Given("the storage reader", {key: value for key, value in options.items()
+                                         if key.lower() not in ("path", "paths")})
     if not paths:
         raise OptionError("the storage reader: say which files: load('directory'), or option path, several with commas")
     found = StorageOptions(

@@ -72,8 +72,8 @@ class Producer:
             if error.result is not Result.TIMEOUT:
                 raise
             uri, guid = next(iter(self._waiting))
-            raise Refusal(f"{len(self._waiting)} messages have no acknowledgement after {options.delivery_timeout_s:g} s, one of "
-                          f"them {guid.hex().upper()} for {uri}") from None
+            raise Refusal(f"{len(self._waiting)} messages have no acknowledgement after {options.delivery_timeout_s:g} s, "
+                          f"one of them {guid.hex().upper()} for {uri}") from None
         self._check()
 
     def _on_ack(self, ack: Ack) -> None:

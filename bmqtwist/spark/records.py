@@ -174,8 +174,8 @@ class Chosen:
 
     def raw_bytes(self, width: int, *of: RecordType, name: str) -> pa.Array:
         """A column of so many bytes, from wherever each type has them."""
-        found = np.zeros((len(self), width), np.uint8)
-        present = np.zeros(len(self), bool)
+        found: np.ndarray[Any, Any] = np.zeros((len(self), width), np.uint8)
+        present: np.ndarray[Any, Any] = np.zeros(len(self), bool)
         for kind in of:
             mask = self._is[kind]
             if mask.any():
@@ -189,12 +189,12 @@ class Chosen:
 
     def keys(self, name: str, *of: RecordType) -> np.ndarray[Any, Any]:
         """5-byte keys as numbers, 0 in rows of other types."""
-        found = np.zeros(len(self), np.uint64)
+        found: np.ndarray[Any, Any] = np.zeros(len(self), np.uint64)
         for kind in of:
             mask = self._is[kind]
             if mask.any():
                 at = _OF_TYPE[kind].offset(name)
-                wide = np.zeros((int(mask.sum()), 8), np.uint8)
+                wide: np.ndarray[Any, Any] = np.zeros((int(mask.sum()), 8), np.uint8)
                 wide[:, 3:] = self.bytes[mask, at:at + KEY_BYTES]
                 found[mask] = wide.view(">u8").reshape(-1)
         return found
@@ -207,8 +207,8 @@ def binary_column(values: np.ndarray[Any, Any], present: np.ndarray[Any, Any] | 
     valid, nulls = None, 0
     if present is not None and not present.all():
         valid, nulls = pa.py_buffer(np.packbits(present, bitorder="little").tobytes()), int(count - present.sum())
-    return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))],
-                                 nulls)
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), data], nulls)
 
 
 def _text_column(codes: np.ndarray[Any, Any], text_of: Callable[[int], str | None]) -> pa.Array:
@@ -222,7 +222,8 @@ def _enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
     return lambda code: None if code < 0 else names.get(code, f"UNKNOWN ({code})")
 
 
-_M, _C, _D, _Q, _J = (RecordType.MESSAGE, RecordType.CONFIRM, RecordType.DELETION, RecordType.QUEUE_OP, RecordType.JOURNAL_OP)
+_M, _C, _D, _Q, _J = (RecordType.MESSAGE, RecordType.CONFIRM, RecordType.DELETION, RecordType.QUEUE_OP,
+                      RecordType.JOURNAL_OP)
 WITH_QUEUE, WITH_APP, WITH_GUID = (_M, _C, _D, _Q), (_C, _Q), (_M, _C, _D)
 Maker = Callable[[Chosen, Place, Names], pa.Array]
 

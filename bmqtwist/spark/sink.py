@@ -47,8 +47,8 @@ class _Sink:
         kinds = {field.name: field.dataType for field in schema.fields}
         for name in kinds:
             if name not in _COLUMNS:
-                raise OptionError(f"the queue sink has no column {name!r}: it takes {', '.join(_COLUMNS)}. Select those, and put "
-                                  "what else is to travel into properties")
+                raise OptionError(f"the queue sink has no column {name!r}: it takes {', '.join(_COLUMNS)}. Select those, "
+                                  "and put what else is to travel into properties")
         if not isinstance(kinds.get("value"), BinaryType | StringType):
             raise OptionError("the queue sink needs a column value of type binary or string")
         if not options.queue and "queue" not in kinds:

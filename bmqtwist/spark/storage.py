@@ -145,7 +145,7 @@ class StorageReader(DataSourceReader):
 
 def wanted_rows(block: Block, options: StorageOptions, names: Names) -> np.ndarray[Any, Any]:
     """Which records of a block pass the filters."""
-    mask = np.ones(len(block), bool)
+    mask: np.ndarray[Any, Any] = np.ones(len(block), bool)
     if options.record_types:
         mask &= np.isin(block.types, [int(TYPE_NAMES[each]) for each in options.record_types])
     if options.since is not None:
@@ -158,7 +158,7 @@ def wanted_rows(block: Block, options: StorageOptions, names: Names) -> np.ndarr
             keys = [int.from_bytes(key, "big") for key, uri in names.queues.items() if uri in options.queues]
             mask &= np.isin(rows.keys("queue_key", *records.WITH_QUEUE), np.array(keys, np.uint64))
         if options.guids:
-            found = np.zeros(len(block), bool)
+            found: np.ndarray[Any, Any] = np.zeros(len(block), bool)
             for kind in records.WITH_GUID:
                 own = rows.of(kind)["guid"]
                 for guid in options.guids:
@@ -199,7 +199,8 @@ def narrow(options: StorageOptions, given: Filter) -> StorageOptions | None:
     both = values & set(before) if before else values
     if not both:
         return None
-    return replace(options, **{_MEMBERS[name]: tuple(sorted(both))})
+    member: dict[str, Any] = {_MEMBERS[name]: tuple(sorted(both))}
+    return replace(options, **member)
 
 
 def _narrow_time(options: StorageOptions, given: Filter) -> StorageOptions | None:

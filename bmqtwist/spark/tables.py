@@ -40,7 +40,8 @@ def is_archive(path: str) -> bool:
     """Is it a directory of Parquet files that the archive pipeline made?"""
     from pathlib import Path
 
-    return (Path(path) / "_spark_metadata").is_dir() or any(Path(path).glob("*/*.parquet")) or any(Path(path).glob("*.parquet"))
+    place = Path(path)
+    return (place / "_spark_metadata").is_dir() or any(place.glob("*/*.parquet")) or any(place.glob("*.parquet"))
 
 
 def _text(value: Any) -> str:
@@ -79,7 +80,8 @@ def lifelines_of(given: DataFrame) -> DataFrame:
     by_message = rows.groupBy("partition", "queueKey", "guid").agg(
         F.max("queue").alias("queue"),
         F.min(F.when(is_message, F.struct("lease", "sequence", "time", "refCount"))).alias("message"),
-        F.collect_set(F.when(is_confirm, F.struct(_known_time().alias("time"), "appId", "appKey", "reason"))).alias("confirms"),
+        F.collect_set(F.when(is_confirm, F.struct(_known_time().alias("time"), "appId", "appKey", "reason"))).alias(
+            "confirms"),
         F.min(F.when(is_deletion, F.struct("lease", "sequence", "time", "reason"))).alias("deletion"),
     ).where(F.col("message").isNotNull())
     ends = _endings(given)
@@ -105,18 +107,19 @@ def _known_time() -> Column:
 
 def _endings(given: DataFrame) -> DataFrame:
     """When all messages of a queue went at once."""
-    ops = given.where((F.col("type") == RecordType.QUEUE_OP.name) & F.col("op").isin(QueueOp.PURGE.name, QueueOp.DELETION.name)
-                      & (F.col("appKey") == F.lit(NULL_KEY)))
+    ops = given.where((F.col("type") == RecordType.QUEUE_OP.name) & F.col("op").isin(
+        QueueOp.PURGE.name, QueueOp.DELETION.name) & (F.col("appKey") == F.lit(NULL_KEY)))
     return ops.groupBy("partition", "queueKey").agg(F.collect_set(F.struct("lease", "sequence", "time")).alias("ends"))
 
 
 def app_lifelines_of(lines: DataFrame) -> DataFrame:
-    """One row for each message and app that is done with it. The app that was last has no CONFIRM: it is named where the queue
-    has one app, else `appId` is null, and its time is that of the deletion."""
+    """One row for each message and app that is done with it. The app that was last has no CONFIRM: it is named where the
+    queue has one app, else `appId` is null, and its time is that of the deletion."""
     each = ["partition", "queueKey", "queue", "guid", "lease", "sequence", "arrived"]
     said = lines.select(*each, F.explode("confirms").alias("confirm")).where(
         F.col("confirm.reason") != ConfirmReason.AUTO_CONFIRMED.name).select(
-        *each, F.col("confirm.appId").alias("appId"), F.col("confirm.time").alias("done"), F.col("confirm.reason").alias("reason"))
+        *each, F.col("confirm.appId").alias("appId"), F.col("confirm.time").alias("done"),
+        F.col("confirm.reason").alias("reason"))
     last = lines.where(F.col("state") == "confirmed").select(
         *each, F.when(F.col("refCount") == 1, F.lit("__default")).alias("appId"), F.col("gone").alias("done"),
         F.lit(ConfirmReason.CONFIRMED.name).alias("reason"))

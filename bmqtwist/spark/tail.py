@@ -1,8 +1,8 @@
 """How far a stream over journals has come, and what lies between two such positions.
 
-A position counts the records of each journal that were read, by `<partition>/<name of the set>`; a name stays when the set is
-retired into the archive (read it, too: option includeArchive, or name both directories). At a rollover what is still needed
-is copied to the front of the new journal with the numbers it had: those records were read already and are left out.
+A position counts the records of each journal that were read, by `<partition>/<name of the set>`; a name stays when the set
+is retired into the archive (read it, too: option includeArchive, or name both directories). At a rollover what is still
+needed is copied to the front of the new journal with the numbers it had: those records were read already and are left out.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def is_finished(journal: Journal, reach: list[Range]) -> bool:
     file = ReadOnlyFile(journal.path)
     try:
         last = Block(file.read(reach[0].stop - RECORD_BYTES, RECORD_BYTES), 0)
-        return bool(last.sync_points()[0]) and int(last.of(RecordType.JOURNAL_OP)["sync_point_type"][0]) == SyncPoint.ROLLOVER
+        kind = int(last.of(RecordType.JOURNAL_OP)["sync_point_type"][0])
+        return bool(last.sync_points()[0]) and kind == SyncPoint.ROLLOVER
     finally:
         file.close()
 
@@ -108,7 +109,8 @@ def parts_between(start: StoragePosition, end: StoragePosition, journals: list[J
         reach = _reach(journal) if journal is not None else []
         if journal is None or not reach or _count(reach[0].stop) < stop:
             if fail_on_data_loss:
-                raise DataLoss(f"journal {key} {'is gone' if journal is None else 'is shorter than it was'}: records {begin} to "
+                what = "is gone" if journal is None else "is shorter than it was"
+                raise DataLoss(f"journal {key} {what}: records {begin} to "
                                f"{stop} cannot be read. With option failOnDataLoss false they are left out.")
             if journal is None or not reach:
                 continue

@@ -37,6 +37,7 @@ _TESTS = Path(__file__).resolve().parent.parent
 DOMAIN = "campaign"
 QUEUE = f"bmq://{DOMAIN}/q"
 LIFE_SECONDS_MAX = 300.0
+LIVES_TRIED_MAX = 4
 _CHUNK = 1 << 16
 
 
@@ -212,7 +213,7 @@ class Campaign:
         self.kills, self.broker_kills, self.drops, self.executor_kills = kills, broker_kills, drops, executor_kills
         self.broker = BrokerProcess(root / "broker", samples=False)
         self.numbers: dict[str, Any] = {"messages": count, "killed queries": 0, "killed executors": 0, "killed brokers": 0}
-        self.batch = max(min(count // 40, 5000), 50)
+        self.batch = max(min(count // 40, 5000), 200)
 
     def run(self) -> dict[str, Any]:
         """The numbers; RuntimeError if something is not as it must be."""
@@ -227,9 +228,9 @@ class Campaign:
             self.storm(url, line)
             producer.join(LIFE_SECONDS_MAX)
             if producer.is_alive() or producer.error:
-                raise RuntimeError(f"the producer has not ended well: {producer.posted} posted, {producer.error or 'it still runs'}")
-            self.life("drain", url, "drained")
-            judged = json.loads(self.life("judge", url, "judged").removeprefix("judged "))
+                raise RuntimeError(f"the producer has not ended well: {producer.posted} posted, "
+                                   f"{producer.error or 'it still runs'}")
+            judged = json.loads(self.life("drain", url, "judged").removeprefix("judged "))
             left = self.left()
         finally:
             line.close()
@@ -246,10 +247,8 @@ class Campaign:
         brokers = [self.random.randrange(self.kills) for _ in range(self.broker_kills)] if self.kills else []
         cuts = [self.random.randrange(self.kills) for _ in range(self.drops)] if self.kills else []
         for number in range(self.kills):
-            life = self.start("run", url, "local-cluster[2,1,600]" if number in executors else "local[2]")
+            life = self.begun(url, "local-cluster[2,1,600]" if number in executors else "local[2]")
             try:
-                if not life.expect("batch"):
-                    raise RuntimeError(f"the query has made no batch: see {self.root / 'query.log'}\n{self.tail()}")
                 for _ in range(cuts.count(number)):
                     time.sleep(self.random.uniform(0.0, 0.5))
                     line.drop()
@@ -265,6 +264,17 @@ class Campaign:
                 self.numbers["killed queries"] += 1
             finally:
                 life.close()
+
+    def begun(self, url: str, master: str) -> Life:
+        """A life of the query that has made a batch. One that ends by itself before is begun again, as an operator would: on
+        a busy machine Spark does not wait long enough for its Python processes."""
+        for _ in range(LIVES_TRIED_MAX):
+            life = self.start("run", url, master)
+            if life.expect("batch"):
+                return life
+            life.close()
+            self.numbers["queries that did not begin"] = self.numbers.get("queries that did not begin", 0) + 1
+        raise RuntimeError(f"the query has made no batch\n{self.tail()}")
 
     def kill_executor(self, life: Life) -> None:
         """kill -9 of one executor; the query goes on."""
@@ -286,14 +296,15 @@ class Campaign:
 
     def life(self, what: str, url: str, last: str) -> str:
         """A life that ends well; its last line."""
-        life = self.start(what, url)
-        try:
-            line = life.expect(last)
-        finally:
-            life.close()
-        if not line:
-            raise RuntimeError(f"{what} has not ended well\n{self.tail()}")
-        return line
+        for _ in range(LIVES_TRIED_MAX):
+            life = self.start(what, url)
+            try:
+                line = life.expect(last)
+            finally:
+                life.close()
+            if line:
+                return line
+        raise RuntimeError(f"{what} has not ended well\n{self.tail()}")
 
     def tail(self) -> str:
         """The end of what the query has said."""

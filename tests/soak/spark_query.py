@@ -1,9 +1,9 @@
 """The query of the Spark campaign, as a process of its own that is killed again and again.
 
-    python -m soak.spark_query run|drain|judge ROOT BROKER QUEUE COUNT BATCH MASTER SINK
+    python -m soak.spark_query run|drain ROOT BROKER QUEUE COUNT BATCH MASTER SINK
 
-`run` goes on until it is killed and prints a line for each batch; `drain` ends when nothing comes any more; `judge` prints
-what is in the sink.
+`run` goes on until it is killed and prints a line for each batch; `drain` ends when nothing comes any more and prints what
+is in the sink.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ def writer(rows: Any, root: Path, sink: str) -> Any:
         str(root / "sink" / f"batch={number}"))).option("checkpointLocation", str(root / "checkpoint"))
 
 
+def judged(spark: Any, root: Path, count: int) -> dict[str, int]:
+    """What is in the sink."""
+    from pyspark.sql import functions as F
+
+    rows = spark.read.parquet(str(root / "sink"))
+    numbers = rows.select(F.col("value").cast("string").cast("bigint").alias("number"), "guid")
+    found = numbers.agg(F.count("*").alias("rows"), F.countDistinct("guid").alias("guids"),
+                        F.countDistinct("number").alias("numbers")).first()
+    missing = spark.range(count).join(numbers, F.col("id") == F.col("number"), "left_anti").count()
+    return {**found.asDict(), "lost": missing}
+
+
 def main(what: str, root: Path, broker: str, queue: str, count: int, batch: str, master: str, sink: str) -> None:
     """One life."""
     spark = session(master, "campaign", **{**_SMALL, "spark.local.dir": str(root / "local"),
                                            "spark.sql.warehouse.dir": str(root / "warehouse")})
     spark.sparkContext.setLogLevel("ERROR")
     print("session", flush=True)
-    if what == "judge":
-        from pyspark.sql import functions as F
-
-        rows = spark.read.parquet(str(root / "sink"))
-        numbers = rows.select(F.col("value").cast("string").cast("bigint").alias("number"), "guid")
-        found = numbers.agg(F.count("*").alias("rows"), F.countDistinct("guid").alias("guids"),
-                            F.countDistinct("number").alias("numbers")).first()
-        missing = spark.range(count).join(numbers, F.col("id") == F.col("number"), "left_anti").count()
-        print("judged " + json.dumps({**found.asDict(), "lost": missing}), flush=True)
-        spark.stop()
-        return
     started = writer(stream(spark, root, broker, queue, batch), root, sink)
     query = (started.trigger(availableNow=True) if what == "drain" else started).start()
     seen = -1
@@ -63,7 +64,8 @@ def main(what: str, root: Path, broker: str, queue: str, count: int, batch: str,
         if progress is not None and progress["batchId"] != seen and progress["numInputRows"]:
             seen = progress["batchId"]
             print(f"batch {seen} {progress['numInputRows']}", flush=True)
-    print("drained", flush=True)
+    if what == "drain":
+        print("judged " + json.dumps(judged(spark, root, count)), flush=True)
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""One Spark session for all these tests, small and without any network but loopback; a broker process; what is missing is said."""
+"""One small Spark session for all these tests, without any network but loopback; a broker process."""
 
 from __future__ import annotations
 

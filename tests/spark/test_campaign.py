@@ -1,4 +1,4 @@
-"""The small form of the campaign: a query killed with all its processes, one whose program alone dies, a broker, a connection."""
+"""The small form of the campaign: a query, a broker and its connections are killed while messages pass."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from soak.spark import Campaign
+
 from spark.conftest import why_not
 
 
@@ -14,6 +15,6 @@ from spark.conftest import why_not
 def test_no_message_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:
     if why_not():
         pytest.skip(why_not())
-    numbers = Campaign(tmp_path, 2000, kills=2, broker_kills=1, drops=1, executor_kills=0, sink="parquet", seed=5).run()
+    numbers = Campaign(tmp_path, 2000, kills=1, broker_kills=1, drops=1, executor_kills=0, sink="parquet", seed=5).run()
     assert (numbers["lost"], numbers["twice"], numbers["left in the queue"]) == (0, 0, 0)
-    assert numbers["killed queries"] == 2 and numbers["killed brokers"] == 1
+    assert numbers["killed queries"] == 1 and numbers["killed brokers"] == 1

@@ -1,4 +1,4 @@
-"""The source without Spark: asked in Spark's order, with a crash before and after each step, over a stand-in for the broker."""
+"""The source without Spark: asked in Spark's order, with a crash at each step, over a stand-in for the broker."""
 
 from __future__ import annotations
 
@@ -215,7 +215,8 @@ def test_available_now_ends_and_confirms_the_last_batch() -> None:
 
 
 def test_available_now_takes_no_more_than_it_may() -> None:
-    query = Query(Queue(25), None, maxOffsetsPerTrigger="10", **{"availableNow.maxMessages": "15", "availableNow.idle": "0ms"})
+    query = Query(Queue(25), None, maxOffsetsPerTrigger="10",
+                  **{"availableNow.maxMessages": "15", "availableNow.idle": "0ms"})
     query.engine.drain()
     assert query.run() == list(range(15))
 

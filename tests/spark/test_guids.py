@@ -1,4 +1,4 @@
-"""GUIDs that follow from content: the same in every attempt, whatever the order of the rows; different for different rows."""
+"""GUIDs that follow from content: the same in every attempt, in any order of the rows; different for different rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def test_a_key_says_all_but_the_queue() -> None:
 
 def test_guids_have_the_version_that_brokers_expect() -> None:
     made = Guids(["x"])
-    assert all(guid[0] >> 6 == 1 and len(guid) == 16 for guid in (made.of_key(QUEUE, b"k"), made.of_content(QUEUE, b"v", ())))
+    guids = made.of_key(QUEUE, b"k"), made.of_content(QUEUE, b"v", ())
+    assert all(guid[0] >> 6 == 1 and len(guid) == 16 for guid in guids)
     assert given_guid(made.of_key(QUEUE, b"k")) == made.of_key(QUEUE, b"k")
     for wrong in (b"short", bytes(16)):
         with pytest.raises(LocalError, match="no GUID"):

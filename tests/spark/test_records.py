@@ -13,7 +13,7 @@ from bmqtwist.spark.filesets import Journal, find
 from bmqtwist.spark.journals import blocks, ranges
 from bmqtwist.spark.records import MAKERS, Names, Place, columns_of
 from bmqtwist.storage.journal import JournalScan
-from bmqtwist.storage.records import QueueOp, RECORD_BYTES, SyncPoint, pack_queue_op, pack_sync_point
+from bmqtwist.storage.records import RECORD_BYTES, QueueOp, SyncPoint, pack_queue_op, pack_sync_point
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.fields import record_fields, timestamp
 from bmqtwist.storagetool.inputs import ReadOnlyFile
@@ -156,7 +156,8 @@ def test_a_new_lease_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_stale_rest_behind_the_end_is_no_record(tmp_path: Path) -> None:
-    assert check(tmp_path, journal_of(20) + journal_of(10, 1, 500)[JOURNAL_HEADER_BYTES + RECORD_BYTES * 3:] + bytes(60)) >= 21
+    rest = journal_of(10, 1, 500)[JOURNAL_HEADER_BYTES + RECORD_BYTES * 3:]
+    assert check(tmp_path, journal_of(20) + rest + bytes(60)) >= 21
     assert check(tmp_path, journal_of(20) + bytes(120) + b"rest of something" + bytes(600)) == 21
 
 
@@ -180,4 +181,5 @@ def test_whatever_is_damaged_the_rows_are_those_of_the_scan(tmp_path: Path, seed
             data[slot:slot + RECORD_BYTES] = chance.randbytes(RECORD_BYTES)
         else:
             del data[at:at + chance.choice([1, 60, 60, 120])]
-    check(tmp_path, bytes(data) + bytes(chance.choice([0, 60, 6000])), chance.choice([3, 7, 1000]), chance.choice([2, 5, 1000]))
+    tail = bytes(chance.choice([0, 60, 6000]))
+    check(tmp_path, bytes(data) + tail, chance.choice([3, 7, 1000]), chance.choice([2, 5, 1000]))

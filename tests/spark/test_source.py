@@ -66,7 +66,7 @@ def test_a_drained_queue_is_in_the_table_and_empty(spark: SparkSession, broker: 
     first = rows[0]
     assert first["properties"] == {"n": "7", "s": "text", "b": "01FF", "t": "true"}
     assert first["propertyTypes"] == {"n": "INT64", "s": "STRING", "b": "BINARY", "t": "BOOL"}
-    assert (first["queue"], first["appId"], first["size"], first["redelivered"], first["problem"]) == (uri, None, 3, False, None)
+    assert [first[name] for name in ("queue", "appId", "size", "redelivered", "problem")] == [uri, None, 3, False, None]
     assert len(first["guid"]) == 16 and first["received"].year >= 2026 and [row["seq"] for row in rows] == [0, 1]
     assert left(broker, uri) == []
     progress = json.loads(query.lastProgress.json)["sources"][0]
@@ -127,7 +127,8 @@ def test_a_stopped_query_gives_back_what_it_had_not_confirmed(spark: SparkSessio
     assert left(broker, uri) == []
 
 
-def test_an_application_and_an_expression_choose_messages(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_an_application_and_an_expression_choose_messages(spark: SparkSession, broker: BrokerProcess,
+                                                          tmp_path: Path) -> None:
     uri = f"bmq://d.fan/q{next(_numbers)}"
     with Session(broker.url) as session:
         session.open(f"{uri}?id=b", read=True).close()
@@ -142,7 +143,8 @@ def test_an_application_and_an_expression_choose_messages(spark: SparkSession, b
 def test_a_table_read_only_looks(spark: SparkSession, broker: BrokerProcess, uri: str) -> None:
     """However often, and whether it is read to its end or not."""
     post(broker, uri, *(b"%d" % number for number in range(5)))
-    rows = spark.read.format("bmq").options(**{"bmq.bootstrap.servers": broker.url, "subscribe": uri, "maxWait": "2s"}).load()
+    rows = spark.read.format("bmq").options(**{"bmq.bootstrap.servers": broker.url, "subscribe": uri,
+                                               "maxWait": "2s"}).load()
     assert rows.count() == 5 and len(rows.limit(2).collect()) == 2
     assert sorted(left(broker, uri)) == [b"%d" % number for number in range(5)]
 
@@ -197,11 +199,11 @@ def test_what_is_written_again_is_in_the_queue_once(spark: SparkSession, broker:
 def test_a_task_that_is_tried_again_leaves_each_row_once(broker: BrokerProcess, spark: SparkSession, uri: str,
                                                          tmp_path: Path) -> None:
     """The first attempt of each task posts all its rows and dies before Spark hears of it; speculation is the same."""
-    from bmqtwist.spark.options import sink_options
-    from bmqtwist.spark.sink import BatchSink
-
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from bmqtwist.spark.options import sink_options
+    from bmqtwist.spark.sink import BatchSink
 
     made = BatchSink(sink_options({"bmq.bootstrap.servers": broker.url, "queue": uri, "writeId": "w"}),
                      StructType.fromDDL("value string"))
@@ -209,7 +211,7 @@ def test_a_task_that_is_tried_again_leaves_each_row_once(broker: BrokerProcess, 
     def attempts(numbers: Any) -> Any:
         values = [str(number) for number in numbers]
         for order in (values[::-1], values):
-            made.write(iter([pa.RecordBatch.from_pydict({"value": order[:3]}), pa.RecordBatch.from_pydict({"value": order[3:]})]))
+            made.write(iter([pa.RecordBatch.from_pydict({"value": part}) for part in (order[:3], order[3:])]))
         return [len(values)]
 
     assert spark.sparkContext.parallelize(range(20), 2).mapPartitions(attempts).sum() == 20
@@ -226,7 +228,8 @@ def test_a_refused_message_fails_the_task_with_its_reason(spark: SparkSession, b
 def test_a_stream_is_posted_batch_by_batch(spark: SparkSession, broker: BrokerProcess, uri: str, tmp_path: Path) -> None:
     """From one queue to another, doubled on the way."""
     post(broker, uri, *(b"%d" % number for number in range(20)))
-    rows = source(spark, broker, uri, tmp_path, maxOffsetsPerTrigger="8").selectExpr("concat('x', cast(value as string)) value")
+    rows = source(spark, broker, uri, tmp_path, maxOffsetsPerTrigger="8").selectExpr(
+        "concat('x', cast(value as string)) value")
     rows.writeStream.format("bmq").options(**{"bmq.bootstrap.servers": broker.url, "queue": f"{uri}out"}).option(
         "checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
     assert sorted(left(broker, f"{uri}out")) == sorted(b"x%d" % number for number in range(20))

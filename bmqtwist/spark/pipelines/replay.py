@@ -25,8 +25,8 @@ _SHARES = 1 << 16  # the messages are dealt into so many shares, to post them li
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages. `since`, `until`: ISO times; `expression`: a condition on the properties in SQL, where each property is
-    `p['name']`."""
+    """Which messages. `since`, `until`: ISO times; `expression`: a condition on the properties in SQL, where each property
+    is `p['name']`."""
 
     queues: tuple[str, ...] = ()
     since: str = ""
@@ -64,8 +64,9 @@ def to_post(rows: DataFrame, target: str, name: str) -> DataFrame:
         F.concat(F.lit(name.encode() + b"\0"), F.col("guid")).alias("dedupKey"))
 
 
-def replay(spark: SparkSession, source: str, broker: dict[str, str], wanted: Selection, target: str = "", name: str = "replay",
-           rate: float = 0.0, dry_run: bool = False, progress: Callable[[int, int], Any] = lambda done, total: None) -> int:
+def replay(spark: SparkSession, source: str, broker: dict[str, str], wanted: Selection, target: str = "",
+           name: str = "replay", rate: float = 0.0, dry_run: bool = False,
+           progress: Callable[[int, int], Any] = lambda done, total: None) -> int:
     """Post the selected messages; how many they are. `rate`: messages a second, 0 = as fast as it goes. `progress` is told
     how many of how many are posted."""
     rows = to_post(selected(spark, source, wanted), target, name)

@@ -58,8 +58,8 @@ def _top(table: DataFrame, order: str, columns: list[str], most: int = QUEUES_SH
 
 def _series(table: DataFrame, names: list[str], value: str) -> dict[str, tuple[list[Any], list[float]]]:
     found: dict[str, tuple[list[Any], list[float]]] = {}
-    rows = table.where(F.col("queue").isin(*names)).select("queue", "minute", value).orderBy("minute").limit(POINTS_MAX).collect()
-    for row in rows:
+    rows = table.where(F.col("queue").isin(*names)).select("queue", "minute", value).orderBy("minute").limit(POINTS_MAX)
+    for row in rows.collect():
         x, y = found.setdefault(row["queue"], ([], []))
         x.append(row["minute"])
         y.append(float(row[value]))
@@ -68,8 +68,8 @@ def _series(table: DataFrame, names: list[str], value: str) -> dict[str, tuple[l
 
 def page(kept: dict[str, DataFrame], source: str, title: str) -> Page:
     """The page from the tables."""
-    endings = _top(kept["endings"], "messages", ["queue", "messages", "confirmed", "expired", "purged", "rejected", "noQuorum",
-                                                 "outstanding"])
+    endings = _top(kept["endings"], "messages", ["queue", "messages", "confirmed", "expired", "purged", "rejected",
+                                                 "noQuorum", "outstanding"])
     health = _top(kept["health"], "backlog", ["queue", "backlog", "in", "out", "verdict", "minutesToDrain"])
     busiest = [row["queue"] for row in endings if row["queue"] is not None][:LINES_SHOWN]
     totals = kept["endings"].agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (
@@ -84,8 +84,8 @@ def page(kept: dict[str, DataFrame], source: str, title: str) -> Page:
     slow = [row["queue"] for row in health if row["verdict"] == "SLOW"]
     verdict, mark = verdict_of(totals, bad, slow, differences)
     parts = [
-        Part("Queues", "How messages ended; rejected ones had no delivery attempt left (for a queue with one app they count as "
-             "confirmed: its journal does not tell).", None,
+        Part("Queues", "How messages ended; rejected ones had no delivery attempt left (for a queue with one app they count "
+             "as confirmed: its journal does not tell).", None,
              ["queue", "messages", "confirmed", "expired", "purged", "rejected", "no quorum", "outstanding"], endings,
              "No message was found."),
         Part("Throughput", "Messages that came, by minute; the busiest queues.",
@@ -97,7 +97,8 @@ def page(kept: dict[str, DataFrame], source: str, title: str) -> Page:
              _top(kept["latency"], "messages", ["queue", "appId", "messages", *gold.PERCENTILE_NAMES, "max"]),
              "No message was confirmed."),
         Part("Consumers", "Over the last ten minutes in which the broker wrote anything.", None,
-             ["queue", "backlog", "came", "done", "verdict", "minutes to drain"], health, "There is no queue with messages."),
+             ["queue", "backlog", "came", "done", "verdict", "minutes to drain"], health,
+             "There is no queue with messages."),
         Part("Sizes", "Stored messages by size in the DATA file, up to so many bytes.",
              Chart("Sizes", "messages", labels=[f"{row['until']:,}" for row in sizes],
                    bars={"messages": [row["messages"] for row in sizes]} if sizes else {})),
@@ -136,5 +137,5 @@ def forecast(growth: list[Any]) -> str:
     if not hours:
         return ""
     data = sum(row["dataBytes"] for row in growth) / len(hours)
-    return (f"At the mean of {len(hours)} hour(s) with traffic, {data / 1e6:,.1f} MB of DATA an hour, a day of archive takes "
-            f"{data * 24 / 1e9:,.2f} GB, thirty days {data * 720 / 1e9:,.1f} GB.")
+    return (f"At the mean of {len(hours)} hour(s) with traffic, {data / 1e6:,.1f} MB of DATA an hour, a day of archive "
+            f"takes {data * 24 / 1e9:,.2f} GB, thirty days {data * 720 / 1e9:,.1f} GB.")
