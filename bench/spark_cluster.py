@@ -99,11 +99,12 @@ def run(messages: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="bmq-spark-cluster-") as name:
         root = Path(name)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-                       "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(package(root)), "BMQ_SHIPPED": "1"}
+                       "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(package(root))}
         with BrokerProcess(root / "broker", samples=False) as broker:
             broker.domain("spark")
             began = time.monotonic()
-            with cluster(root, environment) as url:
+            bare = {name: value for name, value in environment.items() if name != "PYTHONPATH"}  # tasks get what is shipped
+            with cluster(root, bare) as url:
                 up = time.monotonic() - began
                 there = submit(url, root, environment, broker.url, str(root / "there"), str(messages),
                                str(ROOT / "tests" / "vectors" / "storage-recorded" / "rollover" / "n1"))

@@ -190,9 +190,8 @@ def narrow(options: StorageOptions, given: Filter) -> StorageOptions | None:
         return _narrow_time(options, given)
     if name not in _MEMBERS or not isinstance(given, EqualTo | In):
         return None
-    values = {given.value} if isinstance(given, EqualTo) else set(given.value)
-    if name == "guid":
-        values = {bytes(each) for each in values}
+    listed = [given.value] if isinstance(given, EqualTo) else given.value
+    values = {bytes(each) if name == "guid" else each for each in listed}
     if name == "type" and not values <= TYPE_NAMES.keys() or not values:
         return None
     before = getattr(options, _MEMBERS[name])

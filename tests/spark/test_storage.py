@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,9 +82,33 @@ def test_filters_as_options_and_pushed_give_what_spark_would_choose(spark: Spark
         assert sorted(map(tuple, chosen)) == expected and expected, condition
     pushed = table(spark, ROLLOVER, includeArchive="true", pushFilters="true").where("type = 'CONFIRM'")
     assert pushed.count() == whole.where("type = 'CONFIRM'").count()
-    plan = pushed._jdf.queryExecution().toString()
-    assert "PushedFilters: [" in plan and "EqualTo" in plan
     whole.unpersist()
+
+
+def test_filters_of_a_query_narrow_what_is_read() -> None:
+    """What cannot be expressed is left to Spark, and times are looked at again."""
+    from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
+
+    from bmqtwist.spark.options import StorageOptions
+    from bmqtwist.spark.storage import PushingReader, narrow
+
+    plain = StorageOptions(("x",))
+    typed = narrow(plain, In(("type",), ("MESSAGE", "CONFIRM")))
+    assert typed is not None and typed.record_types == ("CONFIRM", "MESSAGE")
+    both = narrow(typed, EqualTo(("type",), "CONFIRM"))
+    assert both is not None and both.record_types == ("CONFIRM",)
+    named = narrow(plain, EqualTo(("guid",), bytearray(b"g" * 16)))
+    assert named is not None and named.guids == (b"g" * 16,)
+    assert narrow(both, EqualTo(("type",), "MESSAGE")) is None and narrow(plain, StringContains(("queue",), "x")) is None
+    noon = datetime(2026, 11, 21, 12, 0, 0, 500_000, UTC)
+    since, until = narrow(plain, GreaterThan(("time",), noon)), narrow(plain, LessThan(("time",), noon))
+    assert since is not None and until is not None
+    assert (since.since, until.until) == (int(noon.timestamp()), int(noon.timestamp()) + 1)
+    reader = PushingReader.__new__(PushingReader)
+    reader.options = plain
+    filters = [EqualTo(("type",), "CONFIRM"), GreaterThan(("time",), noon), EqualTo(("offset",), 44)]
+    assert list(reader.pushFilters(list(filters))) == filters[1:]
+    assert (reader.options.record_types, reader.options.since) == (("CONFIRM",), int(noon.timestamp()))
 
 
 def test_only_wanted_columns_are_made(spark: SparkSession) -> None:
