@@ -11,7 +11,7 @@ SEEDS ?= 20
 MINUTES ?= 10
 HOURS ?= 24
 
-.PHONY: help run cluster demo browser test test-fast conformance soak sim fast bench lint docs clean
+.PHONY: help run cluster demo browser test test-fast conformance soak soak-spark spark-cluster sim fast bench lint docs clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
@@ -22,6 +22,8 @@ help:
 	@echo "make conformance  the suite, then what of the specifications it proved"
 	@echo "make sim          simulated runs with fresh seeds (SEEDS=n), then a campaign over clusters (SIM=options, see its --help)"
 	@echo "make soak         mutated input, kill -9 under load, then the real broker under load for MINUTES=n"
+	@echo "make soak-spark   100,000 messages through a Spark query while query, executor, broker and connections die"
+	@echo "make spark-cluster  the jobs on a standalone Spark cluster of a master and two workers on this machine"
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
 	@echo "make lint         ruff, mypy and pyright (which fetches itself from npm)"
@@ -34,7 +36,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 
 $(VENV)/.installed-test: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -e '.[test]'
+	$(BIN)/python -m pip install -q -e '.[test,spark]'
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-lint: $(VENV)/.installed-test
@@ -83,6 +85,12 @@ soak: $(VENV)/.installed-test
 	$(BIN)/python -m tests.soak $(SOAK)
 	PYTHONPATH=tests $(BIN)/python -m kit.soak --minutes $(MINUTES)
 	$(BIN)/python -m tests.soak
+
+soak-spark: $(VENV)/.installed-test
+	$(BIN)/python -m tests.soak spark $(SOAK)
+
+spark-cluster: $(VENV)/.installed-test
+	$(BIN)/python -m bench.spark_cluster
 
 bench: $(VENV)/.installed-test fast
 	BMQBRKR=$(FAST)/bin/bmqbrkr $(BIN)/python -m bench.run $(BENCH)

@@ -126,8 +126,8 @@ IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface"
                "prometheus-client": "prometheus_client", "typing-extensions": "typing_extensions",
                "pytest-xdist": "", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": ""}
 # Modules of the tree that only work with an extra: they are never imported without being asked for.
-NEEDS_EXTRA = {"kombu": "kombu", "sdk.prometheus": "prometheus", "sdk.tracing": "tracing", "sdk.codecs": "msgspec pydantic",
-               "testing.plugin": "test"}
+NEEDS_EXTRA = {"kombu": "kombu", "spark": "spark", "cli.pipeline": "spark", "sdk.prometheus": "prometheus",
+               "sdk.tracing": "tracing", "sdk.codecs": "msgspec pydantic", "testing.plugin": "test"}
 OTHER_FOLDERS = ("tests", "bench", "examples", "docs")
 OWN_MODULES = {"bmqtwist", *OTHER_FOLDERS,
                *(each.stem for folder in OTHER_FOLDERS for each in (ROOT / folder).rglob("*.py")),

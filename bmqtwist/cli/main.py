@@ -18,6 +18,7 @@ COMMANDS = {
     "config": ("bmqtwist.cli.configcmd:config", "Show the effective configuration, or compare two."),
     "consume": ("bmqtwist.cli.consume:consume", "Print the messages of a queue, and confirm them."),
     "password": ("bmqtwist.cli.password:password", "Make the hash of a password for a configuration."),
+    "pipeline": ("bmqtwist.cli.pipeline:pipeline", "Analyse queues and storage files on Spark."),
     "produce": ("bmqtwist.cli.produce:produce", "Post messages to a queue."),
     "shell": ("bmqtwist.cli.shell.command:shell", "The commands of bmqtool: type them, or run a script."),
     "storage": ("bmqtwist.cli.storage:storage", "Look at storage files: search, check and compare them."),

@@ -94,22 +94,27 @@ class Queue(BaseQueue[ValueT], Generic[ValueT]):
 
     def post_nowait(self, payload: ValueT, properties: Mapping[str, object] | None = None,
                     types: Mapping[str, PropertyType] | None = None, *, ack: bool = True, on_ack: OnAck | None = None,
-                    correlation: object = None, compress: bool | None = None) -> bytes:
+                    correlation: object = None, compress: bool | None = None, guid: bytes | None = None) -> bytes:
         """Post and go on; the GUID. Only if there is no room it waits for that, as `post` does.
+
+        `guid`: name the message yourself, so that a broker that has it drops it (within its deduplication time); SdkError
+        ALREADY_IN_PROGRESS while a post of that name has no acknowledgement.
 
         `flush` waits for the acknowledgements and says if there were refusals; besides that `on_ack` is called with the
         acknowledgement, or, without it, the session's `on_nack` if the post is refused. `ack=False`: none is asked for.
         """
         session = self.session
         more = self._noted(ack, on_ack, correlation, compress)
+        if guid is not None:
+            more["guid"] = guid
         data = self._encoded(payload)
         try:
-            guid = self._put(data, properties, types, more)
+            made = self._put(data, properties, types, more)
         except SdkError as error:
-            guid = session.run(self._place(error, data, properties, types, more))
+            made = session.run(self._place(error, data, properties, types, more))
         if session.core.unacked.batch_bytes >= session.options.batch_bytes_max:
             session.step()
-        return guid
+        return made
 
     @overload
     def post_many(self, payloads: Iterable[ValueT | tuple[ValueT, Mapping[str, object] | None]], *,

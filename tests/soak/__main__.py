@@ -1,4 +1,4 @@
-"""`python -m tests.soak [kill9|restarts|failover|spread|hostile|metadata|damage|frames|storage|configs|all]`."""
+"""`python -m tests.soak [kill9|restarts|failover|spread|hostile|metadata|damage|spark|frames|storage|configs|all]`."""
 
 from __future__ import annotations
 

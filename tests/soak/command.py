@@ -10,6 +10,7 @@
     python -m tests.soak failover --minutes N nodes that die, hang and lose each other (more options: `failover --help`)
     python -m tests.soak spread               very many readers behind nodes and proxies (more options: `spread --help`)
     python -m tests.soak hostile --count N    strangers and guests that send anything (more options: `hostile --help`)
+    python -m tests.soak spark                a Spark query that is killed again and again (more options: `spark --help`)
     python -m tests.soak metadata             a crash at every write of every change of metadata
     python -m tests.soak coverage --minutes N the coverage-guided fuzzer (needs the extra `fuzz`)
 
@@ -32,7 +33,7 @@ from fuzz.configurations import Configurations
 from fuzz.findings import Finding
 from fuzz.storage_tails import Tails
 
-from soak import damage, failover, hostile, kill9, metadata, restarts, spread
+from soak import damage, failover, hostile, kill9, metadata, restarts, spark, spread
 
 FRAMES, STORAGE_TAILS, CONFIGS, KILLS, MINUTES = 1_000_000, 10_000, 10_000, 300, 10
 
@@ -75,7 +76,7 @@ _RUNS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "frames": (frames, FRAMES), "storage": (storage, STORAGE_TAILS), "configs": (configs, CONFIGS)}
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {  # runs with options of their own
     "kill9": kill9.main, "restarts": restarts.main, "failover": failover.main, "spread": spread.main,
-    "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main}
+    "hostile": hostile.main, "metadata": metadata.main, "damage": damage.main, "spark": spark.main}
 
 
 def _fuzz(name: str, count: int | None, seed: int) -> int:

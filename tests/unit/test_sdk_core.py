@@ -71,6 +71,18 @@ def test_with_a_delay_a_batch_waits_for_its_time_its_size_or_a_flush() -> None:
     assert isinstance(bench.heard[-1], schema.CloseQueue) and bench.payloads()[-1] == b"d"  # never after its close
 
 
+def test_an_application_may_name_its_messages_and_one_name_is_on_its_way_once() -> None:
+    bench = Bench(acks_at_once=False).start()
+    queue = bench.open()
+    guid = b"\x40" + bytes(15)
+    assert bench.core.post(queue, b"x", bench.now, guid=guid) == guid
+    with pytest.raises(SdkError) as raised:
+        bench.core.post(queue, b"x", bench.now, guid=guid)
+    assert raised.value.result is Result.ALREADY_IN_PROGRESS
+    bench.turn()
+    assert [put.guid for put in bench.puts()] == [guid] and len(bench.core.unacked.kept) == 1
+
+
 def test_a_group_is_settled_after_its_last_answer_and_counts_failures() -> None:
     bench = Bench(acks_at_once=False).start()
     queue = bench.open()

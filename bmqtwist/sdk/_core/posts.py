@@ -48,8 +48,10 @@ class Posts:
 
     def post(self, queue: Queue, payload: bytes, now: float, values: Mapping[str, object] | None = None,
              types: Mapping[str, properties.PropertyType] | None = None, *, ack: bool = True, token: object = None,
-             correlation: object = None, group: Group | None = None, compress: bool | None = None) -> bytes:
-        """Post a message; its GUID. With `token` an Ack effect follows, with `group` the group is told.
+             correlation: object = None, group: Group | None = None, compress: bool | None = None,
+             guid: bytes | None = None) -> bytes:
+        """Post a message; its GUID, a new one unless it is given. With `token` an Ack effect follows, with `group` the group
+        is told.
 
         Raises SdkError: INVALID_QUEUE, QUEUE_SUSPENDED, PAYLOAD_EMPTY, PAYLOAD_TOO_BIG, and BW_LIMIT if there is no
         room: an adapter waits then for a Room effect. LocalError: properties that cannot be sent.
@@ -79,7 +81,10 @@ class Posts:
             data, cat = close_data(area, payload, schema_id != 0, size >= session_options.compression_threshold_bytes)
         if len(data) > APPLICATION_DATA_BYTES_MAX:
             raise SdkError(Result.PAYLOAD_TOO_BIG, f"{len(data)} bytes, more than {APPLICATION_DATA_BYTES_MAX}")
-        guid = self._make_guid()
+        if guid is None:
+            guid = self._make_guid()
+        elif guid in self._unacked.kept:
+            raise SdkError(Result.ALREADY_IN_PROGRESS, f"a post with GUID {guid.hex().upper()} has no acknowledgement yet")
         packed = put_message(queue.q_id, guid, data, crc32c(data), (1 if ack else 0) | (2 if area else 0), cat,
                              schema_id)
         self._state.post(Post(queue, guid, packed, now, ack, token, correlation, group))

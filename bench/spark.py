@@ -1,0 +1,220 @@
+"""Spark over a journal and over a queue, against the ways there would be without our formats. One JSON object a line.
+
+    python -m bench.spark [--records 5000000] [--messages 200000] [--rounds 3] [--only scan|source] [--large]
+
+scan: `bmq-storage` on local[1] and local[2], with all columns to nowhere and with an aggregation, against `sc.binaryRecords`
+with unpacking in Python over the same records. source: messages a second through a streaming query, against a consumer of
+the client library. `--large`: 10,000,000 records, counted by type on local[2].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bmqtwist.spark.records import DTYPES
+from bmqtwist.storage import layout
+from bmqtwist.storage.records import FLAGS_SHIFT, MAGIC, RECORD_BYTES, TYPE_SHIFT, FileType, RecordType, SyncPoint
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
+
+_QUEUES, _CHUNK = 16, 1 << 20
+_LARGE = 10_000_000
+
+
+def make_journal(path: Path, count: int) -> None:
+    """A journal of so many records: a sync point, then messages of a few queues, each confirmed and deleted."""
+    header = layout.FILE_HEADER.build(version=1, header_words=layout.FILE_HEADER.words, wide=1, type=int(FileType.JOURNAL),
+                                      partition_id=0)
+    sizes = layout.JOURNAL_FILE_HEADER.build(header_words=layout.JOURNAL_FILE_HEADER.words, record_words=RECORD_BYTES >> 2,
+                                             mark=0)
+    kinds = [RecordType.MESSAGE, RecordType.CONFIRM, RecordType.DELETION]
+    with open(path, "wb") as file:
+        file.write(header + sizes)
+        for start in range(0, count, _CHUNK):
+            numbers = np.arange(start, min(start + _CHUNK, count), dtype=np.uint64)
+            rows = np.zeros(len(numbers), DTYPES[RecordType.JOURNAL_OP])
+            types = np.array([int(each) for each in kinds], np.uint64)[numbers % 3]
+            message = numbers // 3
+            raw = rows.view(np.uint8).reshape(-1, RECORD_BYTES)
+            for kind in kinds:
+                mask = types == int(kind)
+                view = raw[mask].view(DTYPES[kind]).reshape(-1)
+                if kind is RecordType.MESSAGE:
+                    view["data_dwords"] = 5 + message[mask] % (1 << 31)
+                    view["crc"] = message[mask] % (1 << 32)
+                body = view.view(np.uint8).reshape(-1, RECORD_BYTES)
+                key = {RecordType.MESSAGE: layout.MESSAGE_RECORD, RecordType.CONFIRM: layout.CONFIRM_RECORD,
+                       RecordType.DELETION: layout.DELETION_RECORD}[kind]
+                body[:, key.offset("queue_key") + 4] = 1 + message[mask] % _QUEUES
+                at = key.offset("guid")
+                body[:, at] = 0x40
+                body[:, at + 8:at + 16] = message[mask].astype(">u8").view(np.uint8).reshape(-1, 8)
+                raw[mask] = body
+            rows["type"] = types << TYPE_SHIFT | np.where(types == int(RecordType.MESSAGE), 1, 0).astype(
+                np.uint64) << FLAGS_SHIFT | numbers + 1
+            if not start:
+                rows[0]["type"] = int(RecordType.JOURNAL_OP) << TYPE_SHIFT | 1
+                rows[0]["op"], rows[0]["sync_point_type"], rows[0]["inner_sequence"] = 2, int(SyncPoint.REGULAR), 1
+            rows["lease"], rows["wall"], rows["magic"] = 1, 1795237326 + numbers // 5000, MAGIC
+            file.write(rows.tobytes())
+
+
+def _session(cores: int) -> Any:
+    from bmqtwist.spark import session
+
+    made = session(f"local[{cores}]", "bench", **{
+        "spark.sql.shuffle.partitions": cores, "spark.driver.memory": "2g", "spark.ui.showConsoleProgress": "false",
+        "spark.sql.adaptive.enabled": "false"})
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def _best(rounds: int, work: Any) -> float:
+    times = []
+    for _ in range(rounds):
+        began = time.monotonic()
+        work()
+        times.append(time.monotonic() - began)
+    return min(times)
+
+
+def scan(way: str, cores: int, path: str, count: int, rounds: int) -> float:
+    """Seconds of the best round; the first scan is not counted."""
+    spark = _session(cores)
+    part = -(-count // (2 * cores if cores > 1 else 2))
+
+    def table() -> Any:
+        return spark.read.format("bmq-storage").option("maxPartitionRecords", part).load(path)
+
+    def raw() -> None:
+        from bmqtwist.storage.records import RECORD
+
+        unpack = RECORD.unpack
+        spark.sparkContext.binaryRecords(f"{path}.raw", RECORD_BYTES).map(lambda data: unpack(data)[0] >> 60).foreach(
+            lambda each: None)
+
+    def aggregated() -> None:
+        from pyspark.sql import functions as F
+
+        table().groupBy("type").agg(F.count("*"), F.max("time"), F.max("sequence")).collect()
+
+    work = {"table": lambda: table().write.format("noop").mode("overwrite").save(), "aggregated": aggregated,
+            "binaryRecords": raw}[way]
+    work()
+    seconds = _best(rounds, work)
+    spark.stop()
+    return seconds
+
+
+def source(count: int, rounds: int) -> dict[str, float]:
+    """Messages a second: the client library alone, and through a query into nowhere."""
+    from bench.broker import DOMAINS, Broker
+    from bmqtwist.sdk.simple import Session
+
+    found: dict[str, float] = {}
+    spark = _session(2)
+    with tempfile.TemporaryDirectory(prefix="bmq-bench-") as root, Broker(Path(root) / "broker") as broker:
+        url = f"tcp://127.0.0.1:{broker.port}"
+        with Session(url) as session:
+            for turn in range(rounds):
+                uri = f"bmq://{DOMAINS['priority']}/plain{turn}"
+                _fill(session, uri, count)
+                with session.open(uri, read=True) as queue:
+                    queue.configure(max_unconfirmed_messages=20_000)
+                    began = time.monotonic()
+                    for _ in range(count):
+                        message = queue.get()
+                        assert message is not None
+                        message.payload  # noqa: B018 - as any consumer does
+                        message.confirm()
+                    found["client"] = max(found.get("client", 0.0), count / (time.monotonic() - began))
+            for turn in range(rounds + 1):
+                uri = f"bmq://{DOMAINS['priority']}/spark{turn}"
+                _fill(session, uri, count)
+                rate = _stream(spark, url, uri, Path(root) / str(turn), count)
+                if turn:
+                    found["query"] = max(found.get("query", 0.0), rate)
+    spark.stop()
+    return {**found, "ratio": found["query"] / found["client"]}
+
+
+def _fill(session: Any, uri: str, count: int) -> None:
+    with session.open(uri, write=True) as queue:
+        for _ in range(count):
+            queue.post_nowait(b"x" * 100)
+        queue.flush()
+
+
+def _stream(spark: Any, url: str, uri: str, root: Path, count: int) -> float:
+    rows = spark.readStream.format("bmq").options(**{
+        "bmq.bootstrap.servers": url, "subscribe": uri, "maxOffsetsPerTrigger": "50000", "minOffsetsPerTrigger": "1",
+        "spoolDir": str(root / "spool"), "availableNow.idle": "1s", "minPartitions": "2"}).load()
+    began = time.monotonic()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(root / "checkpoint")).trigger(
+        availableNow=True).start()
+    query.awaitTermination()
+    seconds = time.monotonic() - began - 1.0  # it waits that long for more in the end
+    taken = sum(each["numInputRows"] for each in query.recentProgress)
+    assert taken == count, f"{taken} of {count} messages"
+    return count / seconds
+
+
+def child(arguments: list[str]) -> float:
+    """One measurement in a process of its own."""
+    ended = subprocess.run([sys.executable, "-m", "bench.spark", "--child", *arguments], capture_output=True,
+                           text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(ended.stderr[-2000:])
+    return float(ended.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["scan", "source"])
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--child", nargs=4, metavar=("WAY", "CORES", "PATH", "COUNT"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        way, cores, path, count = options.child
+        print(scan(way, int(cores), path, int(count), options.rounds))
+        return
+    rounds = ["--rounds", str(options.rounds)]
+    if options.only != "source":
+        with tempfile.TemporaryDirectory(prefix="bmq-bench-") as root:
+            count = _LARGE if options.large else options.records
+            path = Path(root) / "bmq_0.20261121_000000.bmq_journal"
+            make_journal(path, count)
+            if options.large:
+                print(json.dumps({"records": count, "local[2] aggregated s": child(
+                    ["aggregated", "2", str(path), str(count), "--rounds", "1"])}), flush=True)
+                return
+            with open(path, "rb") as whole, open(f"{path}.raw", "wb") as records:
+                whole.seek(JOURNAL_HEADER_BYTES)
+                while data := whole.read(1 << 24):
+                    records.write(data)
+            seconds = {f"{way} local[{cores}]": child([way, str(cores), str(path), str(count), *rounds]) for way, cores in (
+                ("table", 1), ("table", 2), ("aggregated", 1), ("aggregated", 2), ("binaryRecords", 1))}
+        print(json.dumps({"records": count, "rows/s": {name: round(count / each) for name, each in seconds.items()},
+                          "table/binaryRecords": round(seconds["binaryRecords local[1]"] / seconds["table local[1]"], 1),
+                          "table 2/1": round(seconds["table local[1]"] / seconds["table local[2]"], 2),
+                          "aggregated 2/1": round(seconds["aggregated local[1]"] / seconds["aggregated local[2]"], 2)}),
+              flush=True)
+    if options.only != "scan":
+        print(json.dumps({"messages": options.messages, **{
+            name: round(value, 2) for name, value in source(options.messages, options.rounds).items()}}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

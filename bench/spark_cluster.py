@@ -1,0 +1,129 @@
+"""The jobs on a standalone Spark cluster on this machine: a master and two workers from the pip-installed Spark.
+
+    python -m bench.spark_cluster [--messages 2000]
+
+Ships this package as a zip (to the tasks with --py-files, to the driver by PYTHONPATH), runs bench/spark_job.py there and
+with local[2], and prints as JSON which workers did what, and whether the results are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bmqtwist.spark.local import check_java
+from bmqtwist.testing.process import BrokerProcess, free_port
+
+ROOT = Path(__file__).resolve().parent.parent
+_UP_SECONDS_MAX = 90.0
+_MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
+
+
+def package(target: Path) -> Path:
+    """This package as one zip."""
+    path = target / "bmqtwist.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+        for each in [*sorted((ROOT / "bmqtwist").rglob("*.py")), *sorted(ROOT.glob("pyspark_bmqtwist*.py"))]:
+            made.write(each, each.relative_to(ROOT))
+    return path
+
+
+@contextlib.contextmanager
+def cluster(root: Path, environment: dict[str, str]) -> Iterator[str]:
+    """A master and two workers with one core each; the URL of the master."""
+    import pyspark
+
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class")]
+    port, processes = free_port(), list[subprocess.Popen[bytes]]()
+    url = f"spark://127.0.0.1:{port}"
+
+    def start(name: str, *arguments: str) -> None:
+        with open(root / f"{name}.log", "wb") as log:
+            processes.append(subprocess.Popen([*command, *arguments], env=environment, stdout=log, stderr=log, cwd=root))
+
+    def expect(name: str, text: str) -> None:
+        until = time.monotonic() + _UP_SECONDS_MAX
+        while text not in (root / f"{name}.log").read_text(errors="replace"):
+            if time.monotonic() > until or processes[-1].poll() is not None:
+                raise RuntimeError((root / f"{name}.log").read_text(errors="replace")[-2000:])
+            time.sleep(0.1)
+
+    try:
+        start("master", _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port()))
+        expect("master", "New state: ALIVE")
+        for number in (1, 2):
+            start(f"worker{number}", _WORKER, "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port",
+                  str(free_port()), "--work-dir", str(root / f"work{number}"), url)
+        for number in (1, 2):
+            expect(f"worker{number}", "Successfully registered with master")
+        yield url
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+def submit(master: str, root: Path, environment: dict[str, str], *arguments: str) -> dict[str, object]:
+    """Run the job; what it says."""
+    import pyspark
+
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master, "--driver-memory", "1g",
+               "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2",
+               "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"]
+    if master.startswith("spark:"):
+        command += ["--executor-memory", "512m", "--executor-cores", "1", "--total-executor-cores", "2",
+                    "--py-files", str(root / "bmqtwist.zip")]
+    ended = subprocess.run([*command, str(ROOT / "bench" / "spark_job.py"), *arguments], env=environment, cwd=root,
+                           capture_output=True, text=True, timeout=600, check=False)
+    said = re.findall(r"^RESULT (.*)$", ended.stdout, re.MULTILINE)
+    if ended.returncode or not said:
+        raise RuntimeError(f"the job on {master} has failed:\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}")
+    found: dict[str, object] = json.loads(said[-1])
+    return found
+
+
+def run(messages: int) -> dict[str, object]:
+    """On the cluster and here; what both said."""
+    check_java()
+    with tempfile.TemporaryDirectory(prefix="bmq-spark-cluster-") as name:
+        root = Path(name)
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+                       "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(package(root))}
+        with BrokerProcess(root / "broker", samples=False) as broker:
+            broker.domain("spark")
+            began = time.monotonic()
+            bare = {name: value for name, value in environment.items() if name != "PYTHONPATH"}  # tasks get what is shipped
+            with cluster(root, bare) as url:
+                up = time.monotonic() - began
+                there = submit(url, root, environment, broker.url, str(root / "there"), str(messages),
+                               str(ROOT / "tests" / "vectors" / "storage-recorded" / "rollover" / "n1"))
+            here = submit("local[2]", root, environment, broker.url, str(root / "here"), str(messages),
+                          str(ROOT / "tests" / "vectors" / "storage-recorded" / "rollover" / "n1"))
+    same = {name: there[name] == here[name] for name in ("records", "messages", "posted")}
+    return {"cluster up s": round(up, 1), "executors": there["executors"], "same": same, "results": there["messages"]}
+
+
+def main() -> int:
+    """Command line; 1 if the results differ or one worker did nothing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=2000)
+    found = run(parser.parse_args().messages)
+    print(json.dumps(found))
+    executors = found["executors"]
+    assert isinstance(executors, dict) and isinstance(found["same"], dict)
+    return 0 if all(found["same"].values()) and all(len(each) > 1 for each in executors.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""`bmq pipeline`: jobs on Spark over queues and storage files. Needs the extra `spark` and Java.
+
+Under spark-submit the same commands run on a cluster: `spark-submit ... $(command -v bmq) pipeline report ...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bmqtwist.cli.exits import EXIT_NOT_ALL
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Command = Callable[..., Any]
+
+
+def _settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for each in values:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"'{each}' should be name=value")
+        found[name] = value
+    return found
+
+
+def _session_options(command: Command) -> Command:
+    for option in reversed((
+            click.option("--master", default="local[*]", show_default=True, help="Where Spark runs: local[*], local[2], "
+                         "spark://host:7077. Under spark-submit the one given there."),
+            click.option("--conf", multiple=True, callback=_settings, metavar="NAME=VALUE", help="A setting of Spark. "
+                         "Repeatable."))):
+        command = option(command)
+    return command
+
+
+def _broker_options(command: Command) -> Command:
+    for option in reversed((
+            click.option("-b", "--broker", default="tcp://localhost:30114", show_default=True, envvar="BMQ_BROKER_URI",
+                         help="tcp://host:port or tls://host:port, several with commas."),
+            click.option("--option", "options", multiple=True, callback=_settings, metavar="NAME=VALUE",
+                         help="An option of the source or sink, as docs/spark.md lists them (bmq.user=..). Repeatable."))):
+        command = option(command)
+    return command
+
+
+def _session(master: str, conf: dict[str, str]) -> SparkSession:
+    from bmqtwist.spark.local import check_java, check_pyspark
+
+    check_pyspark()
+    check_java()
+    from bmqtwist.spark.local import session
+
+    made = session(master, "bmq-pipeline", **{"spark.ui.showConsoleProgress": "false", **conf})
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+@click.group()
+def pipeline() -> None:
+    """Analyse queues and storage files on Spark: archive, report, replay, live."""
+
+
+@pipeline.command()
+@click.argument("sources")
+@click.argument("target")
+@click.option("--cluster", default="local", show_default=True, help="The name of the cluster, a column of the archive.")
+@click.option("--no-payload", is_flag=True, help="Records only, without what messages hold.")
+@click.option("--live", is_flag=True, help="What is still written, too: as far as it is now.")
+@_session_options
+def archive(sources: str, target: str, cluster: str, no_payload: bool, live: bool, master: str,
+            conf: dict[str, str]) -> None:
+    """Copy the records of finished file sets into Parquet, each once; what was copied before is left out.
+
+    SOURCES: storage directories or journals, several with commas. TARGET: a directory.
+    """
+    spark = _session(master, conf)
+    from bmqtwist.spark.pipelines.archive import archive as run
+
+    click.echo(f"{run(spark, sources, target, cluster, not no_payload, live)} records archived in {target}")
+
+
+@pipeline.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--replica", default="", help="Storage files of another node, to be compared record by record.")
+@click.option("--title", default="What the broker did", show_default=True)
+@_session_options
+def report(source: str, target: str, replica: str, title: str, master: str, conf: dict[str, str]) -> None:
+    """Write tables and an HTML page about what a broker did.
+
+    SOURCE: storage directories or journals, several with commas, or the records of an archive. TARGET: a directory.
+    """
+    spark = _session(master, conf)
+    from bmqtwist.spark.pipelines.report import report as run
+
+    click.echo(f"{run(spark, source, target, replica, title)}")
+
+
+@pipeline.command()
+@click.argument("source")
+@click.option("--to", "target", default="", help="The queue to post to; without it each message goes to where it was.")
+@click.option("--queue", "queues", multiple=True, help="Only messages of this queue. Repeatable.")
+@click.option("--since", default="", help="Only messages from this ISO time on (UTC).")
+@click.option("--until", default="", help="Only messages before this ISO time (UTC).")
+@click.option("--where", default="", help="Only messages for which this SQL condition holds; p['name'] is a property.")
+@click.option("--name", default="replay", show_default=True, help="The name of this replay: with another one the same "
+              "messages are other messages.")
+@click.option("--rate", default=0.0, type=click.FloatRange(0), help="Messages a second; 0 = as fast as it goes.")
+@click.option("--dry-run", is_flag=True, help="Count only.")
+@_broker_options
+@_session_options
+def replay(source: str, target: str, queues: tuple[str, ...], since: str, until: str, where: str, name: str, rate: float,
+           dry_run: bool, broker: str, options: dict[str, str], master: str, conf: dict[str, str]) -> None:
+    """Post archived messages again, under new GUIDs and with properties that say where they come from.
+
+    SOURCE: the records of an archive, storage directories or journals.
+    """
+    spark = _session(master, conf)
+    from bmqtwist.spark.pipelines.replay import Selection
+    from bmqtwist.spark.pipelines.replay import replay as run
+
+    wanted = Selection(queues, since, until, where)
+    sink = {"bmq.bootstrap.servers": broker, **options}
+    if dry_run:
+        click.echo(f"{run(spark, source, sink, wanted, target, name, dry_run=True)} messages would be posted")
+        return
+    with click.progressbar(length=1, label="posting", show_pos=True) as bar:
+        def told(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+        count = run(spark, source, sink, wanted, target, name, rate, progress=told)
+    click.echo(f"{count} messages posted")
+
+
+@pipeline.command()
+@click.argument("queues")
+@click.argument("target")
+@click.option("--window", default="10 seconds", show_default=True, help="How long a window of statistics is.")
+@click.option("--trigger", default="10 seconds", show_default=True, help="How often what has come is looked at.")
+@click.option("--available-now", is_flag=True, help="Take what is there, then end.")
+@_broker_options
+@_session_options
+def live(queues: str, target: str, window: str, trigger: str, available_now: bool, broker: str, options: dict[str, str],
+         master: str, conf: dict[str, str]) -> None:
+    """Keep statistics of queues while messages pass, as Parquet, until it is interrupted.
+
+    QUEUES: URIs with commas, ?id=APP for an application of a fanout queue: its messages are consumed.
+    """
+    spark = _session(master, conf)
+    from bmqtwist.spark.pipelines.live import live as run
+
+    query = run(spark, {"bmq.bootstrap.servers": broker, "subscribe": queues, **options}, target, window,
+                available_now=available_now, trigger=trigger)
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    finally:
+        spark.stop()
+    if query.exception() is not None:
+        raise SystemExit(EXIT_NOT_ALL)

@@ -1,0 +1,32 @@
+"""Queues and storage files in Spark, through PySpark (`pip install 'bmqtwist[spark]'`).
+
+    from bmqtwist import spark as bmq
+    spark = bmq.session()                                   # local[*]; or any session of yours, and bmq.register(spark)
+
+    events = spark.readStream.format("bmq") ...             # a queue as a stream, see source.py
+    rows.write.format("bmq") ...                            # a queue as a sink, see sink.py
+    spark.read.format("bmq-storage").load("data/storage")   # journals as a table, see storage.py
+    bmq.messages(spark, "data/storage"), bmq.lifelines(spark, "data/storage")
+
+docs/spark.md says what is guaranteed and how the pipelines are run. Nothing here imports Spark before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bmqtwist.spark.local import drain, register, session
+    from bmqtwist.spark.tables import confirms, deletions, lifelines, messages, queue_ops, sync_points
+
+_HOMES = {"drain": "local", "register": "local", "session": "local", "confirms": "tables", "deletions": "tables",
+          "lifelines": "tables", "messages": "tables", "queue_ops": "tables", "sync_points": "tables"}
+
+__all__ = ["confirms", "deletions", "drain", "lifelines", "messages", "queue_ops", "register", "session", "sync_points"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,264 @@
+"""The queue source without Spark: what is asked of it, in Spark's order, and what it does then.
+
+For each batch Spark asks `latest(start)`, writes what it was told into its offset log, says `commit` of the batch before,
+asks for `parts(start, end)`, has the tasks run, writes its commit log, and asks `latest(start = end)`. Only that last call
+proves that the batch is in the commit log, so there everything before `start` is confirmed; `commit` proves it, too. (In
+`commit` alone the last batch would never be confirmed, and a window smaller than a batch would stand still for ever.)
+After a restart with an unfinished batch `parts` comes first.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from bmqtwist.spark.messages import Batch, from_ipc, slices, to_ipc
+from bmqtwist.spark.options import SourceOptions
+from bmqtwist.spark.plan import Done, Key, Offset, OffsetError, Plan, Segment
+from bmqtwist.spark.receiver import Delivered, Lost, Receiver
+from bmqtwist.spark.spool import Spool, new_epoch
+
+LOG = logging.getLogger("bmqtwist.spark")
+POLL_S = 0.2  # a question for news is answered after that at the latest: Spark asks again at once
+
+
+class Source(Protocol):
+    """Where messages come from: a Receiver, or what stands in for it."""
+
+    def start(self) -> None:
+        """Connect."""
+
+    def check(self) -> None:
+        """Raise what has ended it."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something has come, or after that time."""
+
+    def take(self) -> list[Delivered | type[Lost]]:
+        """What has come."""
+
+    def confirm(self, guids: list[tuple[int, bytes]]) -> None:
+        """Have these confirmed."""
+
+    def stop(self) -> None:
+        """Leave gracefully."""
+
+
+class Engine:
+    """One running query over the queues of one source. Nothing is opened before the first question."""
+
+    def __init__(self, options: SourceOptions, make_source: Callable[[SourceOptions], Source] = Receiver,
+                 clock: Callable[[], float] = time.time) -> None:
+        self._options, self._make_source, self._clock = options, make_source, clock
+        self._plan = Plan(options.guid_retention)
+        self._spool: Spool | None = None
+        self._source: Source | None = None
+        self._epoch = ""
+        self._began = False  # has Spark told where it goes on?
+        self._content: dict[int, bytes] = {}  # start of a planned segment: its batch as IPC, if there is no spool
+        self._drain_until: float | None = None  # availableNow: then it is over
+        self._draining = self._drained = False
+        self._drain_taken = 0
+
+    # -- what Spark asks ------------------------------------------------------------------------------------------------
+
+    def initial(self) -> Offset:
+        """Where a query begins that has no checkpoint yet; the same however often it is asked."""
+        spool = self._open_spool()
+        if not self._epoch:
+            if spool is not None and spool.epoch:
+                segments = spool.segments()
+                if any(each.start and not index for index, each in enumerate(segments)) or any(
+                        not spool.has_content(each) for each in segments):
+                    raise OffsetError(f"spool {spool.directory} belongs to a checkpoint that is gone: some of its batches "
+                                      "are done. Give the query the old checkpointLocation, or a new spoolDir.")
+                self._epoch = spool.epoch
+            else:
+                self._set_epoch(new_epoch())
+        return Offset(self._epoch, 0)
+
+    def latest(self, start: Offset, messages_max: int | None) -> Offset:
+        """Everything before `start` is done; how far the next batch goes (not beyond `start`: there is none)."""
+        self._begin(start)
+        self._settled(start.seq)
+        planned = self._plan.following(start.seq)
+        if planned is not None:
+            return Offset(self._epoch, planned.end)
+        if start.seq > self._plan.end:
+            self._plan.skip(start.seq)
+        most = self._options.batch_messages_max if messages_max is None else messages_max
+        self._gather()
+        if self._draining:
+            most = min(most, self._drain_left())
+        segment = self._plan.take(start.seq, most) if self._enough() else None
+        if segment is None:
+            if self._draining:
+                self._drained = True
+            return start
+        self._drain_taken += segment.end - segment.start
+        self._keep(segment)
+        return Offset(self._epoch, segment.end)
+
+    def parts(self, start: Offset, end: Offset) -> list[bytes]:
+        """The batch between two offsets, in pieces for tasks."""
+        self._begin(start)
+        if self._spool is None:
+            self._epoch = end.epoch  # a first batch that was begun by another process: it has made up another name
+        if end.seq <= start.seq:
+            return []
+        segments = self._plan.within(start.seq, end.seq)
+        contents = [self._content_of(each) for each in segments] if segments is not None else [None]
+        if any(each is None for each in contents):
+            if self._spool is not None and self._options.fail_on_data_loss:
+                raise OffsetError(f"spool {self._spool.directory} has lost the batch from {start.seq} to {end.seq}. With "
+                                  "option failOnDataLoss false it is left out; its messages come again in a later one.")
+            LOG.warning("the batch from %d to %d was begun by another process and is given out empty: its messages come "
+                        "again", start.seq, end.seq)
+        options = self._options
+        return [to_ipc(part) for each in contents if each is not None
+                for part in slices(from_ipc(each), options.partitions_min, options.partition_messages_max,
+                                   options.partition_bytes_max)]
+
+    def commit(self, end: Offset) -> None:
+        """Everything before `end` is done."""
+        if self._began:
+            self._settled(end.seq)
+
+    def drain(self) -> None:
+        """Trigger availableNow: from now on take what is there, until nothing comes or the limits are reached."""
+        self._draining = True
+
+    def report(self) -> dict[str, object]:
+        """What the progress of the query shows."""
+        oldest = self._plan.oldest()
+        return {**Offset(self._epoch, self._plan.end + self._plan.waiting).as_json(),
+                "buffered": self._plan.waiting, "unconfirmed": self._plan.unconfirmed, "repeated": self._plan.repeated,
+                "lagSeconds": 0.0 if oldest is None else round(max(self._clock() - oldest, 0.0), 3)}
+
+    def stop(self) -> None:
+        """Leave gracefully; not an error if already done."""
+        source, self._source = self._source, None
+        if source is not None:
+            source.stop()
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.close()
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _open_spool(self) -> Spool | None:
+        if self._spool is None and self._options.spool_dir:
+            self._spool = Spool(self._options.spool_dir)
+        return self._spool
+
+    def _set_epoch(self, epoch: str) -> None:
+        self._epoch = epoch
+        if self._spool is not None:
+            self._spool.begin(epoch)
+
+    def _begin(self, start: Offset) -> None:
+        """The first time Spark says where it goes on."""
+        if self._began:
+            if start.epoch != self._epoch and self._spool is not None:
+                raise OffsetError(f"offset {start} belongs to another checkpoint than {self._epoch}")
+            self._epoch = start.epoch
+            return
+        spool = self._open_spool()
+        if spool is None:
+            LOG.warning("there is no option spoolDir: every message is processed at least once, and what was under way at a "
+                        "crash may be processed twice")
+        elif spool.epoch and spool.epoch != start.epoch:
+            raise OffsetError(f"spool {spool.directory} belongs to checkpoint {spool.epoch}, not to {start.epoch}: give the "
+                              "query a spoolDir of its own")
+        segments = spool.segments() if spool is not None else []
+        if self._epoch != start.epoch or spool is not None and not spool.epoch:
+            self._set_epoch(start.epoch)
+        done = self._plan.restore(segments, start.seq)
+        self._source = self._make_source(self._options)
+        self._source.start()
+        self._began = True
+        self._finish(done)
+
+    def _settled(self, until: int) -> None:
+        self._finish(self._plan.settle(until))
+
+    def _finish(self, done: Done) -> None:
+        """Confirm what is settled, tidy up behind it."""
+        self._confirm(done.confirm)
+        for segment in done.settled:
+            self._content.pop(segment.start, None)
+            if self._spool is not None:
+                self._spool.settled(segment)
+        if self._spool is not None:
+            for segment in done.forgotten:
+                self._spool.forget(segment)
+
+    def _confirm(self, keys: list[Key]) -> None:
+        if keys and self._source is not None:
+            self._source.confirm([(key[0], key[1:]) for key in keys])
+
+    def _gather(self) -> None:
+        """Take what has come; wait a little if nothing has."""
+        self._take()
+        if self._draining:
+            idle_until = self._clock() + self._options.drain_idle_s
+            if self._drain_until is None and self._options.drain_max_s:
+                self._drain_until = self._clock() + self._options.drain_max_s
+            while not self._plan.waiting and self._clock() < idle_until and self._drain_left():
+                self._wait(POLL_S)
+        elif not self._plan.waiting:
+            self._wait(POLL_S)
+
+    def _wait(self, timeout_s: float) -> None:
+        if self._source is not None:
+            self._source.wait(timeout_s)
+        self._take()
+
+    def _take(self) -> None:
+        source, plan = self._source, self._plan
+        if source is None:
+            return
+        source.check()
+        again: list[Key] = []
+        now = self._clock()
+        for each in source.take():
+            if isinstance(each, Delivered):
+                message = each.message
+                key = bytes((each.queue,)) + message.guid
+                if plan.deliver(key, each, 0, now):
+                    again.append(key)
+            else:
+                plan.lost()
+        self._confirm(again)
+
+    def _enough(self) -> bool:
+        """Is a batch to be made of what waits?"""
+        least, oldest = self._options.batch_messages_min, self._plan.oldest()
+        return self._draining or self._plan.waiting >= least or (
+            oldest is not None and self._clock() - oldest >= self._options.delay_max_s)
+
+    def _drain_left(self) -> int:
+        """How many messages may still be taken before availableNow ends."""
+        if self._drained or self._drain_until is not None and self._clock() >= self._drain_until:
+            return 0
+        most = self._options.drain_messages_max
+        return max(most - self._drain_taken, 0) if most else 1 << 62
+
+    def _keep(self, segment: Segment) -> None:
+        """Make the content of a planned segment and put it where it is safe."""
+        batch = Batch(self._options.wanted, self._options.include_properties)
+        for number, each in enumerate(segment.items or ()):
+            batch.add(each.queue, each.message, each.arrived, segment.start + number)
+        segment.items = None
+        content = to_ipc(batch.finish())
+        if self._spool is not None:
+            self._spool.write(segment, content)
+        self._content[segment.start] = content
+
+    def _content_of(self, segment: Segment) -> bytes | None:
+        known = self._content.get(segment.start)
+        if known is None and self._spool is not None:
+            known = self._spool.read(segment)
+        return known

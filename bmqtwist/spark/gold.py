@@ -1,0 +1,125 @@
+"""What a broker did, in tables for reports: from life lines and records (`tables.py`). Functions from DataFrames to
+DataFrames; nothing runs here. Journals know whole seconds: no latency below one is told apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from bmqtwist.storage.records import ConfirmReason, RecordType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+PERCENTILES = (0.5, 0.9, 0.99, 0.999)
+PERCENTILE_NAMES = ("p50", "p90", "p99", "p999")
+
+
+def _minute(column: str) -> Column:
+    return F.date_trunc("minute", F.col(column))
+
+
+def throughput_minute(lines: DataFrame) -> DataFrame:
+    """Messages in and out by queue and minute."""
+    came = lines.select("queue", _minute("arrived").alias("minute"), F.lit(1).alias("in"), F.lit(0).alias("out"))
+    went = lines.where(F.col("gone").isNotNull()).select("queue", _minute("gone").alias("minute"), F.lit(0).alias("in"),
+                                                         F.lit(1).alias("out"))
+    return came.unionByName(went).groupBy("queue", "minute").agg(F.sum("in").alias("in"), F.sum("out").alias("out"))
+
+
+def backlog_minute(throughput: DataFrame) -> DataFrame:
+    """Messages that are in the queue at the end of each minute in which something happened."""
+    until = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return throughput.select("queue", "minute", F.sum(F.col("in") - F.col("out")).over(until).alias("messages"))
+
+
+def latency(done: DataFrame) -> DataFrame:
+    """Seconds from arrival to confirmation by queue and app, with a KLL sketch that can be merged with others."""
+    seconds = F.unix_seconds("done") - F.unix_seconds("arrived")
+    known = done.where((F.col("reason") == ConfirmReason.CONFIRMED.name) & F.col("done").isNotNull()).select(
+        "queue", "appId", F.greatest(seconds, F.lit(0)).alias("seconds"))
+    sketched = known.groupBy("queue", "appId").agg(F.count("*").alias("messages"), F.max("seconds").alias("max"),
+                                                   F.expr("kll_sketch_agg_bigint(seconds)").alias("sketch"))
+    return sketched.select("queue", "appId", "messages", *(
+        F.expr(f"kll_sketch_get_quantile_bigint(sketch, {share}D)").alias(name)
+        for share, name in zip(PERCENTILES, PERCENTILE_NAMES, strict=True)), "max", "sketch")
+
+
+def endings(lines: DataFrame) -> DataFrame:
+    """How the messages of each queue ended, and how many are left; rejections (poison pills) are counted by app."""
+    rejected = F.size(F.filter("confirms", lambda each: each["reason"] == ConfirmReason.REJECTED.name))
+    counted = [F.sum((F.col("state") == state).cast("int")).alias(name) for state, name in (
+        ("confirmed", "confirmed"), ("expired", "expired"), ("purged", "purged"), ("no-quorum", "noQuorum"),
+        ("outstanding", "outstanding"))]
+    return lines.groupBy("queue").agg(F.count("*").alias("messages"), *counted, F.sum(rejected).alias("rejected"),
+                                      F.min(F.when(F.col("state") == "outstanding", F.col("arrived"))).alias("oldest"))
+
+
+def duplicates(records: DataFrame) -> DataFrame:
+    """GUIDs stored more than once (`guid`), and equal contents of one producer within one minute (`content`)."""
+    stored = records.where(F.col("type") == RecordType.MESSAGE.name).dropDuplicates(["partition", "lease", "sequence"])
+    by_guid = stored.groupBy("queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).where(
+        "times > 1").withColumn("kind", F.lit("guid"))
+    client = F.substring(F.hex("guid"), 21, 12)
+    by_content = stored.groupBy("queue", _minute("time").alias("minute"), client.alias("client"), "crc").agg(
+        F.count("*").alias("times")).where("times > 1").select(
+        "queue", F.concat_ws(" ", F.lit("crc"), F.hex("crc"), F.lit("client"), "client").alias("what"), "times",
+        F.lit("content").alias("kind"))
+    return by_guid.unionByName(by_content)
+
+
+def sizes(records: DataFrame) -> DataFrame:
+    """How large stored messages are, in bytes of the DATA file, by powers of two: `until` is the upper bound."""
+    in_file = Window.partitionBy("partition", "fileSet").orderBy("offset")
+    with_data = records.where(F.col("dataOffset").isNotNull()).withColumn(
+        "bytes", F.lead("dataOffset").over(in_file) - F.col("dataOffset")).where(
+        (F.col("type") == RecordType.MESSAGE.name) & (F.col("bytes") > 0))
+    until = F.pow(F.lit(2), F.ceil(F.log2("bytes"))).cast("bigint")
+    return with_data.groupBy("queue", until.alias("until")).agg(F.count("*").alias("messages"),
+                                                             F.sum("bytes").alias("bytes"))
+
+
+def consumer_health(backlog: DataFrame, throughput: DataFrame, minutes: int = 10) -> DataFrame:
+    """A verdict for each queue over the last minutes in which the broker wrote anything. OK: it was empty at some time, or
+    shrinks; SLOW: messages are done, but fewer than come; STALLED: some wait, and none is done."""
+    last = throughput.agg(F.max("minute").alias("last"))
+    since = F.expr(f"last - interval {int(minutes)} minutes")
+    rates = throughput.crossJoin(F.broadcast(last)).where(F.col("minute") > since).groupBy("queue").agg(
+        F.sum("in").alias("in"), F.sum("out").alias("out"))
+    recent = backlog.crossJoin(F.broadcast(last)).where(F.col("minute") > since).groupBy("queue").agg(
+        F.min("messages").alias("least"))
+    now = backlog.groupBy("queue").agg(F.max_by("messages", "minute").alias("backlog"))
+    joined = now.join(rates, "queue", "left").join(recent, "queue", "left").fillna(0, ["in", "out"])
+    idle = F.coalesce(F.col("least"), F.col("backlog"))
+    verdict = (F.when((F.col("backlog") == 0) | (idle == 0), "OK").when(F.col("out") == 0, "STALLED")
+               .when(F.col("in") > F.col("out"), "SLOW").otherwise("OK"))
+    drain = F.when((F.col("backlog") > 0) & (F.col("out") > F.col("in")),
+                   F.ceil(F.col("backlog") * int(minutes) / (F.col("out") - F.col("in"))))
+    return joined.select("queue", "backlog", "in", "out", verdict.alias("verdict"), drain.alias("minutesToDrain"))
+
+
+def growth_hour(records: DataFrame) -> DataFrame:
+    """Bytes written by partition and hour: what retention of archived sets costs."""
+    return records.where(F.col("dataOffset").isNotNull()).groupBy(
+        "partition", "fileSet", F.date_trunc("hour", F.col("time")).alias("hour")).agg(
+        F.count("*").alias("records"), (F.max("dataOffset") - F.min("dataOffset")).alias("dataBytes")).groupBy(
+        "partition", "hour").agg(F.sum("records").alias("records"), F.sum("dataBytes").alias("dataBytes"),
+                                 F.count("*").alias("fileSets"))
+
+
+def replica_diff(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Records of two nodes by (partition, lease, sequence) that are not the same, or that one of them lacks. Nodes that
+    agree differ at most at the end: one is a prefix of the other."""
+    key = ["partition", "lease", "sequence"]
+    compared = ["type", "time", "queueKey", "appKey", "guid", "reason", "op", "crc", "refCount"]
+
+    def digest(rows: DataFrame, name: str) -> DataFrame:
+        return rows.dropDuplicates(key).select(*key, F.struct("type", F.hex("guid").alias("guid"), "time").alias(name),
+                                               F.xxhash64(*compared).alias(f"{name}Hash"))
+    both = digest(left, "left").join(digest(right, "right"), key, "full_outer")
+    what = (F.when(F.col("left").isNull(), "missing left").when(F.col("right").isNull(), "missing right")
+            .otherwise("different"))
+    return both.where(~F.col("leftHash").eqNullSafe(F.col("rightHash"))).select(*key, what.alias("what"), "left", "right")

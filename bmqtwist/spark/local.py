@@ -1,0 +1,101 @@
+"""A Spark session that knows our formats, and what has to be there for one: Java, and a PySpark that is new enough."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.errors import LocalError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+JAVA_MIN = 17
+PYSPARK_MIN = (4, 2)
+
+
+class NotInstalled(LocalError):
+    """Something is missing on this machine: the sentence says what to install."""
+
+
+def check_java() -> int:
+    """The version of Java that Spark will find; NotInstalled if there is none that it can use."""
+    home = os.environ.get("JAVA_HOME", "")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or ""
+    where = f"JAVA_HOME={home} holds no Java" if home else "there is no `java` on the PATH"
+    hint = (f"Spark needs Java {JAVA_MIN} or newer: install it with `apt-get install openjdk-{JAVA_MIN}-jre-headless` "
+            f"(Debian, Ubuntu), `dnf install java-{JAVA_MIN}-openjdk-headless` (Fedora) or "
+            f"`brew install openjdk@{JAVA_MIN}`, or set "
+            "JAVA_HOME to where it is")
+    if not java or not os.access(java, os.X_OK):
+        raise NotInstalled(f"{where}. {hint}.")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', said)
+    if not found or int(found[1]) < JAVA_MIN:
+        raise NotInstalled(f"{java} is {'version ' + found[1] if found else 'no Java'}. {hint}.")
+    return int(found[1])
+
+
+def check_pyspark() -> None:
+    """NotInstalled if PySpark is missing or too old."""
+    try:
+        import pyspark
+    except ImportError:
+        raise NotInstalled("PySpark is not installed: pip install 'bmqtwist[spark]'") from None
+    version = tuple(int(each) for each in re.findall(r"\d+", pyspark.__version__)[:2])
+    if version < PYSPARK_MIN:
+        raise NotInstalled(f"PySpark {pyspark.__version__} is too old, {'.'.join(map(str, PYSPARK_MIN))} or newer is "
+                           "needed: pip install -U 'bmqtwist[spark]'")
+
+
+def session(master: str = "local[*]", name: str = "bmqtwist", **config: Any) -> SparkSession:
+    """A session with our formats registered. `config`: settings of Spark, with `__` for each dot in their names.
+
+    Under spark-submit the master is the one that was given there. Workers use this Python unless PYSPARK_PYTHON is set.
+    """
+    check_pyspark()
+    check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    defaults = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC",
+                "spark.sql.python.filterPushdown.enabled": "true"}
+    if "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
+        builder = builder.master(master)
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            defaults |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    for key, value in {**defaults, **{key.replace("__", "."): str(value) for key, value in config.items()}}.items():
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    register(made)
+    return made
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats `bmq` and `bmq-storage` known to a session."""
+    from bmqtwist.spark.source import QueueDataSource
+    from bmqtwist.spark.storage import StorageDataSource
+
+    spark.dataSource.register(QueueDataSource)
+    spark.dataSource.register(StorageDataSource)
+
+
+def drain(spark: SparkSession, options: dict[str, str], path: str) -> DataFrame:
+    """Consume what is in a queue now into Parquet files below `path`, and give all that was ever drained to there.
+
+    Each message once: checkpoint and spool lie beside the files, below `path`.
+    """
+    below = path.rstrip("/")
+    query = (spark.readStream.format("bmq").options(**{"spoolDir": f"{below}/_spool", **options}).load()
+             .writeStream.format("parquet").option("checkpointLocation", f"{below}/_checkpoint")
+             .option("path", f"{below}/messages").trigger(availableNow=True).start())
+    query.awaitTermination()
+    return spark.read.parquet(f"{below}/messages")

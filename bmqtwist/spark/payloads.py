@@ -1,0 +1,91 @@
+"""What messages hold, from the DATA file beside their journal: payload, properties, and whether the checksum is right."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bmqtwist.errors import PeerError
+from bmqtwist.spark.messages import STRING_MAP, texts_of
+from bmqtwist.spark.records import Chosen
+from bmqtwist.storage.records import COMPRESSION_MASK, RecordType
+from bmqtwist.storagetool.datafile import DataError, DataFile, DataRecord
+from bmqtwist.wire.application_data import open_data
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.properties import decode
+
+# `value`: inflated. `problem`: why there is none.
+COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("value", pa.binary(), "binary"),
+    ("size", pa.int32(), "int"),
+    ("properties", STRING_MAP, "map<string,string>"),
+    ("propertyTypes", STRING_MAP, "map<string,string>"),
+    ("crcGood", pa.bool_(), "boolean"),
+    ("problem", pa.string(), "string"),
+)
+ARROW_TYPES = {name: kind for name, kind, _ in COLUMNS}
+NAMES = tuple(ARROW_TYPES)
+
+
+class Payloads:
+    """A DATA file; "" stands for one that is missing."""
+
+    def __init__(self, path: str, verify_crc: bool) -> None:
+        self._verify, self._map, self._file = verify_crc, None, None
+        if path:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                size = os.fstat(descriptor).st_size
+                if size:
+                    self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+                    self._file = DataFile(self._read, size)
+            finally:
+                os.close(descriptor)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        return self._map[offset:offset + size] if self._map is not None else b""
+
+    def columns(self, rows: Chosen, wanted: set[str]) -> dict[str, pa.Array]:
+        """The wanted ones of the columns; null in rows that are no messages."""
+        lists: dict[str, list[Any]] = {name: [None] * len(rows) for name in NAMES}
+        dwords, crcs = rows.field(RecordType.MESSAGE, "data_dwords"), rows.field(RecordType.MESSAGE, "crc")
+        kinds = rows.field(RecordType.MESSAGE, "compression") & COMPRESSION_MASK
+        with_properties = bool(wanted & {"properties", "propertyTypes"})
+        for at in np.flatnonzero(rows.are(RecordType.MESSAGE)):
+            try:
+                if self._file is None:
+                    raise DataError("there is no DATA file")
+                record = self._file.record(int(dwords[at]) * 8)
+                if self._verify:
+                    lists["crcGood"][at] = good = crc32c(record.data) == int(crcs[at])
+                    if not good:
+                        raise DataError("its data do not match its checksum")
+                value, properties = opened(record, int(kinds[at]), with_properties)
+            except (DataError, PeerError) as error:
+                lists["problem"][at] = str(error)
+                continue
+            lists["value"][at], lists["size"][at] = value, len(value)
+            if properties is not None:
+                lists["properties"][at], lists["propertyTypes"][at] = properties
+        return {name: pa.array(lists[name], ARROW_TYPES[name]) for name in NAMES if name in wanted}
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+
+Texts = tuple[list[tuple[str, str]], list[tuple[str, str]]]
+
+
+def opened(record: DataRecord, compression: int, with_properties: bool) -> tuple[bytes, Texts | None]:
+    """(payload, properties as texts) of a DATA record; PeerError if they cannot be read."""
+    area, value = open_data(record.data, record.has_properties, compression, record.schema_wire_id)
+    if not with_properties:
+        return value, None
+    return value, texts_of(decode(area, record.schema_wire_id != 0) if area else {})

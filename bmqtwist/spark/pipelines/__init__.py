@@ -1,0 +1,1 @@
+"""Jobs over queues and storage files: `bmq pipeline NAME ...`, or `spark-submit -m`-like through each module's `main`."""

@@ -1,0 +1,215 @@
+"""What of a queue is in which batch, what may be confirmed, and what comes a second time: decided here, without any input
+or output.
+
+    delivered --> waiting --> planned (a segment: start, end) --> settled: confirmed, its GUIDs are remembered
+                     |             |                                  |
+          dropped when the    the same GUID again:             the same GUID again:
+          connection is lost  it belongs to its segment        confirm it once more
+
+Positions count the messages that this query has taken, from 0. A segment is planned when Spark is told of its end; it is
+settled when Spark asks for what follows it, because then its batch is in Spark's commit log. Nothing is confirmed earlier.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bmqtwist.errors import LocalError
+
+Key = bytes  # the number of the queue among those of the source, one byte; then the GUID
+
+
+class OffsetError(LocalError):
+    """Checkpoint and spool do not belong together: a sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """How far a query has come. `epoch` names the checkpoint that it belongs to."""
+
+    epoch: str
+    seq: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As Spark keeps it."""
+        return {"v": 1, "epoch": self.epoch, "seq": self.seq}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Offset:
+        """Read one of ours; OffsetError."""
+        if value.get("v") != 1 or not isinstance(value.get("seq"), int):
+            raise OffsetError(f"the checkpoint holds {value!r}, which is no offset of a queue: it belongs to another source")
+        return cls(str(value["epoch"]), value["seq"])
+
+
+@dataclass(slots=True)
+class Segment:
+    """A planned batch: positions from `start` to before `end`. `items` is what becomes of it, None = not in memory."""
+
+    start: int
+    end: int
+    keys: list[Key]
+    items: list[Any] | None = None
+
+
+class Settled:
+    """The GUIDs that were confirmed lately, at least `retention` of them; whole segments are forgotten."""
+
+    def __init__(self, retention: int) -> None:
+        self._retention = retention
+        self._keys: set[Key] = set()
+        self._segments: deque[Segment] = deque()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, segment: Segment) -> list[Segment]:
+        """Remember; the segments that are forgotten for it."""
+        self._keys.update(segment.keys)
+        self._segments.append(segment)
+        gone = []
+        while len(self._keys) - len(self._segments[0].keys) >= self._retention:
+            old = self._segments.popleft()
+            self._keys.difference_update(old.keys)
+            gone.append(old)
+        return gone
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A message that is in no batch yet."""
+
+    key: Key
+    item: Any
+    size: int
+    arrived: float
+
+
+@dataclass(slots=True)
+class Done:
+    """What follows from settling: to be confirmed, and what the spool need not keep any more."""
+
+    confirm: list[Key] = field(default_factory=list)
+    settled: list[Segment] = field(default_factory=list)
+    forgotten: list[Segment] = field(default_factory=list)
+
+
+class Plan:
+    """Of one query. `end`: position behind the last planned message."""
+
+    def __init__(self, retention: int) -> None:
+        self.end = 0
+        self.settled = Settled(retention)
+        self._segments: deque[Segment] = deque()
+        self._planned: set[Key] = set()
+        self._waiting: dict[Key, Waiting] = {}
+        self.repeated = 0  # deliveries of what was here before
+
+    # -- at the start -------------------------------------------------------------------------------------------------
+
+    def restore(self, segments: Iterable[Segment], start: int) -> Done:
+        """Take over what the spool has, in order, when Spark says that it goes on at `start`."""
+        done = Done()
+        for segment in segments:
+            if segment.start < self.end:
+                raise OffsetError(f"the spool has two segments for position {segment.start}: it was used by two queries")
+            if segment.end > start:
+                if segment.start < start:
+                    raise OffsetError(f"the spool has a segment from {segment.start} to {segment.end}, and the checkpoint "
+                                      f"goes on at {start}, in its middle: they do not belong together")
+                self._segments.append(segment)
+                self._planned.update(segment.keys)
+            else:
+                done.settled.append(segment)
+                done.confirm += segment.keys
+                done.forgotten += self.settled.add(segment)
+            self.end = segment.end
+        self.end = max(self.end, start)
+        return done
+
+    # -- deliveries ---------------------------------------------------------------------------------------------------
+
+    def deliver(self, key: Key, item: Any, size: int, now: float) -> bool:
+        """A message was delivered. True: it was settled before, and has to be confirmed once more."""
+        if key in self.settled:
+            self.repeated += 1
+            return True
+        if key in self._planned:
+            self.repeated += 1
+        elif key not in self._waiting:
+            self._waiting[key] = Waiting(key, item, size, now)
+        return False
+
+    def lost(self) -> None:
+        """The connection is gone: what waits will be delivered again, here or elsewhere."""
+        self._waiting.clear()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are in no batch yet."""
+        return len(self._waiting)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages of planned batches, and those that wait."""
+        return len(self._planned) + len(self._waiting)
+
+    def oldest(self) -> float | None:
+        """When the message arrived that waits longest."""
+        return next(iter(self._waiting.values())).arrived if self._waiting else None
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def following(self, start: int) -> Segment | None:
+        """The planned segment that begins there."""
+        return next((each for each in self._segments if each.start == start), None)
+
+    def within(self, start: int, end: int) -> list[Segment] | None:
+        """The planned segments that make up a range; None if some of it is not known."""
+        found, at = [], start
+        for segment in self._segments:
+            if segment.start == at and segment.end <= end:
+                found.append(segment)
+                at = segment.end
+        return found if at == end else None
+
+    def take(self, start: int, messages_max: int) -> Segment | None:
+        """Plan a segment that begins there, of what waits; None if nothing does."""
+        if start != self.end:
+            raise OffsetError(f"Spark goes on at {start}, and {self.end} messages were planned: the checkpoint was changed")
+        if not self._waiting or messages_max < 1:
+            return None
+        chosen = []
+        for waiting in self._waiting.values():
+            chosen.append(waiting)
+            if len(chosen) >= messages_max:
+                break
+        for each in chosen:
+            del self._waiting[each.key]
+        segment = Segment(start, start + len(chosen), [each.key for each in chosen], [each.item for each in chosen])
+        self._segments.append(segment)
+        self._planned.update(segment.keys)
+        self.end = segment.end
+        return segment
+
+    def skip(self, start: int) -> None:
+        """Spark goes on there; what was planned before is not known here, and its messages come again."""
+        self.end = max(self.end, start)
+
+    def settle(self, until: int) -> Done:
+        """Everything before that position is in Spark's commit log."""
+        done = Done()
+        while self._segments and self._segments[0].end <= until:
+            segment = self._segments.popleft()
+            segment.items = None
+            self._planned.difference_update(segment.keys)
+            done.confirm += segment.keys
+            done.settled.append(segment)
+            done.forgotten += self.settled.add(segment)
+        return done

@@ -1,0 +1,333 @@
+"""Journal records as columns: many at a time with numpy, from the same declarations as `storage/records.py`.
+
+A journal is an array of 60-byte records behind a header of 44 bytes. The first 20 bytes and the last 4 are the same in all
+of them; what lies between is looked at through the layout of each type, and is null in rows of other types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_KEY
+from bmqtwist.storage import layout
+from bmqtwist.storage.records import (
+    COMPRESSION_MASK,
+    FLAGS_MASK,
+    FLAGS_SHIFT,
+    MAGIC,
+    RECORD_BYTES,
+    REF_COUNT_LOW_BITS,
+    SEQUENCE_MASK,
+    SYNC_POINT_OP,
+    TYPE_SHIFT,
+    ConfirmReason,
+    DeletionReason,
+    QueueOp,
+    RecordType,
+    SyncPoint,
+)
+from bmqtwist.wire.declare import Layout
+
+KEY_BYTES, GUID_BYTES = 5, 16
+SECONDS_MAX = 253402300799  # the last second of the year 9999
+_OF_TYPE: dict[RecordType, Layout] = {
+    RecordType.MESSAGE: layout.MESSAGE_RECORD, RecordType.CONFIRM: layout.CONFIRM_RECORD,
+    RecordType.DELETION: layout.DELETION_RECORD, RecordType.QUEUE_OP: layout.QUEUE_OP_RECORD,
+    RecordType.JOURNAL_OP: layout.JOURNAL_OP_RECORD}
+TYPE_NAMES = {each.name: each for each in _OF_TYPE}
+
+
+def _dtype(of: Layout) -> np.dtype[Any]:
+    """A record of one type for numpy: each number and each raw field by the name of its first field."""
+    names, formats, offsets, at = [], [], [], 0
+    for part in of.parts:
+        if part.fields:
+            names.append(part.fields[0][0])
+            formats.append(f">{'i' if part.code.islower() else 'u'}{part.size}" if part.is_number else f"V{part.size}")
+            offsets.append(at)
+        at += part.size
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": of.size})
+
+
+# `type`: type, flags and sequence number in one; `lease`; `wall`; `magic`
+HEADER = _dtype(layout.JOURNAL_RECORD)
+DTYPES = {kind: _dtype(each) for kind, each in _OF_TYPE.items()}
+
+
+@dataclass(slots=True)
+class Names:
+    """What the keys in records stand for. `apps`: queue key and app key in one."""
+
+    queues: Mapping[bytes, str]
+    apps: Mapping[bytes, str]
+
+
+class Block:
+    """Records one behind the other. `data`: whole records; `offset`: of the first in its file, in bytes, or of each."""
+
+    def __init__(self, data: bytes | memoryview, offset: int | Sequence[int]) -> None:
+        self.raw = np.frombuffer(data, HEADER)
+        self.bytes = np.frombuffer(data, np.uint8).reshape(-1, RECORD_BYTES)
+        self.offsets: np.ndarray[Any, Any] = (  # in the file, bytes
+            offset + np.arange(len(self.raw), dtype=np.int64) * RECORD_BYTES if isinstance(offset, int)
+            else np.array(offset, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    @property
+    def types(self) -> np.ndarray[Any, Any]:
+        """Of each record."""
+        return (self.raw["type"] >> TYPE_SHIFT).astype(np.int32)
+
+    @property
+    def flags(self) -> np.ndarray[Any, Any]:
+        """The twelve bits beside the type."""
+        return (self.raw["type"] >> FLAGS_SHIFT & FLAGS_MASK).astype(np.int32)
+
+    @property
+    def sequences(self) -> np.ndarray[Any, Any]:
+        """Of each record."""
+        return (self.raw["type"] & SEQUENCE_MASK).astype(np.int64)
+
+    @property
+    def leases(self) -> np.ndarray[Any, Any]:
+        """Of each record."""
+        return self.raw["lease"].astype(np.int64)
+
+    def of(self, kind: RecordType) -> np.ndarray[Any, Any]:
+        """All records seen as if they were of that type."""
+        return self.raw.view(DTYPES[kind])
+
+    def well_formed(self) -> np.ndarray[Any, Any]:
+        """What makes a slot a record: type, lease, sequence number and magic."""
+        return ((self.raw["magic"] == MAGIC) & (self.raw["type"] >> TYPE_SHIFT > 0) & (self.raw["lease"] > 0)
+                & (self.raw["type"] & SEQUENCE_MASK > 0))
+
+    def sync_points(self) -> np.ndarray[Any, Any]:
+        """Which of them are sync points."""
+        return (self.types == RecordType.JOURNAL_OP) & (self.of(RecordType.JOURNAL_OP)["op"] == SYNC_POINT_OP)
+
+    def orderly(self, area_end: int) -> bool:
+        """Does every record but the first follow from the one before it? Up to offset `area_end` numbers only rise."""
+        if not self.well_formed().all():
+            return False
+        leases, sequences = self.leases, self.sequences
+        next_of_lease = (leases[1:] == leases[:-1]) & (sequences[1:] == sequences[:-1] + 1)
+        new_lease = (leases[1:] > leases[:-1]) & (sequences[1:] == 1) & self.sync_points()[1:]
+        rising = (leases[1:] > leases[:-1]) | (leases[1:] == leases[:-1]) & (sequences[1:] >= sequences[:-1])
+        in_area = self.offsets[1:] <= area_end
+        return bool((next_of_lease | np.where(in_area, rising, new_lease)).all())
+
+    def select(self, mask: np.ndarray[Any, Any]) -> Chosen:
+        """Some of the records."""
+        return Chosen(self, mask)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where records come from."""
+
+    partition: int
+    file_set: str
+
+
+class Chosen:
+    """Records of a block that are wanted, ready to become columns."""
+
+    def __init__(self, block: Block, mask: np.ndarray[Any, Any]) -> None:
+        everything = bool(mask.all())
+        self.bytes = block.bytes if everything else block.bytes[mask]
+        self.raw = self.bytes.view(HEADER).reshape(-1) if not everything else block.raw
+        self.offsets = block.offsets if everything else block.offsets[mask]
+        self.types = (self.raw["type"] >> TYPE_SHIFT).astype(np.int32)
+        self.flags = (self.raw["type"] >> FLAGS_SHIFT & FLAGS_MASK).astype(np.int32)
+        self._is = {kind: self.types == kind for kind in _OF_TYPE}
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def of(self, kind: RecordType) -> np.ndarray[Any, Any]:
+        """All of them seen as if they were of that type."""
+        return self.raw.view(DTYPES[kind])
+
+    def are(self, *kinds: RecordType) -> np.ndarray[Any, Any]:
+        """Which are of one of those types."""
+        found = self._is[kinds[0]]
+        for kind in kinds[1:]:
+            found = found | self._is[kind]
+        return found
+
+    def numbers(self, values: np.ndarray[Any, Any], kind: pa.DataType, *of: RecordType) -> pa.Array:
+        """A column of numbers, null in rows of other types."""
+        mask = ~self.are(*of) if of else None
+        return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=mask)
+
+    def field(self, kind: RecordType, name: str) -> np.ndarray[Any, Any]:
+        """A number of records of one type."""
+        return self.of(kind)[name]
+
+    def raw_bytes(self, width: int, *of: RecordType, name: str) -> pa.Array:
+        """A column of so many bytes, from wherever each type has them."""
+        found: np.ndarray[Any, Any] = np.zeros((len(self), width), np.uint8)
+        present: np.ndarray[Any, Any] = np.zeros(len(self), bool)
+        for kind in of:
+            mask = self._is[kind]
+            if mask.any():
+                at = _OF_TYPE[kind].offset(name)
+                if mask.all():
+                    found = np.ascontiguousarray(self.bytes[:, at:at + width])
+                else:
+                    found[mask] = self.bytes[mask, at:at + width]
+                present |= mask
+        return binary_column(found, present)
+
+    def keys(self, name: str, *of: RecordType) -> np.ndarray[Any, Any]:
+        """5-byte keys as numbers, 0 in rows of other types."""
+        found: np.ndarray[Any, Any] = np.zeros(len(self), np.uint64)
+        for kind in of:
+            mask = self._is[kind]
+            if mask.any():
+                at = _OF_TYPE[kind].offset(name)
+                wide: np.ndarray[Any, Any] = np.zeros((int(mask.sum()), 8), np.uint8)
+                wide[:, 3:] = self.bytes[mask, at:at + KEY_BYTES]
+                found[mask] = wide.view(">u8").reshape(-1)
+        return found
+
+
+def binary_column(values: np.ndarray[Any, Any], present: np.ndarray[Any, Any] | None = None) -> pa.Array:
+    """Rows of equally many bytes as a binary column, without one Python object for each."""
+    count, width = values.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * width
+    valid, nulls = None, 0
+    if present is not None and not present.all():
+        valid, nulls = pa.py_buffer(np.packbits(present, bitorder="little").tobytes()), int(count - present.sum())
+    data = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), data], nulls)
+
+
+def _text_column(codes: np.ndarray[Any, Any], text_of: Callable[[int], str | None]) -> pa.Array:
+    """Texts from numbers of which there are few different ones."""
+    distinct, places = np.unique(codes, return_inverse=True)
+    return pa.array([text_of(int(each)) for each in distinct], pa.string()).take(pa.array(places.reshape(-1)))
+
+
+def _enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
+    names = {int(each): each.name for each in values}
+    return lambda code: None if code < 0 else names.get(code, f"UNKNOWN ({code})")
+
+
+_M, _C, _D, _Q, _J = (RecordType.MESSAGE, RecordType.CONFIRM, RecordType.DELETION, RecordType.QUEUE_OP,
+                      RecordType.JOURNAL_OP)
+WITH_QUEUE, WITH_APP, WITH_GUID = (_M, _C, _D, _Q), (_C, _Q), (_M, _C, _D)
+Maker = Callable[[Chosen, Place, Names], pa.Array]
+
+
+def _time(rows: Chosen, place: Place, names: Names) -> pa.Array:
+    wall = np.minimum(rows.raw["wall"], np.uint64(SECONDS_MAX)).astype(np.int64) * 1_000_000
+    return pa.array(wall, pa.timestamp("us", tz="UTC"))
+
+
+def _type(rows: Chosen, place: Place, names: Names) -> pa.Array:
+    return _text_column(rows.types, _enum_text(_OF_TYPE))
+
+
+def _reason(rows: Chosen, place: Place, names: Names) -> pa.Array:
+    codes = np.where(rows.are(_C), rows.flags, np.where(rows.are(_D), rows.flags | 1 << 16, -1))
+    of_confirm, of_deletion = _enum_text(ConfirmReason), _enum_text(DeletionReason)
+    return _text_column(codes, lambda code: of_deletion(code & 0xFFFF) if code >= 1 << 16 else of_confirm(code))
+
+
+def _queue(rows: Chosen, place: Place, names: Names) -> pa.Array:
+    return _text_column(rows.keys("queue_key", *WITH_QUEUE),
+                        lambda key: names.queues.get(key.to_bytes(KEY_BYTES, "big")) if key else None)
+
+
+def _app(rows: Chosen, place: Place, names: Names) -> pa.Array:
+    queues, apps = rows.keys("queue_key", *WITH_APP), rows.keys("app_key", *WITH_APP)
+    pairs, places = np.unique(np.stack([queues, apps], axis=1), axis=0, return_inverse=True)
+    texts = [names.apps.get(int(queue).to_bytes(KEY_BYTES, "big") + int(app).to_bytes(KEY_BYTES, "big")) if app else None
+             for queue, app in pairs]
+    return pa.array(texts, pa.string()).take(pa.array(places.reshape(-1)))
+
+
+def _op(rows: Chosen, place: Place, names: Names) -> pa.Array:
+    codes = np.where(rows.are(_Q), rows.field(_Q, "op").astype(np.int64), np.where(
+        rows.are(_J), rows.field(_J, "op").astype(np.int64) + (1 << 32), 1 << 48))
+    of_queue = _enum_text(QueueOp)
+
+    def text(code: int) -> str | None:
+        if code >= 1 << 48:
+            return None
+        if code >= 1 << 31:
+            op = code - (1 << 32)
+            return "SYNCPOINT" if op == SYNC_POINT_OP else f"UNKNOWN ({op})"
+        return of_queue(code)
+    return _text_column(codes, text)
+
+
+def _sync_point_type(rows: Chosen, place: Place, names: Names) -> pa.Array:
+    codes = np.where(rows.are(_J), rows.field(_J, "sync_point_type").astype(np.int64), -1)
+    return _text_column(codes, _enum_text(SyncPoint))
+
+
+def _constant(value: object, kind: pa.DataType) -> Callable[[int], pa.Array]:
+    return lambda count: pa.repeat(pa.scalar(value, kind), count)
+
+
+# name, Arrow type, Spark type, how it is made. In the order in which a table has them.
+COLUMNS: tuple[tuple[str, pa.DataType, str, Maker], ...] = (
+    ("partition", pa.int32(), "int", lambda rows, place, names: _constant(place.partition, pa.int32())(len(rows))),
+    ("fileSet", pa.string(), "string", lambda rows, place, names: _constant(place.file_set, pa.string())(len(rows))),
+    ("offset", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.offsets)),
+    ("type", pa.string(), "string", _type),
+    ("lease", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.raw["lease"].astype(np.int64))),
+    ("sequence", pa.int64(), "bigint",
+     lambda rows, place, names: pa.array((rows.raw["type"] & SEQUENCE_MASK).astype(np.int64))),
+    ("time", pa.timestamp("us", tz="UTC"), "timestamp", _time),
+    ("queueKey", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(KEY_BYTES, *WITH_QUEUE, name="queue_key")),
+    ("queue", pa.string(), "string", _queue),
+    ("appKey", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(KEY_BYTES, *WITH_APP, name="app_key")),
+    ("appId", pa.string(), "string", _app),
+    ("guid", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(GUID_BYTES, *WITH_GUID, name="guid")),
+    ("reason", pa.string(), "string", _reason),
+    ("op", pa.string(), "string", _op),
+    ("refCount", pa.int32(), "int", lambda rows, place, names: rows.numbers(
+        rows.field(_M, "ref_count_high").astype(np.int32) << REF_COUNT_LOW_BITS | rows.flags, pa.int32(), _M)),
+    ("compression", pa.int32(), "int", lambda rows, place, names: rows.numbers(
+        rows.field(_M, "compression") & COMPRESSION_MASK, pa.int32(), _M)),
+    ("crc", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(rows.field(_M, "crc"), pa.int64(), _M)),
+    ("dataOffset", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(np.where(
+        rows.are(_M), rows.field(_M, "data_dwords").astype(np.int64), rows.field(_J, "data_dwords").astype(np.int64)) * 8,
+        pa.int64(), _M, _J)),
+    ("qlistOffset", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(np.where(
+        rows.are(_Q), rows.field(_Q, "qlist_words").astype(np.int64), rows.field(_J, "qlist_words").astype(np.int64)) * 4,
+        pa.int64(), _Q, _J)),
+    ("startLease", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(
+        rows.field(_Q, "start_lease"), pa.int64(), _Q)),
+    ("startSequence", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(
+        rows.field(_Q, "start_sequence") & np.uint64((1 << 63) - 1), pa.int64(), _Q)),
+    ("syncPointType", pa.string(), "string", _sync_point_type),
+    ("syncPointLease", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(
+        rows.field(_J, "inner_lease"), pa.int64(), _J)),
+    ("syncPointSequence", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(
+        rows.field(_J, "inner_sequence") & np.uint64((1 << 63) - 1), pa.int64(), _J)),
+    ("node", pa.int32(), "int", lambda rows, place, names: rows.numbers(rows.field(_J, "node"), pa.int32(), _J)),
+)
+MAKERS = {name: maker for name, _, _, maker in COLUMNS}
+ARROW_TYPES = {name: kind for name, kind, _, _ in COLUMNS}
+
+
+def columns_of(rows: Chosen, wanted: Sequence[str], place: Place, names: Names) -> dict[str, pa.Array]:
+    """The wanted ones of the columns that the journal alone can tell."""
+    return {name: MAKERS[name](rows, place, names) for name in wanted if name in MAKERS}
+
+
+def default_apps(queues: Mapping[bytes, str]) -> dict[bytes, str]:
+    """The app that every queue without apps of its own has."""
+    return {key + DEFAULT_APP_KEY: DEFAULT_APP_ID for key in queues if key != NULL_KEY}

@@ -1,0 +1,137 @@
+"""`write.format("bmq")`: rows become messages. A task succeeds when the broker has acknowledged every one of them.
+
+| column | |
+|---|---|
+| `value` | payload: binary or string; required, not null, not empty |
+| `queue` | URI; without it option `queue` says where |
+| `properties` | map of strings, or a struct whose members have types (boolean, integers, string, binary); optional |
+| `guid` | 16 bytes, used as they are; optional |
+| `dedupKey` | string or binary: the GUID follows from it; optional |
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, MapType, StringType, StructType
+
+from bmqtwist.errors import LocalError
+from bmqtwist.ids import parse_uri
+from bmqtwist.spark.guids import Guids, given_guid
+from bmqtwist.spark.options import OptionError, SinkOptions
+from bmqtwist.spark.producers import discard, producer
+
+_COLUMNS = ("value", "queue", "properties", "guid", "dedupKey")
+_BATCH, _QUERY = "streaming.sql.batchId", "sql.streaming.queryId"  # local properties of a streaming task
+
+
+@dataclass
+class Posted(WriterCommitMessage):
+    """What a task has done."""
+
+    partition: int
+    messages: int
+
+
+class _Sink:
+    """What both kinds of writers do."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self.options = options
+        kinds = {field.name: field.dataType for field in schema.fields}
+        for name in kinds:
+            if name not in _COLUMNS:
+                raise OptionError(f"the queue sink has no column {name!r}: it takes {', '.join(_COLUMNS)}. Select those, "
+                                  "and put what else is to travel into properties")
+        if not isinstance(kinds.get("value"), BinaryType | StringType):
+            raise OptionError("the queue sink needs a column value of type binary or string")
+        if not options.queue and "queue" not in kinds:
+            raise OptionError("the queue sink needs option queue, or a column queue, to know where to post")
+        if "guid" in kinds and "dedupKey" in kinds:
+            raise OptionError("the queue sink takes a column guid or a column dedupKey, not both")
+        if not isinstance(kinds.get("properties", StructType([])), MapType | StructType):
+            raise OptionError("the queue sink needs column properties to be a map of strings or a struct")
+        self.write_id = options.write_id or uuid.uuid4().hex
+
+    def post_all(self, batches: Iterator[pa.RecordBatch], scope: tuple[str | int, ...]) -> int:
+        """Post all rows of a task and wait for their acknowledgements; how many there were."""
+        try:
+            return self._post_all(batches, Guids(scope))
+        except BaseException:
+            discard(self.options)
+            raise
+
+    def _post_all(self, batches: Iterator[pa.RecordBatch], made: Guids) -> int:
+        session, count = producer(self.options), 0
+        session.begin()
+        known: dict[str, str] = {}
+        for batch in batches:
+            columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+            nothing = [None] * batch.num_rows
+            for value, queue, properties, guid, key in zip(*(columns.get(name, nothing) for name in _COLUMNS), strict=True):
+                uri = self.options.queue if queue is None else known.get(queue)
+                if not uri:
+                    if queue is None:
+                        raise LocalError("a row has no queue, and there is no option queue")
+                    uri = known[queue] = parse_uri(queue).canonical
+                if not value:
+                    raise LocalError(f"a row for {uri} has no value: a message has at least one byte")
+                data = value.encode() if isinstance(value, str) else bytes(value)
+                given = _properties(properties)
+                if guid is not None:
+                    name = given_guid(guid)
+                elif key is not None:
+                    name = made.of_key(uri, key.encode() if isinstance(key, str) else bytes(key))
+                else:
+                    name = made.of_content(uri, data, ((each, repr(text)) for each, text in given.items()))
+                session.post(uri, name, data, given)
+                count += 1
+        session.finish()
+        return count
+
+
+def _properties(value: Any) -> dict[str, object]:
+    """A map or a struct as properties; nulls are left out."""
+    if not value:
+        return {}
+    items = value.items() if isinstance(value, dict) else value
+    return {name: each for name, each in items if each is not None}
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """Of a table."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        partition = _task().partitionId()
+        return Posted(partition, self.post_all(iterator, (self.write_id, partition)))
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Of a stream."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task of a batch."""
+        task = _task()
+        partition = task.partitionId()
+        query, batch = task.getLocalProperty(_QUERY) or self.write_id, task.getLocalProperty(_BATCH) or ""
+        return Posted(partition, self.post_all(iterator, (query, batch, partition)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks are done: everything is acknowledged already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Some task has failed: what was posted stays, and is dropped by the broker when it is posted again."""
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise LocalError("the queue sink posts from tasks of Spark only")
+    return task

@@ -1,0 +1,181 @@
+"""`format("bmq")`: queues as a streaming source, queues browsed as a table, and queues as a sink.
+
+Constructors run in several processes and open nothing. The methods of the stream reader that plan run in one process that
+lives as long as the query; `read` runs in tasks, which are given their part of the batch and never see the broker.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from bmqtwist.spark.engine import Engine
+from bmqtwist.spark.messages import Batch, ddl, from_ipc
+from bmqtwist.spark.options import SourceOptions, flag, sink_options, source_options
+from bmqtwist.spark.plan import Offset
+
+
+@dataclass
+class Part(InputPartition):
+    """A part of a batch, as Arrow IPC."""
+
+    content: bytes
+
+
+@dataclass
+class WholeQueues(InputPartition):
+    """All that a batch read looks at: one consumer."""
+
+
+def _chosen(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    return batch if batch.schema.names == names else batch.select(names)
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A running query's side of the source."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options, self._names = options, schema.fieldNames()
+        self._engine: Engine | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_engine": None}
+
+    def _running(self) -> Engine:
+        if self._engine is None:
+            _leave_on_sigterm()
+            self._engine = Engine(self._options)
+        return self._engine
+
+    def getDefaultReadLimit(self) -> ReadMaxRows:
+        """So many messages in a batch."""
+        return ReadMaxRows(self._options.batch_messages_max)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query begins."""
+        return self._running().initial().as_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """How far the next batch goes; what lies before `start` is confirmed."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._running().latest(Offset.from_json(start), most).as_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The parts of a batch."""
+        return [Part(each) for each in self._running().parts(Offset.from_json(start), Offset.from_json(end))]
+
+    def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
+        """In a task: its part."""
+        yield _chosen(from_ipc(partition.content), self._names)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """What lies before `end` is confirmed."""
+        self._running().commit(Offset.from_json(end))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take what is there, then end."""
+        self._running().drain()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Progress, with what waits and for how long."""
+        return self._engine.report() if self._engine is not None else None
+
+    def stop(self) -> None:
+        """Leave gracefully."""
+        if self._engine is not None:
+            self._engine.stop()
+
+
+def _leave_on_sigterm() -> None:
+    """Stopping a query sends SIGTERM: as an exception it lets `stop` run, and what is unconfirmed goes back untried."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        def leave(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes twice
+            raise SystemExit(128 + number)
+        signal.signal(signal.SIGTERM, leave)
+
+
+class BrowseReader(DataSourceReader):
+    """A batch read looks and confirms nothing: Spark may read twice, or not to the end, and tells nobody."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options, self._names = options, schema.fieldNames()
+
+    def partitions(self) -> list[InputPartition]:
+        """One consumer."""
+        return [WholeQueues()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Take up to `maxMessages` within `maxWait`, and give them all back."""
+        from bmqtwist.spark.receiver import Delivered, Receiver
+
+        options = self._options
+        receiver = Receiver(options)
+        receiver.start()
+        try:
+            until = time.monotonic() + options.browse_max_s
+            batch, seen = Batch(options.wanted, options.include_properties), set[tuple[int, bytes]]()
+            while len(seen) < options.browse_messages_max and time.monotonic() < until:
+                receiver.wait(min(until - time.monotonic(), options.drain_idle_s))
+                receiver.check()
+                came = [each for each in receiver.take() if isinstance(each, Delivered)]
+                if not came and seen:
+                    break
+                for each in came:
+                    key = each.queue, each.message.guid
+                    if key not in seen and len(seen) < options.browse_messages_max:
+                        batch.add(each.queue, each.message, each.arrived, len(seen))
+                        seen.add(key)
+        finally:
+            receiver.stop()
+        yield _chosen(batch.finish(), self._names)
+
+
+class QueueDataSource(DataSource):
+    """Queues of a BlazingMQ broker."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format`."""
+        return "bmq"
+
+    def schema(self) -> str:
+        """The columns of a source."""
+        return ddl(flag(self.options.get("includeProperties", "true")))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Browse."""
+        return BrowseReader(source_options(dict(self.options)), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Consume."""
+        return QueueStreamReader(source_options(dict(self.options)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Post a table."""
+        from bmqtwist.spark.sink import BatchSink
+
+        return BatchSink(sink_options(dict(self.options)), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Post a stream."""
+        from bmqtwist.spark.sink import StreamSink
+
+        return StreamSink(sink_options(dict(self.options)), schema)

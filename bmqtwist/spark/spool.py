@@ -1,0 +1,129 @@
+"""Planned batches on disk, so that a batch that was begun is given out again exactly as it was, by whatever process.
+
+    spoolDir/
+        epoch                           one line: which checkpoint this belongs to
+        lock                            held while a query runs
+        <start>-<end>.arrow             a planned batch, Arrow IPC; goes when it is settled
+        <start>-<end>.guids             its keys, 17 bytes each; stay as long as they are remembered
+
+A batch is written before Spark is told of it: content, then keys, each synced, each renamed into its place, then the
+directory. So keys without content mean "settled", and content without keys means "nobody was told of it".
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+import uuid
+from pathlib import Path
+
+from bmqtwist.spark.plan import OffsetError, Segment
+
+_NAME = re.compile(r"(\d{20})-(\d{20})\.(arrow|guids)")
+KEY_BYTES = 17
+LOCK_SECONDS_MAX = 30.0  # the process of a query that was killed needs some time to notice
+_LOCK_AGAIN_S = 0.1
+
+
+def _name(start: int, end: int, kind: str) -> str:
+    return f"{start:020}-{end:020}.{kind}"
+
+
+class Spool:
+    """One directory, locked until `close`."""
+
+    def __init__(self, directory: str, wait_s: float = LOCK_SECONDS_MAX) -> None:
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    os.close(self._lock)
+                    raise OffsetError(f"spool {directory} has been used by another query for {wait_s:g} s: each query "
+                                      "needs a spoolDir of its own") from None
+                time.sleep(_LOCK_AGAIN_S)
+        path = self.directory / "epoch"
+        self.epoch = path.read_text(encoding="ascii").strip() if path.exists() else ""
+
+    def begin(self, epoch: str) -> None:
+        """Belong to a checkpoint from now on."""
+        self._put("epoch", epoch.encode() + b"\n")
+        self.epoch = epoch
+
+    def segments(self) -> list[Segment]:
+        """All of them, in order. Content without keys is removed, and what was left half written."""
+        found: dict[tuple[int, int], set[str]] = {}
+        for path in self.directory.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match:
+                found.setdefault((int(match[1]), int(match[2])), set()).add(match[3])
+            elif path.name.endswith(".tmp"):
+                path.unlink()
+        segments = []
+        for (start, end), kinds in sorted(found.items()):
+            if "guids" not in kinds:
+                (self.directory / _name(start, end, "arrow")).unlink()
+                continue
+            data = (self.directory / _name(start, end, "guids")).read_bytes()
+            if len(data) != (end - start) * KEY_BYTES:
+                raise OffsetError(f"spool {self.directory}: {_name(start, end, 'guids')} has {len(data)} bytes, not "
+                                  f"{(end - start) * KEY_BYTES}: it is damaged")
+            segments.append(Segment(start, end, [data[at:at + KEY_BYTES] for at in range(0, len(data), KEY_BYTES)]))
+        return segments
+
+    def has_content(self, segment: Segment) -> bool:
+        """Is the content of a segment still there?"""
+        return (self.directory / _name(segment.start, segment.end, "arrow")).exists()
+
+    def write(self, segment: Segment, content: bytes) -> None:
+        """Keep a planned batch; when this returns it is safe."""
+        self._put(_name(segment.start, segment.end, "arrow"), content)
+        self._put(_name(segment.start, segment.end, "guids"), b"".join(segment.keys))
+
+    def read(self, segment: Segment) -> bytes | None:
+        """The content of a planned batch; None if it is gone."""
+        try:
+            return (self.directory / _name(segment.start, segment.end, "arrow")).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def settled(self, segment: Segment) -> None:
+        """The content of that batch is not needed any more."""
+        (self.directory / _name(segment.start, segment.end, "arrow")).unlink(missing_ok=True)
+
+    def forget(self, segment: Segment) -> None:
+        """Nor are its keys."""
+        self.settled(segment)
+        (self.directory / _name(segment.start, segment.end, "guids")).unlink(missing_ok=True)
+
+    def _put(self, name: str, data: bytes) -> None:
+        target = self.directory / name
+        temporary = self.directory / f"{name}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def close(self) -> None:
+        """Let the directory go; not an error if already done."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+
+def new_epoch() -> str:
+    """A name for a checkpoint that nothing else has."""
+    return str(uuid.uuid4())

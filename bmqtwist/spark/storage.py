@@ -1,0 +1,291 @@
+"""`format("bmq-storage")`: journals, and the messages they tell of, as a table of records or as a stream that can be
+replayed. Live, archived and copied files, ours or the original's; nothing is ever written to them.
+
+Each task reads a range of whole records. Filters are options; with option pushFilters=true those of a query are used, too
+(Spark has to allow it: `spark.sql.python.filterPushdown.enabled`, which `bmqtwist.spark.session` sets).
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from bmqtwist.errors import LocalError
+from bmqtwist.spark import payloads, records
+from bmqtwist.spark.filesets import Journal, check, find
+from bmqtwist.spark.journals import Range, blocks, ranges
+from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
+from bmqtwist.spark.payloads import Payloads
+from bmqtwist.spark.records import TYPE_NAMES, Block, Names, Place, columns_of
+from bmqtwist.spark.tail import StoragePosition, advance, parts_between
+from bmqtwist.storagetool.inputs import ReadOnlyFile
+
+LOG = logging.getLogger("bmqtwist.spark")
+_TYPES = {**records.ARROW_TYPES, **payloads.ARROW_TYPES}
+_DDL = {name: kind for name, _, kind, _ in records.COLUMNS} | {name: kind for name, _, kind in payloads.COLUMNS}
+
+
+class Damaged(LocalError):
+    """A file holds what cannot be read, and mode FAILFAST was asked for."""
+
+
+@dataclass
+class JournalPart(InputPartition):
+    """A range of one journal."""
+
+    path: str
+    data: str
+    place: Place
+    names: Names
+    wanted: Range
+
+
+def wanted_columns(options: StorageOptions) -> list[str]:
+    """The names of the columns of a table."""
+    if options.columns:
+        for name in options.columns:
+            if name not in _TYPES:
+                raise OptionError(f"the storage reader has no column {name!r}: it has {', '.join(_TYPES)}")
+        return list(options.columns)
+    of_payload = [name for name in payloads.NAMES if options.payload and (name != "crcGood" or options.verify_crc)]
+    return [*records.ARROW_TYPES, *of_payload]
+
+
+class StorageReader(DataSourceReader):
+    """A batch read."""
+
+    def __init__(self, options: StorageOptions, schema: StructType) -> None:
+        self.options, self.columns = options, schema.fieldNames()
+        for name in self.columns:
+            if name not in _TYPES:
+                raise OptionError(f"the storage reader has no column {name!r}: it has {', '.join(_TYPES)}")
+
+    def partitions(self) -> list[InputPartition]:
+        """The ranges of all journals."""
+        found: list[InputPartition] = []
+        for journal in find(self.options.paths, self.options.include_archive):
+            if not self.options.partition_ids or journal.partition in self.options.partition_ids:
+                found += self.parts(journal)
+        return found
+
+    def parts(self, journal: Journal) -> list[InputPartition]:
+        """The ranges of one journal."""
+        file = ReadOnlyFile(journal.path)
+        try:
+            wrong = check(file)
+            if wrong:
+                self.complain(f"{journal.path}: {wrong}; read as if the header were right")
+            cut = ranges(file, self.options.partition_records_max)
+        finally:
+            file.close()
+        place, names = Place(journal.partition, journal.file_set), Names(journal.queues, journal.apps)
+        return [JournalPart(journal.path, journal.data, place, names, each) for each in cut]
+
+    def complain(self, text: str) -> None:
+        """Something is wrong with a file."""
+        if self.options.mode == "FAILFAST":
+            raise Damaged(text)
+        LOG.warning("%s", text)
+
+    def read(self, partition: JournalPart) -> Iterator[pa.RecordBatch]:
+        """In a task: the rows of a range."""
+        file = ReadOnlyFile(partition.path)
+        of_payload = set(self.columns) & set(payloads.NAMES)
+        data = Payloads(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
+        problems: list[str] = []
+        try:
+            for block in blocks(file, partition.wanted, self.options.batch_records, problems):
+                batch = self.batch(block, partition, data, of_payload)
+                if batch.num_rows:
+                    yield batch
+        finally:
+            file.close()
+            if data is not None:
+                data.close()
+        for problem in problems:
+            self.complain(f"{partition.path}: {problem}")
+
+    def batch(self, block: Block, part: JournalPart, data: Payloads | None, of_payload: set[str]) -> pa.RecordBatch:
+        """The wanted rows and columns of a block."""
+        rows = block.select(wanted_rows(block, self.options, part.names))
+        made = columns_of(rows, self.columns, part.place, part.names)
+        if data is not None:
+            made |= data.columns(rows, of_payload | {"problem"})
+            bad = made["problem"].is_valid()
+            if self.options.mode == "FAILFAST" and bad.true_count:
+                raise Damaged(f"{part.path}: {made['problem'].drop_null()[0].as_py()}")
+        batch = pa.RecordBatch.from_arrays([made[name] for name in self.columns], schema=pa.schema(
+            [pa.field(name, _TYPES[name]) for name in self.columns]))
+        if data is not None and self.options.mode == "DROPMALFORMED" and bad.true_count:
+            batch = batch.filter(pa.array(~bad.to_numpy(zero_copy_only=False)))
+        return batch
+
+
+def wanted_rows(block: Block, options: StorageOptions, names: Names) -> np.ndarray[Any, Any]:
+    """Which records of a block pass the filters."""
+    mask: np.ndarray[Any, Any] = np.ones(len(block), bool)
+    if options.record_types:
+        mask &= np.isin(block.types, [int(TYPE_NAMES[each]) for each in options.record_types])
+    if options.since is not None:
+        mask &= block.raw["wall"] >= max(options.since, 0)
+    if options.until is not None:
+        mask &= block.raw["wall"] < max(options.until, 0)
+    if options.queues or options.guids:
+        rows = block.select(np.ones(len(block), bool))
+        if options.queues:
+            keys = [int.from_bytes(key, "big") for key, uri in names.queues.items() if uri in options.queues]
+            mask &= np.isin(rows.keys("queue_key", *records.WITH_QUEUE), np.array(keys, np.uint64))
+        if options.guids:
+            found: np.ndarray[Any, Any] = np.zeros(len(block), bool)
+            for kind in records.WITH_GUID:
+                own = rows.of(kind)["guid"]
+                for guid in options.guids:
+                    found |= rows.are(kind) & (own == np.void(guid))
+            mask &= found
+    return mask
+
+
+class PushingReader(StorageReader):
+    """With the filters of the query. Spark refuses readers that can take them unless its setting allows it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Use what can be used; give back what Spark has to see to."""
+        for each in filters:
+            narrowed = narrow(self.options, each)
+            if narrowed is not None:
+                self.options = narrowed
+            if narrowed is None or each.attribute == ("time",):
+                yield each
+
+
+_MEMBERS = {"type": "record_types", "queue": "queues", "partition": "partition_ids", "guid": "guids"}
+
+
+def narrow(options: StorageOptions, given: Filter) -> StorageOptions | None:
+    """Options with one more filter; None if it cannot be expressed."""
+    name = given.attribute[0] if len(given.attribute) == 1 else ""
+    if name == "time":
+        return _narrow_time(options, given)
+    if name not in _MEMBERS or not isinstance(given, EqualTo | In):
+        return None
+    listed = [given.value] if isinstance(given, EqualTo) else given.value
+    values = {bytes(each) if name == "guid" else each for each in listed}
+    if name == "type" and not values <= TYPE_NAMES.keys() or not values:
+        return None
+    before = getattr(options, _MEMBERS[name])
+    both = values & set(before) if before else values
+    if not both:
+        return None
+    member: dict[str, Any] = {_MEMBERS[name]: tuple(sorted(both))}
+    return replace(options, **member)
+
+
+def _narrow_time(options: StorageOptions, given: Filter) -> StorageOptions | None:
+    """Journals know whole seconds: a little more than asked for is read, and Spark looks again."""
+    value = getattr(given, "value", None)
+    if not isinstance(value, datetime.datetime) or value.tzinfo is None:
+        return None
+    second = value.timestamp()
+    since, until = options.since, options.until
+    if isinstance(given, GreaterThan | GreaterThanOrEqual | EqualTo):
+        since = max(math.floor(second), since or 0)
+    if isinstance(given, LessThan | LessThanOrEqual | EqualTo):
+        until = min(math.floor(second) + 1, until if until is not None else 1 << 62)
+    return replace(options, since=since, until=until) if (since, until) != (options.since, options.until) else None
+
+
+class StorageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Journals as they grow; each record once."""
+
+    def __init__(self, options: StorageOptions, schema: StructType) -> None:
+        self._reader = StorageReader(options, schema)
+        self._target: dict[str, Any] | None = None
+
+    def getDefaultReadLimit(self) -> ReadMaxRows:
+        """So many records in a batch."""
+        return ReadMaxRows(self._reader.options.trigger_records_max)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Before everything."""
+        return StoragePosition().as_json()
+
+    def _known(self) -> list[Journal]:
+        options = self._reader.options
+        return [each for each in find(options.paths, options.include_archive)
+                if not options.partition_ids or each.partition in options.partition_ids]
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """Up to where the journals reach now, or as far as the limit allows."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        target = StoragePosition.from_json(self._target) if self._target is not None else None
+        return advance(StoragePosition.from_json(start), self._known(), most, target,
+                       self._reader.options.finished_only).as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Go as far as the journals reach now, and no further."""
+        self._target = advance(StoragePosition(), self._known(), None, None,
+                               self._reader.options.finished_only).as_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The ranges between two positions."""
+        options = self._reader.options
+        found: list[InputPartition] = []
+        for journal, each in parts_between(StoragePosition.from_json(start), StoragePosition.from_json(end), self._known(),
+                                           options.partition_records_max, options.fail_on_data_loss):
+            found.append(JournalPart(journal.path, journal.data, Place(journal.partition, journal.file_set),
+                                     Names(journal.queues, journal.apps), each))
+        return found
+
+    def read(self, partition: JournalPart) -> Iterator[pa.RecordBatch]:
+        """In a task: the rows of a range."""
+        return self._reader.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is to be released."""
+
+
+class StorageDataSource(DataSource):
+    """Storage files of a BlazingMQ broker."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format`."""
+        return "bmq-storage"
+
+    def _read(self) -> StorageOptions:
+        return storage_options(dict(self.options), TYPE_NAMES)
+
+    def schema(self) -> str:
+        """The columns, as options say."""
+        return ", ".join(f"`{name}` {_DDL[name]}" for name in wanted_columns(self._read()))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A table."""
+        options = self._read()
+        return (PushingReader if options.push_filters else StorageReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream."""
+        return StorageStreamReader(self._read(), schema)

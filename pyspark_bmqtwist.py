@@ -1,0 +1,11 @@
+"""Spark finds data sources in modules whose names begin with `pyspark_`: this makes `format("bmq")` known.
+
+Where the extra `spark` is not installed there is nothing to be found, and other data sources are not to suffer from it.
+"""
+
+try:
+    from bmqtwist.spark.source import QueueDataSource as DefaultSource
+except ImportError:
+    __all__ = []
+else:
+    __all__ = ["DefaultSource"]

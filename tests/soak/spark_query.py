@@ -1,0 +1,75 @@
+"""The query of the Spark campaign, as a process of its own that is killed again and again.
+
+    python -m soak.spark_query run|drain ROOT BROKER QUEUE COUNT BATCH MASTER SINK
+
+`run` goes on until it is killed and prints a line for each batch; `drain` ends when nothing comes any more and prints what
+is in the sink.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from bmqtwist.spark import session
+
+_SMALL = {"spark.sql.shuffle.partitions": 2, "spark.default.parallelism": 2, "spark.driver.memory": "512m",
+          "spark.executor.memory": "512m", "spark.executor.cores": 1, "spark.sql.adaptive.enabled": "false",
+          "spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+          "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.task.maxFailures": 8}
+
+
+def stream(spark: Any, root: Path, broker: str, queue: str, batch: str) -> Any:
+    """The messages."""
+    return spark.readStream.format("bmq").options(**{
+        "bmq.bootstrap.servers": broker, "subscribe": queue, "spoolDir": str(root / "spool"), "maxOffsetsPerTrigger": batch,
+        "minPartitions": "2", "availableNow.idle": "3s"}).load()
+
+
+def writer(rows: Any, root: Path, sink: str) -> Any:
+    """Into Parquet files, by the file sink or by overwriting a directory of each batch."""
+    if sink == "parquet":
+        return rows.writeStream.format("parquet").option("path", str(root / "sink")).option(
+            "checkpointLocation", str(root / "checkpoint"))
+    return rows.writeStream.foreachBatch(lambda part, number: part.write.mode("overwrite").parquet(
+        str(root / "sink" / f"batch={number}"))).option("checkpointLocation", str(root / "checkpoint"))
+
+
+def judged(spark: Any, root: Path, count: int) -> dict[str, int]:
+    """What is in the sink."""
+    from pyspark.sql import functions as F
+
+    rows = spark.read.parquet(str(root / "sink"))
+    numbers = rows.select(F.col("value").cast("string").cast("bigint").alias("number"), "guid")
+    found = numbers.agg(F.count("*").alias("rows"), F.countDistinct("guid").alias("guids"),
+                        F.countDistinct("number").alias("numbers")).first()
+    missing = spark.range(count).join(numbers, F.col("id") == F.col("number"), "left_anti").count()
+    return {**found.asDict(), "lost": missing}
+
+
+def main(what: str, root: Path, broker: str, queue: str, count: int, batch: str, master: str, sink: str) -> None:
+    """One life."""
+    spark = session(master, "campaign", **{**_SMALL, "spark.local.dir": str(root / "local"),
+                                           "spark.sql.warehouse.dir": str(root / "warehouse")})
+    spark.sparkContext.setLogLevel("ERROR")
+    print("session", flush=True)
+    started = writer(stream(spark, root, broker, queue, batch), root, sink)
+    query = (started.trigger(availableNow=True) if what == "drain" else started).start()
+    seen = -1
+    while not query.awaitTermination(0.2):
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] != seen and progress["numInputRows"]:
+            seen = progress["batchId"]
+            print(f"batch {seen} {progress['numInputRows']}", flush=True)
+    if what == "drain":
+        print("judged " + json.dumps(judged(spark, root, count)), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    arguments = sys.argv[1:]
+    main(arguments[0], Path(arguments[1]), arguments[2], arguments[3], int(arguments[4]), *arguments[5:8])

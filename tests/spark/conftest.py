@@ -1,0 +1,64 @@
+"""One small Spark session for all these tests, without any network but loopback; a broker process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bmqtwist.testing.process import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def why_not() -> str:
+    """Why tests that need Spark cannot run here; "" if they can."""
+    from bmqtwist.spark.local import NotInstalled, check_java, check_pyspark
+
+    try:
+        check_pyspark()
+        check_java()
+    except NotInstalled as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    from bmqtwist.spark import session
+
+    place = tmp_path_factory.mktemp("spark")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    made = session("local[2]", "tests", **small(place))
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()
+
+
+def small(place: Path) -> dict[str, Any]:
+    """Settings of a session that starts fast and takes little."""
+    return {"spark__sql__shuffle__partitions": 2, "spark__default__parallelism": 2, "spark__driver__memory": "512m",
+            "spark__sql__adaptive__enabled": "false", "spark__ui__showConsoleProgress": "false",
+            "spark__sql__warehouse__dir": str(place / "warehouse"), "spark__local__dir": str(place / "local"),
+            "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker process with a priority domain `d.prio` and a fanout domain `d.fan` with the apps a and b."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker"), samples=False) as made:
+        made.domain("d.prio")
+        made.domain("d.fan", "fanout", app_ids=("a", "b"))
+        yield made

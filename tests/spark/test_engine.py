@@ -1,0 +1,284 @@
+"""The source without Spark: asked in Spark's order, with a crash at each step, over a stand-in for the broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmqtwist.sdk.message import Message
+from bmqtwist.spark.engine import Engine
+from bmqtwist.spark.messages import from_ipc
+from bmqtwist.spark.options import SourceOptions, source_options
+from bmqtwist.spark.plan import Offset, OffsetError
+from bmqtwist.spark.receiver import Delivered, Lost
+
+
+class Queue:
+    """What a broker does with one queue and one consumer: a window, and what is not confirmed comes again."""
+
+    def __init__(self, count: int, window: int = 1000) -> None:
+        self.held = {b"\x40" + number.to_bytes(15, "big"): b"%d" % number for number in range(count)}
+        self.window = window
+        self.confirmed: list[bytes] = []
+        self.deaf = False  # confirmations do not arrive
+
+    def make(self, options: SourceOptions) -> Consumer:
+        return Consumer(self)
+
+
+class Consumer:
+    """A session with that queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue, self.given, self.fresh = queue, set[bytes](), list[Any]()
+        self.error: Exception | None = None
+
+    def start(self) -> None:
+        pass
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, timeout_s: float) -> None:
+        pass
+
+    def take(self) -> list[Any]:
+        for guid, payload in self.queue.held.items():
+            if len(self.given) >= self.queue.window:
+                break
+            if guid not in self.given:
+                self.given.add(guid)
+                queue: Any = None
+                self.fresh.append(Delivered(0, Message(queue, queue, guid, payload, 0, 0), 1000.0))
+        found, self.fresh = self.fresh, []
+        return found
+
+    def confirm(self, guids: list[tuple[int, bytes]]) -> None:
+        if not self.queue.deaf:
+            for _, guid in guids:
+                self.queue.confirmed.append(guid)
+                self.queue.held.pop(guid, None)
+                self.given.discard(guid)
+
+    def reconnect(self) -> None:
+        self.given.clear()
+        self.fresh.append(Lost)
+
+    def stop(self) -> None:
+        pass
+
+
+def options(spool: Path | None = None, **more: str) -> SourceOptions:
+    return source_options({"bmq.bootstrap.servers": "tcp://localhost:1", "subscribe": "bmq://d/q",
+                           **({"spoolDir": str(spool)} if spool else {}), **more})
+
+
+def values(parts: list[bytes]) -> list[int]:
+    return [int(value) for part in parts for value in from_ipc(part).column("value").to_pylist()]
+
+
+class Query:
+    """Spark's side: an offset log, a commit log, and a sink that is idempotent by the number of the batch."""
+
+    def __init__(self, queue: Queue, spool: Path | None, **more: str) -> None:
+        self.queue, self.options = queue, options(spool, **more)
+        self.planned: list[Offset] = []  # offset log
+        self.committed = 0  # batches in the commit log
+        self.sink: dict[int, list[int]] = {}
+        self.engine = Engine(self.options, queue.make)
+
+    def crash(self) -> None:
+        """kill -9."""
+        self.engine.stop()
+        self.engine = Engine(self.options, self.queue.make)
+
+    def start_of(self, batch: int) -> Offset:
+        return self.planned[batch - 1] if batch else self.engine.initial()
+
+    def step(self, until: str = "") -> bool:
+        """One batch, or as far as it gets before the crash that `until` names; False if there was nothing."""
+        batch = self.committed
+        if batch == len(self.planned):
+            start = self.start_of(batch)
+            end = self.engine.latest(start, None)
+            if end == start:
+                return False
+            if until == "planned":
+                return True
+            self.planned.append(end)
+        if until == "logged":
+            return True
+        if batch:
+            self.engine.commit(self.start_of(batch))
+        rows = values(self.engine.parts(self.start_of(batch), self.planned[batch]))
+        if until == "parts":
+            return True
+        self.sink.setdefault(batch, rows)
+        if until == "written":
+            return True
+        self.committed += 1
+        return True
+
+    def run(self) -> list[int]:
+        while self.step():
+            pass
+        return [value for batch in sorted(self.sink) for value in self.sink[batch]]
+
+
+def test_every_message_is_in_one_batch_and_all_are_confirmed_at_the_end() -> None:
+    queue = Queue(25)
+    assert Query(queue, None, maxOffsetsPerTrigger="10").run() == list(range(25))
+    assert not queue.held and len(queue.confirmed) == 25
+
+
+def test_nothing_is_confirmed_before_its_batch_is_in_the_commit_log(tmp_path: Path) -> None:
+    queue = Queue(10)
+    query = Query(queue, tmp_path, maxOffsetsPerTrigger="10")
+    query.step("written")
+    assert queue.confirmed == []
+    query.engine.latest(query.planned[0], None)
+    assert len(queue.confirmed) == 10
+
+
+def test_a_window_smaller_than_a_batch_does_not_stand_still() -> None:
+    queue = Queue(100, window=7)
+    assert Query(queue, None, maxOffsetsPerTrigger="50").run() == list(range(100))
+
+
+@pytest.mark.parametrize("where", ["planned", "logged", "parts", "written"])
+def test_with_a_spool_a_crash_anywhere_loses_and_repeats_nothing(tmp_path: Path, where: str) -> None:
+    queue = Queue(30)
+    query = Query(queue, tmp_path, maxOffsetsPerTrigger="10")
+    for _ in range(3):
+        query.step(where)
+        query.crash()
+        query.step()
+    assert query.run() == list(range(30)) and not queue.held
+
+
+@pytest.mark.parametrize("where", ["planned", "logged", "parts", "written"])
+def test_without_a_spool_a_crash_anywhere_loses_nothing(where: str) -> None:
+    """What was written and not logged may come twice."""
+    queue = Queue(30)
+    query = Query(queue, None, maxOffsetsPerTrigger="10")
+    query.step(where)
+    query.crash()
+    got = query.run()
+    assert set(got) == set(range(30)) and not queue.held
+    assert len(got) == (40 if where == "written" else 30)
+
+
+def test_confirmations_that_are_lost_with_the_process_do_not_repeat_a_message(tmp_path: Path) -> None:
+    queue = Queue(20)
+    query = Query(queue, tmp_path, maxOffsetsPerTrigger="10")
+    queue.deaf = True
+    assert query.step() and query.step()
+    query.crash()
+    queue.deaf = False
+    assert query.run() == list(range(20)) and not queue.held
+
+
+def test_a_reconnect_neither_repeats_nor_loses(tmp_path: Path) -> None:
+    queue = Queue(20)
+    query = Query(queue, tmp_path, maxOffsetsPerTrigger="8")
+    query.step("parts")
+    source: Any = query.engine._source
+    source.reconnect()
+    assert sorted(query.run()) == list(range(20)) and not queue.held
+
+
+def test_spark_may_ask_twice() -> None:
+    queue = Queue(5)
+    engine = Engine(options(), queue.make)
+    start = engine.initial()
+    assert engine.initial() == start
+    end = engine.latest(start, None)
+    assert engine.latest(start, None) == end
+    assert values(engine.parts(start, end)) == values(engine.parts(start, end)) == [0, 1, 2, 3, 4]
+
+
+def test_a_batch_is_cut_for_as_many_tasks_as_are_asked_for() -> None:
+    engine = Engine(options(minPartitions="4", maxRecordsPerPartition="3"), Queue(16).make)
+    start = engine.initial()
+    parts = engine.parts(start, engine.latest(start, None))
+    assert [len(values([part])) for part in parts] == [2, 3, 3, 2, 3, 3] and values(parts) == list(range(16))
+
+
+def test_available_now_ends_and_confirms_the_last_batch() -> None:
+    queue = Queue(25)
+    query = Query(queue, None, maxOffsetsPerTrigger="10", **{"availableNow.idle": "0ms"})
+    query.engine.drain()
+    assert query.run() == list(range(25)) and not queue.held
+
+
+def test_available_now_takes_no_more_than_it_may() -> None:
+    query = Query(Queue(25), None, maxOffsetsPerTrigger="10",
+                  **{"availableNow.maxMessages": "15", "availableNow.idle": "0ms"})
+    query.engine.drain()
+    assert query.run() == list(range(15))
+
+
+def test_a_batch_waits_for_its_smallest_size_or_its_time() -> None:
+    now = [0.0]
+    queue = Queue(3)
+    engine = Engine(options(minOffsetsPerTrigger="5", maxTriggerDelay="10s"), queue.make, lambda: now[0])
+    start = engine.initial()
+    assert engine.latest(start, None) == start
+    now[0] = 10.0
+    assert engine.latest(start, None).seq == 3
+
+
+def test_a_spool_of_a_checkpoint_that_is_gone_is_refused(tmp_path: Path) -> None:
+    query = Query(Queue(20), tmp_path, maxOffsetsPerTrigger="10")
+    query.step()
+    query.step()
+    query.engine.stop()
+    with pytest.raises(OffsetError, match="checkpoint that is gone"):
+        Engine(query.options, query.queue.make).initial()
+
+
+def test_a_spool_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
+    query = Query(Queue(20), tmp_path)
+    query.step()
+    query.engine.stop()
+    with pytest.raises(OffsetError, match="spoolDir of its own"):
+        Engine(query.options, query.queue.make).latest(Offset("other", 0), None)
+
+
+def test_a_batch_that_the_spool_has_lost_is_an_error_unless_that_was_allowed(tmp_path: Path) -> None:
+    query = Query(Queue(5), tmp_path)
+    query.step("logged")
+    query.engine.stop()
+    for path in tmp_path.glob("*.arrow"):
+        path.unlink()
+    start, end = Offset(query.planned[0].epoch, 0), query.planned[0]
+    strict = Engine(query.options, query.queue.make)
+    with pytest.raises(OffsetError, match="has lost the batch"):
+        strict.parts(start, end)
+    strict.stop()
+    lenient = Engine(options(tmp_path, failOnDataLoss="false"), query.queue.make)
+    assert lenient.parts(start, end) == []
+    lenient.stop()
+
+
+def test_what_ends_the_session_ends_the_query() -> None:
+    queue = Queue(5)
+    engine = Engine(options(), queue.make)
+    start = engine.initial()
+    engine.latest(start, 2)
+    source: Any = engine._source
+    source.error = RuntimeError("the queue was closed")
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.latest(Offset(start.epoch, 2), None)
+
+
+def test_progress_tells_what_waits_and_for_how_long() -> None:
+    now = [1000.0]
+    engine = Engine(options(maxOffsetsPerTrigger="2"), Queue(5).make, lambda: now[0])
+    engine.latest(engine.initial(), None)
+    now[0] = 1003.5
+    report = engine.report()
+    assert (report["seq"], report["buffered"], report["unconfirmed"], report["lagSeconds"]) == (5, 3, 5, 3.5)

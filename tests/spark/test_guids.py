@@ -1,0 +1,53 @@
+"""GUIDs that follow from content: the same in every attempt, in any order of the rows; different for different rows."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bmqtwist.errors import LocalError
+from bmqtwist.spark.guids import Guids, given_guid
+
+QUEUE = "bmq://d/q"
+
+
+def attempt(rows: list[tuple[bytes, dict[str, str]]], *scope: object) -> set[bytes]:
+    made = Guids([str(each) for each in scope or ("query", 1, 0)])
+    return {made.of_content(QUEUE, value, properties.items()) for value, properties in rows}
+
+
+def test_a_second_attempt_makes_the_same_guids_in_any_order() -> None:
+    rows = [(b"%d" % (number % 7), {"a": str(number % 3), "b": "x"}) for number in range(100)]
+    shuffled = random.Random(1).sample(rows, len(rows))
+    assert attempt(rows) == attempt(shuffled) and len(attempt(rows)) == 100
+
+
+def test_equal_rows_are_different_messages() -> None:
+    assert len(attempt([(b"same", {})] * 5)) == 5
+
+
+def test_what_looks_alike_when_it_is_joined_is_not_alike() -> None:
+    assert len(attempt([(b"ab", {}), (b"a", {"b": ""}), (b"a", {"": "b"}), (b"", {"a": "b"})])) == 4
+
+
+@pytest.mark.parametrize("other", [("query", 2, 0), ("query", 1, 1), ("other", 1, 0)])
+def test_other_batches_partitions_and_queries_have_other_guids(other: tuple[object, ...]) -> None:
+    rows: list[tuple[bytes, dict[str, str]]] = [(b"x", {})]
+    assert not attempt(rows) & attempt(rows, *other)
+
+
+def test_a_key_says_all_but_the_queue() -> None:
+    one, two = Guids(["a", 1]), Guids(["b", 2])
+    assert one.of_key(QUEUE, b"k") == two.of_key(QUEUE, b"k")
+    assert one.of_key(QUEUE, b"k") != one.of_key("bmq://d/r", b"k")
+
+
+def test_guids_have_the_version_that_brokers_expect() -> None:
+    made = Guids(["x"])
+    guids = made.of_key(QUEUE, b"k"), made.of_content(QUEUE, b"v", ())
+    assert all(guid[0] >> 6 == 1 and len(guid) == 16 for guid in guids)
+    assert given_guid(made.of_key(QUEUE, b"k")) == made.of_key(QUEUE, b"k")
+    for wrong in (b"short", bytes(16)):
+        with pytest.raises(LocalError, match="no GUID"):
+            given_guid(wrong)

@@ -1,0 +1,80 @@
+"""What has to be there for a session, and what is said when it is not; the command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from bmqtwist.cli.main import main
+from bmqtwist.spark.local import NotInstalled, check_java, check_pyspark
+from bmqtwist.testing.process import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def java(place: Path, text: str) -> None:
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "java").write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    (place / "bin" / "java").chmod(0o755)
+
+
+def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(NotInstalled, match="holds no Java.*apt-get install openjdk-17-jre-headless"):
+        check_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotInstalled, match="no `java` on the PATH.*JAVA_HOME"):
+        check_java()
+
+
+@pytest.mark.parametrize(("text", "told"), [('openjdk version "11.0.2"', "is version 11"), ("nonsense", "is no Java")])
+def test_a_java_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
+    java(tmp_path, text)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(NotInstalled, match=told):
+        check_java()
+
+
+def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path, 'openjdk version "21.0.1" 2026-10-20')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert check_java() == 21
+
+
+def test_a_pyspark_that_is_missing_or_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(NotInstalled, match=r"pip install 'bmqtwist\[spark\]'"):
+        check_pyspark()
+    monkeypatch.setitem(sys.modules, "pyspark", type(sys)("pyspark"))
+    sys.modules["pyspark"].__version__ = "4.1.4"  # type: ignore[attr-defined]
+    with pytest.raises(NotInstalled, match="4.1.4 is too old"):
+        check_pyspark()
+
+
+def test_the_command_lists_its_jobs() -> None:
+    said = CliRunner().invoke(main, ["pipeline", "--help"]).stdout
+    assert all(name in said for name in ("archive", "report", "replay", "live"))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_the_command_runs_jobs(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+    """Archive, report on the archive, and what a replay would post."""
+    from spark.test_records import SETS
+
+    def bmq(*arguments: str) -> str:
+        result = CliRunner().invoke(main, ["pipeline", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "records archived" in bmq("archive", str(SETS / "rollover" / "n1"), str(tmp_path / "a"), "--live")
+    page = bmq("report", str(tmp_path / "a" / "records"), str(tmp_path / "r"), "--title", "A title").strip()
+    assert "<title>A title</title>" in Path(page).read_text(encoding="utf-8")
+    assert "messages would be posted" in bmq("replay", str(tmp_path / "a" / "records"), "--broker", broker.url, "--dry-run")
+    assert CliRunner().invoke(main, ["pipeline", "replay", "x", "--conf", "nonsense"]).exit_code == 2

@@ -1,0 +1,126 @@
+"""What is planned, confirmed, remembered and taken over, without any input or output."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmqtwist.spark.plan import Offset, OffsetError, Plan, Segment
+
+
+def keys(*numbers: int) -> list[bytes]:
+    return [number.to_bytes(17, "big") for number in numbers]
+
+
+def filled(plan: Plan, *numbers: int) -> Plan:
+    for key in keys(*numbers):
+        plan.deliver(key, key, 1, 0.0)
+    return plan
+
+
+def test_a_batch_takes_what_waits_in_order_and_no_more_than_it_may() -> None:
+    plan = filled(Plan(10), 1, 2, 3)
+    segment = plan.take(0, 2)
+    assert segment is not None and (segment.start, segment.end, segment.items) == (0, 2, keys(1, 2))
+    assert plan.waiting == 1 and plan.unconfirmed == 3
+    assert plan.following(0) is segment and plan.following(2) is None
+
+
+def test_nothing_is_confirmed_before_spark_goes_on_behind_it() -> None:
+    plan = filled(Plan(10), 1, 2, 3)
+    plan.take(0, 2)
+    assert plan.settle(1).confirm == []
+    assert plan.settle(2).confirm == keys(1, 2)
+    assert plan.settle(2).confirm == []
+
+
+def test_what_comes_again_is_not_planned_twice_and_confirmed_if_it_was_settled() -> None:
+    plan = filled(Plan(10), 1, 2)
+    plan.take(0, 1)
+    assert [plan.deliver(key, key, 1, 0.0) for key in keys(1, 2)] == [False, False]
+    assert plan.waiting == 1
+    plan.settle(1)
+    assert plan.deliver(keys(1)[0], None, 1, 0.0)
+    assert plan.repeated == 2
+
+
+def test_a_lost_connection_empties_what_waits_and_keeps_what_is_planned() -> None:
+    plan = filled(Plan(10), 1, 2)
+    plan.take(0, 1)
+    plan.lost()
+    assert (plan.waiting, plan.unconfirmed) == (0, 1)
+    filled(plan, 1, 2)
+    again = plan.take(1, 5)
+    assert again is not None and again.keys == keys(2)
+
+
+def test_a_new_process_takes_over_the_segments_of_the_spool() -> None:
+    plan = Plan(10)
+    done = plan.restore([Segment(0, 2, keys(1, 2)), Segment(2, 3, keys(3))], 2)
+    assert (done.confirm, plan.end) == (keys(1, 2), 3)
+    assert plan.following(2) is not None and plan.within(2, 3) is not None
+    assert plan.deliver(keys(1)[0], None, 1, 0.0) and not plan.deliver(keys(3)[0], None, 1, 0.0)
+    assert plan.waiting == 0
+
+
+def test_segments_that_do_not_fit_the_checkpoint_are_refused() -> None:
+    with pytest.raises(OffsetError, match="middle"):
+        Plan(10).restore([Segment(0, 2, keys(1, 2))], 1)
+    with pytest.raises(OffsetError, match="two queries"):
+        Plan(10).restore([Segment(0, 2, keys(1, 2)), Segment(1, 3, keys(3, 4))], 0)
+    with pytest.raises(OffsetError, match="checkpoint was changed"):
+        filled(Plan(10), 1).take(5, 1)
+
+
+def test_a_range_that_is_not_known_is_not_made_up() -> None:
+    plan = filled(Plan(10), 1, 2)
+    plan.take(0, 1)
+    assert plan.within(0, 2) is None and plan.within(1, 2) is None and plan.within(0, 0) == []
+
+
+def test_settled_guids_are_forgotten_by_whole_segments_when_there_are_enough_newer_ones() -> None:
+    plan = Plan(3)
+    forgotten = []
+    for number in range(4):
+        filled(plan, 2 * number, 2 * number + 1)
+        plan.take(2 * number, 2)
+        forgotten.append([each.start for each in plan.settle(2 * number + 2).forgotten])
+    assert forgotten == [[], [], [0], [2]]
+    assert keys(3)[0] not in plan.settled and keys(4)[0] in plan.settled and len(plan.settled) == 4
+
+
+def test_an_offset_of_another_source_is_refused() -> None:
+    assert Offset.from_json(Offset("e", 3).as_json()) == Offset("e", 3)
+    with pytest.raises(OffsetError, match="another source"):
+        Offset.from_json({"topic": 1})
+
+
+@given(st.lists(st.sampled_from(["deliver", "plan", "commit", "lost", "crash"]), max_size=60), st.integers(1, 4))
+def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behind_it(steps: list[str], most: int) -> None:
+    """A broker that delivers again what is not confirmed; a spool that keeps planned segments; crashes anywhere."""
+    queue = keys(*range(8))
+    confirmed: set[bytes] = set()
+    spool: list[Segment] = []
+    logged = 0  # what Spark has in its commit log
+    plan = Plan(100)
+    for step in steps:
+        if step == "deliver":
+            for key in queue:
+                if key not in confirmed and plan.deliver(key, key, 1, 0.0):
+                    confirmed.add(key)
+        elif step == "plan" and plan.following(logged) is None:
+            segment = plan.take(logged, most)
+            if segment is not None:
+                spool.append(Segment(segment.start, segment.end, segment.keys))
+        elif step == "commit" and plan.following(logged) is not None:
+            logged = spool[-1].end
+            confirmed.update(plan.settle(logged).confirm)
+        elif step == "lost":
+            plan.lost()
+        elif step == "crash":
+            plan = Plan(100)
+            confirmed.update(plan.restore([Segment(each.start, each.end, each.keys) for each in spool], logged).confirm)
+    planned = [key for segment in spool for key in segment.keys]
+    assert len(planned) == len(set(planned)), "a message is in two batches"
+    assert confirmed <= {key for segment in spool if segment.end <= logged for key in segment.keys}

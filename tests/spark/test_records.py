@@ -1,0 +1,185 @@
+"""Journals as columns: row for row what the storage tool says, on the original's files and on damaged ones."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmqtwist.spark.filesets import Journal, find
+from bmqtwist.spark.journals import blocks, ranges
+from bmqtwist.spark.records import MAKERS, Names, Place, columns_of
+from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storage.records import RECORD_BYTES, QueueOp, SyncPoint, pack_queue_op, pack_sync_point
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
+from bmqtwist.storagetool.fields import record_fields, timestamp
+from bmqtwist.storagetool.inputs import ReadOnlyFile
+from bmqtwist.storagetool.journalview import records
+
+VECTORS = Path(__file__).resolve().parent.parent / "vectors"
+SETS, TOLD = VECTORS / "storage-recorded", VECTORS / "storage-tool"
+JOURNALS = sorted(SETS.rglob("*.bmq_journal"))
+NOTHING = Names({}, {})
+
+
+def rows_of(journal: Journal, records_max: int = 1 << 20, batch: int = 1 << 16) -> list[dict[str, Any]]:
+    """The table of one journal, as dictionaries."""
+    file = ReadOnlyFile(journal.path)
+    found: list[dict[str, Any]] = []
+    try:
+        for each in ranges(file, records_max):
+            for block in blocks(file, each, batch, []):
+                rows = block.select(block.types >= 0)
+                made = columns_of(rows, list(MAKERS), Place(journal.partition, journal.file_set),
+                                  Names(journal.queues, journal.apps))
+                columns = {name: array.to_pylist() for name, array in made.items()}
+                found += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    finally:
+        file.close()
+    return found
+
+
+def as_told(row: dict[str, Any]) -> dict[str, str]:
+    """A row in the words of the storage tool's details of a journal."""
+    found = {"RecordType": row["type"], "Index": (row["offset"] - JOURNAL_HEADER_BYTES) // RECORD_BYTES,
+             "Offset": row["offset"], "PrimaryLeaseId": row["lease"], "SequenceNumber": row["sequence"],
+             "Timestamp": timestamp(int(row["time"].timestamp())), "Epoch": int(row["time"].timestamp())}
+    if row["queueKey"] is not None:
+        found["QueueKey"] = row["queueKey"].hex().upper()
+    if row["type"] == "MESSAGE":
+        found |= {"FileKey": "0" * 10, "RefCount": row["refCount"], "MsgOffsetDwords": row["dataOffset"] // 8,
+                  "GUID": row["guid"].hex().upper(), "Crc32c": row["crc"]}
+    elif row["type"] == "CONFIRM":
+        found |= {"AppKey": row["appKey"].hex().upper(), "GUID": row["guid"].hex().upper()}
+    elif row["type"] == "DELETION":
+        found |= {"DeletionFlag": row["reason"], "GUID": row["guid"].hex().upper()}
+    elif row["type"] == "QUEUE_OP":
+        found |= {"AppKey": row["appKey"].hex().upper(), "QueueOpType": row["op"]}
+        if row["op"] in ("CREATION", "ADDITION"):
+            found["QLIST OffsetWords"] = row["qlistOffset"] // 4
+    elif row["type"] == "JOURNAL_OP":
+        found |= {"JournalOpType": row["op"], "SyncPointType": row["syncPointType"],
+                  "SyncPtPrimaryLeaseId": row["syncPointLease"], "SyncPtSequenceNumber": row["syncPointSequence"],
+                  "PrimaryNodeId": row["node"], "DataFileOffsetDwords": row["dataOffset"] // 8}
+    return {name: str(value) for name, value in found.items()}
+
+
+def ours(path: Path) -> list[dict[str, str]]:
+    """What `bmq storage` says of a journal, record by record."""
+    file = ReadOnlyFile(str(path))
+    try:
+        return [{name: str(value) for name, value in record_fields(record, {})} for record in records(
+            JournalScan(file.read, file.size))]
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=lambda path: str(path.relative_to(SETS)))
+@pytest.mark.parametrize("records_max", [1 << 20, 7])
+def test_a_recorded_journal_has_the_rows_of_the_storage_tool(path: Path, records_max: int) -> None:
+    """In one range or in many."""
+    journal = find((str(path),), False)[0]
+    assert [as_told(row) for row in rows_of(journal, records_max, 5)] == ours(path)
+
+
+@pytest.mark.parametrize("told", sorted(TOLD.glob("*/p0.journal.json.txt")), ids=lambda path: path.parent.name)
+def test_a_recorded_journal_has_the_rows_of_the_original_tool(told: Path) -> None:
+    """It prints the records of a message together, and hides those of apps that never wanted it."""
+    case, node = told.parent.name.split(".", 1)
+    path = next((SETS / case / node).glob("bmq_0.*.bmq_journal"))
+    rows = [as_told(row) for row in rows_of(find((str(path),), False)[0]) if row["reason"] != "AUTO_CONFIRMED"]
+    expected = json.loads(told.read_text())["Records"]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+
+
+def test_keys_have_the_names_that_qlist_and_ledger_give_them() -> None:
+    journal = find((str(SETS / "fanout-partial" / "n1"),), False)[0]
+    found = rows_of(journal)
+    assert {row["queue"] for row in found if row["queueKey"]} == {"bmq://d.fan/f"}
+    assert {row["appId"] for row in found if row["type"] == "CONFIRM"} == {"foo", "bar"}  # the last one has no record
+
+
+def test_sets_of_a_directory_and_its_archive_are_found() -> None:
+    place = str(SETS / "rollover" / "n1")
+    assert len(find((place,), False)) == 1
+    stamps = [each.file_set for each in find((place,), True)]
+    assert len(stamps) == 3 and stamps == sorted(stamps)
+
+
+# -- files that are not as they should be ---------------------------------------------------------------------------------
+
+
+def journal_of(count: int, lease: int = 1, first: int = 1) -> bytes:
+    """A journal of a sync point and so many other records."""
+    header = bytes.fromhex("21626d71424d51214882") + bytes(22)
+    body = bytes.fromhex("030f0000") + bytes(8)
+    parts = [pack_sync_point(first, lease, 1795237326, SyncPoint.REGULAR, 1, 40, 36)]
+    parts += [pack_queue_op(number, lease, 1795237326 + number, b"queue", bytes(5), QueueOp.PURGE)
+              for number in range(first + 1, first + count + 1)]
+    return header + body + b"".join(parts)
+
+
+def check(tmp_path: Path, data: bytes, records_max: int = 7, batch: int = 5) -> int:
+    """The rows of such a file are those of the scan that decides; how many."""
+    path = tmp_path / "bmq_0.20261121_000000.bmq_journal"
+    path.write_bytes(data)
+    file = ReadOnlyFile(str(path))
+    expected = [(offset, lease, head & ((1 << 48) - 1)) for offset, head, lease, _, _ in JournalScan(file.read, file.size)]
+    file.close()
+    rows = rows_of(Journal(str(path), "", "", 0, "x"), records_max, batch)
+    assert [(row["offset"], row["lease"], row["sequence"]) for row in rows] == expected
+    return len(rows)
+
+
+def test_a_live_journal_ends_where_its_zeros_begin(tmp_path: Path) -> None:
+    assert check(tmp_path, journal_of(30) + bytes(60 * 1000)) == 31
+
+
+def test_an_empty_journal_has_no_rows(tmp_path: Path) -> None:
+    assert check(tmp_path, journal_of(30)[:JOURNAL_HEADER_BYTES]) == 0
+    assert check(tmp_path, journal_of(30)[:JOURNAL_HEADER_BYTES] + bytes(6000)) == 0
+    assert check(tmp_path, b"") == 0
+
+
+@pytest.mark.parametrize("cut", [1, 4, 30, 59])
+def test_a_torn_end_is_left_out(tmp_path: Path, cut: int) -> None:
+    assert check(tmp_path, journal_of(30)[:-cut]) == 30
+    assert check(tmp_path, journal_of(30)[:-cut] + bytes(600)) == 30
+
+
+def test_a_new_lease_goes_on(tmp_path: Path) -> None:
+    data = journal_of(20) + journal_of(20, 2)[JOURNAL_HEADER_BYTES:]
+    assert check(tmp_path, data) == 42 and check(tmp_path, data + bytes(6000), 1 << 20) == 42
+
+
+def test_a_stale_rest_behind_the_end_is_no_record(tmp_path: Path) -> None:
+    rest = journal_of(10, 1, 500)[JOURNAL_HEADER_BYTES + RECORD_BYTES * 3:]
+    assert check(tmp_path, journal_of(20) + rest + bytes(60)) >= 21
+    assert check(tmp_path, journal_of(20) + bytes(120) + b"rest of something" + bytes(600)) == 21
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_damaged_the_rows_are_those_of_the_scan(tmp_path: Path, seed: int) -> None:
+    """Bytes changed, stretches zeroed, exchanged and cut out, live and not."""
+    chance = random.Random(seed)
+    data = bytearray(journal_of(chance.randrange(5, 60)))
+    if chance.random() < 0.3:
+        data += journal_of(chance.randrange(1, 30), 2)[JOURNAL_HEADER_BYTES:]
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(JOURNAL_HEADER_BYTES, len(data))
+        kind = chance.randrange(4)
+        if kind == 0:
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            size = chance.choice([1, 60, 180])
+            data[at:at + size] = bytes(len(data[at:at + size]))
+        elif kind == 2:
+            slot = JOURNAL_HEADER_BYTES + (at - JOURNAL_HEADER_BYTES) // RECORD_BYTES * RECORD_BYTES
+            data[slot:slot + RECORD_BYTES] = chance.randbytes(RECORD_BYTES)
+        else:
+            del data[at:at + chance.choice([1, 60, 60, 120])]
+    tail = bytes(chance.choice([0, 60, 6000]))
+    check(tmp_path, bytes(data) + tail, chance.choice([3, 7, 1000]), chance.choice([2, 5, 1000]))

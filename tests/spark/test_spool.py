@@ -1,0 +1,68 @@
+"""Batches on disk: what survives which end of the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bmqtwist.spark.plan import OffsetError, Segment
+from bmqtwist.spark.spool import KEY_BYTES, Spool
+
+
+def segment(start: int, end: int) -> Segment:
+    return Segment(start, end, [number.to_bytes(KEY_BYTES, "big") for number in range(start, end)])
+
+
+def test_what_was_written_is_found_again(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    spool.begin("e")
+    spool.write(segment(0, 2), b"first")
+    spool.write(segment(2, 3), b"second")
+    spool.close()
+    again = Spool(str(tmp_path))
+    assert again.epoch == "e"
+    assert [(each.start, each.end, each.keys) for each in again.segments()] == [
+        (0, 2, segment(0, 2).keys), (2, 3, segment(2, 3).keys)]
+    assert [again.read(each) for each in again.segments()] == [b"first", b"second"]
+    again.close()
+
+
+def test_a_settled_batch_keeps_its_keys_until_they_are_forgotten(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    spool.write(segment(0, 2), b"first")
+    spool.settled(segment(0, 2))
+    assert spool.read(segment(0, 2)) is None and not spool.has_content(segment(0, 2))
+    assert [each.keys for each in spool.segments()] == [segment(0, 2).keys]
+    spool.forget(segment(0, 2))
+    assert spool.segments() == []
+    spool.close()
+
+
+def test_a_batch_that_nobody_was_told_of_is_no_batch(tmp_path: Path) -> None:
+    """The process died between the content and the keys."""
+    spool = Spool(str(tmp_path))
+    spool.write(segment(0, 2), b"first")
+    (tmp_path / f"{0:020}-{2:020}.guids").unlink()
+    (tmp_path / "x.guids.tmp").write_bytes(b"half")
+    assert spool.segments() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock"]
+    spool.close()
+
+
+def test_keys_that_are_cut_are_not_taken_for_whole(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    spool.write(segment(0, 2), b"first")
+    path = tmp_path / f"{0:020}-{2:020}.guids"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(OffsetError, match="damaged"):
+        spool.segments()
+    spool.close()
+
+
+def test_two_queries_do_not_share_a_spool(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    with pytest.raises(OffsetError, match="another query"):
+        Spool(str(tmp_path), wait_s=0.0)
+    spool.close()
+    Spool(str(tmp_path), wait_s=0.0).close()

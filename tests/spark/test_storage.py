@@ -1,0 +1,271 @@
+"""Storage files as a table and as a stream in Spark; life lines; archive, report, replay."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bmqtwist.sdk.simple import Session
+from bmqtwist.storage.journal import JournalScan
+from bmqtwist.storagetool.inputs import ReadOnlyFile
+from bmqtwist.storagetool.journalview import records
+from bmqtwist.storagetool.selection import Story, stories
+from bmqtwist.testing.process import BrokerProcess
+from spark.test_records import SETS, as_told, ours
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+ROLLOVER = str(SETS / "rollover" / "n1")
+CASES = sorted(path.parent for path in SETS.glob("*/*/bmq_0.*.bmq_journal"))
+
+
+def table(spark: SparkSession, path: str, **options: str) -> DataFrame:
+    return spark.read.format("bmq-storage").options(**options).load(path)
+
+
+def journal_in(place: Path) -> Path:
+    return next(place.glob("bmq_0.*.bmq_journal"))
+
+
+def test_all_recorded_journals_are_tables_row_for_row(spark: SparkSession) -> None:
+    """All in one read, cut into small ranges."""
+    paths = [str(journal_in(case)) for case in CASES]
+    rows = table(spark, ",".join(paths), maxPartitionRecords="50", columns="").orderBy("offset").collect()
+    expected = sorted((told for path in paths for told in ours(Path(path))), key=str)
+    assert sorted((as_told(row.asDict()) for row in rows), key=str) == expected
+
+
+def test_payloads_are_those_of_the_data_file(spark: SparkSession) -> None:
+    """Of all kinds of properties, compressed and not, with their checksums."""
+    found = table(spark, str(SETS / "props-zlib" / "n1"), payload="true", verifyCrc="true", recordTypes="MESSAGE").collect()
+    assert len(found) == 14 and all(row["crcGood"] and row["problem"] is None for row in found)
+    assert {row["size"] for row in found} >= {1, 2, 3, 4, 5, 6, 7, 8}
+    with_all = max(found, key=lambda row: len(row["properties"] or {}))
+    assert len(with_all["propertyTypes"]) == len(with_all["properties"]) > 3
+
+
+def test_a_damaged_payload_is_told_or_left_out_or_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path / "s"
+    shutil.copytree(SETS / "payload-60k" / "n1", place)
+    data = next(place.glob("*.bmq_data"))
+    whole = bytearray(data.read_bytes())
+    whole[1000] ^= 1
+    data.write_bytes(whole)
+    options = {"payload": "true", "verifyCrc": "true", "recordTypes": "MESSAGE"}
+    kept = table(spark, str(place), **options).collect()
+    assert sorted(row["crcGood"] for row in kept) == [False, True]
+    assert [row["problem"] for row in kept if not row["crcGood"]] == ["its data do not match its checksum"]
+    assert table(spark, str(place), **options, mode="DROPMALFORMED").count() == 1
+    with pytest.raises(Exception, match="do not match"):
+        table(spark, str(place), **options, mode="FAILFAST").collect()
+
+
+def test_filters_as_options_and_pushed_give_what_spark_would_choose(spark: SparkSession) -> None:
+    whole = table(spark, ROLLOVER, includeArchive="true").select(
+        "type", "offset", "fileSet", "queue", "guid", "time").persist()
+    some = whole.where("type = 'MESSAGE'").first()
+    assert some is not None
+    for condition, options in (
+            ("type in ('CONFIRM', 'DELETION')", {"recordTypes": "confirm,deletion"}),
+            (f"queue = '{some['queue']}'", {"queues": some["queue"]}),
+            (f"hex(guid) = '{some['guid'].hex().upper()}'", {"guid": some["guid"].hex()}),
+            (f"unix_seconds(time) < {int(some['time'].timestamp()) + 1}",
+             {"until": str(int(some["time"].timestamp()) + 1)})):
+        expected = sorted((row["fileSet"], row["offset"]) for row in whole.where(condition).collect())
+        chosen = table(spark, ROLLOVER, includeArchive="true", **options).select("fileSet", "offset").collect()
+        assert sorted(map(tuple, chosen)) == expected and expected, condition
+    pushed = table(spark, ROLLOVER, includeArchive="true", pushFilters="true").where("type = 'CONFIRM'")
+    assert pushed.count() == whole.where("type = 'CONFIRM'").count()
+    whole.unpersist()
+
+
+def test_filters_of_a_query_narrow_what_is_read() -> None:
+    """What cannot be expressed is left to Spark, and times are looked at again."""
+    from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
+
+    from bmqtwist.spark.options import StorageOptions
+    from bmqtwist.spark.storage import PushingReader, narrow
+
+    plain = StorageOptions(("x",))
+    typed = narrow(plain, In(("type",), ("MESSAGE", "CONFIRM")))
+    assert typed is not None and typed.record_types == ("CONFIRM", "MESSAGE")
+    both = narrow(typed, EqualTo(("type",), "CONFIRM"))
+    assert both is not None and both.record_types == ("CONFIRM",)
+    named = narrow(plain, EqualTo(("guid",), bytearray(b"g" * 16)))
+    assert named is not None and named.guids == (b"g" * 16,)
+    assert narrow(both, EqualTo(("type",), "MESSAGE")) is None and narrow(plain, StringContains(("queue",), "x")) is None
+    noon = datetime(2026, 11, 21, 12, 0, 0, 500_000, UTC)
+    since, until = narrow(plain, GreaterThan(("time",), noon)), narrow(plain, LessThan(("time",), noon))
+    assert since is not None and until is not None
+    assert (since.since, until.until) == (int(noon.timestamp()), int(noon.timestamp()) + 1)
+    reader = PushingReader.__new__(PushingReader)
+    reader.options = plain
+    filters = [EqualTo(("type",), "CONFIRM"), GreaterThan(("time",), noon), EqualTo(("offset",), 44)]
+    assert list(reader.pushFilters(list(filters))) == filters[1:]
+    assert (reader.options.record_types, reader.options.since) == (("CONFIRM",), int(noon.timestamp()))
+
+
+def test_only_wanted_columns_are_made(spark: SparkSession) -> None:
+    assert table(spark, ROLLOVER, columns="type,time").columns == ["type", "time"]
+    narrow = spark.read.format("bmq-storage").schema("type string, time timestamp").load(ROLLOVER)
+    assert narrow.columns == ["type", "time"] and narrow.count() > 0
+    with pytest.raises(Exception, match="no column 'tipe'"):
+        table(spark, ROLLOVER, columns="tipe").count()
+
+
+def test_a_table_in_sql(spark: SparkSession) -> None:
+    spark.sql(f"create or replace temporary view journal using `bmq-storage` options (path '{ROLLOVER}')")
+    assert spark.sql("select count(*) n from journal where type = 'JOURNAL_OP'").first()["n"] >= 2
+
+
+@pytest.mark.parametrize("case", ["fanout-partial", "purge", "ttl", "poison", "auto-confirm", "queue-gc-recreated",
+                                  "no-quorum-deletion", "app-added-removed"])
+def test_life_lines_are_the_stories_of_the_storage_tool(spark: SparkSession, case: str) -> None:
+    from bmqtwist.spark import lifelines
+
+    place = SETS / case / "n1"
+    file = ReadOnlyFile(str(journal_in(place)))
+    told = {item.message.guid: item for item in stories(records(JournalScan(file.read, file.size)))
+            if isinstance(item, Story) and item.message is not None}
+    file.close()
+    rows = {bytes(row["guid"]): row for row in lifelines(spark, str(journal_in(place))).collect()}
+    assert rows.keys() == told.keys()
+    for guid, story in told.items():
+        row = rows[guid]
+        assert len(row["confirms"]) == len(story.confirms)
+        assert row["state"] == ("purged" if story.purged else "outstanding" if story.outstanding else row["state"])
+        assert (row["gone"] is None) == story.outstanding
+        assert (row["deletionReason"] is None) == (story.deletion is None)
+        if story.deletion is not None:
+            assert row["state"] == {2: "expired", 4: "no-quorum"}.get(story.deletion.flags, "confirmed")
+
+
+def test_a_stream_over_journals_gives_each_record_once_through_a_rollover(spark: SparkSession, tmp_path: Path) -> None:
+    """The oldest set first; then all of them, as if they had come later."""
+    place, out = tmp_path / "storage", tmp_path / "out"
+    shutil.copytree(Path(ROLLOVER), place)
+    archive = place / "archive"
+    held = tmp_path / "held"
+    held.mkdir()
+    oldest = min(archive.glob("*.bmq_journal")).name
+    for path in [*archive.iterdir(), *place.glob("bmq_0*")]:
+        if not path.name.startswith(oldest.removesuffix(".bmq_journal")):
+            shutil.move(path, held / path.name)
+
+    def run() -> None:
+        rows = spark.readStream.format("bmq-storage").options(includeArchive="true", maxRecordsPerTrigger="100").load(
+            str(place))
+        rows.writeStream.format("parquet").option("path", str(out)).option(
+            "checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    first = spark.read.parquet(str(out)).count()
+    for path in held.iterdir():
+        shutil.move(path, archive / path.name)
+    run()
+    keys = [tuple(row) for row in spark.read.parquet(str(out)).select("partition", "lease", "sequence").collect()]
+    everything = table(spark, str(place), includeArchive="true").select("partition", "lease", "sequence").collect()
+    assert 0 < first < len(keys) == len(set(keys)) and set(keys) == set(map(tuple, everything))
+
+
+# -- pipelines --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def storage(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The live files of a broker with messages that are done and messages that are not."""
+    uri = "bmq://d.prio/pipelines"
+    with Session(broker.url) as session, session.open(uri, read=True, write=True) as queue:
+        queue.post_many([(b"payload %d" % number, {"kind": "even" if number % 2 == 0 else "odd", "n": number})
+                         for number in range(40)])
+        for _ in range(10):
+            message = queue.get(5.0)
+            assert message is not None
+            message.confirm()
+        session.step(0.2)
+    return broker.config.storage
+
+
+def test_the_archive_has_each_record_once_however_often_it_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    from bmqtwist.spark.pipelines.archive import archive
+
+    target = str(tmp_path / "archive")
+    assert archive(spark, ROLLOVER, target, "c") > 0
+    assert archive(spark, ROLLOVER, target, "c") == 0
+    rows = spark.read.parquet(f"{target}/records")
+    finished = table(spark, ROLLOVER + "/archive").select("partition", "lease", "sequence").distinct()
+    assert rows.count() == finished.count() == rows.select("partition", "lease", "sequence").distinct().count()
+    assert {row["cluster"] for row in rows.select("cluster").distinct().collect()} == {"c"}
+    assert rows.where("type = 'MESSAGE' and value is null").count() == 0
+
+
+def test_the_report_says_what_happened(spark: SparkSession, storage: Path, tmp_path: Path) -> None:
+    from bmqtwist.spark.pipelines.report import report
+
+    path = report(spark, str(storage), str(tmp_path / "report"), replica=str(storage))
+    text = path.read_text(encoding="utf-8")
+    assert "bmq://d.prio/pipelines" in text and "Every record is the same on both nodes." in text
+    assert "<svg" in text and "<script" not in text and "http" not in text.replace("http://www.w3.org", "").replace(
+        "http://purl.org", "").replace("http://creativecommons.org", "").replace("https://matplotlib.org", "")
+    endings = {row["queue"]: row for row in spark.read.parquet(str(tmp_path / "report" / "tables" / "endings")).collect()}
+    found = endings["bmq://d.prio/pipelines"]
+    assert (found["messages"], found["confirmed"], found["outstanding"]) == (40, 10, 30)
+    assert list((tmp_path / "report").glob("*.png"))
+
+
+def test_replicas_that_differ_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    from bmqtwist.spark.gold import replica_diff
+    from bmqtwist.spark.tables import RECORD_COLUMNS
+    from bmqtwist.spark.tables import records as table_of
+
+    place = tmp_path / "other"
+    shutil.copytree(SETS / "crash-single" / "n1", place)
+    path = journal_in(place)
+    data = bytearray(path.read_bytes())
+    data[44 + 60 * 3 + 40] ^= 1
+    path.write_bytes(data[:44 + 60 * 6])
+    columns = [*RECORD_COLUMNS, "crc"]
+    left = table_of(spark, str(SETS / "crash-single" / "n1"), columns)
+    found = replica_diff(left, table_of(spark, str(place), columns)).orderBy("lease", "sequence").collect()
+    assert [row["what"] for row in found][:2] == ["different", "missing right"]
+
+
+def test_a_replay_posts_what_was_chosen_with_its_provenance_and_once(spark: SparkSession, broker: BrokerProcess,
+                                                                      storage: Path) -> None:
+    from bmqtwist.spark.pipelines.replay import Selection, replay
+
+    wanted = Selection(("bmq://d.prio/pipelines",), expression="p['kind'] = 'even' and int(p['n']) < 20")
+    sink: dict[str, str] = {"bmq.bootstrap.servers": broker.url}
+    told: list[tuple[int, int]] = []
+    assert replay(spark, str(storage), sink, wanted, "bmq://d.prio/again", dry_run=True) == 10
+    for _ in range(2):
+        assert replay(spark, str(storage), sink, wanted, "bmq://d.prio/again", rate=5.0,
+                      progress=lambda done, total: told.append((done, total))) == 10
+    assert told[-1] == (10, 10) and len(told) >= 2
+    with Session(broker.url) as session, session.open("bmq://d.prio/again", read=True) as queue:
+        found: list[Any] = []
+        while (message := queue.get(0.5)) is not None:
+            found.append(message)
+            message.confirm()
+    assert sorted(each.payload for each in found) == sorted(b"payload %d" % number for number in range(0, 20, 2))
+    assert {each.properties["replay.queue"] for each in found} == {"bmq://d.prio/pipelines"}
+    assert all(each.properties["replay.guid"] != each.guid.hex().upper() for each in found)
+
+
+def test_live_statistics_have_a_row_for_each_window(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
+    from bmqtwist.spark.pipelines.live import live
+
+    uri = "bmq://d.prio/live"
+    options = {"bmq.bootstrap.servers": broker.url, "subscribe": uri, "availableNow.idle": "300ms"}
+    with Session(broker.url) as session, session.open(uri, write=True) as queue:
+        for _ in range(2):
+            queue.post_many([b"12345"] * 5)
+            live(spark, options, str(tmp_path), "1 second", "0 seconds", available_now=True).awaitTermination()
+    rows = spark.read.parquet(str(tmp_path / "windows")).collect()
+    assert sum(row["messages"] for row in rows) in (5, 10) and sum(row["bytes"] for row in rows) in (25, 50)
