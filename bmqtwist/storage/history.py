@@ -4,8 +4,8 @@ Every GUID is remembered for `window` seconds from its arrival, and forgotten at
 
     newest                                                                                        oldest
     open: GUIDs in a dict  ->  closed bucket  ->  closed bucket  ->  ...  ->  closed bucket  ->  dropped
-    up to 16384 GUIDs       16 bytes for each GUID, sorted, with the arrival of its newest
-    or window / 8 seconds
+    up to 16384 GUIDs       16 bytes for each GUID, sorted, with the arrival of its newest;
+    or window / 8 seconds   every 128th GUID as a mark to find the place of another by
 
     GUID      0      3                    10                 16
               +------+--------------------+-------------------+
@@ -23,6 +23,7 @@ means "never seen".
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain
@@ -32,16 +33,19 @@ CLIENTS_MAX = 4096  # client ids with a remembered tick
 _SPANS = 8  # a bucket covers at most this fraction of the window
 SPAN_SECONDS_MAX = 30.0  # ... and at most this, so that a window can be made shorter
 _GUID_BYTES = 16
+_MARK_GUIDS = 128  # between two marks of a closed bucket
+_MARK_BYTES = _MARK_GUIDS * _GUID_BYTES
 
 
 class _Bucket:
-    """Closed: keys sorted in one blob."""
+    """Closed: keys sorted in one blob. A look-up finds the stretch between two marks, then lets `bytes.find` compare."""
 
-    __slots__ = ("keys", "first", "last", "newest")
+    __slots__ = ("keys", "first", "last", "newest", "_marks")
 
     def __init__(self, guids: dict[bytes, None], newest: float) -> None:
         keys = sorted(guids)  # GUIDs of one producer come almost in order: this is nearly linear
         self.keys, self.first, self.last, self.newest = b"".join(keys), keys[0], keys[-1], newest
+        self._marks = keys[::_MARK_GUIDS]
 
     def __iter__(self) -> Iterator[bytes]:
         return (self.keys[at:at + _GUID_BYTES] for at in range(0, len(self.keys), _GUID_BYTES))
@@ -49,15 +53,12 @@ class _Bucket:
     def __contains__(self, guid: bytes) -> bool:
         if guid < self.first or guid > self.last:
             return False
-        keys = self.keys
-        low, high = 0, len(keys) // _GUID_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            if keys[middle * _GUID_BYTES:(middle + 1) * _GUID_BYTES] < guid:
-                low = middle + 1
-            else:
-                high = middle
-        return keys[low * _GUID_BYTES:(low + 1) * _GUID_BYTES] == guid
+        at = (bisect_right(self._marks, guid) - 1) * _MARK_BYTES
+        end = at + _MARK_BYTES
+        at = self.keys.find(guid, at, end)
+        while at > 0 and at % _GUID_BYTES:  # the end of one GUID and the beginning of the next look like it
+            at = self.keys.find(guid, at + 1, end)
+        return at >= 0
 
 
 class GuidHistory:

@@ -86,6 +86,18 @@ def test_old_guids_cost_sixteen_bytes_each():
     assert all(history.seen_or_add(guid(tick), 300.0) for tick in range(0, count, 997))
 
 
+def test_a_guid_that_two_others_hold_across_their_border_is_found_only_if_it_was_added():
+    low, high = b"\1" * 8 + b"\5" * 8, b"\7" * 16
+    across = low[8:] + high[:8]
+    for added in (False, True):
+        history = GuidHistory(300)
+        for each in (low, high, *([across] if added else ()), b"\xff" * 16):
+            history.seen_or_add(each, 0.0)
+        history.expire(299.0)
+        assert [history.seen_or_add(each, 300.0) for each in (low, high, b"\xff" * 16)] == [True] * 3
+        assert history.seen_or_add(across, 300.0) is added
+
+
 def test_a_client_id_that_was_let_go_cannot_slip_a_repetition_through(monkeypatch):
     monkeypatch.setattr(module, "CLIENTS_MAX", 4)
     history = GuidHistory(300)
