@@ -22,6 +22,7 @@ from bmqtwist.queue.put import Put
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.storage.store import BEGINNING_BYTES
 from bmqtwist.wire import properties
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ class Queue(ABC):
     def payload(self, message: Message) -> bytes:
         """The application data of a message."""
 
-    def beginning(self, message: Message) -> bytes:
-        """As much of it as the properties take, as a rule."""
+    def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
+        """At least so many bytes of it, or all there are."""
         return self.payload(message)
 
     def holds(self, app: App, message: Message) -> bool:
@@ -194,13 +195,10 @@ class Queue(ABC):
         return found
 
     def _values(self, message: Message) -> Mapping[str, object]:
-        beginning = self.beginning(message)
-        try:
-            return properties.values(beginning, message.schema_id != 0)
-        except PeerError:
-            if len(beginning) == message.size:
-                raise
-        return properties.values(self.payload(message), message.schema_id != 0)
+        data = self.beginning(message)
+        if len(data) < (size := properties.announced_length(data)) <= message.size:
+            data = self.beginning(message, size)
+        return properties.values(data, message.schema_id != 0)
 
     def attempts_left(self, app: App, message: Message) -> int | None:
         """Remaining delivery attempts of a message for an app; None = unlimited."""

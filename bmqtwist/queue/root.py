@@ -29,6 +29,7 @@ from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
 from bmqtwist.storage.records import ConfirmReason, DeletionReason
 from bmqtwist.storage.state import Steps, StoredQueue
+from bmqtwist.storage.store import BEGINNING_BYTES
 from bmqtwist.wire.budget import at_once
 
 if TYPE_CHECKING:
@@ -280,9 +281,9 @@ class RootQueue(Queue):
         """The application data, from memory or from the partition."""
         return message.payload if message.payload is not None else self.partition.read_payload(message)
 
-    def beginning(self, message: Message) -> bytes:
+    def beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
         """Of a long message that is not in memory no more is read."""
-        return message.payload if message.payload is not None else self.partition.read_beginning(message)
+        return message.payload if message.payload is not None else self.partition.read_beginning(message, size)
 
     # -- leaving messages -------------------------------------------------------------------------------------------
 

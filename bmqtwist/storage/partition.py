@@ -441,11 +441,11 @@ class Partition(CopyMarks):
             self._alarms.append(("STORAGE", f"Partition [{self.partition_id}]: {error}; it is not delivered."))
             raise
 
-    def read_beginning(self, message: Message) -> bytes:
-        """As much of the application data as its properties take as a rule; unchecked, unless it is all there is."""
-        if message.payload is not None or message.size <= BEGINNING_BYTES:
+    def read_beginning(self, message: Message, size: int = BEGINNING_BYTES) -> bytes:
+        """The first bytes of the application data; unchecked, unless it is all there is."""
+        if message.payload is not None or message.size <= size:
             return self.read_payload(message)
-        return payloads.part(self.files, message, self.roll.moved, BEGINNING_BYTES)
+        return payloads.part(self.files, message, self.roll.moved, size)
 
     # ---- the turn ------------------------------------------------------------------------------------------------
 

@@ -67,10 +67,15 @@ def area_length(data: bytes | memoryview) -> int:
     """Bytes of the area at the start of application data, padding included."""
     if len(data) < _HEADER_BYTES:
         raise PeerError("properties cut short", "properties", len(data))
-    length: int = (_HEADER.unpack_from(data)[0] & _WORDS_MASK) * 4
+    length = announced_length(data)
     if not _HEADER_BYTES < length <= len(data):
         raise PeerError("size of the properties area does not fit the data", "properties", 1)
     return length
+
+
+def announced_length(data: bytes | memoryview) -> int:
+    """What the header of an area says that it takes, in bytes; 0 = there is no whole header."""
+    return (_HEADER.unpack_from(data)[0] & _WORDS_MASK) * 4 if len(data) >= _HEADER_BYTES else 0
 
 
 def _entries(area: bytes, v2: bool) -> tuple[list[_Entry], int, int]:

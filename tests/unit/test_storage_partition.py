@@ -500,11 +500,10 @@ def test_a_stop_writes_the_rest_of_a_large_batch_at_once(small_steps: None) -> N
     assert len(guids(reread(disk))) == 1
 
 
-def test_of_a_long_message_no_more_is_read_than_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_module, "BEGINNING_BYTES", 100)
+def test_of_a_long_message_no_more_is_read_than_its_beginning() -> None:
     disk = MemoryDisk()
     partition = running(disk, durability="none", cache_bytes=0)
     long, short = put(partition, 1, b"x" * 3500), put(partition, 2, b"y" * 100)
     partition.flush(WALL)
     assert long.payload is None and short.payload is None
-    assert partition.read_beginning(long) == b"x" * 100 and partition.read_beginning(short) == b"y" * 100
+    assert partition.read_beginning(long, 100) == b"x" * 100 and partition.read_beginning(short, 101) == b"y" * 100

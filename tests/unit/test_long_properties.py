@@ -1,0 +1,66 @@
+"""Expressions look at the properties of a long message that is not in memory: what is read of it is what they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit import codec
+from kit.client import Queue
+from kit.memory import MemoryWorld
+
+from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.store import BEGINNING_BYTES
+
+LONG = bytes(8 * BEGINNING_BYTES)
+EMPTY_AREA = bytes.fromhex("180000020000000c00000000")  # its header says that it has no properties
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> MemoryWorld:
+    """A broker that keeps no payloads in memory."""
+    world = MemoryWorld(tmp_path, app={"bmqtwist": {"payloadCacheBytes": 0}})
+    world.domain()
+    return world
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes were read each time."""
+    read, found = Partition.read_beginning, list[int]()
+
+    def noted(self: Partition, *arguments: Any) -> bytes:
+        data = read(self, *arguments)
+        found.append(len(data))
+        return data
+
+    monkeypatch.setattr(Partition, "read_beginning", noted)
+    monkeypatch.setattr(Partition, "read_payload", lambda self, message: pytest.fail("the whole message was read"))
+    return found
+
+
+def post_malformed(producer: Queue, area: bytes) -> None:
+    """A message whose flags say that it begins with properties."""
+    client, guid = producer.client, producer.client.new_guid()
+    message = bytearray(codec.put_message(producer.q_id, guid, area + LONG))
+    message[0] |= codec.HAS_PROPERTIES << 4
+    client.send(codec.put_frame([bytes(message)]))
+    assert producer.next_ack(guid).status == 0
+
+
+@pytest.mark.parametrize("text_bytes", [10, BEGINNING_BYTES, 4 * BEGINNING_BYTES])
+def test_properties_are_read_whatever_they_take_and_the_payload_is_not(world: MemoryWorld, sizes: list[int],
+                                                                       text_bytes: int) -> None:
+    producer = world.producer()
+    producer.post(LONG, properties={"text": "t" * text_bytes, "x": 5})
+    world.consumer(x="x > 7")  # it asks, and gets nothing
+    assert text_bytes < sizes[-1] < text_bytes + BEGINNING_BYTES + 100
+
+
+@pytest.mark.parametrize("area", [EMPTY_AREA, bytes.fromhex("18ffffff0100000c00000000")])
+def test_no_more_is_read_of_what_only_says_that_it_has_properties(world: MemoryWorld, sizes: list[int],
+                                                                  area: bytes) -> None:
+    post_malformed(world.producer(), area)
+    world.consumer(x="x > 7")
+    assert sizes == [BEGINNING_BYTES]
