@@ -19,7 +19,7 @@ export function start({ onCluster, cluster }) {
   let partition = Number.parseInt(given.get("partition") ?? "0", 10) || 0;
   const choice = find("#choice");
   const files = table({
-    caption: "Files",
+    caption: "Storage files",
     key: (row) => `${row.partition} ${row.kind}`,
     empty: emptyNote("This node is a member of no cluster, so it has no files."),
     columns: [
