@@ -5,13 +5,14 @@ VENV ?= .venv
 FAST ?= .venv-fast
 BIN := $(VENV)/bin
 CONFIG ?= etc
+CONSOLE_PORT ?= 30115
 PYTEST := BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m pytest
 WORKERS ?= 2
 SEEDS ?= 20
 MINUTES ?= 10
 HOURS ?= 24
 
-.PHONY: help run cluster demo browser test test-fast conformance soak soak-spark spark-cluster sim fast bench lint docs clean
+.PHONY: help run cluster demo browser test test-fast conformance soak soak-spark spark-cluster sim fast bench bench-console lint docs clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
@@ -26,6 +27,7 @@ help:
 	@echo "make spark-cluster  the jobs on a standalone Spark cluster of a master and two workers on this machine"
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
+	@echo "make bench-console  what the web console costs, and how fast it shows what happens (CONSOLE=options, see bench/console.py)"
 	@echo "make lint         ruff, mypy and pyright (which fetches itself from npm)"
 	@echo "make docs         the API reference anew from the docstrings, the pictures of docs/architecture.md from the code"
 
@@ -45,8 +47,9 @@ $(VENV)/.installed-lint: $(VENV)/.installed-test
 
 run: $(VENV)/.installed
 	@echo "The broker listens on tcp://localhost:30114 when it says 'BMQbrkr started successfully'."
+	@echo "Its console is http://127.0.0.1:$(CONSOLE_PORT)/; the overview offers traffic to look at."
 	@echo "Try it: make demo (in another terminal). Stop it: Ctrl-C."
-	$(BIN)/bmqbrkr $(CONFIG)
+	BMQ_HTTP_PORT=$(CONSOLE_PORT) $(BIN)/bmqbrkr $(CONFIG)
 
 cluster: $(VENV)/.installed
 	$(BIN)/bmq cluster up --dir data/cluster --proxies 1
@@ -94,6 +97,9 @@ spark-cluster: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test fast
 	BMQBRKR=$(FAST)/bin/bmqbrkr $(BIN)/python -m bench.run $(BENCH)
+
+bench-console: $(VENV)/.installed-test $(VENV)/.installed-browser
+	PYTHONPATH=tests BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m bench.console $(CONSOLE)
 
 fast: $(FAST)/.installed
 

@@ -122,7 +122,8 @@ def test_packages_of_the_distribution_are_all_listed() -> None:
 
 
 # What a distribution is imported as, where it is not its own name; no name at all: it is a command, or a plugin.
-IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface": "zope", "opentelemetry-api": "opentelemetry",
+IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface": "zope",
+               "opentelemetry-api": "opentelemetry",
                "prometheus-client": "prometheus_client", "typing-extensions": "typing_extensions",
                "pytest-xdist": "", "pytest-timeout": "", "mypy": "", "ruff": "", "pyright": ""}
 # Modules of the tree that only work with an extra: they are never imported without being asked for.

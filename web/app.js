@@ -19,6 +19,8 @@ const PAGES = {
   elections: "elections",
   topology: "topology",
   clients: "clients",
+  domains: "domains",
+  storage: "storage",
   alarms: "alarms",
   audit: "audit",
 };

@@ -80,6 +80,7 @@ const LEVELS = {
   healing: "warning",
   starting: "warning",
   stopping: "warning",
+  "stops soon": "warning",
   stale: "warning",
   pending: "warning",
   delivered: "warning",

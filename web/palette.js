@@ -14,6 +14,8 @@ const PAGES = [
   ["Elections", "/elections"],
   ["Topology", "/topology"],
   ["Clients", "/clients"],
+  ["Domains", "/domains"],
+  ["Storage", "/storage"],
   ["Alarms", "/alarms"],
   ["Audit log", "/audit"],
 ];

@@ -1,7 +1,7 @@
 // Stopping a node gracefully: what would happen, the confirmation, how far it is, and what came of it.
 
 import { get, may, post, role } from "./api.js";
-import { find, h, replace, setAttribute, setText, stateMark } from "./dom.js";
+import { find, h, replace, setAttribute, setText, show, stateMark } from "./dom.js";
 import { actionButton, ask, field, toast } from "./dialog.js";
 import { count, counted, seconds } from "./format.js";
 import { rowsOf } from "./merge.js";
@@ -13,7 +13,10 @@ const REPORTED = {
   unanswered: "Messages given up unanswered",
   clients: "Clients connected until the end",
 };
+const WAITS = "waits, and can be aborted";
+const DELAY_SECONDS = 5;
 const STAGES = [
+  WAITS,
   "proxies are told",
   "members are told",
   "others take over what this node leads",
@@ -51,6 +54,11 @@ export async function stopNode(name, afterwards = null) {
     button: "Stop this node",
     fields: {
       reason: field("Reason", { hint: "It stands in the audit log and in the events of all nodes.", required: true }),
+      delay: field("Begins in (seconds)", {
+        kind: "number",
+        value: String(DELAY_SECONDS),
+        hint: "Until then it can be aborted; not afterwards, since clients and other nodes have been told.",
+      }),
     },
     intro: [
       h(
@@ -92,7 +100,15 @@ export async function stopNode(name, afterwards = null) {
         warnings.map((warning) => h("li", {}, stateMark(warning, "warning"))),
       ),
     ],
-    send: ({ reason }, confirm) => post(`/api/v1/nodes/${encodeURIComponent(name)}/stop`, { confirm, reason }),
+    send: ({ reason, delay }, confirm) => {
+      const seconds_ = Number(delay);
+      if (!Number.isInteger(seconds_) || seconds_ < 0 || seconds_ > 3600) {
+        const error = new Error("This must be a whole number from 0 to 3,600.");
+        error.field = "delay";
+        throw error;
+      }
+      return post(`/api/v1/nodes/${encodeURIComponent(name)}/stop`, { confirm, reason, delay: seconds_ });
+    },
     done: () => {
       toast(`${name} begins to stop.`);
       if (afterwards) afterwards();
@@ -112,6 +128,18 @@ export function stopPanel(panel, body) {
     STAGES.map((stage) => h("li", {}, stateMark(stage, "unknown"))),
   );
   const left = h("p");
+  let name = "";
+  const abort = actionButton("Abort the stop", "operator", async (button) => {
+    button.disabled = true;
+    try {
+      await post(`/api/v1/nodes/${encodeURIComponent(name)}/abort-stop`, {});
+      toast(`The stop of ${name} is aborted.`);
+    } catch (error) {
+      toast(`The stop was not aborted: ${error.message}`, "bad");
+    } finally {
+      button.disabled = false;
+    }
+  });
   const peers = table({
     caption: "What each peer still waits for",
     key: (peer) => peer.name ?? peer.peer,
@@ -122,36 +150,49 @@ export function stopPanel(panel, body) {
     ],
   });
   const report = h("div", { class: "stack", hidden: true });
-  replace(body, h("div", { class: "stack" }, head, bar, stages, left, peers.element, report));
+  replace(
+    body,
+    h("div", { class: "stack" }, head, bar, stages, left, h("div", { class: "buttons" }, abort), peers.element, report),
+  );
   let most = 0;
   let last = null;
   let reported = "";
 
   return {
     show(node, clusterLevel) {
+      if (node && !node.stop && last?.abortable) {
+        last = null; // it was aborted
+        panel.hidden = true;
+      }
       const stop = node?.stop ?? (last ? { ...last, gone: true } : null);
       if (!stop) return;
       if (node?.stop) last = node.stop;
+      name = node?.name ?? name;
+      show(abort, Boolean(stop.abortable && !stop.gone));
       panel.hidden = false;
       const remaining = (stop.unconfirmed ?? 0) + (stop.unanswered ?? 0);
       most = Math.max(most, remaining);
       const gone = node && ["down", "unreachable"].includes(node.state);
       const done = Boolean(stop.done || stop.report || (gone && last));
       const at = done ? STAGES.length - 1 : Math.max(0, STAGES.indexOf(stop.stage));
-      const within = at === 3 && most > 0 ? 1 - remaining / most : 0;
+      const within = at === STAGES.length - 2 && most > 0 ? 1 - remaining / most : 0;
       bar.value = Math.min(STAGES.length - 1, at + within);
       [...stages.children].forEach((item, n) =>
         item.firstChild.set(STAGES[n], n < at || done ? "good" : n === at ? "warning" : "unknown"),
       );
       mark.set(
-        done ? (gone ? "stopped: the node is gone" : "stopped") : `stopping: ${stop.stage}`,
+        done ? (gone ? "stopped: the node is gone" : "stopped") : stop.abortable
+            ? `stops soon: ${stop.stage}`
+            : `stopping: ${stop.stage}`,
         done ? "good" : "warning",
       );
       setText(
         left,
         done
           ? by(stop)
-          : `${by(stop)} ${counted(stop.clients, "client")} connected, ${counted(
+          : stop.abortable
+            ? `${by(stop)} It begins in ${seconds(stop.secondsLeft)}.`
+            : `${by(stop)} ${counted(stop.clients, "client")} connected, ${counted(
               stop.unconfirmed,
               "message",
             )} unconfirmed, ${counted(stop.unanswered, "message")} unanswered; ${

@@ -369,6 +369,8 @@ class Http:
                            "until it ends, and with users the nodes show themselves alone", "")
     session_hours: Positive = member("a login ends after that time", 12, unit="h")
     idle_minutes: Positive = member("a login that is not used for that time ends", 60, unit="min")
+    demo_domains: tuple[str, ...] = member("domains in which operators may start demonstration traffic from the console; "
+                                           "none = it is not offered", ())
 
 
 Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectClusterNode", "ConnectAdmin",

@@ -19,7 +19,7 @@ from bmqtwist.errors import Category, LocalError, Refused
 from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.report import Report
+from bmqtwist.report import NullReport, Report
 
 FILES_READ_MAX = 2  # a domain's file, and that of the domain it redirects to
 STAMP_PERIOD_S = 60.0  # how often the configuration directory is looked at for changes
@@ -59,6 +59,9 @@ class DomainSource(Protocol):
 
     def stamp(self) -> int:
         """Another number when the configuration directory changed."""
+
+    def names(self) -> list[str]:
+        """The domains that have a file, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +178,14 @@ class DomainProvider:
             raise LocalError(f"error = '{complaint}' config = '{bracketed(new)}'")
         self._warn_of_strangers(name, new)
         return LoadedDomain(name, old.cluster, new)
+
+    def of_file(self, name: str, loaded: Mapping[str, LoadedDomain], now: float) -> DomainConfig:
+        """What `reconfigure` would make of a file now; nothing is told, and nothing changes. LocalError as there."""
+        return DomainProvider(self._source, 0.0, NullReport(), self._compile).reconfigure(name, loaded, now).config
+
+    def names(self) -> list[str]:
+        """The domains that have a file, sorted."""
+        return self._source.names()
 
     def proxy_cluster(self, name: str) -> ClusterProxyDefinition:
         """A proxy cluster from the second place where one may be defined. Refused: E_REFUSED, -10."""

@@ -16,6 +16,7 @@ from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE
 CLUSTER = "local"
 PORT = 30114  # clients find a broker there if they are told nothing else
 LOG = "logs/bmqbrkr.log"  # of each broker of a cluster, in its working directory
+_DEMO = "bmq.test.persistent.priority", "bmq.test.persistent.fanout"  # where the console may show traffic
 _TTL_S, _DEDUPLICATION_MS = 300, 300_000
 _WATERMARK = 0.8
 _SMALL = (2000, 2 << 20, 1000, 1 << 20)  # messages and bytes of a domain, then of a queue
@@ -133,7 +134,7 @@ def _broker(log: str, statistics: str, port: int, http_port: int, instance: str 
                     "listeners": [{"name": "TCPInterface", "port": port}]}},
             "bmqconfConfig": {"cacheTTLSeconds": 30},
             "bmqtwist": {
-                "durability": durability, "http": {"address": "127.0.0.1", "port": http_port},
+                "durability": durability, "http": {"address": "127.0.0.1", "port": http_port, "demoDomains": list(_DEMO)},
                 "outboxBytesMax": 256 << 20, "payloadCacheBytes": 64 << 20, "sessionsPerIdentityMax": 0,
                 "unauthenticatedSecondsMax": 180}}}
 

@@ -16,15 +16,18 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred, inlineCallbacks
 
 from bmqtwist.config.text import plain
-from bmqtwist.console import facts
+from bmqtwist.console import facts, storage
 from bmqtwist.console.access import Doorkeeper, Refusal, Who
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import Collector, CollectorHost
+from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.documents import Document
+from bmqtwist.console.domains import domain_document, domain_rows, merge_domains
 from bmqtwist.console.merge import merge_events
 from bmqtwist.console.peers import ACTION_SECONDS_MAX, PeerClient, as_body, with_query
 from bmqtwist.console.restarts import RollingRestart
 from bmqtwist.console.routes import EXPRESSION_CHARS_MAX, PAYLOAD_CHARS_MAX, REASON_CHARS_MAX, Route, openapi
+from bmqtwist.console.stops import DELAY_SECONDS_MAX, DelayedStop
 from bmqtwist.console.topics import QueueTopic, number, queue_uri, queues_topic, text
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import parse_uri
@@ -32,9 +35,11 @@ from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.monitor import messages, stopping, subscriptions, typed_properties
 from bmqtwist.node import local_producer
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.storage.partition import Partition
 
 MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000
+PARTITIONS_MAX = 1_000_000
 NAME_CHARS_MAX = 255
 
 
@@ -79,11 +84,16 @@ class Api:
     """One method for each route, by its name."""
 
     def __init__(self, host: ApiHost, collector: Collector, client: PeerClient, audit: AuditLog, doorkeeper: Doorkeeper,
-                 prefix: str) -> None:
+                 prefix: str, demonstration: Demonstration) -> None:
         self._host, self._collector, self._client, self._audit = host, collector, client, audit
-        self._doorkeeper, self._prefix = doorkeeper, prefix
+        self._doorkeeper, self._prefix, self._demonstration = doorkeeper, prefix, demonstration
         self.restart = RollingRestart(host.reactor, collector, self._stop_node, host.report)
+        self.delayed_stop = DelayedStop(
+            host.reactor, lambda: host.moment()[0], lambda reason, by: host.stop_gracefully(reason, by),
+            lambda: host.node.broker.shutdown is not None, lambda text: host.report.note("stop", text))
         collector.restart = lambda: self.restart.state
+        collector.delayed_stop = lambda: self.delayed_stop.state
+        collector.demonstration = lambda: demonstration.state
 
     # -- how --------------------------------------------------------------------------------------------------------
 
@@ -269,15 +279,84 @@ class Api:
         configuration = self._host.node.broker.configuration
         return {"node": self._collector.name, "config": plain(configuration.app)}
 
-    def domain(self, asked: Asked) -> Document:
-        """The configuration of a domain that is in force here."""
-        name = text(asked.arguments, "name", NAME_CHARS_MAX, 1)
-        broker = self._host.node.broker
-        domain = broker.domains.get(name)
-        loaded = broker.loaded.get(domain.source if domain is not None else name)
-        if loaded is None:
-            raise Refusal(404, f"No queue of a domain '{name}' is used at this node.", "name")
-        return {"name": name, "config": plain(loaded.config)}
+    @inlineCallbacks
+    def domains(self, asked: Asked) -> Any:
+        """The domains of all nodes."""
+        parts = {self._collector.name: domain_rows(self._host.node.broker)}
+        found, missing = yield self._collector.ask_all("/api/v1/node/domains")
+        parts.update({name: answer["domains"] for name, answer in found.items()})
+        return {"domains": merge_domains(parts), "missing": missing}
+
+    def node_domains(self, asked: Asked) -> Document:
+        """Those of this node."""
+        return {"domains": domain_rows(self._host.node.broker)}
+
+    def domain(self, asked: Asked) -> Any:
+        """The configuration of a domain at a node."""
+        name, node = text(asked.arguments, "name", NAME_CHARS_MAX, 1), text(asked.arguments, "node", NAME_CHARS_MAX)
+        if not self._here(node):
+            return self._at(self._known(node), asked)
+        found = domain_document(self._host.node.broker, self._collector.name, name)
+        if found is None:
+            raise Refusal(404, f"There is no domain '{name}'.", "name")
+        return found
+
+    # -- storage files ------------------------------------------------------------------------------------------------
+
+    def storage(self, asked: Asked) -> Any:
+        """The files of a node."""
+        node = text(asked.arguments, "node", NAME_CHARS_MAX)
+        if not self._here(node):
+            return self._at(self._known(node), asked)
+        try:
+            return {"node": self._collector.name, "partitions": storage.file_rows(self._member_of(), self._host.node.disk)}
+        except OSError as error:
+            raise Refusal(409, f"The files cannot be looked at: {error.strerror or error}") from None
+
+    def _partition(self, asked: Asked) -> Partition:
+        return storage.partition_of(self._member_of(), number(asked.arguments, "partition", -1, 0, PARTITIONS_MAX))
+
+    def records(self, asked: Asked) -> Any:
+        """How many records of each kind there are."""
+        node = text(asked.arguments, "node", NAME_CHARS_MAX)
+        if not self._here(node):
+            return self._at(self._known(node), asked)
+        return self._in_steps(storage.histogram(self._partition(asked)))
+
+    def journal(self, asked: Asked) -> Any:
+        """Records one by one."""
+        given, node = asked.arguments, text(asked.arguments, "node", NAME_CHARS_MAX)
+        if not self._here(node):
+            return self._at(self._known(node), asked)
+        return self._in_steps(storage.journal_page(
+            self._partition(asked), number(given, "before", 0, 0, 1 << 40),
+            number(given, "limit", 50, 1, storage.PAGE_RECORDS_MAX), text(given, "kind", 20), text(given, "guid", 32)))
+
+    @inlineCallbacks
+    def compare(self, asked: Asked) -> Any:
+        """Whether all copies of a partition say the same, as far as all of them go."""
+        partition, own = self._partition(asked), self._collector.name
+        query = {"partition": str(partition.partition_id)}
+        reached, missing = yield self._collector.ask_all(with_query("/api/v1/node/reach", query))
+        reached[own] = storage.reach(partition)
+        first, last = storage.common(reached.values())
+        query |= {"first": f"{first[0]}-{first[1]}", "last": f"{last[0]}-{last[1]}"}
+        found, silent = yield self._collector.ask_all(with_query("/api/v1/node/checks", query),
+                                                          seconds=ACTION_SECONDS_MAX)
+        found[own] = yield self._in_steps(storage.checks(partition, first, last))
+        compared, differing = storage.differences(found)
+        return {"partition": partition.partition_id, "missing": missing | silent, "first": list(first), "last": list(last),
+                "comparedRecords": compared, "differing": differing,
+                "nodes": [{"node": node, "first": each["first"], "last": each["last"]}
+                          for node, each in sorted(reached.items())]}
+
+    def node_reach(self, asked: Asked) -> Document:
+        """How far this copy goes."""
+        return storage.reach(self._partition(asked))
+
+    def node_checks(self, asked: Asked) -> Any:
+        """The checks of this node."""
+        return self._in_steps(storage.checks(self._partition(asked), _psn(asked, "first"), _psn(asked, "last")))
 
     # -- stored messages --------------------------------------------------------------------------------------------
 
@@ -332,7 +411,17 @@ class Api:
         _confirmed(asked, node)
         if not self._here(node):
             return self._at(node, asked)
-        self._host.stop_gracefully(reason, asked.by)
+        self.delayed_stop.ask(reason, asked.by, number(asked.arguments, "delay", 0, 0, DELAY_SECONDS_MAX))
+        self._collector.outdate()
+        return {"ok": True}
+
+    def abort_stop(self, asked: Asked) -> Any:
+        """A stop does not begin."""
+        node = self._known(asked.arguments["node"])
+        if not self._here(node):
+            return self._at(node, asked)
+        self.delayed_stop.abort(asked.by)
+        self._collector.outdate()
         return {"ok": True}
 
     def _stop_node(self, node: str, reason: str, who: Who) -> Any:
@@ -462,6 +551,24 @@ class Api:
         cluster = yield self._collector.cluster()
         return {"ok": True, "order": self.restart.begin(cluster, reason, asked.who)}
 
+    def abort_restart(self, asked: Asked) -> Document:
+        """Nodes that have not been stopped go on."""
+        self.restart.abort(asked.by)
+        self._collector.outdate()
+        return {"ok": True}
+
+    def start_demo(self, asked: Asked) -> Document:
+        """Begin traffic that is there to be looked at."""
+        self._demonstration.start(asked.by)
+        self._collector.outdate()
+        return {"ok": True}
+
+    def stop_demo(self, asked: Asked) -> Document:
+        """End it."""
+        self._demonstration.stop(asked.by)
+        self._collector.outdate()
+        return {"ok": True}
+
     def end_login(self, asked: Asked) -> Document:
         """A login is over: from the node where somebody has logged out."""
         _, wall = self._host.moment()
@@ -472,6 +579,13 @@ class Api:
 def _partition_command(cluster: str, number_of: int, command: Document) -> Document:
     return {"clusters": {"cluster": {"name": cluster, "command": {"storage": {"partition": {
         "partitionId": number_of, "command": command}}}}}}
+
+
+def _psn(asked: Asked, name: str) -> tuple[int, int]:
+    lease, _, sequence = text(asked.arguments, name, 40, 3).partition("-")
+    if not (lease.isdecimal() and sequence.isdecimal()):
+        raise Refusal(400, f"{name} is a lease and a sequence number, as 3-120.", name)
+    return int(lease), int(sequence)
 
 
 def _reason(asked: Asked) -> str:

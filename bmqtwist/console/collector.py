@@ -16,9 +16,9 @@ from bmqtwist.console import facts
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.documents import Document
 from bmqtwist.console.merge import merge, merge_queue, queue_tree
-from bmqtwist.console.peers import PeerClient, Peers, as_body, with_query
+from bmqtwist.console.peers import PEER_SECONDS_MAX, PeerClient, Peers, as_body, with_query
 from bmqtwist.console.queues import Key, Order, QueueBook, first_of
-from bmqtwist.console.samples import HISTORY_ROWS, HISTORY_STEP_S, NodeSampler
+from bmqtwist.console.samples import HISTORY_ROWS, HISTORY_STEP_S, FlowSampler, NodeSampler
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
 from bmqtwist.daemon.assemble import Node
 from bmqtwist.monitor import elections, traffic
@@ -65,6 +65,7 @@ class Collector:
         self._swept: list[Deferred[None]] = []  # wait for the end of a look at all queues
         self._ranks: OrderedDict[QueuesTopic, tuple[float, int, list[Key]]] = OrderedDict()
         self._histories: OrderedDict[str, tuple[float, deque[list[float]]]] = OrderedDict()
+        self._flows: OrderedDict[str, FlowSampler] = OrderedDict()  # of queues that somebody has asked for
         self._leader: tuple[str, int, float] = ("", -1, 0.0)
         self._stops: dict[str, Document] = {}
         self._urls: dict[str, str] = {}  # of the others' consoles, also of those that are gone
@@ -72,6 +73,8 @@ class Collector:
         self._collecting: list[Deferred[Document]] | None = None
         self._tick: Any = None
         self.restart: Callable[[], Document | None] = lambda: None  # how far a rolling restart is that goes on from here
+        self.delayed_stop: Callable[[], Document | None] = lambda: None  # the stop of this node that has not begun
+        self.demonstration: Callable[[], Document | None] = lambda: None  # traffic that is there to be looked at
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -159,6 +162,8 @@ class Collector:
         if part["elector"] is not None:
             part["elector"]["since"] = self._leader[2]
         part["restart"] = self.restart()
+        part["stop"] = part["stop"] or self.delayed_stop()
+        part["demo"] = self.demonstration()
         return part
 
     @inlineCallbacks
@@ -206,6 +211,14 @@ class Collector:
         now, wall = self._host.moment()
         broker = self._host.node.broker
         part = facts.queue_part(broker, uri, now)
+        sampler = self._flows.pop(uri, None) or FlowSampler()
+        self._flows[uri] = sampler
+        while len(self._flows) > HISTORIES_MAX:
+            self._flows.popitem(last=False)
+        flows = sampler.look(now, part.pop("flows"))
+        part["rates"] = flows[""]
+        for each in (*part["consumers"], *part["producers"]):
+            each.update(flows.get(each["client"], {}))
         rows = self.book.rows([uri], now, wall)
         root, _ = facts.queue_here(broker, uri)
         history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
@@ -271,7 +284,7 @@ class Collector:
         yield asked
         parts, missing = self.peers.parts(urls)
         for name, part in parts.items():
-            if part["stop"] is not None:
+            if part["stop"] is not None and not part["stop"].get("abortable"):
                 self._stops[name] = part["stop"]
             elif part["state"] == "up":
                 self._stops.pop(name, None)
@@ -288,12 +301,12 @@ class Collector:
             node["url"] = node["url"] or urls.get(node["name"], "")
 
     @inlineCallbacks
-    def ask_all(self, path: str, body: bytes | None = None) -> Any:
+    def ask_all(self, path: str, body: bytes | None = None, seconds: float = PEER_SECONDS_MAX) -> Any:
         """What the consoles of all other nodes answer to the same: documents by name, and why the rest does not."""
         _, wall = self._host.moment()
         urls = self.urls()
         method = "GET" if body is None else "POST"
-        answers = yield DeferredList([self._client.ask(name, url, method, path, wall, body or b"")
+        answers = yield DeferredList([self._client.ask(name, url, method, path, wall, body or b"", seconds=seconds)
                                       for name, url in urls.items()], consumeErrors=True)
         found: dict[str, Document] = {}
         missing: dict[str, str] = {}

@@ -17,6 +17,7 @@ from bmqtwist.console.access import Doorkeeper, Refusal
 from bmqtwist.console.api import Api, ApiHost
 from bmqtwist.console.audit import AuditLog
 from bmqtwist.console.collector import Collector
+from bmqtwist.console.demonstration import Demonstration
 from bmqtwist.console.documents import Document, cluster_on_the_wire, queues_on_the_wire
 from bmqtwist.console.files import StaticFiles, folder
 from bmqtwist.console.http import Console, Source, make_site
@@ -57,7 +58,12 @@ class Face:
         self.hub = Hub(lambda: os.urandom(9).hex(), self._wanted)
         log_file = configuration.broker.task_config.log_controller.file_name
         audit = AuditLog(str(Path(log_file).parent) if log_file else "", host.report.error)
-        self._api = Api(host, self.collector, self._client, audit, doorkeeper, http.prefix)
+        broker = host.node.broker
+        self._demonstration = Demonstration(
+            host.reactor, facts.listener_uri(broker), http.demo_domains,
+            lambda domain: broker.provider.load(domain, broker.now).config.app_ids, lambda: host.moment()[1],
+            lambda: broker.shutdown is not None, host.report)
+        self._api = Api(host, self.collector, self._client, audit, doorkeeper, http.prefix, self._demonstration)
         self._doorkeeper = doorkeeper
         self._live = LiveFactory(host.reactor, self.hub, self._admit, lambda: host.moment()[0])
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
@@ -81,6 +87,8 @@ class Face:
         self._stopped = True
         if self._tick is not None and self._tick.active():
             self._tick.cancel()
+        self._demonstration.stop()
+        self._api.delayed_stop.end()
         self._api.restart.stop()
         self._live.close()
         self.collector.stop()

@@ -13,7 +13,7 @@ from typing import Any
 
 from bmqtwist import __version__
 from bmqtwist.console.documents import Document
-from bmqtwist.console.samples import NodeSampler, Reading
+from bmqtwist.console.samples import Flow, NodeSampler, Reading
 from bmqtwist.daemon.assemble import Node
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.monitor import replicas, snapshots, stopping, traffic
@@ -21,7 +21,7 @@ from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.node.broker import Broker
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.links import ClusterLinks
-from bmqtwist.node.welcome import announced_url, console_url
+from bmqtwist.node.welcome import EVERY_ADDRESS, announced_url, console_url
 from bmqtwist.queue.app import App
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.queue import Queue
@@ -62,6 +62,15 @@ def own_url(broker: Broker) -> str:
     cluster = cluster_of(broker)
     node = next((each for each in cluster.definition.nodes if each.id == cluster.node_id), None) if cluster else None
     return console_url(broker.configuration.extension.http, (node.host_and_port or ("", 0))[0] if node else "")
+
+
+def listener_uri(broker: Broker) -> str:
+    """Where an application on this machine connects to without TLS; "" = nowhere."""
+    found = next((each for each in broker.configuration.listeners if not each.tls), None)
+    if found is None:
+        return ""
+    host = "127.0.0.1" if found.address in EVERY_ADDRESS else found.address
+    return f"tcp://{f'[{host}]' if ':' in host else host}:{found.port}"
 
 
 def peer_urls(broker: Broker) -> dict[str, str]:
@@ -173,14 +182,29 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
     root, relayed = queue_here(broker, uri)
     consumers: list[Document] = []
     producers: list[Document] = []
+    flows: dict[str, Flow] = {"": _flow_of([traffic.queue_totals(queue) for queue in [root, *relayed] if queue is not None])}
     for queue in ([root] if root is not None else []) + relayed:
         for handle in list(queue.handles)[:HANDLES_MAX]:
+            stats = getattr(handle.client, "stats", None)  # test messages come from no session
+            if stats is not None:
+                flows[handle.client.description] = stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes
             consumers += [_consumer(name, handle, substream, now) for substream in handle.substreams.values()
                           if substream.read_count]
             if handle.write_count:
-                producers.append({"client": handle.client.description, "node": name, "broker": handle.client.is_broker})
-    return {"node": name, "leads": root is not None, "consumers": consumers, "producers": producers,
+                producers.append({"client": handle.client.description, "node": name, "broker": handle.client.is_broker,
+                                  "queues": _queues_of(handle)})
+    return {"node": name, "leads": root is not None, "consumers": consumers, "producers": producers, "flows": flows,
             "apps": [_app(root, app, wall) for app in root.apps.values()] if root is not None else []}
+
+
+def _flow_of(totals: list[traffic.Totals]) -> Flow:
+    return (sum(each.put for each in totals), sum(each.put_bytes for each in totals), sum(each.push for each in totals),
+            sum(each.push_bytes for each in totals))
+
+
+def _queues_of(handle: Handle) -> int:
+    """How many queues the client of a handle has open: its rates are those of all of them."""
+    return len(getattr(handle.client, "handles", (handle,)))
 
 
 def _app(queue: RootQueue, app: App, wall: float) -> Document:
@@ -197,6 +221,7 @@ def _consumer(node: str, handle: Handle, substream: Substream, now: float) -> Do
             "app": substream.app_id or DEFAULT_APP_ID, "unconfirmed": len(substream.unconfirmed),
             "unconfirmedMax": sum(each.max_messages for each in subscriptions),
             "priority": max((each.priority for each in subscriptions), default=0),
+            "queues": _queues_of(handle),
             "stuck": oldest is not None and now - oldest[2] > STUCK_S,
             "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full}
                               for each in subscriptions]}

@@ -49,7 +49,7 @@ def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str], p
         "queuesTop": sorted((row for part in parts.values() for row in part["top"]),
                             key=lambda row: (-row["messages"], row["uri"]))[:TOP_ROWS],
         "alarms": merge_alarms(parts), "events": merge_events(parts),
-        "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None)}
+        "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None), "demo": own.get("demo")}
     document["verdict"] = verdict(document, [name for name, part in parts.items() if part["unsafe"]])
     return document
 
@@ -179,22 +179,33 @@ def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) ->
         found: dict[str, Document] = {}
         for each in (*part["consumers"], *part["producers"]):
             leaf = found.setdefault(each["client"], {"name": each["client"], "kind": "proxy" if each["broker"] else "client",
-                                                     "state": "connected", "unconfirmed": 0, "children": []})
+                                                     "state": "connected", "unconfirmed": 0, "children": [],
+                                                     "pushRate": None, "bytesRate": None, "putRate": None})
             leaf["unconfirmed"] += each.get("unconfirmed", 0)
+            if each.get("queues") == 1:  # else its rates are those of several queues
+                leaf.update(pushRate=each.get("pushRate"), bytesRate=each.get("pushBytesRate"), putRate=each.get("putRate"))
             if each.get("stuck"):
                 leaf["state"] = "stuck"
         return list(found.values())
 
     root: Document = {"name": primary, "kind": "primary", "state": "active" if row else "unknown", "unconfirmed": 0,
-                      "pushRate": row["pushRate"] if row else None, "bytesRate": None, "children": []}
+                      "pushRate": row["pushRate"] if row else None, "bytesRate": None,
+                      "putRate": row.get("putRate") if row else None, "children": []}
     for part in parts:
         leaves = clients(part)
         if part["node"] == primary:
             members = {each["node"] for each in parts}
             root["children"] += [leaf for leaf in leaves if leaf["kind"] != "proxy" or leaf["name"] not in members]
-            root["unconfirmed"] = sum(leaf["unconfirmed"] for leaf in leaves)
+            root.update(unconfirmed=sum(leaf["unconfirmed"] for leaf in leaves), bytesRate=_rate(part, "pushBytesRate"))
         elif leaves:
             root["children"].append({"name": part["node"], "kind": "replica", "state": "connected",
-                                     "unconfirmed": sum(leaf["unconfirmed"] for leaf in leaves), "pushRate": None,
-                                     "bytesRate": None, "children": leaves})
+                                     "unconfirmed": sum(leaf["unconfirmed"] for leaf in leaves),
+                                     "pushRate": _rate(part, "pushRate"), "bytesRate": _rate(part, "pushBytesRate"),
+                                     "putRate": _rate(part, "putRate"), "children": leaves})
     return root
+
+
+def _rate(part: Document, name: str) -> float | None:
+    """What flows through a node for one queue."""
+    found: float | None = part.get("rates", {}).get(name)
+    return found

@@ -13,7 +13,8 @@ from bmqtwist.console.access import OPEN_NONCE, Who, origin_of
 
 # path -> name of the page and of its template
 PAGES = {"/": "overview", "/shards": "shards", "/queues": "queues", "/queue": "queue", "/nodes": "nodes", "/node": "node",
-         "/elections": "elections", "/topology": "topology", "/clients": "clients", "/alarms": "alarms", "/audit": "audit"}
+         "/elections": "elections", "/topology": "topology", "/clients": "clients",
+         "/domains": "domains", "/storage": "storage", "/alarms": "alarms", "/audit": "audit"}
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
            "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
            "Permissions-Policy": "camera=(), geolocation=(), microphone=()"}

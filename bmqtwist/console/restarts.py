@@ -16,6 +16,7 @@ from bmqtwist.console.documents import Document
 
 POLL_S = 1.0
 SETTLE_POLLS = 3  # that all is well, one after the other, until the next node stops
+STARTED_POLLS = 30  # until it is said that nothing has started a node again
 
 
 class Documents(Protocol):
@@ -42,7 +43,7 @@ class RollingRestart:
         self._reason = ""
         self._who: Who | None = None
         self._stopped_at = 0.0  # startedAt of the node that is restarted
-        self._well = 0
+        self._well = self._away = 0  # polls
         self._call: Any = None
 
     def begin(self, cluster: Mapping[str, Any], reason: str, who: Who) -> list[str]:
@@ -61,6 +62,14 @@ class RollingRestart:
         self._later()
         return list(self._left)
 
+    def abort(self, by: str) -> None:
+        """No further node is stopped; one that stops does so. Refusal: there is nothing to abort."""
+        if self.state is None or self.state["done"]:
+            raise Refusal(409, "No rolling restart is under way.")
+        self.stop()
+        self._report.info("Rolling restart: aborted by %s", by)
+        self.state.update(text=f"aborted by {by}", done=True, paused="")
+
     def stop(self) -> None:
         """This node goes away."""
         if self._call is not None and self._call.active():
@@ -75,10 +84,16 @@ class RollingRestart:
     def _seen(self, cluster: Mapping[str, Any]) -> None:
         state = self.state
         assert state is not None  # `begin` was called
+        if state["done"]:
+            return  # aborted meanwhile
         wrong = troubles(cluster)
         node = next((each for each in cluster["nodes"] if each["name"] == state["node"]), None)
         if node is not None and node["startedAt"] is not None and node["startedAt"] <= self._stopped_at:
             wrong = wrong or f"{node['name']} has not stopped yet"
+        self._away = self._away + 1 if node is not None and node["state"] == "down" else 0
+        if self._away > STARTED_POLLS:
+            wrong = (f"{state['node']} has stopped, and nothing has started it again for {self._away * POLL_S:.0f} s. "
+                     "Start it: the restart goes on by itself then")
         self._well = 0 if wrong else self._well + 1
         if wrong:
             self._pause(wrong)
@@ -103,13 +118,13 @@ class RollingRestart:
         status = answer[0] if isinstance(answer, tuple) else 200
         if status != 200:
             self._give_up(str(answer[1].get("error") or status))
-        else:
+        elif self.state is not None and not self.state["done"]:
             self._later()
 
     def _pause(self, why: str) -> None:
-        if self.state is not None:
+        if self.state is not None and not self.state["done"]:
             self.state["paused"] = why
-        self._later()
+            self._later()
 
     def _give_up(self, why: str) -> None:
         if self.state is not None:

@@ -56,6 +56,7 @@ def _post(name: str, path: str, role: Role, text: str, *arguments: Argument, ans
 
 _URI = Argument("uri", "URI of a queue, as bmq://domain/queue", required=True)
 _NODE = Argument("node", "name of the node that is asked; absent = the one that serves, or the primary of the queue")
+_PARTITION = Argument("partition", "number of a partition", "integer", required=True)
 _REASON = Argument("reason", "why, for the audit log", required=True)
 _WHY = Argument("reason", "why, for the audit log")
 _GUID = Argument("guid", "GUID of a message, 32 hexadecimal digits", required=True)
@@ -112,13 +113,37 @@ ROUTES: tuple[Route, ...] = (
          Argument("lines", "lines at most, 1 to 2000", "integer"), answer=(("lines", "array"),)),
     _get("config", "config", "The configuration of a node that is in force, secrets masked.", _NODE,
          answer=(("node", "string"), ("config", "object"))),
-    _get("domain", "domain", "The effective configuration of a domain.",
-         Argument("name", "name of the domain", required=True),
-         answer=(("name", "string"), ("config", "object"))),
+    _get("domains", "domains",
+         "The domains of all nodes: those in use with what is stored in them, and those that have a file.",
+         answer=(("domains", "array"), ("missing", "object"))),
+    _get("node_domains", "node/domains", "Those of this node.", answer=(("domains", "array"),), between_nodes=True),
+    _get("domain", "domain", "The configuration of a domain at a node: what is in force, and what its file says.",
+         Argument("name", "name of the domain", required=True), _NODE,
+         answer=(("name", "string"), ("node", "string"), ("config", "object"), ("file", "object"),
+                 ("problem", "string"))),
+    _get("storage", "storage", "The storage files of a node.", _NODE, answer=(("node", "string"), ("partitions", "array"))),
+    _get("records", "storage/records", "How many records of each kind a journal holds.", _PARTITION, _NODE,
+         answer=(("bytes", "integer"), ("kinds", "array"))),
+    _get("journal", "storage/journal", "Records of a journal, the newest first.", _PARTITION, _NODE,
+         Argument("before", "offset in the file: only records that begin before it", "integer"),
+         Argument("limit", "records at most, 1 to 200", "integer"),
+         Argument("kind", "MESSAGE, CONFIRM, DELETION, QUEUE_OP or JOURNAL_OP"),
+         Argument("guid", "GUID of the message whose records are wanted"),
+         answer=(("records", "array"), ("next", "integer"), ("searched", "integer"))),
+    _get("compare", "storage/compare", "Whether the copies of a partition say the same, by checks of their newest records.",
+         _PARTITION, answer=(("nodes", "array"), ("comparedRecords", "integer"), ("differing", "array"),
+                             ("missing", "object"))),
+    _get("node_reach", "node/reach", "How far the copy of this node goes.", _PARTITION,
+         answer=(("first", "array"), ("last", "array")), between_nodes=True),
+    _get("node_checks", "node/checks", "The checks of this node.", _PARTITION,
+         Argument("first", "lease and sequence number of the first record, as 3-120", required=True),
+         Argument("last", "of the last one", required=True), answer=(("blocks", "object"),), between_nodes=True),
     _get("preflight", "nodes/<node>/preflight", "What would happen if that node stopped.",
          answer=(("quorumSurvives", "boolean"), ("moves", "array"), ("sessions", "integer"), ("warnings", "array"))),
     _post("stop", "nodes/<node>/stop", Role.OPERATOR, "Stop a node gracefully.",
-          Argument("confirm", "the name of the node, once more", required=True), _REASON),
+          Argument("confirm", "the name of the node, once more", required=True), _REASON,
+          Argument("delay", "seconds until it begins, 0 to 3600; until then it can be aborted", "integer")),
+    _post("abort_stop", "nodes/<node>/abort-stop", Role.OPERATOR, "Abort the stop of a node that has not begun yet."),
     _post("move", "partitions/<int:partition>/move", Role.OPERATOR, "Let another node be primary of a partition.",
           Argument("to", "name of that node", required=True), _WHY),
     _post("rollover", "partitions/<int:partition>/rollover", Role.OPERATOR, "Begin a new file set of a partition.", _WHY),
@@ -144,6 +169,10 @@ ROUTES: tuple[Route, ...] = (
           "Stop all nodes, one at a time, each once the one before is back; "
                                                             "something must start them again.", _REASON,
           answer=(("order", "array"),)),
+    _post("abort_restart", "rolling-restart/abort", Role.ADMIN, "Stop no further node; one that stops does so."),
+    _post("start_demo", "demo/start", Role.OPERATOR,
+          "Begin demonstration traffic at this node, where its configuration offers it."),
+    _post("stop_demo", "demo/stop", Role.OPERATOR, "End it."),
     _post("end_login", "node/logout", Role.VIEWER, "A login is over, here as elsewhere.",
           Argument("nonce", "of the login", required=True), between_nodes=True),
 )

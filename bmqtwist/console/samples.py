@@ -6,7 +6,7 @@ Pure: time and counters are arguments.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bmqtwist.console.documents import Document
@@ -86,3 +86,26 @@ def add_histories(histories: Sequence[Sequence[Sequence[float]]]) -> list[list[f
             rows[slot] = [slot, *values] if known is None else [
                 slot, *(round(one + other, 1) for one, other in zip(known[1:], values, strict=True))]
     return [rows[slot] for slot in sorted(rows)[-HISTORY_ROWS:]]
+
+
+Flow = tuple[float, float, float, float]  # messages posted, their bytes, messages delivered, their bytes
+FLOW_RATES = ("putRate", "putBytesRate", "pushRate", "pushBytesRate")
+
+
+class FlowSampler:
+    """Rates of several things that count what flows through them, by whatever names them."""
+
+    def __init__(self) -> None:
+        self._last: Mapping[str, Flow] = {}
+        self._at = float("-inf")
+        self._rates: Mapping[str, Document] = {}
+
+    def look(self, now: float, counted: Mapping[str, Flow]) -> Mapping[str, Document]:
+        """Rates since the look before; None for what was not there then."""
+        seconds = now - self._at
+        if seconds >= LOOK_SECONDS_MIN:
+            self._rates = {name: dict(zip(FLOW_RATES, [round(max(0.0, new - old) / seconds, 1) for old, new in zip(
+                self._last[name], flow, strict=True)], strict=True)) for name, flow in counted.items() if name in self._last}
+            self._last, self._at = dict(counted), now
+        nothing: Document = dict.fromkeys(FLOW_RATES)
+        return {name: self._rates.get(name, nothing) for name in counted}

@@ -234,6 +234,10 @@ class DomainTable:
         """Never changes: what changes is reconfigured."""
         return 0
 
+    def names(self) -> list[str]:
+        """All of them, sorted."""
+        return sorted(self.texts)
+
 
 def configuration(broker: dict[str, Any], clusters: dict[str, Any]) -> Configuration:
     """What a broker would read from files with this content; ConfigError if they are not right."""

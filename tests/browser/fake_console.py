@@ -35,6 +35,8 @@ PAGES = {
     "elections": "elections",
     "topology": "topology",
     "clients": "clients",
+    "domains": "domains",
+    "storage": "storage",
     "alarms": "alarms",
     "audit": "audit",
 }
@@ -135,6 +137,12 @@ class FakeConsole:
             "audit": lambda: {"entries": list(reversed(script.audit))},
             "clients": lambda: {"clients": script.clients()},
             "config": lambda: {"node": given["node"], "config": script.config(given["node"])},
+            "domains": lambda: {"domains": script.domains(), "missing": {}},
+            "domain": lambda: script.domain(given["name"], given["node"]),
+            "storage": lambda: script.storage(given["node"]),
+            "storage/records": lambda: script.records(now),
+            "storage/journal": lambda: script.journal(now, int(given.get("before", 0)), given.get("kind", "")),
+            "storage/compare": lambda: script.compare(),
             "log": lambda: {"lines": script.log(now, given.get("level", "TRACE"), int(given.get("lines", 200)))},
         }
         if path not in answers:
@@ -149,16 +157,16 @@ class FakeConsole:
         if request.getHeader("X-CSRF-Token") != CSRF:
             return _json(request, {"error": "The token of the session is missing."}, 403)
         body = json.loads(request.content.read() or b"{}")
+        parts, now = [unquote(part) for part in path.split("/")], time.time()
         wanted = (
             "admin"
-            if path in ("queues/purge", "rolling-restart")
+            if path in ("queues/purge", "rolling-restart") or parts[-1] == "reconfigure"
             else "viewer"
             if path == "subscriptions/test"
             else "operator"
         )
         if ROLES.index(self.options.role) < ROLES.index(wanted):
             return _json(request, {"error": f"This needs the role {wanted}."}, 403)
-        parts, now = [unquote(part) for part in path.split("/")], time.time()
         if path != "subscriptions/test":
             self._tell(
                 {
@@ -178,13 +186,20 @@ class FakeConsole:
         if parts[0] == "nodes" and parts[-1] == "stop":
             if body.get("confirm") != parts[1]:
                 return _json(request, {"error": "This is not the name of the node.", "field": "confirm"}, 400)
-            self._tell({"stop": parts[1], "at": now, "given": {"reason": body["reason"], "by": self.options.user}})
+            begins = now + (body.get("delay") or 0)
+            self._tell({"stop": parts[1], "at": begins, "given": {"reason": body["reason"], "by": self.options.user}})
+        elif parts[-1] == "abort-stop":
+            self._tell({"abort": parts[1]})
         elif parts[0] == "alarms":
             self._tell({"acknowledge": parts[1], "by": self.options.user})
         elif parts[0] == "partitions" and parts[-1] == "move":
             self._tell({"move": int(parts[1]), "to": body["to"]})
         elif path == "queues/purge":
             return _json(request, {"ok": True, "messages": 1234, "bytes": 99_000})
+        elif parts[0] == "demo":
+            self._tell({"demo": parts[1] == "start", "by": self.options.user or "local"})
+        elif parts[0] == "domains":
+            return _json(request, self.script.reconfigure(parts[1]))
         elif path == "publish":
             return _json(
                 request,
@@ -219,9 +234,13 @@ class FakeConsole:
         if "stop" in order:
             script.begin_stop(order["stop"], order["at"], order["given"])
             if order["stop"] == script.serving:
-                reactor.callLater(5, reactor.stop)  # type: ignore[attr-defined]
+                reactor.callLater(order["at"] - time.time() + 5, reactor.stop)  # type: ignore[attr-defined]
+        if "abort" in order:
+            script.stops.pop(order["abort"], None)
         if "acknowledge" in order:
             script.acknowledged[order["acknowledge"]] = order["by"] or "somebody"
+        if "demo" in order:
+            script.demo_by = order["by"] if order["demo"] else ""
         if "move" in order:
             script.moved[order["move"]] = order["to"]
         if "audit" in order:

@@ -39,6 +39,8 @@ class Script:
         self.acknowledged: dict[str, str] = {}
         self.audit: list[Document] = []
         self.moved: dict[int, str] = {}
+        self.demo_by = ""
+        self.reconfigured: set[str] = set()
         self._sorted: dict[tuple[str, str, str], list[Document]] = {}
         self._queues = [self._queue(n) for n in range(self._queue_count())]
 
@@ -92,6 +94,16 @@ class Script:
             "partitions": [] if self.scene == "empty" else [self._partition(n, at) for n in range(4)],
             "queuesTop": self.queues(at, limit=10)["rows"],
             "alarms": self.alarms(at),
+            "demo": {
+                "running": bool(self.demo_by),
+                "by": self.demo_by,
+                "since": self.began,
+                "problem": "",
+                "queues": ["bmq://bmq.test/demo-orders"] if self.demo_by else [],
+                "posted": 120,
+                "confirmed": 100,
+                "refused": 0,
+            },
             "events": self.events(at),
         }
 
@@ -113,7 +125,7 @@ class Script:
     def _node(self, n: int, name: str, at: float) -> Document:
         state = {("warning", 2): "starting", ("bad", 2): "unreachable"}.get((self.scene, n), "up")
         stop = self.stop(name, at)
-        if stop:
+        if stop and not stop.get("abortable"):
             state = "down" if stop["done"] else "stopping"
         return {
             "name": name,
@@ -254,6 +266,21 @@ class Script:
         if name not in self.stops:
             return None
         since, given = self.stops[name]
+        if at < since:
+            return {
+                "stage": "waits, and can be aborted",
+                "seconds": 0.0,
+                "clients": None,
+                "partitions": [],
+                "unconfirmed": None,
+                "unanswered": None,
+                "secondsLeft": since - at,
+                "peers": [],
+                "reason": given["reason"],
+                "by": given.get("by", ""),
+                "done": False,
+                "abortable": True,
+            }
         seconds = max(0.0, at - since)
         stages = [
             "proxies are told",
@@ -524,6 +551,121 @@ class Script:
         ]
         return [row for row in rows if levels.index(str(row["level"])) >= levels.index(level)][-lines:]
 
+    # --- domains and storage ---
+
+    def domains(self) -> list[Document]:
+        """All of them."""
+        if self.scene == "empty":
+            return []
+        name = HOSTILE if self.scene == "hostile" else "bmq.test"
+        used = {
+            "inUse": True,
+            "cluster": "c",
+            "mode": "priority",
+            "storage": "files",
+            "copies": "majority",
+            "queues": 40,
+            "messages": 5_000,
+            "bytes": 4_500_000,
+            "messagesMax": 10_000,
+            "bytesMax": 100_000_000,
+            "ttlSeconds": 3600,
+            "nodes": list(self.urls),
+        }
+        return [{"name": name, **used}, {"name": "unused", **dict.fromkeys(used), "inUse": False, "queues": 0}]
+
+    def domain(self, name: str, node: str) -> Document:
+        """One of them at a node: the file of n2 was edited."""
+        config = {"name": name, "messageTtl": 3600, "mode": {"priority": {}}}
+        edited = node == "n2" and name not in self.reconfigured
+        return {
+            "name": name,
+            "node": node,
+            "config": config,
+            "file": {**config, "messageTtl": 60} if edited else config,
+            "problem": "",
+        }
+
+    def reconfigure(self, name: str) -> Document:
+        """All nodes read their files again; n3 cannot."""
+        self.reconfigured.add(name)
+        return {
+            "ok": False,
+            "nodes": [
+                {"node": node, "ok": node != "n3", "error": "" if node != "n3" else "the file cannot be read"}
+                for node in self.urls
+            ],
+        }
+
+    def storage(self, node: str) -> Document:
+        """The files of a node."""
+        sizes = {"journal": (61_000_000, 100_000_000), "data": (310_000_000, 1_000_000_000), "qlist": (4_000, 1_000_000)}
+        return {
+            "node": node,
+            "partitions": [
+                {
+                    "partition": number,
+                    "lease": 3,
+                    "sequence": 100_000,
+                    "rollingOver": False,
+                    "archivedFiles": 3,
+                    "archived": [],
+                    "files": [
+                        {"kind": kind, "used": used, "outstanding": used // 2, "length": most, "max": most}
+                        for kind, (used, most) in sizes.items()
+                    ],
+                }
+                for number in range(0 if self.scene == "empty" else 4)
+            ],
+        }
+
+    def records(self, at: float) -> Document:
+        """How many of each kind."""
+        kinds = {} if self.scene == "empty" else {"MESSAGE": 5000, "CONFIRM": 4800, "DELETION": 4800, "JOURNAL_OP": 90}
+        return {
+            "partition": 0,
+            "bytes": sum(kinds.values()) * 60,
+            "kinds": [
+                {"kind": kind, "records": count, "bytes": count * 60, "oldest": self.began, "newest": at}
+                for kind, count in kinds.items()
+            ],
+        }
+
+    def journal(self, at: float, before: int, kind: str) -> Document:
+        """Records, the newest first."""
+        last = 0 if self.scene == "empty" else (before or 44 + 120 * 60 + 60) // 60 - 1
+        queue = HOSTILE_URI if self.scene == "hostile" else "bmq://bmq.test/queue-1"
+        rows = [
+            {
+                "offset": 44 + 60 * number,
+                "kind": kind or ("MESSAGE", "CONFIRM", "DELETION")[number % 3],
+                "lease": 3,
+                "sequence": number,
+                "at": at - 120 + number,
+                "queue": queue,
+                "fields": [["GUID", f"{number:032X}"], ["RefCount", "1"]],
+            }
+            for number in range(last, max(0, last - 50), -1)
+        ]
+        return {
+            "partition": 0,
+            "records": rows,
+            "next": rows[-1]["offset"] if rows and rows[-1]["sequence"] > 1 else None,
+            "searched": len(rows),
+        }
+
+    def compare(self) -> Document:
+        """Whether copies say the same."""
+        bad = self.scene == "bad"
+        return {
+            "partition": 0,
+            "missing": {"n3": "no answer in time"} if bad else {},
+            "first": [3, 1],
+            "last": [3, 9000],
+            "comparedRecords": 9000,
+            "differing": [{"lease": 3, "from": 4000, "to": 4999}] if bad else [],
+            "nodes": [{"node": node, "first": [3, 1], "last": [3, 9000]} for node in self.urls],
+        }
 
 def wire(document: Document) -> Document:
     """As it travels: lists of rows as objects by their keys, so that one row can be patched."""

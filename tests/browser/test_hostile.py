@@ -23,6 +23,8 @@ PAGES = [
     "/elections",
     "/topology",
     "/clients",
+    "/domains",
+    "/storage",
     "/alarms",
     "/audit",
     f"/queues?filter={quote(HOSTILE, safe='')}",

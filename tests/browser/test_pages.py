@@ -218,10 +218,11 @@ def test_a_graceful_stop_is_judged_confirmed_followed_and_reported(tab: Tab, clu
     tab.until_text("dialog", "A quorum of nodes stays: the cluster goes on.")
     tab.until_text("dialog", "1 primary moves: partition 0 to n2.")
     tab.fill("dialog input >> nth=0", "new kernel")
-    tab.fill("dialog input >> nth=1", "n2")
+    tab.fill("dialog input[type=number]", "0")
+    tab.fill("dialog input[aria-required] >> nth=1", "n2")
     tab.click("dialog button[type=submit]")
     assert tab.texts("dialog .wrong:not([hidden])") == ["This must be exactly: n3"]
-    tab.fill("dialog input >> nth=1", "n3")
+    tab.fill("dialog input[aria-required] >> nth=1", "n3")
     tab.click("dialog button[type=submit]")
     tab.until("() => location.pathname === '/node' && location.search === '?name=n3'")
     tab.until_text("#stop", "stopping:")

@@ -92,7 +92,8 @@ def test_a_stop_that_is_clicked_under_load_fails_no_ack(tab: Tab, cluster: Clust
     tab.click("#actions button")
     tab.until_text("dialog", "A quorum of nodes stays")
     tab.fill("dialog input >> nth=0", "new kernel")
-    tab.fill("dialog input >> nth=1", stopped)
+    tab.fill("dialog input[type=number]", "0")
+    tab.fill("dialog input[aria-required] >> nth=1", stopped)
     tab.click("dialog button[type=submit]")
     tab.until_text("#stop-report", "Moved")
     assert cluster[stopped].wait() == 0

@@ -25,7 +25,8 @@ IO_MODULES = {"storage.files", "link.tcp", "config.load", "security.tls", "logs.
               "daemon.process", "daemon.rehearsal", "daemon.statistics_log", "daemon.watchdog", "storagetool.inputs",
               "sdk._adapters.identity", "sdk._adapters.sockets", "sdk._adapters.transport", "sdk.simple", "sdk.aio",
               "sdk.rpc", "sdk.tx", "tap", "console.http", "console.files", "console.audit", "console.live", "console.peers",
-              "console.collector", "console.restarts", "console.api", "console.server", "console.face"}
+              "console.collector", "console.demonstration", "console.restarts", "console.api", "console.server",
+              "console.face"}
 IO_PACKAGES = {"cli", "kombu", "spark", "testing"}
 
 # Imports that close a circle, and why they stay. Without them no import of the package goes in a circle, those for type

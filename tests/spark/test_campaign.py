@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from soak.spark import Campaign
+
 from spark.conftest import why_not
 
 

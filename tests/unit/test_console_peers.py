@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from bmqtwist.config.broker import Http
 from bmqtwist.console.access import Refusal, Role, Who
 from bmqtwist.console.peers import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
-from bmqtwist.console.restarts import POLL_S, SETTLE_POLLS, RollingRestart
+from bmqtwist.console.restarts import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
 from bmqtwist.node.identity import Identity
 from bmqtwist.node.welcome import CONSOLE_EXTENSION, announced_url, console_url, member_identity
 from bmqtwist.report import ListReport
@@ -232,3 +232,30 @@ def test_one_is_under_way_at_a_time_and_none_begins_when_something_is_wrong(roll
         restart.begin(cluster.document(), "r", ADA)
     restart.stop()
     assert not clock.getDelayedCalls()
+
+
+def test_who_nobody_starts_again_is_said_in_words(rolling: Any) -> None:
+    restart, cluster, clock = rolling
+    restart.begin(cluster.document(), "r", ADA)
+    pass_by(clock, SETTLE_POLLS)
+    cluster.nodes["n2"]["state"] = "down"
+    pass_by(clock, STARTED_POLLS)
+    assert restart.state["paused"] == "n2 is not up"
+    pass_by(clock, 10)
+    assert "nothing has started it again for 4" in restart.state["paused"] and len(cluster.stopped) == 1
+    cluster.nodes["n2"].update(state="up", startedAt=9.0)
+    pass_by(clock, SETTLE_POLLS + 1)
+    assert len(cluster.stopped) == 2
+
+
+def test_it_is_aborted_and_no_further_node_stops(rolling: Any) -> None:
+    restart, cluster, clock = rolling
+    with pytest.raises(Refusal, match="No rolling restart"):
+        restart.abort("ada")
+    restart.begin(cluster.document(), "r", ADA)
+    pass_by(clock, SETTLE_POLLS)
+    restart.abort("eve")
+    cluster.nodes["n2"].update(state="up", startedAt=9.0)
+    pass_by(clock, 20)
+    assert len(cluster.stopped) == 1 and restart.state["text"] == "aborted by eve" and restart.state["done"]
+    assert restart.begin(cluster.document(), "r", ADA)

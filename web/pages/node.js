@@ -79,7 +79,7 @@ export function start({ onCluster, path }) {
     panel.show(node, cluster.verdict?.level);
     setText(problem, node.problem ? `Its console does not answer, the numbers are old: ${node.problem}` : "");
     problem.hidden = !node.problem;
-    nodeState.set(node.stop && !node.stop.done ? "stopping" : node.state);
+    nodeState.set(node.stop && !node.stop.done ? (node.stop.abortable ? "stops soon" : "stopping") : node.state);
     now.set("sessions", count(node.sessions));
     now.set("memory", bytes(node.memoryBytes));
     now.set("cpu", percent(node.cpuShare));

@@ -22,7 +22,7 @@ export function start({ onCluster }) {
         (node) => nodeLink(node.name),
         { head: true },
       ),
-      state("State", (node) => (node.stop && !node.stop.done ? "stopping" : node.state)),
+      state("State", (node) => (node.stop && !node.stop.done ? (node.stop.abortable ? "stops soon" : "stopping") : node.state)),
       text("Role", (node) => (node.leader ? "leader" : "follower")),
       text("Primary for", (node) => (node.primaryFor?.length ? node.primaryFor.join(", ") : "none")),
       text("Data centre", (node) => node.dataCenter || "–"),
@@ -66,7 +66,7 @@ export function start({ onCluster }) {
           h(
             "p",
             {},
-            "Each node in turn is stopped gracefully and waited for until it is back and in step; the leader comes last. " +
+            "Each node in turn is stopped gracefully and waited for until it is back and in step; the node that serves this page comes last. " +
               "The restart pauses as soon as anything is unhealthy. Something outside must start a node again that has stopped, " +
               "such as systemd or a container's restart policy.",
           ),
@@ -79,7 +79,15 @@ export function start({ onCluster }) {
   const rolling = h("section", { class: "summary", "aria-label": "Rolling restart", hidden: true });
   const headline = stateMark();
   const more = h("p", { class: "lead" });
-  rolling.append(h("p", { class: "headline" }, headline), more);
+  const abort = actionButton("Abort the rolling restart", "admin", async () => {
+    try {
+      await post("/api/v1/rolling-restart/abort", {});
+      toast("No further node is restarted.");
+    } catch (error) {
+      toast(`The rolling restart was not aborted: ${error.message}`, "bad");
+    }
+  });
+  rolling.append(h("p", { class: "headline" }, headline), more, h("div", { class: "buttons" }, abort));
   find("#list").before(rolling);
   onCluster((document) => {
     at = document.at;
@@ -91,6 +99,7 @@ export function start({ onCluster }) {
     show(rolling, Boolean(restart));
     if (!restart) return;
     const level = restart.done ? (restart.text === "done" ? "good" : "bad") : "warning";
+    show(abort, !restart.done);
     setAttribute(rolling, "data-level", level);
     headline.set(`Rolling restart: ${restart.paused ? `paused, since ${restart.paused}` : restart.text}`, level);
     setText(

@@ -3,6 +3,7 @@
 import { emptyNote, find, h, replace, setAttribute, show, stateMark } from "../dom.js";
 import { bytes, count, milliseconds, percent, rate, seconds } from "../format.js";
 import { chart } from "../chart.js";
+import { demoPanel } from "../demo.js";
 import { rowsOf } from "../merge.js";
 import { alarmColumns, eventList, kinds, nodeColumn, nodeLink, queueLink, segments, tiles } from "../parts.js";
 import { bar, link, number, spark, state, table, text } from "../table.js";
@@ -16,6 +17,7 @@ export function start({ live, onCluster, cluster, path }) {
   const summary = find("#summary");
   replace(summary, h("p", { class: "headline" }, headline), reasons);
 
+  const demo = demoPanel(find("#demo"));
   const now = tiles(find("#tiles"), [
     ["put", "Posted"],
     ["ack", "Acknowledged"],
@@ -127,6 +129,7 @@ export function start({ live, onCluster, cluster, path }) {
         why.map((one) => h("li", {}, one)),
       );
     }
+    demo.show(document.demo);
     const history = document.history ?? [];
     const last = history[history.length - 1] ?? [];
     const rates = document.rates ?? {};

@@ -72,6 +72,9 @@ export function start({ live, onCluster, main, path }) {
       number("Unconfirmed", (one) =>
         one.unconfirmedMax ? `${count(one.unconfirmed)} of ${count(one.unconfirmedMax)}` : count(one.unconfirmed),
       ),
+      number("Gets", (one) => rate(one.pushRate)),
+      number("Bytes", (one) => bytesRate(one.pushBytesRate)),
+      text("Counted over", (one) => queuesOf(one)),
       number("Priority", (one) => count(one.priority)),
       text(
         "Subscriptions",
@@ -93,7 +96,13 @@ export function start({ live, onCluster, main, path }) {
     caption: "Who writes",
     key: (one, n) => `${one.node} ${one.client} ${n}`,
     empty: emptyNote("Nobody has this queue open for writing."),
-    columns: [text("Client", (one) => one.client, { head: true, cls: "text" }), nodeColumn("Node", (one) => one.node)],
+    columns: [
+      text("Client", (one) => one.client, { head: true, cls: "text" }),
+      nodeColumn("Node", (one) => one.node),
+      number("Posts", (one) => rate(one.putRate)),
+      number("Bytes", (one) => bytesRate(one.putBytesRate)),
+      text("Counted over", (one) => queuesOf(one)),
+    ],
   });
   find("#producers").append(producers.element);
   const tree = find("#tree");
@@ -142,14 +151,17 @@ export function start({ live, onCluster, main, path }) {
   replace(find("#tools"), publishButton(uri), subscriptionButton(uri), purgeButton(uri));
 }
 
+const bytesRate = (value) => (typeof value === "number" ? `${bytes(value)}/s` : "–");
+const queuesOf = (one) => (one.queues > 1 ? `all its ${counted(one.queues, "queue")}` : "this queue");
 const DEPTH_MAX = 12;
 const isNumber = (value) => typeof value === "number";
 
 function branch(one, level) {
   const children = level < DEPTH_MAX ? rowsOf(one.children) : [];
   const edge = [
-    isNumber(one.pushRate) ? rate(one.pushRate) : null,
+    isNumber(one.pushRate) ? `delivers ${rate(one.pushRate)}` : null,
     isNumber(one.bytesRate) ? `${bytes(one.bytesRate)}/s` : null,
+    one.putRate ? `posts ${rate(one.putRate)}` : null,
     !isNumber(one.unconfirmed) ? null : `${count(one.unconfirmed)} unconfirmed`,
   ]
     .filter(Boolean)

@@ -1,0 +1,172 @@
+"""Demonstration traffic, so that a newcomer sees a living broker: two applications in this process, which use the broker
+over its listener as any other does. People start and stop it in the console.
+
+Each queue is posted to in waves of its own; once in a while its consumers rest, so that it fills and is emptied again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import pi, sin
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from bmqtwist.console.documents import Document
+from bmqtwist.errors import BmqError, LocalError
+from bmqtwist.report import Report
+from bmqtwist.sdk.message import Message
+from bmqtwist.sdk.results import Ack
+from bmqtwist.sdk.tx import Queue, Session
+
+NAMES = ("orders", "payments")  # of the queues in each domain
+TICK_S = 0.1
+RATE = 6.0  # messages a second of a queue, on average
+WAVE_S = 37.0  # from one crest to the next, of the first queue; of each further one some seconds longer
+CONFIRM_S = 0.2  # that a consumer takes for a message
+REST_EVERY_S, REST_S = 60.0, 15.0  # consumers rest that often, for so long
+CONNECT_S = 10.0
+REGIONS = ("europe", "america", "asia")
+
+
+@dataclass(slots=True)
+class ShownQueue:
+    """One queue with its consumers. `owed`: the part of a message that was not posted yet; `held`: messages that consumers
+    have, and since when."""
+
+    queue: Queue[bytes]
+    number: int
+    owed: float = 0.0
+    held: deque[tuple[float, Message[bytes]]] = field(default_factory=deque)
+
+    def rate(self, seconds: float) -> float:
+        """Messages a second after so many seconds."""
+        return RATE * (1 + 0.8 * sin(2 * pi * seconds / (WAVE_S + 7 * self.number)))
+
+    def rests(self, seconds: float) -> bool:
+        """Whether its consumers rest."""
+        return (seconds + 20.0 * self.number) % REST_EVERY_S > REST_EVERY_S - REST_S
+
+
+class Demonstration:
+    """`address`: of the broker, "" = it has no listener without TLS; `domains`: where there are queues for it; `apps` tells
+    the apps of a domain, none = it is no fanout domain; `wall`: seconds since the epoch; `stops`: the broker stops."""
+
+    def __init__(self, reactor: Any, address: str, domains: Sequence[str], apps: Callable[[str], Sequence[str]],
+                 wall: Callable[[], float], stops: Callable[[], bool], report: Report) -> None:
+        self._reactor, self._address, self._domains, self._apps = reactor, address, tuple(domains), apps
+        self._wall, self._stops, self._report = wall, stops, report
+        self._sessions: list[Session] = []
+        self._queues: list[ShownQueue] = []
+        self._tick: Any = None
+        self._began = 0.0
+        self._posted = self._confirmed = self._refused = 0
+        self._by, self._since, self._problem = "", 0.0, ""
+
+    @property
+    def state(self) -> Document | None:
+        """As it is shown; None = it is not offered."""
+        if not self._domains:
+            return None
+        return {"running": bool(self._sessions), "by": self._by, "since": round(self._since, 3), "problem": self._problem,
+                "queues": [each.queue.uri for each in self._queues], "posted": self._posted,
+                "confirmed": self._confirmed, "refused": self._refused}
+
+    def start(self, by: str) -> None:
+        """Begin. LocalError: it cannot be, or runs already."""
+        if not self._domains:
+            raise LocalError("No demonstration traffic is offered here: appConfig.bmqtwist.http.demoDomains names no domain")
+        if not self._address:
+            raise LocalError("Demonstration traffic needs a listener without TLS")
+        if self._sessions:
+            raise LocalError("Demonstration traffic runs already")
+        self._by, self._since, self._problem = by, self._wall(), ""
+        self._posted = self._confirmed = self._refused = 0
+        sessions = self._sessions = [Session(self._reactor, self._address, connect_timeout_s=CONNECT_S,
+                                             open_timeout_s=CONNECT_S, user_agent=f"demonstration-{what}")
+                                     for what in ("producer", "consumer")]
+        self._report.note("config", f"demonstration traffic is started by {by}", by=by)
+        Deferred.fromCoroutine(self._open(sessions)).addErrback(self._failed, sessions)
+
+    def stop(self, by: str = "") -> None:
+        """End it; nothing if it does not run."""
+        if not self._sessions:
+            return
+        sessions, self._sessions, self._queues = self._sessions, [], []
+        if self._tick is not None and self._tick.active():
+            self._tick.cancel()
+        for session in sessions:
+            session.stop(drain=False).addErrback(lambda failure: None)  # it is gone either way
+        if by:
+            self._report.note("config", f"demonstration traffic is stopped by {by}", by=by)
+
+    async def _open(self, sessions: list[Session]) -> None:
+        producer, consumer = sessions
+        for session in sessions:
+            await session.start()
+        for domain in self._domains:
+            apps = self._apps(domain)
+            for name in NAMES:
+                uri = f"bmq://{domain}/demo-{name}"
+                shown = ShownQueue(await producer.open(uri, write=True), len(self._queues))
+                for app in apps or ("",):
+                    await consumer.open(f"{uri}?id={app}" if app else uri, read=True,
+                                        on_message=partial(self._delivered, shown))
+                if self._sessions is not sessions:
+                    return  # stopped meanwhile
+                self._queues.append(shown)
+        self._began = self._reactor.seconds()
+        self._later()
+
+    def _delivered(self, shown: ShownQueue, message: Message[bytes]) -> None:
+        shown.held.append((self._reactor.seconds(), message))
+
+    def _failed(self, failure: Any, sessions: list[Session]) -> None:
+        if self._sessions is sessions:
+            self._problem = str(failure.value) or type(failure.value).__name__
+            self._report.error("Demonstration traffic ends: %s", self._problem)
+            self.stop()
+
+    def _later(self) -> None:
+        self._tick = self._reactor.callLater(TICK_S, self._turn)
+
+    def _turn(self) -> None:
+        """Post and confirm what is due."""
+        if self._stops():
+            self.stop()
+            return
+        seconds = self._reactor.seconds() - self._began
+        try:
+            for shown in self._queues:
+                shown.owed += shown.rate(seconds) * TICK_S
+                while shown.owed >= 1.0:
+                    shown.owed -= 1.0
+                    self._post(shown)
+                self._confirm(shown, seconds)
+        except BmqError as error:
+            self._problem = str(error)
+            self._report.error("Demonstration traffic ends: %s", error)
+            self.stop()
+            return
+        self._later()
+
+    def _post(self, shown: ShownQueue) -> None:
+        number = self._posted
+        self._posted += 1
+        amount = number * 7919 % 1000
+        payload = json.dumps({"order": number, "amount": amount, "text": "demonstration"}).encode()
+        properties = {"region": REGIONS[number % len(REGIONS)], "amount": amount, "urgent": amount > 900}
+        shown.queue.post_nowait(payload, properties, on_ack=self._answered)
+
+    def _answered(self, ack: Ack) -> None:
+        self._refused += not ack.ok
+
+    def _confirm(self, shown: ShownQueue, seconds: float) -> None:
+        until = self._reactor.seconds() - CONFIRM_S
+        while shown.held and shown.held[0][0] <= until and not shown.rests(seconds):
+            shown.held.popleft()[1].confirm()
+            self._confirmed += 1

@@ -1,0 +1,68 @@
+"""The domains as a node knows them: those in use with what is stored in them, those that have a file, and what the file says
+beside what is in force. Everything is read, nothing is changed. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.config.text import plain
+from bmqtwist.console.documents import Document
+from bmqtwist.errors import LocalError, Refused
+
+if TYPE_CHECKING:
+    from bmqtwist.node.broker import Broker
+    from bmqtwist.queue.domain import Domain
+
+_SUMS = ("queues", "messages", "bytes")
+_UNKNOWN: Document = {"cluster": "", "mode": "", "storage": "", "copies": "", "messagesMax": None, "bytesMax": None,
+                      "ttlSeconds": None}
+
+
+def domain_rows(broker: Broker) -> list[Document]:
+    """A row for each domain that is in use here, or has a file."""
+    rows = {name: _row(domain) for name, domain in broker.domains.items()}
+    for name in broker.provider.names():
+        rows.setdefault(name, {"name": name, "inUse": False, **_UNKNOWN, **dict.fromkeys(_SUMS, 0)})
+    return [rows[name] for name in sorted(rows)]
+
+
+def _row(domain: Domain) -> Document:
+    settings, meter = domain.settings, domain.meter
+    return {"name": domain.name, "inUse": True, "cluster": domain.cluster, "mode": str(domain.mode),
+            "storage": "memory" if domain.in_memory else "files", "copies": settings.copies.name.lower(),
+            "queues": len(domain.queues), "messages": meter.messages, "bytes": meter.bytes,
+            "messagesMax": meter.messages_max, "bytesMax": meter.bytes_max, "ttlSeconds": settings.ttl_s}
+
+
+def merge_domains(parts: Mapping[str, Iterable[Document]]) -> list[Document]:
+    """The rows of all nodes as one list: what is stored is added up, since each node counts the queues that it leads.
+    `nodes`: where the domain is in use."""
+    rows: dict[str, Document] = {}
+    for node, part in parts.items():
+        for row in part:
+            known = rows.setdefault(row["name"], {**row, **dict.fromkeys(_SUMS, 0), "nodes": []})
+            if row["inUse"]:
+                known.update({key: value for key, value in row.items() if key not in _SUMS})
+                known["nodes"].append(node)
+            for key in _SUMS:
+                known[key] += row[key]
+    return [rows[name] for name in sorted(rows)]
+
+
+def domain_document(broker: Broker, node: str, name: str) -> Document | None:
+    """`config`: what is in force here, None = the domain is not in use; `file`: what a reconfigure would put into force,
+    None = `problem` says why it would not. None: there is no such domain."""
+    domain = broker.domains.get(name)
+    loaded = broker.loaded.get(domain.source if domain is not None else name)
+    file: Any = None
+    problem = ""
+    try:
+        file = plain(broker.provider.of_file(loaded.name if loaded is not None else name, broker.loaded, broker.now))
+    except (LocalError, Refused) as error:
+        problem = error.message if isinstance(error, Refused) else str(error)
+    if loaded is None and file is None and name not in broker.provider.names():
+        return None
+    return {"name": name, "node": node, "config": plain(loaded.config) if loaded is not None else None, "file": file,
+            "problem": problem[:2000]}

@@ -1,0 +1,214 @@
+"""The storage files of this node while they are written: what there is, which records a journal holds, its newest ones one
+by one, and checks by which the copies of a partition are compared.
+
+Everything is read, in steps of some thousand records. Pure: files are read through those of the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+from zlib import crc32
+
+from bmqtwist.console.documents import Document
+from bmqtwist.errors import LocalError
+from bmqtwist.storage.journal import Entry
+from bmqtwist.storage.records import (
+    MAGIC,
+    MARK_OFFSET,
+    RECORD,
+    RECORD_BYTES,
+    TYPE_SHIFT,
+    FileType,
+    RecordType,
+)
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
+from bmqtwist.storagetool.fields import record_fields
+from bmqtwist.storagetool.journalview import JournalOpRecord, JournalRecord, MessageRecord, QueueOpRecord, view
+
+if TYPE_CHECKING:
+    from bmqtwist.node.cluster import Cluster
+    from bmqtwist.storage.partition import Partition
+    from bmqtwist.storage.store import Disk, PartitionFiles
+
+STEP_RECORDS = 2_000  # read at once: 120,000 bytes
+PAGE_RECORDS_MAX = 200
+SEARCHED_RECORDS_MAX = 50_000  # for one page
+COMPARED_RECORDS = 50_000  # the newest ones of each copy
+BLOCK_RECORDS = 1_000  # that have one check
+ARCHIVED_NAMES_MAX = 50
+DIFFERENCES_MAX = 100  # that are told one by one
+_KINDS = {each.name: each for each in RecordType if each}
+_SHOWN_ELSEWHERE = {"RecordType", "Index", "Offset", "PrimaryLeaseId", "SequenceNumber", "Timestamp", "Epoch", "QueueKey",
+                    "QueueUri"}
+_T = TypeVar("_T")
+Steps = Generator[None, None, _T]  # gives a result, and pauses now and then before
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQueue:
+    """`storage.recovery.KnownQueue` of a queue that is stored now."""
+
+    uri: str
+    apps: Mapping[str, bytes]
+
+
+def partition_of(cluster: Cluster, number: int) -> Partition:
+    """A partition by its number; LocalError."""
+    if not 0 <= number < len(cluster.partitions):
+        raise LocalError(f"There is no partition {number}")
+    return cluster.partitions[number]
+
+
+def file_rows(cluster: Cluster, disk: Disk) -> list[Document]:
+    """For each partition the files that are written, and the sets that were put away. OSError."""
+    config = cluster.definition.partition_config
+    archived = disk.names(config.archive_location)
+    return [_files(partition, [name for name in archived if f"bmq_{partition.partition_id}." in name])
+            for partition in cluster.partitions]
+
+
+def _files(partition: Partition, archived: Sequence[str]) -> Document:
+    files, kept = partition.files, partition.outstanding()
+    return {"partition": partition.partition_id, "lease": partition.lease, "sequence": partition.sequence,
+            "rollingOver": partition.roll.copy is not None, "archivedFiles": len(archived),
+            "archived": sorted(archived)[-ARCHIVED_NAMES_MAX:],
+            "files": [{"kind": kind.name.lower(), "used": used, "outstanding": outstanding, "length": length, "max": most}
+                      for kind, used, outstanding, length, most in zip(
+                          (FileType.JOURNAL, FileType.DATA, FileType.QLIST), partition.positions(), kept, files.lengths(),
+                          (files.sizes.journal, files.sizes.data, files.sizes.qlist), strict=True)]}
+
+
+def _slots(files: PartitionFiles, first: int, count: int) -> Iterator[Entry]:
+    """The records of so many slots of the journal, from the offset `first` on."""
+    data = files.read_journal(first, count * RECORD_BYTES)
+    for number, (head, lease, wall, body, magic) in enumerate(
+            RECORD.iter_unpack(data[:len(data) // RECORD_BYTES * RECORD_BYTES])):
+        if magic == MAGIC:
+            yield first + number * RECORD_BYTES, head, lease, wall, body
+
+
+def histogram(partition: Partition) -> Steps[Document]:
+    """How many records of each kind the journal holds, and since when."""
+    files, end = partition.files, partition.files.journal_position
+    counts: dict[str, list[int]] = {}
+    for first in range(JOURNAL_HEADER_BYTES, end, STEP_RECORDS * RECORD_BYTES):
+        for _, head, _, wall, _ in _slots(files, first, min(STEP_RECORDS, (end - first) // RECORD_BYTES)):
+            kind = head >> TYPE_SHIFT
+            row = counts.setdefault(RecordType(kind).name if kind in _NUMBERS else "UNKNOWN", [0, wall, wall])
+            row[0] += 1
+            row[1], row[2] = min(row[1], wall), max(row[2], wall)
+        yield
+    return {"partition": partition.partition_id, "bytes": end, "kinds": [
+        {"kind": name, "records": count, "bytes": count * RECORD_BYTES, "oldest": oldest, "newest": newest}
+        for name, (count, oldest, newest) in sorted(counts.items())]}
+
+
+_NUMBERS = {int(each) for each in RecordType}
+
+
+def journal_page(partition: Partition, before: int, limit: int, kind: str, guid: str) -> Steps[Document]:
+    """Records of the journal, the newest first, that begin before the offset `before` (0 = the end); of one kind, of one
+    message, or all. `next`: where to go on, None = nowhere. LocalError: no such kind."""
+    if kind and kind not in _KINDS:
+        raise LocalError(f"Records are of the kinds {', '.join(_KINDS)}")
+    files, wanted = partition.files, guid.strip().upper()
+    end = min(before or files.journal_position, files.journal_position)
+    queues = {key: NamedQueue(queue.uri, {app.app_id: app.key for app in queue.apps.values()})
+              for key, queue in partition.state.queues.items()}
+    rows: list[Document] = []
+    at, searched = end - (end - JOURNAL_HEADER_BYTES) % RECORD_BYTES, 0
+    while at > JOURNAL_HEADER_BYTES and len(rows) < limit and searched < SEARCHED_RECORDS_MAX:
+        count = min(STEP_RECORDS, (at - JOURNAL_HEADER_BYTES) // RECORD_BYTES)
+        first = at - count * RECORD_BYTES
+        for entry in reversed(list(_slots(files, first, count))):
+            at = entry[0]
+            if not kind or entry[1] >> TYPE_SHIFT == _KINDS[kind]:
+                record = view(entry)
+                if not wanted or getattr(record, "guid", b"").hex().upper() == wanted:
+                    rows.append(_row(record, queues))
+                    if len(rows) == limit:
+                        break
+        else:
+            at = first
+        searched += count
+        yield
+    return {"partition": partition.partition_id, "records": rows, "next": at if at > JOURNAL_HEADER_BYTES else None,
+            "searched": searched}
+
+
+def _row(record: JournalRecord, queues: Mapping[bytes, NamedQueue]) -> Document:
+    queue = queues.get(record.queue_key)
+    return {"offset": record.offset, "kind": record.type_name, "lease": record.lease, "sequence": record.sequence,
+            "at": record.wall, "queue": queue.uri if queue is not None else "",
+            "fields": [[name, str(value)] for name, value in record_fields(record, queues) if name not in _SHOWN_ELSEWHERE]}
+
+
+# -- copies are compared ----------------------------------------------------------------------------------------------
+
+Psn = tuple[int, int]  # lease and sequence number
+
+
+def reach(partition: Partition) -> Document:
+    """From which record to which other one this copy can be compared; before the first one a rollover may have left some
+    out."""
+    files, end = partition.files, partition.files.journal_position
+    start = _compared_from(files, COMPARED_RECORDS)
+    ends = [*_slots(files, start, 1), *_slots(files, max(start, end - RECORD_BYTES), 1)]
+    psns = [view(entry).psn for entry in ends] or [(0, 0)]
+    return {"partition": partition.partition_id, "first": list(psns[0]), "last": list(psns[-1])}
+
+
+def _compared_from(files: PartitionFiles, count: int) -> int:
+    mark = int.from_bytes(files.read_journal(MARK_OFFSET, 8), "big") * 4  # of the sync point that ended the last rollover
+    return max(JOURNAL_HEADER_BYTES, mark, files.journal_position - count * RECORD_BYTES)
+
+
+def checks(partition: Partition, first: Psn, last: Psn) -> Steps[Document]:
+    """A check for each BLOCK_RECORDS sequence numbers from `first` to `last`: how many records there are, and what they say.
+    Where in its files something lies, and sync points, may differ from node to node, and are left out."""
+    files, end = partition.files, partition.files.journal_position
+    blocks: dict[str, list[int]] = {}
+    for at in range(_compared_from(files, 2 * COMPARED_RECORDS), end, STEP_RECORDS * RECORD_BYTES):
+        for entry in _slots(files, at, min(STEP_RECORDS, (end - at) // RECORD_BYTES)):
+            record = view(entry)
+            if first <= record.psn <= last:
+                block = blocks.setdefault(f"{record.lease}-{record.sequence // BLOCK_RECORDS}", [0, 0])
+                block[0] += 1
+                block[1] = crc32(_said(entry, record), block[1])
+        yield
+    return {"partition": partition.partition_id, "blocks": blocks}
+
+
+def _said(entry: Entry, record: JournalRecord) -> bytes:
+    """What a record says, wherever it lies."""
+    _, head, lease, wall, body = entry
+    if isinstance(record, JournalOpRecord):
+        return b""
+    if isinstance(record, MessageRecord):
+        body = record.queue_key + record.guid + record.crc.to_bytes(4, "big") + bytes((record.compression,))
+    elif isinstance(record, QueueOpRecord):
+        body = record.queue_key + record.app_key + bytes((record.op,))
+    return b"%d %d %d %s" % (head, lease, wall, body)
+
+
+def common(reached: Iterable[Document]) -> tuple[Psn, Psn]:
+    """The first and the last record that all copies have."""
+    all_of_them = list(reached)
+    firsts, lasts = ([(each[name][0], each[name][1]) for each in all_of_them] for name in ("first", "last"))
+    return max(firsts), min(lasts)
+
+
+def differences(found: Mapping[str, Document]) -> tuple[int, list[Document]]:
+    """Of how many records there are checks, and which blocks do not say the same everywhere."""
+    blocks = sorted({block for each in found.values() for block in each["blocks"]}, key=_place)
+    differing = [block for block in blocks if len({tuple(each["blocks"].get(block, ())) for each in found.values()}) > 1]
+    compared = max((sum(count for count, _ in each["blocks"].values()) for each in found.values()), default=0)
+    return compared, [{"lease": lease, "from": number * BLOCK_RECORDS, "to": (number + 1) * BLOCK_RECORDS - 1}
+                      for lease, number in map(_place, differing[:DIFFERENCES_MAX])]
+
+
+def _place(block: str) -> Psn:
+    lease, number = block.split("-")
+    return int(lease), int(number)
