@@ -369,6 +369,8 @@ class Http:
                            "until it ends, and with users the nodes show themselves alone", "")
     session_hours: Positive = member("a login ends after that time", 12, unit="h")
     idle_minutes: Positive = member("a login that is not used for that time ends", 60, unit="min")
+    report_directory: str = member("directory that `bmq pipeline report` writes to: the console links to the page in it; "
+                                   "empty = no link", "")
 
 
 Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectClusterNode", "ConnectAdmin",
