@@ -2,6 +2,9 @@
 
 The console's `templates/` and `web/` are installed inside of its package. A mapping of packages to directories would do
 that, too, but then an editable install is no path any more, and twistd finds no plugins in it.
+
+Spark finds data sources in modules at the top that are named `pyspark_*`: those of `bmqtwist/spark/discovery` are installed
+there, too. (In an editable install `bmqtwist.spark.register(spark)` does the same.)
 """
 
 import os
@@ -15,8 +18,8 @@ HERE = Path(__file__).resolve().parent
 CONSOLE_FOLDERS = ("templates", "web")
 
 
-class BuildWithConsole(build_py):
-    """Copies what the console's pages need."""
+class Build(build_py):
+    """Copies what the console's pages need, and what Spark looks for."""
 
     def run(self):
         super().run()
@@ -24,6 +27,8 @@ class BuildWithConsole(build_py):
             for name in CONSOLE_FOLDERS:
                 shutil.copytree(HERE / name, Path(self.build_lib) / "bmqtwist" / "console" / name, dirs_exist_ok=True,
                                 ignore=shutil.ignore_patterns(".*", "__pycache__"))
+            for path in (HERE / "bmqtwist" / "spark" / "discovery").glob("pyspark_*.py"):
+                shutil.copy(path, Path(self.build_lib))
 
 
 # A class and its subclasses: all of them or none.
@@ -43,4 +48,4 @@ if os.environ.get("BMQTWIST_COMPILE") == "1":
 
     extensions = mypycify(["--ignore-missing-imports", *HOT], opt_level="3")
 
-setup(ext_modules=extensions, cmdclass={"build_py": BuildWithConsole})
+setup(ext_modules=extensions, cmdclass={"build_py": Build})

@@ -17,25 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from bmqtwist.spark.local import check_java
+from bmqtwist.spark.shipping import package
 from bmqtwist.testing.process import BrokerProcess, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "bmqtwist.zip"
 _UP_SECONDS_MAX = 90.0
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
-
-
-def package(target: Path) -> Path:
-    """This package as one zip."""
-    path = target / "bmqtwist.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
-        for each in [*sorted((ROOT / "bmqtwist").rglob("*.py")), *sorted(ROOT.glob("pyspark_bmqtwist*.py"))]:
-            made.write(each, each.relative_to(ROOT))
-    return path
 
 
 @contextlib.contextmanager
@@ -83,7 +75,7 @@ def submit(master: str, root: Path, environment: dict[str, str], *arguments: str
                "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"]
     if master.startswith("spark:"):
         command += ["--executor-memory", "512m", "--executor-cores", "1", "--total-executor-cores", "2",
-                    "--py-files", str(root / "bmqtwist.zip")]
+                    "--py-files", str(root / PACKAGE)]
     ended = subprocess.run([*command, str(ROOT / "bench" / "spark_job.py"), *arguments], env=environment, cwd=root,
                            capture_output=True, text=True, timeout=600, check=False)
     said = re.findall(r"^RESULT (.*)$", ended.stdout, re.MULTILINE)
@@ -99,7 +91,7 @@ def run(messages: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="bmq-spark-cluster-") as name:
         root = Path(name)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-                       "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(package(root))}
+                       "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(package(root / PACKAGE))}
         with BrokerProcess(root / "broker", samples=False) as broker:
             broker.domain("spark")
             began = time.monotonic()

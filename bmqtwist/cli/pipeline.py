@@ -88,9 +88,11 @@ def archive(sources: str, target: str, cluster: str, no_payload: bool, live: boo
 @click.argument("source")
 @click.argument("target")
 @click.option("--replica", default="", help="Storage files of another node, to be compared record by record.")
+@click.option("--statistics", default="", help="Statistics logs of brokers as JSON, several with commas: latencies below a "
+              "second are in them only.")
 @click.option("--title", default="What the broker did", show_default=True)
 @_session_options
-def report(source: str, target: str, replica: str, title: str, master: str, conf: dict[str, str]) -> None:
+def report(source: str, target: str, replica: str, statistics: str, title: str, master: str, conf: dict[str, str]) -> None:
     """Write tables and an HTML page about what a broker did.
 
     SOURCE: storage directories or journals, several with commas, or the records of an archive. TARGET: a directory.
@@ -98,7 +100,19 @@ def report(source: str, target: str, replica: str, title: str, master: str, conf
     spark = _session(master, conf)
     from bmqtwist.spark.pipelines.report import report as run
 
-    click.echo(f"{run(spark, source, target, replica, title)}")
+    click.echo(f"{run(spark, source, target, replica, title, statistics)}")
+
+
+@pipeline.command()
+@click.argument("target", default="bmqtwist.zip")
+def package(target: str) -> None:
+    """Write this package as a zip, for a cluster whose workers do not have it.
+
+    spark-submit --py-files bmqtwist.zip, and PYTHONPATH=bmqtwist.zip for the driver.
+    """
+    from bmqtwist.spark.shipping import package as run
+
+    click.echo(str(run(target)))
 
 
 @pipeline.command()

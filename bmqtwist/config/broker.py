@@ -371,6 +371,8 @@ class Http:
     idle_minutes: Positive = member("a login that is not used for that time ends", 60, unit="min")
     demo_domains: tuple[str, ...] = member("domains in which operators may start demonstration traffic from the console; "
                                            "none = it is not offered", ())
+    report_directory: str = member("directory that `bmq pipeline report` writes to: the console links to the page in it; "
+                                   "empty = no link", "")
 
 
 Action: TypeAlias = Literal["*", "ConnectClient", "ConnectProxy", "ConnectClusterNode", "ConnectAdmin",

@@ -69,7 +69,7 @@ class Face:
         live: Any = LiveResource(self._live)  # type: ignore[no-untyped-call]
         self._web = WebConsole(Console(host, log=host.log_failure), Parts(
             http, host.moment, lambda: os.urandom(18).hex(), doorkeeper, cookies, tokens, self.collector, self._api,
-            live, StaticFiles(folder("web")), PageWriter(folder("templates")), host.log_failure,
+            live, StaticFiles(folder("web")), PageWriter(folder("templates"), bool(http.report_directory)), host.log_failure,
             host.reactor))
         self.site: Site = make_site(host, resource=self._web.resource())
         self._tick: Any = None

@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+REPORT, REPORT_BYTES_MAX = "report.html", 16 << 20
 TYPES = {".js": "text/javascript; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
          ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon",
          ".woff2": "font/woff2", ".json": "application/json", ".map": "application/json",
@@ -62,3 +63,14 @@ class StaticFiles:
         except OSError:
             return None
         return known
+
+
+def read_report(directory: str) -> bytes | None:
+    """The page of `bmq pipeline report`; None = there is none, or it is longer than any that was made for people."""
+    if not directory:
+        return None
+    try:
+        path = Path(directory) / REPORT
+        return path.read_bytes() if path.stat().st_size <= REPORT_BYTES_MAX else None
+    except OSError:
+        return None

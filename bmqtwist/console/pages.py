@@ -19,6 +19,8 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Refe
            "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
            "Permissions-Policy": "camera=(), geolocation=(), microphone=()"}
 DATA_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"  # of what is no page
+# Of the report of bmqtwist.spark: styles and pictures are inside of it, and it needs nothing else.
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 
 
 def page_policy(others: Iterable[str]) -> str:
@@ -55,9 +57,10 @@ class Shell:
 class PageWriter:
     """Fills templates; every value is escaped."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, report: bool = False) -> None:
         self._environment = Environment(loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True,
                                         lstrip_blocks=True)
+        self._environment.globals["report"] = report  # is there a link to one?
 
     def write(self, shell: Shell) -> str:
         """The text of a page."""

@@ -42,9 +42,9 @@ from bmqtwist.console.access import (
 from bmqtwist.console.api import REFUSALS, Api, Asked, Download, reason_of
 from bmqtwist.console.collector import Collector
 from bmqtwist.console.documents import compact, for_script
-from bmqtwist.console.files import StaticFiles
+from bmqtwist.console.files import StaticFiles, read_report
 from bmqtwist.console.http import Console
-from bmqtwist.console.pages import DATA_POLICY, HEADERS, PAGES, PageWriter, Shell, page_policy
+from bmqtwist.console.pages import DATA_POLICY, HEADERS, PAGES, REPORT_POLICY, PageWriter, Shell, page_policy
 from bmqtwist.console.peers import TOKEN_HEADER, as_body
 from bmqtwist.console.routes import ROUTES, Route
 from bmqtwist.console.tokens import Cookies, Login, NodeTokens, cookie_header, cookies_of, proof_of, read_json
@@ -140,13 +140,31 @@ class WebConsole:
             self._renew(request, who)
             document = yield self._parts.collector.cluster()
         except Refusal as refusal:
-            if refusal.status == 401:
-                back = quote(request.uri.decode("ascii", "replace")[:NEXT_CHARS_MAX], safe="")
-                return self._redirect(request, f"{self._prefix(request)}/login?next={back}")
-            return self._message(request, refusal.status, "Not here", refusal.reason)
+            return self._turn_away(request, refusal)
         shell = Shell(PAGES[path], self._prefix(request), self._parts.cookies.csrf(who.nonce), who,
                       OPEN_NOTICE if who.nonce == OPEN_NONCE else "", document["name"], for_script(document))
         return self._page(request, 200, shell)
+
+    @app.route("/report", methods=["GET"])
+    def report(self, request: Request) -> bytes:
+        """What `bmq pipeline report` has written last, as it is."""
+        try:
+            self._renew(request, self._identify(request))
+        except Refusal as refusal:
+            return self._turn_away(request, refusal)
+        content = read_report(self._http.report_directory)
+        if content is None:
+            return self._message(request, 404, "No report", "There is none yet: `bmq pipeline report` writes one into the "
+                                 "directory that http.reportDirectory names.")
+        request.setHeader("Content-Security-Policy", REPORT_POLICY)
+        return self._end(request, 200, content, HTML, policy=False)
+
+    def _turn_away(self, request: Request, refusal: Refusal) -> bytes:
+        """To the login, or told why not."""
+        if refusal.status == 401:
+            back = quote(request.uri.decode("ascii", "replace")[:NEXT_CHARS_MAX], safe="")
+            return self._redirect(request, f"{self._prefix(request)}/login?next={back}")
+        return self._message(request, refusal.status, "Not here", refusal.reason)
 
     def _page(self, request: Request, status: int, shell: Shell) -> bytes:
         request.setHeader("Content-Security-Policy", page_policy(self._parts.collector.urls().values()))

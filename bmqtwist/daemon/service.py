@@ -208,7 +208,8 @@ class BrokerService(Service):
         self.node.sample(now)
         state = self.state()
         log.write(stats_tables(state, self.statistics) if log.wants_tables else "",
-                  stats_json(stats_tree(state, self.statistics), False) if log.wants_json else "")
+                  stats_json(stats_tree(state, self.statistics, snapshots.take_latencies(self.broker)), False)
+                  if log.wants_json else "")
 
     # -- console.http.Source ----------------------------------------------------------------------------------------
 

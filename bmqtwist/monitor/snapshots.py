@@ -5,7 +5,7 @@ Everything is read, nothing is changed. What costs more than a look at a counter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from bmqtwist import __version__
@@ -13,6 +13,7 @@ from bmqtwist.config.text import pretty_json
 from bmqtwist.ids import DEFAULT_APP_ID, parse_uri
 from bmqtwist.monitor import snapshot as state
 from bmqtwist.monitor.statistics import Source
+from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.wire.schema import ClientType
 
@@ -307,3 +308,10 @@ def sources(broker: Broker) -> list[Source]:
             found.append(Source(relay.uri, relay.stats, len(relay.messages), sum(
                 message.size for message in relay.messages.values())))
     return found
+
+
+def take_latencies(broker: Broker) -> dict[Hashable, dict[int, int]]:
+    """Of queues and apps, by the keys of `sources`: how many messages took how long from arrival to confirmation, since this
+    was asked for last."""
+    return {source.key: source.counters.take_latencies() for source in sources(broker)
+            if isinstance(source.counters, AppStats)}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from bmqtwist.monitor.snapshot import BrokerState, DomainState, ProcessState, QueueState
 from bmqtwist.monitor.statistics import INVALID_QUEUE, Statistics
+from bmqtwist.queue.counters import latency_bounds
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
 
+Latencies = Mapping[Hashable, Mapping[int, int]]  # by the keys of `statistics.Source`: confirms in each bucket
+_NONE: Latencies = MappingProxyType({})
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
 # group, metric without "queue_", heading, how it is written
 _COLUMNS = (
@@ -47,21 +51,33 @@ def published_apps(domain: DomainState, queue: QueueState) -> bool:
     return domain.mode == QueueMode.FANOUT and domain.publish_app_metrics and bool(queue.apps)
 
 
-def stats_tree(state: BrokerState, statistics: Statistics) -> dict[str, Any]:
-    """All queue metrics, by domain, queue and app; members in alphabetical order."""
+def stats_tree(state: BrokerState, statistics: Statistics, latencies: Latencies = _NONE) -> dict[str, Any]:
+    """All queue metrics, by domain, queue and app; members in alphabetical order. `latencies`: as
+    `snapshots.take_latencies` gives them."""
     domains: dict[str, Any] = {}
     for domain in sorted(state.domains, key=lambda domain: domain.name):
         queues: dict[str, Any] = {}
         for queue in sorted(domain.queues, key=lambda queue: queue.uri):
             tree: dict[str, Any] = {}
             if published_apps(domain, queue):
-                tree["appIds"] = {app.app_id: {"values": statistics.app_values(queue, app)}
+                tree["appIds"] = {app.app_id: {**_histogram(latencies.get((queue.uri, app.app_id))),
+                                               "values": statistics.app_values(queue, app)}
                                   for app in sorted(queue.apps, key=lambda app: app.app_id)}
+            tree |= _histogram(latencies.get(queue.uri))
             tree["values"] = statistics.queue_values(queue)
             queues[queue.uri] = tree
         domains[domain.name] = queues
     return {"_timestamp": timestamp_text(float(int(state.wall))).partition("+")[0],
             "domainQueues": {"domains": domains}}
+
+
+def _histogram(counts: Mapping[int, int] | None) -> dict[str, dict[str, int]]:
+    """How long it took from the arrival of messages to their confirmation: how many took less than so many nanoseconds, and
+    not less than the bound before; nothing if there were none."""
+    if not counts:
+        return {}
+    return {"confirmLatency": {str(round(latency_bounds(bucket)[1] * 1e9)): count
+                               for bucket, count in sorted(counts.items())}}
 
 
 def stats_json(tree: dict[str, Any], pretty: bool) -> str:

@@ -37,9 +37,12 @@ class Counters:
 
 
 class AppStats(Counters):
-    """Counters of one app of one queue: deliveries, confirms, and the most it held."""
+    """Counters of one app of one queue: deliveries, confirms, and the most it held.
 
-    __slots__ = _APP
+    Messages that came in one turn and are confirmed in one turn have taken equally long: they are counted together.
+    """
+
+    __slots__ = (*_APP, "_done", "_done_after", "_done_told")
     NAMES: ClassVar[tuple[str, ...]] = _APP
 
     def __init__(self) -> None:
@@ -47,6 +50,9 @@ class AppStats(Counters):
         self.confirm_time_sum = self.confirm_time_max = 0.0
         self.queue_time_sum = self.queue_time_max = 0.0
         self.content_msgs_max = self.content_bytes_max = 0
+        self._done: dict[int, int] = {}  # confirms by the bucket of the time since the arrival, without those that are taken
+        self._done_after = -1.0  # seconds, of the last confirm
+        self._done_told = 0  # confirms that are in the buckets, or were
 
     def pushed(self, size: int, waited: float) -> None:
         """One delivery of `size` bytes, `waited` seconds after the message arrived."""
@@ -56,12 +62,28 @@ class AppStats(Counters):
         if waited > self.queue_time_max:
             self.queue_time_max = waited
 
-    def confirmed(self, held: float) -> None:
-        """One confirm, `held` seconds after the delivery."""
+    def confirmed(self, held: float, after: float) -> None:
+        """One confirm, `held` seconds after the delivery, `after` seconds after the message arrived."""
+        if after != self._done_after:
+            self._settle_done()
+            self._done_after = after
         self.confirm_msgs += 1
         self.confirm_time_sum += held
         if held > self.confirm_time_max:
             self.confirm_time_max = held
+
+    def _settle_done(self) -> None:
+        count = self.confirm_msgs - self._done_told
+        if count:
+            self._done_told = self.confirm_msgs
+            bucket = latency_bucket(self._done_after)
+            self._done[bucket] = self._done.get(bucket, 0) + count
+
+    def take_latencies(self) -> dict[int, int]:
+        """Confirms by the bucket of the time since the arrival, since this was asked for last."""
+        self._settle_done()
+        taken, self._done = self._done, {}
+        return taken
 
     def stored(self, messages: int, size: int) -> None:
         """So many messages and bytes are held now: remember the most."""

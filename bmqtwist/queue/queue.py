@@ -153,10 +153,10 @@ class Queue(ABC):
             substream.redelivered = None
             self.touch()
         app = substream.app
-        stats = app.stats
-        stats.confirmed(now - pushed_at)
+        stats, after = app.stats, now - message.arrived
+        stats.confirmed(now - pushed_at, after)
         if stats is not self.stats:
-            self.stats.confirmed(now - pushed_at)
+            self.stats.confirmed(now - pushed_at, after)
         self.finish(app, message, wall)
 
     def rejected(self, substream: Substream, guid: bytes, wall: int) -> None:

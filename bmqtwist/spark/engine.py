@@ -17,7 +17,8 @@ from typing import Protocol
 from bmqtwist.spark.messages import Batch, from_ipc, slices, to_ipc
 from bmqtwist.spark.options import SourceOptions
 from bmqtwist.spark.plan import Done, Key, Offset, OffsetError, Plan, Segment
-from bmqtwist.spark.receiver import Delivered, Lost, Receiver
+from bmqtwist.spark.receiver import Delivered, News, Receiver
+from bmqtwist.spark.receivers import Receivers
 from bmqtwist.spark.spool import Spool, new_epoch
 
 LOG = logging.getLogger("bmqtwist.spark")
@@ -36,7 +37,7 @@ class Source(Protocol):
     def wait(self, timeout_s: float) -> None:
         """Return when something has come, or after that time."""
 
-    def take(self) -> list[Delivered | type[Lost]]:
+    def take(self) -> list[News]:
         """What has come."""
 
     def confirm(self, guids: list[tuple[int, bytes]]) -> None:
@@ -49,9 +50,10 @@ class Source(Protocol):
 class Engine:
     """One running query over the queues of one source. Nothing is opened before the first question."""
 
-    def __init__(self, options: SourceOptions, make_source: Callable[[SourceOptions], Source] = Receiver,
+    def __init__(self, options: SourceOptions, make_source: Callable[[SourceOptions], Source] | None = None,
                  clock: Callable[[], float] = time.time) -> None:
-        self._options, self._make_source, self._clock = options, make_source, clock
+        self._options, self._clock = options, clock
+        self._make_source = make_source or (Receivers if options.receivers > 1 else Receiver)
         self._plan = Plan(options.guid_retention)
         self._spool: Spool | None = None
         self._source: Source | None = None
@@ -227,10 +229,10 @@ class Engine:
             if isinstance(each, Delivered):
                 message = each.message
                 key = bytes((each.queue,)) + message.guid
-                if plan.deliver(key, each, 0, now):
+                if plan.deliver(key, each, each.receiver, now):
                     again.append(key)
             else:
-                plan.lost()
+                plan.lost(each.receiver)
         self._confirm(again)
 
     def _enough(self) -> bool:

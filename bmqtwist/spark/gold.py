@@ -1,5 +1,5 @@
 """What a broker did, in tables for reports: from life lines and records (`tables.py`). Functions from DataFrames to
-DataFrames; nothing runs here. Journals know whole seconds: no latency below one is told apart.
+DataFrames; nothing runs here. Journals know whole seconds: latencies below one are in the brokers' statistics logs only.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from bmqtwist.monitor.snapshot import NodeRole
 from bmqtwist.storage.records import ConfirmReason, RecordType
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PERCENTILES = (0.5, 0.9, 0.99, 0.999)
 PERCENTILE_NAMES = ("p50", "p90", "p99", "p999")
@@ -48,6 +49,29 @@ def latency(done: DataFrame) -> DataFrame:
         for share, name in zip(PERCENTILES, PERCENTILE_NAMES, strict=True)), "max", "sketch")
 
 
+def measured_latency(spark: SparkSession, logs: str) -> DataFrame:
+    """Milliseconds from arrival to confirmation by queue and app, of the histograms that brokers keep: `logs` are their
+    statistics logs as JSON, several with commas. Percentiles are right to an eighth of themselves; `appId` is null for all
+    apps of a queue together. Of several nodes each counts what was confirmed where it led the queue."""
+    histogram = "confirmLatency: map<string, bigint>"
+    app = f"struct<{histogram}>"
+    queue = f"struct<{histogram}, appIds: map<string, {app}>, values: struct<queue_role: bigint>>"
+    rows = spark.read.schema(f"domainQueues struct<domains: map<string, map<string, {queue}>>>").json(logs.split(","))
+    by_queue = rows.select(F.explode("domainQueues.domains").alias("domain", "queues")).select(
+        F.explode("queues").alias("queue", "of")).where(F.col("of.values.queue_role") == int(NodeRole.PRIMARY))
+    whole = by_queue.select("queue", F.lit(None).cast("string").alias("appId"), F.col("of.confirmLatency").alias("counts"))
+    apps = by_queue.select("queue", F.explode("of.appIds").alias("appId", "app")).select(
+        "queue", "appId", F.col("app.confirmLatency").alias("counts"))
+    counted = whole.unionByName(apps).select("queue", "appId", F.explode("counts").alias("below", "count")).groupBy(
+        "queue", "appId", F.col("below").cast("bigint").alias("below")).agg(F.sum("count").alias("count"))
+    own = Window.partitionBy("queue", "appId")
+    rising = own.orderBy("below").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    passed = counted.withColumn("passed", F.sum("count").over(rising)).withColumn("messages", F.sum("count").over(own))
+    return passed.groupBy("queue", "appId").agg(F.max("messages").alias("messages"), *(
+        (F.min(F.when(F.col("passed") >= F.col("messages") * share, F.col("below"))) / 1e6).alias(name)
+        for share, name in zip(PERCENTILES, PERCENTILE_NAMES, strict=True)), (F.max("below") / 1e6).alias("max"))
+
+
 def endings(lines: DataFrame) -> DataFrame:
     """How the messages of each queue ended, and how many are left; rejections (poison pills) are counted by app."""
     rejected = F.size(F.filter("confirms", lambda each: each["reason"] == ConfirmReason.REJECTED.name))
@@ -58,28 +82,27 @@ def endings(lines: DataFrame) -> DataFrame:
                                       F.min(F.when(F.col("state") == "outstanding", F.col("arrived"))).alias("oldest"))
 
 
-def duplicates(records: DataFrame) -> DataFrame:
-    """GUIDs stored more than once (`guid`), and equal contents of one producer within one minute (`content`)."""
-    stored = records.where(F.col("type") == RecordType.MESSAGE.name).dropDuplicates(["partition", "lease", "sequence"])
-    by_guid = stored.groupBy("queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).where(
-        "times > 1").withColumn("kind", F.lit("guid"))
-    client = F.substring(F.hex("guid"), 21, 12)
-    by_content = stored.groupBy("queue", _minute("time").alias("minute"), client.alias("client"), "crc").agg(
+def duplicates(lines: DataFrame, records: DataFrame) -> DataFrame:
+    """GUIDs stored more than once (`guid`), and equal contents of one producer within one minute (`content`). Life lines
+    with `crc`, and the records that they were made of."""
+    key = ["partition", "queueKey", "guid"]
+    stored = records.where(F.col("type") == RecordType.MESSAGE.name).select(*key, "lease", "sequence")
+    by_guid = stored.join(F.broadcast(lines.where("again").select(*key, "queue")), key).distinct().groupBy(
+        "queue", F.hex("guid").alias("what")).agg(F.count("*").alias("times")).withColumn("kind", F.lit("guid"))
+    client = F.substring("guid", 11, 6)
+    by_content = lines.groupBy("queue", _minute("arrived").alias("minute"), client.alias("client"), "crc").agg(
         F.count("*").alias("times")).where("times > 1").select(
-        "queue", F.concat_ws(" ", F.lit("crc"), F.hex("crc"), F.lit("client"), "client").alias("what"), "times",
+        "queue", F.concat_ws(" ", F.lit("crc"), F.hex("crc"), F.lit("client"), F.hex("client")).alias("what"), "times",
         F.lit("content").alias("kind"))
     return by_guid.unionByName(by_content)
 
 
-def sizes(records: DataFrame) -> DataFrame:
-    """How large stored messages are, in bytes of the DATA file, by powers of two: `until` is the upper bound."""
-    in_file = Window.partitionBy("partition", "fileSet").orderBy("offset")
-    with_data = records.where(F.col("dataOffset").isNotNull()).withColumn(
-        "bytes", F.lead("dataOffset").over(in_file) - F.col("dataOffset")).where(
-        (F.col("type") == RecordType.MESSAGE.name) & (F.col("bytes") > 0))
-    until = F.pow(F.lit(2), F.ceil(F.log2("bytes"))).cast("bigint")
-    return with_data.groupBy("queue", until.alias("until")).agg(F.count("*").alias("messages"),
-                                                             F.sum("bytes").alias("bytes"))
+def sizes(lines: DataFrame) -> DataFrame:
+    """How large stored messages are, in bytes of the DATA file, by powers of two: `until` is the upper bound. Life lines
+    with `dataBytes`."""
+    until = F.pow(F.lit(2), F.ceil(F.log2("dataBytes"))).cast("bigint")
+    return lines.where("dataBytes > 0").groupBy("queue", until.alias("until")).agg(
+        F.count("*").alias("messages"), F.sum("dataBytes").alias("bytes"))
 
 
 def consumer_health(backlog: DataFrame, throughput: DataFrame, minutes: int = 10) -> DataFrame:

@@ -20,6 +20,7 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 from bmqtwist.storagetool.inputs import ReadOnlyFile
 
 _CHUNK_BYTES = 4 << 20
+_NEAR_RECORDS = (64, 4096)  # behind a message the next one, or a sync point, as a rule; looked for so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,18 @@ def ranges(file: ReadOnlyFile, records_max: int) -> list[Range]:
         if not as_far and not _in_order(file, start, stop, area_end):
             return whole
     return [Range(start, stop, area_end, False, copied) for start, stop in zip(edges, edges[1:], strict=False)]
+
+
+def data_offset_after(file: ReadOnlyFile, offset: int) -> int:
+    """The first offset in the DATA file that a record from there on tells of, bytes; -1 = there is none near."""
+    for count in _NEAR_RECORDS:
+        data = file.read(offset, count * RECORD_BYTES)
+        block = Block(data[:len(data) // RECORD_BYTES * RECORD_BYTES], offset)
+        offsets = block.data_offsets()
+        told = (offsets >= 0) & block.well_formed().cumprod().astype(bool)
+        if told.any():
+            return int(offsets[told.argmax()])
+    return -1
 
 
 def blocks(file: ReadOnlyFile, wanted: Range, batch_records: int, problems: list[str]) -> Iterator[Block]:

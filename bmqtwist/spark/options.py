@@ -156,6 +156,7 @@ class SourceOptions:
     drain_messages_max: int = 0  # ... or after so many messages; 0 = no limit
     browse_messages_max: int = 1000  # of a batch read
     browse_max_s: float = 5.0  # a batch read waits no longer than that
+    receivers: int = 1  # sessions that take messages; several are processes of their own
 
     @property
     def wanted(self) -> tuple[tuple[str, str], ...]:
@@ -202,7 +203,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         given.take("availableNow.idle", 1.0, seconds, "availableNow.idleMs"),
         given.take("availableNow.max", 0.0, seconds, "availableNow.maxMs"),
         given.take("availableNow.maxMessages", 0, whole()),
-        given.take("maxMessages", 1000, whole(1)), given.take("maxWait", 5.0, seconds, "maxMs"))
+        given.take("maxMessages", 1000, whole(1)), given.take("maxWait", 5.0, seconds, "maxMs"),
+        given.take("receivers", 1, whole(1)))
     given.finish()
     if found.batch_messages_min > found.unconfirmed_messages_max:
         raise OptionError("the queue source: minOffsetsPerTrigger is more than maxUnconfirmedMessages: it is never reached")

@@ -87,7 +87,7 @@ class Waiting:
 
     key: Key
     item: Any
-    size: int
+    receiver: int  # which of several was given it last
     arrived: float
 
 
@@ -135,20 +135,22 @@ class Plan:
 
     # -- deliveries ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, key: Key, item: Any, size: int, now: float) -> bool:
+    def deliver(self, key: Key, item: Any, receiver: int, now: float) -> bool:
         """A message was delivered. True: it was settled before, and has to be confirmed once more."""
         if key in self.settled:
             self.repeated += 1
             return True
         if key in self._planned:
             self.repeated += 1
-        elif key not in self._waiting:
-            self._waiting[key] = Waiting(key, item, size, now)
+        elif key in self._waiting:
+            self._waiting[key].receiver = receiver
+        else:
+            self._waiting[key] = Waiting(key, item, receiver, now)
         return False
 
-    def lost(self) -> None:
-        """The connection is gone: what waits will be delivered again, here or elsewhere."""
-        self._waiting.clear()
+    def lost(self, receiver: int) -> None:
+        """The connection of a receiver is gone: what waits of it will be delivered again, here or elsewhere."""
+        self._waiting = {key: each for key, each in self._waiting.items() if each.receiver != receiver}
 
     @property
     def waiting(self) -> int:

@@ -32,10 +32,17 @@ class Delivered:
     queue: int
     message: Message[bytes]
     arrived: float  # epoch seconds
+    receiver: int = 0  # which of several has it
 
 
+@dataclass(slots=True)
 class Lost:
     """In place of a message: the connection was lost, what came before it will come again."""
+
+    receiver: int = 0
+
+
+News = Delivered | Lost
 
 
 def session_options(broker: BrokerOptions, **changes: Any) -> SessionOptions:
@@ -76,8 +83,8 @@ class Receiver:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._news = threading.Condition()
-        self._incoming: deque[Delivered | type[Lost]] = deque()
-        self._fresh: list[Delivered | type[Lost]] = []  # of the thread alone, until the end of its turn
+        self._incoming: deque[News] = deque()
+        self._fresh: list[News] = []  # of the thread alone, until the end of its turn
         self._confirms: deque[tuple[int, bytes]] = deque()
         self._queues: list[Queue[bytes]] = []
         self._pump: SocketPump | None = None
@@ -110,7 +117,7 @@ class Receiver:
                     return
                 self._news.wait(left)
 
-    def take(self) -> list[Delivered | type[Lost]]:
+    def take(self) -> list[News]:
         """What has come since the last time."""
         with self._news:
             found = list(self._incoming)
@@ -184,7 +191,7 @@ class Receiver:
     def _on_event(self, event: SessionEvent) -> None:
         if event.kind is EventKind.CONNECTION_LOST:
             self._collect()
-            self._fresh.append(Lost)
+            self._fresh.append(Lost())
 
     def _publish(self) -> None:
         if self._fresh:

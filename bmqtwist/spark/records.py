@@ -76,6 +76,7 @@ class Block:
         self.offsets: np.ndarray[Any, Any] = (  # in the file, bytes
             offset + np.arange(len(self.raw), dtype=np.int64) * RECORD_BYTES if isinstance(offset, int)
             else np.array(offset, np.int64))
+        self.data_after = -1  # where in the DATA file what the next record tells of begins, bytes; -1 = unknown
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -124,6 +125,22 @@ class Block:
         in_area = self.offsets[1:] <= area_end
         return bool((next_of_lease | np.where(in_area, rising, new_lease)).all())
 
+    def data_offsets(self) -> np.ndarray[Any, Any]:
+        """Where in the DATA file the data of messages begin, and where that file ended at sync points; -1 in other rows."""
+        found: np.ndarray[Any, Any] = np.full(len(self), -1, np.int64)
+        for kind, mask in ((RecordType.MESSAGE, self.types == RecordType.MESSAGE),
+                           (RecordType.JOURNAL_OP, self.sync_points())):
+            found[mask] = self.of(kind)["data_dwords"][mask].astype(np.int64) * 8
+        return found
+
+    def data_bytes(self) -> np.ndarray[Any, Any]:
+        """What each message takes in the DATA file: up to what the next record tells of; 0 = that is not known."""
+        offsets = self.data_offsets()
+        told = np.flatnonzero(offsets >= 0)
+        found: np.ndarray[Any, Any] = np.zeros(len(self), np.int64)
+        found[told] = np.append(offsets[told][1:], self.data_after) - offsets[told]
+        return np.where((self.types == RecordType.MESSAGE) & (found > 0), found, 0)
+
     def select(self, mask: np.ndarray[Any, Any]) -> Chosen:
         """Some of the records."""
         return Chosen(self, mask)
@@ -148,6 +165,7 @@ class Chosen:
         self.types = (self.raw["type"] >> TYPE_SHIFT).astype(np.int32)
         self.flags = (self.raw["type"] >> FLAGS_SHIFT & FLAGS_MASK).astype(np.int32)
         self._is = {kind: self.types == kind for kind in _OF_TYPE}
+        self._block, self._mask = block, mask
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -167,6 +185,11 @@ class Chosen:
         """A column of numbers, null in rows of other types."""
         mask = ~self.are(*of) if of else None
         return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=mask)
+
+    def data_bytes(self) -> pa.Array:
+        """What each message takes in the DATA file, null where that is not known."""
+        found = self._block.data_bytes()[self._mask]
+        return pa.array(found, pa.int64(), mask=found == 0)
 
     def field(self, kind: RecordType, name: str) -> np.ndarray[Any, Any]:
         """A number of records of one type."""
@@ -305,6 +328,7 @@ COLUMNS: tuple[tuple[str, pa.DataType, str, Maker], ...] = (
     ("dataOffset", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(np.where(
         rows.are(_M), rows.field(_M, "data_dwords").astype(np.int64), rows.field(_J, "data_dwords").astype(np.int64)) * 8,
         pa.int64(), _M, _J)),
+    ("dataBytes", pa.int64(), "bigint", lambda rows, place, names: rows.data_bytes()),
     ("qlistOffset", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(np.where(
         rows.are(_Q), rows.field(_Q, "qlist_words").astype(np.int64), rows.field(_J, "qlist_words").astype(np.int64)) * 4,
         pa.int64(), _Q, _J)),

@@ -14,8 +14,8 @@ from bmqtwist.spark.charts import Chart, draw
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1f2328;--soft:#57606a;--line:#d0d7de;--back:#fff;--bad:#cf222e;--warn:#9a6700;
 --good:#1a7f37}
-@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;--back:#0d1117;--bad:#ff7b72;--warn:#d29922;
---good:#3fb950}}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;--back:#0d1117;--bad:#ff7b72;
+--warn:#d29922;--good:#3fb950}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--back);max-width:62rem;margin:2rem auto;
 padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .3rem}p{margin:.3rem 0;color:var(--soft)}

@@ -35,11 +35,12 @@ from pyspark.sql.types import StructType
 from bmqtwist.errors import LocalError
 from bmqtwist.spark import payloads, records
 from bmqtwist.spark.filesets import Journal, check, find
-from bmqtwist.spark.journals import Range, blocks, ranges
+from bmqtwist.spark.journals import Range, blocks, data_offset_after, ranges
 from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
 from bmqtwist.spark.payloads import Payloads
 from bmqtwist.spark.records import TYPE_NAMES, Block, Names, Place, columns_of
 from bmqtwist.spark.tail import StoragePosition, advance, parts_between
+from bmqtwist.storage.records import RECORD_BYTES
 from bmqtwist.storagetool.inputs import ReadOnlyFile
 
 LOG = logging.getLogger("bmqtwist.spark")
@@ -117,6 +118,8 @@ class StorageReader(DataSourceReader):
         problems: list[str] = []
         try:
             for block in blocks(file, partition.wanted, self.options.batch_records, problems):
+                if "dataBytes" in self.columns:
+                    block.data_after = data_offset_after(file, int(block.offsets[-1]) + RECORD_BYTES)
                 batch = self.batch(block, partition, data, of_payload)
                 if batch.num_rows:
                     yield batch

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from bmqtwist.ids import NULL_KEY
+from bmqtwist.ids import DEFAULT_APP_ID, NULL_KEY
 from bmqtwist.storage.records import ConfirmReason, DeletionReason, QueueOp, RecordType
 
 if TYPE_CHECKING:
@@ -70,8 +70,9 @@ def lifelines(spark: SparkSession, path: str, **options: Any) -> DataFrame:
     return lifelines_of(records(spark, path, RECORD_COLUMNS, **options))
 
 
-def lifelines_of(given: DataFrame) -> DataFrame:
-    """One row for each message of these records. `confirms`: of each app that left a record, by time; `state`: outstanding,
+def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:
+    """One row for each message of these records, with `more` of the columns of its MESSAGE record. `again`: its GUID was
+    stored more than once; `confirms`: of each app that left a record, by time; `state`: outstanding,
     confirmed (deleted because every app was done), expired, no-quorum, purged (with its queue)."""
     kind = F.col("type")
     rows = given.where(kind.isin(RecordType.MESSAGE.name, RecordType.CONFIRM.name, RecordType.DELETION.name))
@@ -79,7 +80,8 @@ def lifelines_of(given: DataFrame) -> DataFrame:
     is_deletion = kind == RecordType.DELETION.name
     by_message = rows.groupBy("partition", "queueKey", "guid").agg(
         F.max("queue").alias("queue"),
-        F.min(F.when(is_message, F.struct("lease", "sequence", "time", "refCount"))).alias("message"),
+        F.min(F.when(is_message, F.struct("lease", "sequence", "time", "refCount", *more))).alias("message"),
+        F.max(F.when(is_message, F.struct("lease", "sequence"))).alias("last"),
         F.collect_set(F.when(is_confirm, F.struct(_known_time().alias("time"), "appId", "appKey", "reason"))).alias(
             "confirms"),
         F.min(F.when(is_deletion, F.struct("lease", "sequence", "time", "reason"))).alias("deletion"),
@@ -97,7 +99,8 @@ def lifelines_of(given: DataFrame) -> DataFrame:
         "partition", "queueKey", "queue", "guid", F.col("message.lease").alias("lease"),
         F.col("message.sequence").alias("sequence"), F.col("message.time").alias("arrived"),
         F.col("message.refCount").alias("refCount"), F.sort_array("confirms").alias("confirms"),
-        F.coalesce("deletion.time", "ended.time").alias("gone"), reason.alias("deletionReason"), state.alias("state"))
+        F.coalesce("deletion.time", "ended.time").alias("gone"), reason.alias("deletionReason"), state.alias("state"),
+        (F.col("last") > own).alias("again"), *(F.col(f"message.{name}").alias(name) for name in more))
 
 
 def _known_time() -> Column:
@@ -121,6 +124,6 @@ def app_lifelines_of(lines: DataFrame) -> DataFrame:
         *each, F.col("confirm.appId").alias("appId"), F.col("confirm.time").alias("done"),
         F.col("confirm.reason").alias("reason"))
     last = lines.where(F.col("state") == "confirmed").select(
-        *each, F.when(F.col("refCount") == 1, F.lit("__default")).alias("appId"), F.col("gone").alias("done"),
+        *each, F.when(F.col("refCount") == 1, F.lit(DEFAULT_APP_ID)).alias("appId"), F.col("gone").alias("done"),
         F.lit(ConfirmReason.CONFIRMED.name).alias("reason"))
     return said.unionByName(last)

@@ -57,8 +57,11 @@ def small(place: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker process with a priority domain `d.prio` and a fanout domain `d.fan` with the apps a and b."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), samples=False) as made:
+    """A broker process with a priority domain `d.prio` and a fanout domain `d.fan` with the apps a and b. Its statistics
+    log is written every second."""
+    root = tmp_path_factory.mktemp("broker")
+    printer = {"printInterval": 1, "file": str(root / "logs" / "stat.log"), "maxAgeDays": 10, "encoding": "JSON"}
+    with BrokerProcess(root, app={"stats": {"snapshotInterval": 1, "printer": printer}}, samples=False) as made:
         made.domain("d.prio")
         made.domain("d.fan", "fanout", app_ids=("a", "b"))
         yield made

@@ -12,10 +12,8 @@ from spark.conftest import why_not
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_no_message_is_lost_or_doubled_whatever_is_killed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Two Spark sessions of its own: on a busy machine these alone take minutes."""
-    if not request.config.getoption("slow"):
-        pytest.skip("takes minutes: --slow")
+def test_no_message_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:
+    """Two Spark sessions of its own."""
     if why_not():
         pytest.skip(why_not())
     numbers = Campaign(tmp_path, 2000, kills=1, broker_kills=1, drops=1, executor_kills=0, sink="parquet", seed=5).run()

@@ -65,7 +65,7 @@ class Consumer:
 
     def reconnect(self) -> None:
         self.given.clear()
-        self.fresh.append(Lost)
+        self.fresh.append(Lost())
 
     def stop(self) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from bmqtwist.cli.main import main
 from bmqtwist.spark.local import NotInstalled, check_java, check_pyspark
 from bmqtwist.testing.process import BrokerProcess
+from spark.conftest import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +62,24 @@ def test_a_pyspark_that_is_missing_or_too_old_is_told(monkeypatch: pytest.Monkey
 def test_the_command_lists_its_jobs() -> None:
     said = CliRunner().invoke(main, ["pipeline", "--help"]).stdout
     assert all(name in said for name in ("archive", "report", "replay", "live"))
+
+
+def test_the_package_as_one_zip_has_what_spark_looks_for_at_its_top(tmp_path: Path) -> None:
+    """And works without anything else of this tree."""
+    result = CliRunner().invoke(main, ["pipeline", "package", str(tmp_path / "a" / "bmqtwist.zip")])
+    assert result.exit_code == 0, result.output
+    code = ("import sys, pkgutil; sys.path.insert(0, sys.argv[1]); import bmqtwist.wire, pyspark_bmqtwist; "
+            "print(bmqtwist.__file__, sorted(each.name for each in pkgutil.iter_modules(sys.path[:1])))")
+    seen = subprocess.run([sys.executable, "-c", code, result.stdout.strip()], cwd=tmp_path, env={}, capture_output=True,
+                          text=True, check=True).stdout
+    assert ".zip" in seen and "['bmqtwist', 'pyspark_bmqtwist', 'pyspark_bmqtwist_storage']" in seen
+
+
+def test_what_is_installed_has_what_spark_looks_for_at_its_top(tmp_path: Path) -> None:
+    """Of a wheel; in an editable install the formats are registered by `register`."""
+    subprocess.run([sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)], cwd=ROOT, check=True,
+                   capture_output=True)
+    assert {each.name for each in tmp_path.glob("pyspark_*")} == {"pyspark_bmqtwist.py", "pyspark_bmqtwist_storage.py"}
 
 
 @pytest.mark.spark

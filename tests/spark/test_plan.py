@@ -48,7 +48,7 @@ def test_what_comes_again_is_not_planned_twice_and_confirmed_if_it_was_settled()
 def test_a_lost_connection_empties_what_waits_and_keeps_what_is_planned() -> None:
     plan = filled(Plan(10), 1, 2)
     plan.take(0, 1)
-    plan.lost()
+    plan.lost(1)
     assert (plan.waiting, plan.unconfirmed) == (0, 1)
     filled(plan, 1, 2)
     again = plan.take(1, 5)
@@ -96,6 +96,16 @@ def test_an_offset_of_another_source_is_refused() -> None:
         Offset.from_json({"topic": 1})
 
 
+def test_a_message_that_was_given_to_another_receiver_meanwhile_is_not_lost_with_the_first_one() -> None:
+    plan = Plan(100)
+    one, two, three = keys(1, 2, 3)
+    for key, receiver in ((one, 1), (two, 1), (three, 2), (one, 2)):
+        plan.deliver(key, key, receiver, 0.0)
+    plan.lost(1)
+    segment = plan.take(0, 10)
+    assert segment is not None and segment.keys == [one, three]
+
+
 @given(st.lists(st.sampled_from(["deliver", "plan", "commit", "lost", "crash"]), max_size=60), st.integers(1, 4))
 def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behind_it(steps: list[str], most: int) -> None:
     """A broker that delivers again what is not confirmed; a spool that keeps planned segments; crashes anywhere."""
@@ -117,7 +127,7 @@ def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behin
             logged = spool[-1].end
             confirmed.update(plan.settle(logged).confirm)
         elif step == "lost":
-            plan.lost()
+            plan.lost(1)
         elif step == "crash":
             plan = Plan(100)
             confirmed.update(plan.restore([Segment(each.start, each.end, each.keys) for each in spool], logged).confirm)

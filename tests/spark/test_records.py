@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from bmqtwist.spark.filesets import Journal, find
-from bmqtwist.spark.journals import blocks, ranges
+from bmqtwist.spark.journals import blocks, data_offset_after, ranges
 from bmqtwist.spark.records import MAKERS, Names, Place, columns_of
 from bmqtwist.storage.journal import JournalScan
-from bmqtwist.storage.records import RECORD_BYTES, QueueOp, SyncPoint, pack_queue_op, pack_sync_point
+from bmqtwist.storage.records import RECORD_BYTES, QueueOp, RecordType, SyncPoint, pack_queue_op, pack_sync_point
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
+from bmqtwist.storagetool.datafile import DataFile
 from bmqtwist.storagetool.fields import record_fields, timestamp
 from bmqtwist.storagetool.inputs import ReadOnlyFile
 from bmqtwist.storagetool.journalview import records
@@ -100,6 +101,23 @@ def test_keys_have_the_names_that_qlist_and_ledger_give_them() -> None:
     found = rows_of(journal)
     assert {row["queue"] for row in found if row["queueKey"]} == {"bmq://d.fan/f"}
     assert {row["appId"] for row in found if row["type"] == "CONFIRM"} == {"foo", "bar"}  # the last one has no record
+
+
+@pytest.mark.parametrize("batch", [1, 3, 1 << 16])
+def test_what_a_message_takes_in_the_data_file_is_the_length_of_its_record(batch: int) -> None:
+    """In blocks of any size, the last one included: a sync point follows."""
+    journal = find((str(SETS / "payload-60k" / "n1"),), False)[0]
+    file, data = ReadOnlyFile(journal.path), ReadOnlyFile(journal.data)
+    found = {}
+    for each in ranges(file, 1 << 20):
+        for block in blocks(file, each, batch, []):
+            block.data_after = data_offset_after(file, int(block.offsets[-1]) + RECORD_BYTES)
+            told = zip(block.data_offsets(), block.data_bytes(), block.types, strict=True)
+            found |= {int(at): int(size) for at, size, kind in told if kind == RecordType.MESSAGE}
+    expected = {at: DataFile(data.read, data.size).record(at).message_words * 4 for at in found}
+    file.close()
+    data.close()
+    assert len(found) == 2 and found == expected
 
 
 def test_sets_of_a_directory_and_its_archive_are_found() -> None:

@@ -127,6 +127,15 @@ def test_a_stopped_query_gives_back_what_it_had_not_confirmed(spark: SparkSessio
     assert left(broker, uri) == []
 
 
+def test_several_receivers_share_a_queue(spark: SparkSession, broker: BrokerProcess, uri: str, tmp_path: Path) -> None:
+    """Each message once, with all that it has; each is confirmed by who was given it."""
+    post(broker, uri, *(b"%d" % number for number in range(300)), properties={"n": 7})
+    drained(source(spark, broker, uri, tmp_path, receivers="2", maxMessagesPerTrigger="100"), tmp_path)
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(int(row["value"]) for row in rows) == list(range(300)) and left(broker, uri) == []
+    assert rows[0]["properties"] == {"n": "7"}
+
+
 def test_an_application_and_an_expression_choose_messages(spark: SparkSession, broker: BrokerProcess,
                                                           tmp_path: Path) -> None:
     uri = f"bmq://d.fan/q{next(_numbers)}"

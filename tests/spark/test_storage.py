@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kit.shell import until
 
 from bmqtwist.sdk.simple import Session
 from bmqtwist.storage.journal import JournalScan
@@ -205,18 +208,41 @@ def test_the_archive_has_each_record_once_however_often_it_is_made(spark: SparkS
     assert rows.where("type = 'MESSAGE' and value is null").count() == 0
 
 
-def test_the_report_says_what_happened(spark: SparkSession, storage: Path, tmp_path: Path) -> None:
+def test_the_report_says_what_happened(spark: SparkSession, storage: Path, broker: BrokerProcess, tmp_path: Path) -> None:
+    """With what the broker has measured."""
     from bmqtwist.spark.pipelines.report import report
 
-    path = report(spark, str(storage), str(tmp_path / "report"), replica=str(storage))
+    log = broker.root / "logs" / "stat.log.json"
+    until(lambda: re.search(r'"bmq://d.prio/pipelines":\{"confirmLatency"', log.read_text()))
+    path = report(spark, str(storage), str(tmp_path / "report"), replica=str(storage), statistics=str(log))
+    measured = spark.read.parquet(str(tmp_path / "report" / "tables" / "measured")).where(
+        "queue = 'bmq://d.prio/pipelines'").collect()
+    assert [row["messages"] for row in measured] == [10] and 0 < measured[0]["p50"] <= measured[0]["max"] < 60_000
     text = path.read_text(encoding="utf-8")
-    assert "bmq://d.prio/pipelines" in text and "Every record is the same on both nodes." in text
+    assert "Measured latency" in text and "bmq://d.prio/pipelines" in text
+    assert "Every record is the same on both nodes." in text
     assert "<svg" in text and "<script" not in text and "http" not in text.replace("http://www.w3.org", "").replace(
         "http://purl.org", "").replace("http://creativecommons.org", "").replace("https://matplotlib.org", "")
     endings = {row["queue"]: row for row in spark.read.parquet(str(tmp_path / "report" / "tables" / "endings")).collect()}
     found = endings["bmq://d.prio/pipelines"]
     assert (found["messages"], found["confirmed"], found["outstanding"]) == (40, 10, 30)
     assert list((tmp_path / "report").glob("*.png"))
+
+
+def test_latencies_below_a_second_come_from_the_logs_of_brokers(spark: SparkSession, tmp_path: Path) -> None:
+    """Of several prints and nodes; a node that does not lead a queue has not confirmed its messages."""
+    from bmqtwist.spark.gold import measured_latency
+
+    def line(role: int, counts: dict[str, int]) -> str:
+        queue = {"confirmLatency": counts, "appIds": {"a": {"confirmLatency": counts, "values": {}}},
+                 "values": {"queue_role": role, "queue_put_msgs": 7}}
+        return json.dumps({"_timestamp": "t", "domainQueues": {"domains": {"d": {"bmq://d/q": queue}}}})
+
+    first = [line(1, {"1000000": 50}), line(1, {"1000000": 40, "8000000": 9}), line(1, {})]
+    (tmp_path / "n1.json").write_text("\n".join(first))
+    (tmp_path / "n2.json").write_text("\n".join([line(1, {"64000000": 1}), line(2, {"1": 1000})]))
+    found = measured_latency(spark, f"{tmp_path}/n1.json,{tmp_path}/n2.json").orderBy("appId").collect()
+    assert [tuple(row) for row in found] == [("bmq://d/q", app, 100, 1.0, 1.0, 8.0, 64.0, 64.0) for app in (None, "a")]
 
 
 def test_replicas_that_differ_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:

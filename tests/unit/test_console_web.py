@@ -205,6 +205,26 @@ def test_what_goes_with_the_pages_is_served_and_nothing_else(console: ConsoleWor
         assert answer.status in (404, 308) and "[metadata]" not in answer.text and "root:" not in answer.text, path
 
 
+def test_the_report_is_linked_where_there_is_a_directory_for_it(console: ConsoleWorld, tmp_path: Path) -> None:
+    """To who may see the console, as it was written, and nothing in it is a program."""
+    assert "/report" not in console.page("/").text and console.page("/report").status == 404
+    key, reports = tmp_path / "key", tmp_path / "reports"
+    key.write_text(SECRET)
+    reports.mkdir()
+    guarded = ConsoleWorld(tmp_path / "other", {"users": list(users()), "keyFile": str(key),
+                                                "reportDirectory": str(reports)})
+    assert guarded.page("/report").status == 303
+    guarded.log_in("vera")
+    assert 'href="/report"' in guarded.page("/").text
+    none = guarded.page("/report")
+    assert none.status == 404 and "bmq pipeline report" in none.text
+    (reports / "report.html").write_text("<h1>What the broker did</h1>")
+    found = guarded.page("/report")
+    assert found.status == 200 and found.text == "<h1>What the broker did</h1>"
+    assert "default-src 'none'" in found.headers["content-security-policy"]
+    assert "sandbox" in found.headers["content-security-policy"]
+
+
 def test_the_description_says_what_there_is(console: ConsoleWorld) -> None:
     described = console.ask("/api/v1/openapi.json").json
     offered = {(re.sub(r"<(?:int:)?(\w+)>", r"{\1}", rule.rule), method.lower())

@@ -69,8 +69,8 @@ class Lab:
 
     def confirm(self, name: str, count: int) -> None:
         for _ in range(count):
-            self.apps[name].confirmed(0.25)
-            self.counters.confirmed(0.25)
+            self.apps[name].confirmed(0.25, 0.5)
+            self.counters.confirmed(0.25, 0.5)
         self.held[name] -= count
 
 
@@ -247,3 +247,18 @@ def test_a_delta_is_what_was_counted_within_the_window(steps: list[tuple[int, in
     shortest = sum(amount for at, amount in counted if at > now - statistics.step_seconds * (SLOTS - 1))
     longest = sum(amount for at, amount in counted if at >= now - statistics.step_seconds * SLOTS)
     assert shortest <= delta <= longest
+
+
+def test_the_log_tells_how_long_it_took_from_arrival_to_confirmation() -> None:
+    """By bucket, each message once, of queues and of apps; whoever only looks is not told, and takes nothing away."""
+    lab = Lab()
+    for after in (0.001, 0.001, 0.004, 0.001):
+        for counters in (lab.counters, lab.apps["foo"]):
+            counters.confirmed(0.0, after)
+    assert "confirmLatency" not in stats_tree(lab.broker(), lab.statistics)["domainQueues"]["domains"]["d.~lcl"][URI]
+    taken = {URI: lab.counters.take_latencies(), (URI, "foo"): lab.apps["foo"].take_latencies()}
+    tree = stats_tree(lab.broker(), lab.statistics, taken)["domainQueues"]["domains"]["d.~lcl"][URI]
+    assert tree["confirmLatency"] == tree["appIds"]["foo"]["confirmLatency"] == {"1098633": 3, "4394531": 1}
+    assert "confirmLatency" not in tree["appIds"]["bar"]
+    lab.counters.confirmed(0.0, 0.001)
+    assert list(lab.counters.take_latencies().values()) == [1] and not lab.counters.take_latencies()

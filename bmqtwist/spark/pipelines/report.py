@@ -23,30 +23,38 @@ if TYPE_CHECKING:
 QUEUES_SHOWN = 20
 LINES_SHOWN = 5
 POINTS_MAX = 5000
+_OF_MESSAGES = ["crc", "dataBytes"]
+LATENCY_HEADS = ["queue", "app", "messages", "p50", "p90", "p99", "p99.9", "max"]
 
 
-def build(spark: SparkSession, source: str, replica: str = "") -> dict[str, DataFrame]:
-    """The tables by name. `replica`: storage files of another node, to be compared."""
-    columns = [*tables.RECORD_COLUMNS, "crc", "dataOffset"]
-    records = tables.records(spark, source, columns, **({} if tables.is_archive(source) else {"includeArchive": True}))
-    lines = tables.lifelines_of(records).persist()
+def build(spark: SparkSession, source: str, replica: str = "", statistics: str = "") -> dict[str, DataFrame]:
+    """The tables by name. `replica`: storage files of another node, to be compared; `statistics`: the JSON logs of
+    brokers."""
+    options = {} if tables.is_archive(source) else {"includeArchive": True}
+    records = tables.records(spark, source, [*tables.RECORD_COLUMNS, *_OF_MESSAGES], **options)
+    written = tables.records(spark, source, ["partition", "fileSet", "time", "dataOffset"], **options)
+    lines = tables.lifelines_of(records, _OF_MESSAGES).persist()
     throughput = gold.throughput_minute(lines).persist()
     backlog = gold.backlog_minute(throughput)
     found = {"throughput": throughput, "backlog": backlog, "latency": gold.latency(tables.app_lifelines_of(lines)),
-             "endings": gold.endings(lines), "duplicates": gold.duplicates(records), "sizes": gold.sizes(records),
-             "health": gold.consumer_health(backlog, throughput), "growth": gold.growth_hour(records)}
+             "endings": gold.endings(lines), "duplicates": gold.duplicates(lines, records), "sizes": gold.sizes(lines),
+             "health": gold.consumer_health(backlog, throughput), "growth": gold.growth_hour(written)}
     if replica:
-        found["replicas"] = gold.replica_diff(records, tables.records(spark, replica, columns, includeArchive=True))
+        compared = tables.records(spark, replica, [*tables.RECORD_COLUMNS, *_OF_MESSAGES], includeArchive=True)
+        found["replicas"] = gold.replica_diff(records, compared)
+    if statistics:
+        found["measured"] = gold.measured_latency(spark, statistics)
     return found
 
 
-def report(spark: SparkSession, source: str, target: str, replica: str = "", title: str = "What the broker did") -> Path:
+def report(spark: SparkSession, source: str, target: str, replica: str = "", title: str = "What the broker did",
+           statistics: str = "") -> Path:
     """Write tables and page; the path of the page."""
     place = Path(target)
-    for name, table in build(spark, source, replica).items():
+    made = build(spark, source, replica, statistics)
+    for name, table in made.items():
         table.write.mode("overwrite").parquet(str(place / "tables" / name))
-    kept = {path.name: spark.read.parquet(str(path)) for path in sorted((place / "tables").iterdir())
-            if replica or path.name != "replicas"}
+    kept = {name: spark.read.parquet(str(place / "tables" / name)) for name in made}
     path = write(page(kept, source, title), place)
     spark.catalog.clearCache()
     return path
@@ -92,8 +100,9 @@ def page(kept: dict[str, DataFrame], source: str, title: str) -> Page:
              Chart("Throughput", "messages / min", _series(kept["throughput"], busiest, "in"))),
         Part("Backlog", "Messages that are in a queue at the end of a minute.",
              Chart("Backlog", "messages", _series(kept["backlog"], busiest, "messages"))),
+        *_measured(kept),
         Part("Latency", "Seconds from arrival to confirmation. Journals keep whole seconds: 0 means less than one.", None,
-             ["queue", "app", "messages", "p50", "p90", "p99", "p99.9", "max"],
+             LATENCY_HEADS,
              _top(kept["latency"], "messages", ["queue", "appId", "messages", *gold.PERCENTILE_NAMES, "max"]),
              "No message was confirmed."),
         Part("Consumers", "Over the last ten minutes in which the broker wrote anything.", None,
@@ -115,6 +124,15 @@ def page(kept: dict[str, DataFrame], source: str, title: str) -> Page:
                           "Every record is the same on both nodes."))
     about = f"{source}, {span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} UTC" if span and span[0] else source
     return Page(title, about, verdict, mark, parts)
+
+
+def _measured(kept: dict[str, DataFrame]) -> list[Part]:
+    if "measured" not in kept:
+        return []
+    return [Part("Measured latency", "Milliseconds from arrival to confirmation, from the histograms that the broker keeps; "
+                 "right to an eighth. Without an app: all apps of the queue.", None, LATENCY_HEADS,
+                 _top(kept["measured"], "messages", ["queue", "appId", "messages", *gold.PERCENTILE_NAMES, "max"]),
+                 "No message was confirmed.")]
 
 
 def verdict_of(totals: Any, stalled: list[str], slow: list[str], differences: list[Any]) -> tuple[str, str]:

@@ -1,0 +1,122 @@
+"""Several receivers in processes of their own, against a broker process, without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from bmqtwist.sdk.simple import Session
+from bmqtwist.spark.options import source_options
+from bmqtwist.spark.receiver import Delivered, Lost, News
+from bmqtwist.spark.receivers import ReceiverFailed, Receivers
+from bmqtwist.testing.process import BrokerProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+_SECONDS_MAX = 30.0
+
+
+def made(broker: BrokerProcess, uri: str, **more: str) -> Receivers:
+    return Receivers(source_options({"bmq.bootstrap.servers": broker.url, "subscribe": uri, "receivers": "2", **more}))
+
+
+def taken(receivers: Receivers, enough: Callable[[list[News]], bool]) -> list[News]:
+    found: list[News] = []
+    until = time.monotonic() + _SECONDS_MAX
+    while not enough(found):
+        assert time.monotonic() < until, found
+        receivers.wait(1.0)
+        receivers.check()
+        found += receivers.take()
+    return found
+
+
+def post(broker: BrokerProcess, uri: str, count: int) -> None:
+    with Session(broker.url) as session, session.open(uri, write=True) as queue:
+        queue.post_many([(b"%d" % number, None) for number in range(count)])
+
+
+def messages(found: list[News]) -> list[Delivered]:
+    return [each for each in found if isinstance(each, Delivered)]
+
+
+def test_both_are_given_messages_and_confirm_their_own(broker: BrokerProcess) -> None:
+    """Nothing is left for the next ones."""
+    uri = "bmq://d.prio/receivers"
+    receivers = made(broker, uri)
+    receivers.start()
+    try:
+        post(broker, uri, 100)
+        found = messages(taken(receivers, lambda found: len(found) == 100))
+        assert {each.receiver for each in found} == {0, 1}
+        assert sorted(int(each.message.payload) for each in found) == list(range(100))
+        receivers.confirm([(each.queue, each.message.guid) for each in found])
+    finally:
+        receivers.stop()
+    with Session(broker.url) as session, session.open(uri, read=True) as queue:
+        assert queue.get(0.5) is None
+
+
+def test_what_a_receiver_had_is_given_to_another_one_and_confirmed_by_that(broker: BrokerProcess) -> None:
+    """The window is that of all of them together."""
+    uri = "bmq://d.prio/receivers-window"
+    post(broker, uri, 50)
+    first, second = made(broker, uri, maxUnconfirmedMessages="20"), made(broker, uri)
+    first.start()
+    try:
+        assert len(messages(taken(first, lambda found: len(found) == 20))) == 20
+        second.start()
+        held = messages(taken(second, lambda found: len(found) == 30))
+        first.stop()
+        held += messages(taken(second, lambda found: len(found) == 20))
+        second.confirm([(each.queue, each.message.guid) for each in held])
+    finally:
+        first.stop()
+        second.stop()
+    with Session(broker.url) as session, session.open(uri, read=True) as queue:
+        assert queue.get(0.5) is None
+
+
+def test_a_lost_connection_is_told_of_its_receiver_and_all_comes_again(broker: BrokerProcess) -> None:
+    uri = "bmq://d.prio/receivers-lost"
+    receivers = made(broker, uri)
+    receivers.start()
+    try:
+        post(broker, uri, 10)
+        taken(receivers, lambda found: len(found) == 10)
+        broker.restart()
+        found = taken(receivers, lambda found: len(messages(found)) >= 10 and len(found) >= 12)
+        assert {each.receiver for each in found if isinstance(each, Lost)} == {0, 1}
+    finally:
+        receivers.stop()
+
+
+def test_a_receiver_that_cannot_go_on_says_why(broker: BrokerProcess) -> None:
+    receivers = made(broker, "bmq://unknown.domain/q")
+    try:
+        with pytest.raises(ReceiverFailed, match="unknown.domain|UNKNOWN|REFUSED|NOT_"):
+            receivers.start()
+    finally:
+        receivers.stop()
+
+
+def test_receivers_leave_when_the_process_of_the_query_is_gone(broker: BrokerProcess) -> None:
+    """What they held is there for others at once."""
+    uri = "bmq://d.prio/receivers-gone"
+    code = ("import sys, time; from bmqtwist.spark.options import source_options; "
+            "from bmqtwist.spark.receivers import Receivers; "
+            "found = Receivers(source_options({'bmq.bootstrap.servers': sys.argv[1], 'subscribe': sys.argv[2], "
+            "'receivers': '2'})); found.start(); got = 0\n"
+            "while got < 5: found.wait(1.0); got += len(found.take())\n"
+            "print('all', flush=True); time.sleep(60)")
+    with subprocess.Popen([sys.executable, "-c", code, broker.url, uri], stdout=subprocess.PIPE) as query:
+        assert query.stdout is not None
+        post(broker, uri, 5)
+        assert query.stdout.readline() == b"all\n"
+        query.kill()
+    with Session(broker.url) as session, session.open(uri, read=True) as queue:
+        assert sorted(each.payload for each in (queue.get(10.0) for _ in range(5)) if each is not None) == [
+            b"%d" % number for number in range(5)]
