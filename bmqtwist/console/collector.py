@@ -25,11 +25,15 @@ from bmqtwist.monitor import elections, traffic
 from bmqtwist.monitor.snapshot import ProcessState
 
 WANTED_S = 5.0  # after the last request that queues are looked at
-STEPS_PAUSE_S = 0.1  # between two steps of a look at all queues, but for the first
+STEPS_PAUSE_S = 0.2  # between two steps of a look at all queues, but for the first
+SWEEP_S = 1.0  # from the beginning of a look at all queues to that of the next one, at least
 FRESH_S = 0.2  # a document of that age is as good as a new one
 RANKS_MAX = 64  # orders of queues that are kept until the next look at all
+RANK_UPTO = 200  # an order is kept of a multiple of so many queues
 HISTORIES_MAX = 50  # queues of which depths are kept, for as long as somebody has asked
 HISTORY_FORGET_S = 900.0
+
+Ranking = tuple[str, str, bool]  # a text in the URI, what is sorted by, and whether the greatest come first
 
 
 class CollectorHost(Protocol):
@@ -63,7 +67,8 @@ class Collector:
         self._wanted_until = float("-inf")
         self._sweeping: Any = None  # the next step
         self._swept: list[Deferred[None]] = []  # wait for the end of a look at all queues
-        self._ranks: OrderedDict[QueuesTopic, tuple[float, int, list[Key]]] = OrderedDict()
+        self._sweep_began = 0.0
+        self._ranks: OrderedDict[Ranking, tuple[float, int, int, list[Key]]] = OrderedDict()
         self._histories: OrderedDict[str, tuple[float, deque[list[float]]]] = OrderedDict()
         self._flows: OrderedDict[str, FlowSampler] = OrderedDict()  # of queues that somebody has asked for
         self._leader: tuple[str, int, float] = ("", -1, 0.0)
@@ -136,9 +141,11 @@ class Collector:
             self._ranks.clear()
             return
         first = self.book.swept == float("-inf")
-        self.book.begin(lambda: self._host.moment()[0])
+        if self.book.begin(lambda: self._host.moment()[0]):
+            self._sweep_began = now
         more = self.book.step()
-        self._next_step(0.0 if first and more else STEPS_PAUSE_S)
+        rest = STEPS_PAUSE_S if more else max(STEPS_PAUSE_S, self._sweep_began + SWEEP_S - now)
+        self._next_step(0.0 if first and more else rest)
         if not more:
             waiting, self._swept = self._swept, []
             for done in waiting:
@@ -170,15 +177,16 @@ class Collector:
     def own_rank(self, topic: QueuesTopic) -> Any:
         """How many queues of this node there are, and the first of them: (total, entries)."""
         yield self._want_queues()
-        known = self._ranks.get(topic)
-        if known is None or known[0] != self.book.swept:
+        ranking = topic.text, topic.sort, topic.descending
+        known = self._ranks.get(ranking)
+        if known is None or known[0] != self.book.swept or known[1] < topic.upto:
             swept, (_, wall) = self.book.swept, self._host.moment()
-            total, entries = yield self._slowly(self.book.rank(topic.text, Order(topic.sort, topic.descending), topic.upto,
-                                                               wall))
-            known = self._ranks[topic] = swept, total, entries
+            upto = -(-topic.upto // RANK_UPTO) * RANK_UPTO  # pages that differ a little are made of one order
+            total, entries = yield self._slowly(self.book.rank(topic.text, Order(topic.sort, topic.descending), upto, wall))
+            known = self._ranks[ranking] = swept, upto, total, entries
             while len(self._ranks) > RANKS_MAX:
                 self._ranks.popitem(last=False)
-        return known[1:]
+        return known[2], known[3][:topic.upto]
 
     def _slowly(self, work: Any) -> Deferred[Any]:
         """The result of work in steps, one in each turn."""

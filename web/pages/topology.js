@@ -124,11 +124,13 @@ function draw(nodes, edges) {
       svg("title", {}, `${node.name}: ${node.state}, ${led}`),
     );
   });
+  const ys = [...places.values()].map((place) => place.y);
+  const [top, bottom] = [Math.min(...ys) - BOX.height / 2 - 16, Math.max(...ys) + BOX.height / 2 + 16];
   return svg(
     "svg",
     {
       class: "graph",
-      viewBox: `0 0 ${WIDTH} ${height}`,
+      viewBox: `0 ${top} ${WIDTH} ${bottom - top}`,
       role: "img",
       "data-rows": rows,
       "aria-label": `${counted(nodes.length, "node")} and ${counted(edges.length, "line")} from primaries to replicas; the table below has the same`,
