@@ -48,7 +48,7 @@ class Line:
         self._target, self.drops = port, 0
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
-        self._held: set[socket.socket] = set()
+        self._held: dict[socket.socket, socket.socket] = {}  # from the query, to the broker
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -62,7 +62,7 @@ class Line:
             except OSError:
                 near.close()
                 continue
-            self._held |= {near, far}
+            self._held[near] = far
             threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
@@ -73,16 +73,17 @@ class Line:
                     if not data:
                         raise OSError("closed")
                     (far if source is near else near).sendall(data)
+        self._held.pop(near, None)
         for each in (near, far):
-            self._held.discard(each)
             each.close()
 
     def drop(self) -> None:
         """Every connection is gone."""
-        for each in list(self._held):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-                self.drops += 1
+        for pair in list(self._held.items()):
+            self.drops += 1
+            for each in pair:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Nobody is let in any more."""

@@ -18,8 +18,10 @@ from bmqtwist.spark import session
 
 _SMALL = {"spark.sql.shuffle.partitions": 2, "spark.default.parallelism": 2, "spark.driver.memory": "512m",
           "spark.executor.memory": "512m", "spark.executor.cores": 1, "spark.sql.adaptive.enabled": "false",
-          "spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-          "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.task.maxFailures": 8}
+          "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+          "spark.ui.showConsoleProgress": "false", "spark.task.maxFailures": 8,
+          "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+          "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def stream(spark: Any, root: Path, broker: str, queue: str, batch: str) -> Any:

@@ -52,7 +52,8 @@ def small(place: Path) -> dict[str, Any]:
     return {"spark__sql__shuffle__partitions": 2, "spark__default__parallelism": 2, "spark__driver__memory": "512m",
             "spark__sql__adaptive__enabled": "false", "spark__ui__showConsoleProgress": "false",
             "spark__sql__warehouse__dir": str(place / "warehouse"), "spark__local__dir": str(place / "local"),
-            "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+            "spark__sql__codegen__wholeStage": "false", "spark__sql__codegen__factoryMode": "NO_CODEGEN",
+            "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @pytest.fixture(scope="session")

@@ -5,18 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
 from bmqtwist.cli.main import main
 from bmqtwist.spark.local import NotInstalled, check_java, check_pyspark
-from bmqtwist.testing.process import BrokerProcess
 from spark.conftest import ROOT
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def java(place: Path, text: str) -> None:
@@ -82,19 +77,5 @@ def test_what_is_installed_has_what_spark_looks_for_at_its_top(tmp_path: Path) -
     assert {each.name for each in tmp_path.glob("pyspark_*")} == {"pyspark_bmqtwist.py", "pyspark_bmqtwist_storage.py"}
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(240)
-def test_the_command_runs_jobs(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
-    """Archive, report on the archive, and what a replay would post."""
-    from spark.test_records import SETS
-
-    def bmq(*arguments: str) -> str:
-        result = CliRunner().invoke(main, ["pipeline", *arguments])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    assert "records archived" in bmq("archive", str(SETS / "rollover" / "n1"), str(tmp_path / "a"), "--live")
-    page = bmq("report", str(tmp_path / "a" / "records"), str(tmp_path / "r"), "--title", "A title").strip()
-    assert "<title>A title</title>" in Path(page).read_text(encoding="utf-8")
-    assert "messages would be posted" in bmq("replay", str(tmp_path / "a" / "records"), "--broker", broker.url, "--dry-run")
+def test_a_setting_that_cannot_be_read_is_told() -> None:
     assert CliRunner().invoke(main, ["pipeline", "replay", "x", "--conf", "nonsense"]).exit_code == 2

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from kit.shell import until
 
+from bmqtwist.cli.main import main
 from bmqtwist.sdk.simple import Session
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storagetool.inputs import ReadOnlyFile
@@ -180,6 +182,13 @@ def test_a_stream_over_journals_gives_each_record_once_through_a_rollover(spark:
 # -- pipelines --------------------------------------------------------------------------------------------------------------
 
 
+def bmq(*arguments: str) -> str:
+    """What `bmq pipeline` prints. It finds the session of these tests."""
+    result = CliRunner().invoke(main, ["pipeline", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 @pytest.fixture(scope="module")
 def storage(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The live files of a broker with messages that are done and messages that are not."""
@@ -196,30 +205,38 @@ def storage(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_the_archive_has_each_record_once_however_often_it_is_made(spark: SparkSession, tmp_path: Path) -> None:
-    from bmqtwist.spark.pipelines.archive import archive
+    from bmqtwist.spark.tables import RECORD_COLUMNS, lifelines_of
+    from bmqtwist.spark.tables import records as table_of
 
     target = str(tmp_path / "archive")
-    assert archive(spark, ROLLOVER, target, "c") > 0
-    assert archive(spark, ROLLOVER, target, "c") == 0
+    said = [bmq("archive", ROLLOVER, target, "--cluster", "c") for _ in range(2)]
+    assert not said[0].startswith("0 ") and said[1].startswith("0 records archived")
     rows = spark.read.parquet(f"{target}/records")
     finished = table(spark, ROLLOVER + "/archive").select("partition", "lease", "sequence").distinct()
     assert rows.count() == finished.count() == rows.select("partition", "lease", "sequence").distinct().count()
     assert {row["cluster"] for row in rows.select("cluster").distinct().collect()} == {"c"}
     assert rows.where("type = 'MESSAGE' and value is null").count() == 0
+    lines = lifelines_of(table_of(spark, f"{target}/records", RECORD_COLUMNS))
+    assert lines.count() == rows.where("type = 'MESSAGE'").select("queueKey", "guid").distinct().count() > 0
 
 
 def test_the_report_says_what_happened(spark: SparkSession, storage: Path, broker: BrokerProcess, tmp_path: Path) -> None:
     """With what the broker has measured."""
-    from bmqtwist.spark.pipelines.report import report
-
     log = broker.root / "logs" / "stat.log.json"
-    until(lambda: re.search(r'"bmq://d.prio/pipelines":\{"confirmLatency"', log.read_text()))
-    path = report(spark, str(storage), str(tmp_path / "report"), replica=str(storage), statistics=str(log))
+
+    def told() -> int:
+        """Confirms that the broker has told of."""
+        found = re.findall(r'"bmq://d.prio/pipelines":\{"confirmLatency":\{([^}]*)\}', log.read_text())
+        return sum(int(each.rpartition(":")[2]) for counts in found for each in counts.split(","))
+
+    until(lambda: told() == 10)
+    path = Path(bmq("report", str(storage), str(tmp_path / "report"), "--replica", str(storage), "--statistics", str(log),
+                    "--title", "A title").strip())
     measured = spark.read.parquet(str(tmp_path / "report" / "tables" / "measured")).where(
         "queue = 'bmq://d.prio/pipelines'").collect()
     assert [row["messages"] for row in measured] == [10] and 0 < measured[0]["p50"] <= measured[0]["max"] < 60_000
     text = path.read_text(encoding="utf-8")
-    assert "Measured latency" in text and "bmq://d.prio/pipelines" in text
+    assert "<title>A title</title>" in text and "Measured latency" in text and "bmq://d.prio/pipelines" in text
     assert "Every record is the same on both nodes." in text
     assert "<svg" in text and "<script" not in text and "http" not in text.replace("http://www.w3.org", "").replace(
         "http://purl.org", "").replace("http://creativecommons.org", "").replace("https://matplotlib.org", "")
@@ -269,7 +286,8 @@ def test_a_replay_posts_what_was_chosen_with_its_provenance_and_once(spark: Spar
     wanted = Selection(("bmq://d.prio/pipelines",), expression="p['kind'] = 'even' and int(p['n']) < 20")
     sink: dict[str, str] = {"bmq.bootstrap.servers": broker.url}
     told: list[tuple[int, int]] = []
-    assert replay(spark, str(storage), sink, wanted, "bmq://d.prio/again", dry_run=True) == 10
+    assert "10 messages would be posted" in bmq(
+        "replay", str(storage), "--queue", wanted.queues[0], "--where", wanted.expression, "-b", broker.url, "--dry-run")
     for _ in range(2):
         assert replay(spark, str(storage), sink, wanted, "bmq://d.prio/again", rate=5.0,
                       progress=lambda done, total: told.append((done, total))) == 10
