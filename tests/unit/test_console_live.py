@@ -233,7 +233,8 @@ def test_who_logs_out_watches_no_more(guarded: ConsoleWorld) -> None:
     assert tab.closed_by() == ENDED
 
 
-@pytest.mark.parametrize("data", [frame(b"nonsense"), frame(b"[]"), frame(b"\xff\xfe", 2), frame(b"[" * 4000), say(id=1)])
+@pytest.mark.parametrize("data", [frame(b"nonsense"), frame(b"[]"), frame(b"\xff\xfe", 2), frame(b"[" * 4000), say(id=1)],
+                         ids=["no JSON", "no object", "no text", "deep", "no topic"])
 def test_what_makes_no_sense_is_answered(console: ConsoleWorld, data: bytes) -> None:
     tab = Tab(console)
     tab.say(data)
