@@ -76,6 +76,7 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
 
   let rows = [];
   let marks = [];
+  let drawn = "";
   let width = 720; // in pixels, as the page gives
   let chosen = null; // the wall time of the row under the cursor; null = the newest
 
@@ -210,6 +211,9 @@ export function chart({ caption, series, empty = "No numbers yet: the first ones
     show(given, events = []) {
       marks = events;
       rows = (given ?? []).filter((row) => Array.isArray(row) && typeof row[0] === "number");
+      const now = JSON.stringify([rows.length, rows[0], rows[rows.length - 1], events, settings.utc]);
+      if (now === drawn) return; // most documents bring no new row
+      drawn = now;
       draw();
     },
   };

@@ -145,9 +145,7 @@ class Api:
         return node in ("", self._collector.name)
 
     def _known(self, node: str) -> str:
-        cluster = self._cluster
-        if cluster is not None and node not in {each.name for each in cluster.definition.nodes} or (
-                cluster is None and node != self._collector.name):
+        if node not in facts.node_names(self._host.node.broker) and node != self._collector.name:
             raise Refusal(404, f"There is no node '{node[:NAME_CHARS_MAX]}' in this cluster.", "node")
         return node
 
@@ -439,24 +437,23 @@ class Api:
     def move(self, asked: Asked) -> Any:
         """Move the primary of a partition: said to the leader."""
         number_of, to = asked.arguments["partition"], self._known(text(asked.arguments, "to", NAME_CHARS_MAX, 1))
-        cluster = self._member_of()
         text(asked.arguments, "reason", REASON_CHARS_MAX)
-        leader = self._collector.node_name(cluster.leadership.standing.leader)
+        leader = self._collector.leader
         if not self._here(leader) or not leader:
             return (yield self._at(leader, asked))
-        yield self._command(_partition_command(cluster.name, number_of, {"move": to}), asked)
+        yield self._command(_partition_command(self._member_of().name, number_of, {"move": to}), asked)
         return {"ok": True}
 
     @inlineCallbacks
     def rollover(self, asked: Asked) -> Any:
         """Begin a new file set: done by the primary."""
-        number_of, cluster = asked.arguments["partition"], self._member_of()
+        number_of, cluster = asked.arguments["partition"], self._cluster
         primary = self._collector.primary(number_of)
-        if not 0 <= number_of < len(cluster.partitions):
+        if cluster is not None and not 0 <= number_of < len(cluster.partitions):
             raise Refusal(404, f"There is no partition {number_of}.", "partition")
         if not self._here(primary) or not primary:
             return (yield self._at(primary, asked))
-        yield self._command(_partition_command(cluster.name, number_of, {"rollover": {}}), asked)
+        yield self._command(_partition_command(self._member_of().name, number_of, {"rollover": {}}), asked)
         return {"ok": True}
 
     @inlineCallbacks

@@ -157,8 +157,12 @@ class Collector:
     def own_part(self) -> Any:
         """What this node contributes to the document of the cluster."""
         yield self._want_queues()
-        self.urls()
         node, (now, wall) = self._host.node, self._host.moment()
+        proxied = facts.proxied_of(node.broker)
+        if proxied is not None:
+            proxied.dial()  # the nodes say where their consoles are
+            node.broker.performer.turn_due()
+        self.urls()
         process = self._host.process()
         if self.sampler.wants(now):
             self.sampler.look(facts.reading(node.broker, now, process))
@@ -383,8 +387,18 @@ class Collector:
     def primary(self, partition: int) -> str:
         """Which node leads a partition."""
         cluster = facts.cluster_of(self._host.node.broker)
+        if cluster is None and self._cluster is not None:  # a proxy knows what the nodes say
+            return next((each["primary"] for each in self._cluster[1]["partitions"] if each["id"] == partition), "")
         primary = cluster.metadata.state.partitions.get(partition) if cluster is not None else None
         return self.node_name(primary.node_id) if primary is not None else ""
+
+    @property
+    def leader(self) -> str:
+        """Which node leads the cluster."""
+        cluster = facts.cluster_of(self._host.node.broker)
+        if cluster is None:
+            return str(self._cluster[1]["leader"]["node"]) if self._cluster is not None else ""
+        return self.node_name(cluster.leadership.standing.leader)
 
     def node_name(self, node_id: int | None) -> str:
         """A node by its id."""

@@ -21,6 +21,7 @@ from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.node.broker import Broker
 from bmqtwist.node.cluster import Cluster
 from bmqtwist.node.links import ClusterLinks
+from bmqtwist.node.proxy import ProxyCluster
 from bmqtwist.node.welcome import EVERY_ADDRESS, announced_url, console_url
 from bmqtwist.queue.app import App
 from bmqtwist.queue.handle import Handle, Substream
@@ -73,14 +74,25 @@ def listener_uri(broker: Broker) -> str:
     return f"tcp://{f'[{host}]' if ':' in host else host}:{found.port}"
 
 
+def proxied_of(broker: Broker) -> ProxyCluster | None:
+    """The cluster that is shown by a broker that is a member of none: the first one that it is a proxy of."""
+    return next(iter(broker.proxies.values()), None) if not broker.clusters else None
+
+
+def node_names(broker: Broker) -> list[str]:
+    """The nodes of the cluster that is shown."""
+    shown = cluster_of(broker) or proxied_of(broker)
+    return [node.name for node in shown.definition.nodes] if shown is not None else []
+
+
 def peer_urls(broker: Broker) -> dict[str, str]:
-    """Where the consoles of the other members are, by name, as those say that are connected."""
-    cluster = cluster_of(broker)
-    links = broker.peers.get(cluster.name) if cluster is not None else None
-    if cluster is None or not isinstance(links, ClusterLinks):
+    """Where the consoles of the nodes of the cluster are, by name, as those say that are connected."""
+    cluster, proxied = cluster_of(broker), proxied_of(broker)
+    links = broker.peers.get(cluster.name) if cluster is not None else proxied.links if proxied is not None else None
+    if not isinstance(links, ClusterLinks):
         return {}
     found = {}
-    for node in cluster.definition.nodes:
+    for node in links.definition.nodes:
         peer = links.session(node.id)
         url = announced_url(peer.session.features) if peer is not None else ""
         if url:
@@ -108,8 +120,11 @@ def node_part(node: Node, sampler: NodeSampler, process: ProcessState, files: Op
     cluster = cluster_of(broker)
     stop = stopping.progress(broker)
     name = name_of(broker)
+    proxied = proxied_of(broker)
+    shown = cluster or proxied
     part: Document = {
-        "name": name, "id": cluster.node_id if cluster is not None else 0, "cluster": cluster.name if cluster else "",
+        "name": name, "id": cluster.node_id if cluster is not None else 0, "cluster": shown.name if shown else "",
+        "proxy": proxied is not None,
         "at": round(wall, 3), "version": __version__, "startedAt": round(broker.identity.started_wall, 3),
         "url": own_url(broker), "state": _own_state(broker, cluster), "stop": stop,
         "unsafe": bool(cluster is not None and cluster.metadata.state.unsafe is not None),

@@ -29,7 +29,7 @@ from bmqtwist.monitor.snapshot import BrokerState
 
 IDLE_SECONDS_MAX = 30  # a connection without a request
 LIFE_SECONDS_MAX = 120  # a connection, whatever it does
-CONNECTIONS_MAX = 128  # WebSockets among them
+CONNECTIONS_MAX = 192  # WebSockets among them; a browser opens up to 6 beside its own
 BODY_BYTES_MAX = 4096  # of a request: a login is all that is sent without a token
 ACTION_BYTES_MAX = 64 << 10  # of one with the token of a page or of another node
 TOKEN_HEADERS = ("X-CSRF-Token", "X-Bmqtwist-Node")

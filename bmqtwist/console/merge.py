@@ -49,7 +49,9 @@ def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str], p
         "queuesTop": sorted((row for part in parts.values() for row in part["top"]),
                             key=lambda row: (-row["messages"], row["uri"]))[:TOP_ROWS],
         "alarms": merge_alarms(parts), "events": merge_events(parts),
-        "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None), "demo": own.get("demo")}
+        "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None), "demo": own.get("demo"),
+        "proxies": [{key: part.get(key) for key in ("name", "state", *_OWN)} for part in parts.values()
+                    if part.get("proxy")]}
     document["verdict"] = verdict(document, [name for name, part in parts.items() if part["unsafe"]])
     return document
 
@@ -61,7 +63,7 @@ def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[st
         for view in each["members"]:
             told.setdefault(view["name"], []).append(view)
     rows = []
-    for name in dict.fromkeys((*told, *parts)):
+    for name in dict.fromkeys((*told, *(name for name, part in parts.items() if not part.get("proxy")))):
         views, part = told.get(name, []), parts.get(name)
         member: Document = views[0] if views else {"id": part["id"] if part else 0, "dataCenter": ""}
         row: Document = {"name": name, "id": member["id"], "dataCenter": member["dataCenter"], "problem": ""}

@@ -49,6 +49,10 @@ def _no_quorum(cluster: Mapping[str, Any]) -> list[str]:
             f"nothing that must be replicated is taken, until one of {_names(_in(nodes, 'down'))} is back"]
 
 
+def _no_nodes(cluster: Mapping[str, Any]) -> list[str]:
+    return [] if cluster["nodes"] else ["This proxy is connected with no node of the cluster that has a console"]
+
+
 def _no_leader(cluster: Mapping[str, Any]) -> list[str]:
     return [] if cluster["leader"]["node"] or not cluster["partitions"] else [
         "No node leads the cluster: nodes are being elected, or too few are connected"]
@@ -116,7 +120,7 @@ def _busy(cluster: Mapping[str, Any]) -> list[str]:
 
 
 _Rule = Callable[[Mapping[str, Any]], list[str]]
-_BAD: tuple[_Rule, ...] = (_no_quorum, _no_leader, _no_primary)
+_BAD: tuple[_Rule, ...] = (_no_nodes, _no_quorum, _no_leader, _no_primary)
 _WARNINGS: tuple[_Rule, ...] = (_away, _stopped_partitions, _replicas, _alarms, _quotas, _busy)
 
 

@@ -139,7 +139,7 @@ class Broker:
         self.downstreams[cluster.name] = Downstreams(
             cluster.name, NodeStatus.E_AVAILABLE if cluster.replication is None else NodeStatus.E_STARTING,
             lambda number: welcome.member_identity(self.identity, self.configuration.app, number, cluster.name,
-                                                   cluster.node_id), self)
+                                                   cluster.node_id, console_of=cluster.definition), self)
         self.downstreams[cluster.name].receipts = cluster.receipts
         if cluster.replication is not None:
             self._replications.append(cluster.replication)

@@ -67,11 +67,15 @@ class ProxyCluster:
 
     def open(self, session: Asker, uri: QueueUri, request: OpenRequest, answer: Callable[[Queue | Refused], None]) -> None:
         """A client opens a queue; with the first one the nodes are dialled."""
+        self.dial()
+        self.relays.open(session, uri, request, answer)
+
+    def dial(self) -> None:
+        """Connect with the nodes, and stay so; nothing if that was begun."""
         if not self._started:
             self._started = True
             self.selector.started = self._host.now
             self.links.start(self._host.now)
-        self.relays.open(session, uri, request, answer)
 
     @property
     def queues(self) -> dict[str, RelayQueue]:

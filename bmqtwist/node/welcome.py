@@ -103,10 +103,11 @@ def configured_otherwise(told: Mapping[str, Sequence[str]], definition: ClusterD
 
 
 def member_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str, node_id: int,
-                    definition: ClusterDefinition | None = None) -> ClientIdentity:
+                    definition: ClusterDefinition | None = None, console_of: ClusterDefinition | None = None
+                    ) -> ClientIdentity:
     """How a node of a cluster introduces itself: to another one, whoever of them has connected, with the `definition` of the
-    cluster; or to a proxy."""
-    alike = ""
+    cluster; or to a proxy, which is told where the console is of this node of `console_of`."""
+    alike = _console(app, console_of, node_id) if console_of is not None else ""
     if definition is not None:
         alike = f";{CLUSTER_EXTENSION}:{','.join(configured_alike(definition))}{_console(app, definition, node_id)}"
     return ClientIdentity(

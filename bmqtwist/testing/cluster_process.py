@@ -26,7 +26,7 @@ class ClusterProcess:
 
     def __init__(self, root: Path, nodes: int = 3, proxies: int = 0, *, app: dict[str, Any] | None = None,
                  cluster: dict[str, Any] | None = None) -> None:
-        ports = free_ports(2 * nodes)
+        ports = free_ports(2 * nodes + proxies)
         members = [{"id": number, "name": f"n{number}", "dataCenter": "dc1",
                     "transport": {"tcp": {"endpoint": f"tcp://127.0.0.1:{ports[number - 1]}"}}}
                    for number in range(1, nodes + 1)]
@@ -41,10 +41,14 @@ class ClusterProcess:
             broker.config.clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
             broker.config.write()
             self._brokers[name] = broker
-        self._proxies = {name: self._proxy(root / name, app) for name in (f"p{number}" for number in range(1, proxies + 1))}
+        self._proxies = {name: self._proxy(root / name, app, ports[2 * nodes + number]) for number, name in enumerate(
+            f"p{number}" for number in range(1, proxies + 1))}
 
-    def _proxy(self, root: Path, app: dict[str, Any] | None) -> BrokerProcess:
-        broker = BrokerProcess(root, app={**(app or {}), "hostName": root.name})
+    def _proxy(self, root: Path, app: dict[str, Any] | None, http_port: int) -> BrokerProcess:
+        extension = {"http": {"port": http_port}, **((app or {}).get("bmqtwist", {}))}
+        broker = BrokerProcess(root, app={**(app or {}), "hostName": root.name, "brokerInstanceName": root.name,
+                                          "bmqtwist": extension})
+        self.consoles[root.name] = f"http://127.0.0.1:{http_port}"
         definition = self["n1"].config.clusters["myClusters"][0]
         broker.config.clusters.update(myClusters=[], myVirtualClusters=[], proxyClusters=[
             {key: definition[key] for key in ("name", "nodes", "queueOperations")}])

@@ -191,7 +191,7 @@ class FakeConsole:
         elif parts[-1] == "abort-stop":
             self._tell({"abort": parts[1]})
         elif parts[0] == "alarms":
-            self._tell({"acknowledge": parts[1], "by": self.options.user})
+            self._tell({parts[2]: parts[1], "by": self.options.user, "at": now})
         elif parts[0] == "partitions" and parts[-1] == "move":
             self._tell({"move": int(parts[1]), "to": body["to"]})
         elif path == "queues/purge":
@@ -241,6 +241,8 @@ class FakeConsole:
             script.acknowledged[order["acknowledge"]] = order["by"] or "somebody"
         if "demo" in order:
             script.demo_by = order["by"] if order["demo"] else ""
+        if "clear" in order:
+            script.cleared[order["clear"]] = order["at"]
         if "move" in order:
             script.moved[order["move"]] = order["to"]
         if "audit" in order:

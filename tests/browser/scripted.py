@@ -37,6 +37,7 @@ class Script:
         self.scene, self.serving, self.urls, self.began = scene, serving, urls, began
         self.stops: dict[str, tuple[float, Document]] = {}
         self.acknowledged: dict[str, str] = {}
+        self.cleared: dict[str, float] = {}
         self.audit: list[Document] = []
         self.moved: dict[int, str] = {}
         self.demo_by = ""
@@ -198,7 +199,7 @@ class Script:
                 "raisedAt": at - 125,
                 "count": 3,
                 "acknowledgedBy": self.acknowledged.get("n1:1"),
-                "clearedAt": None,
+                "clearedAt": self.cleared.get("n1:1"),
             },
             {
                 "id": "n2:4",

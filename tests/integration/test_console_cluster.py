@@ -143,6 +143,29 @@ def test_every_node_shows_the_whole_cluster_and_acts_for_it(cluster: ClusterProc
     assert replica.post(f"/api/v1/partitions/{partition}/rollover", {}) == (200, {"ok": True})
 
 
+def test_a_proxy_shows_the_cluster_that_it_is_a_proxy_of(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path, proxies=1) as cluster:
+        for name in cluster.names:
+            cluster[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
+        tab = Tab(cluster.consoles["p1"])
+        found = until(tab.cluster, well)
+        assert found["servedBy"] == "p1" and [node["name"] for node in found["nodes"]] == cluster.names
+        assert [proxy["name"] for proxy in found["proxies"]] == ["p1"] and found["leader"]["node"] == cluster.leader
+        with application(cluster["p1"].url) as app:
+            app.session.open_queue(STRONG, read=False, write=True)
+            app.post(STRONG, b"one")
+            rows = until(lambda: tab.ask("/api/v1/queues")[1], lambda page: page["total"] == 1)["rows"]
+            assert rows[0]["messages"] == 1
+            one = tab.ask(f"/api/v1/queue?uri={quote(STRONG)}")[1]
+            assert [each["node"] for each in one["producers"]] == ["p1"] and one["primary"] == cluster.leader
+            assert until(tab.cluster, lambda document: document["proxies"][0]["sessions"] == 1)
+        page = tab.ask(f"/api/v1/messages?uri={quote(STRONG)}&node={cluster.leader}")[1]
+        assert len(page["messages"]) == 1
+        target = next(name for name in cluster.names if name != cluster.leader)
+        assert tab.post(f"/api/v1/partitions/{rows[0]['partition']}/move", {"to": target}) == (200, {"ok": True})
+        until(tab.cluster, lambda document: document["partitions"][rows[0]["partition"]]["primary"] == target)
+
+
 def test_a_node_that_dies_is_seen_by_the_others_and_one_that_stops_until_its_end(cluster: ClusterProcess) -> None:
     leader = cluster.leader
     first, second = [name for name in cluster.names if name != leader]

@@ -16,20 +16,22 @@ export function start({ onCluster }) {
     columns: [
       ...alarmColumns,
       buttons("Actions", (current, row) => [
-        actionButton("Acknowledge", "operator", (button) => acknowledge(current(), button), {
+        actionButton("Acknowledge", "operator", (button) => tell(current(), "acknowledge", "acknowledged", button), {
           name: `Acknowledge alarm ${row.category} of ${row.node}`,
         }),
+        clearButton(current, row),
       ]),
     ],
   });
   const past = table({
     caption: "Alarms that somebody acknowledged, or that are over",
-    key: (alarm) => alarm.id,
+    key: (alarm) => `${alarm.id} ${Boolean(alarm.clearedAt)}`,
     empty: emptyNote("No alarm has been acknowledged or cleared yet."),
     columns: [
       ...alarmColumns,
       text("Acknowledged by", (alarm) => alarm.acknowledgedBy || "–"),
       time("Cleared", (alarm) => alarm.clearedAt),
+      buttons("Actions", (current, row) => (row.clearedAt ? [] : [clearButton(current, row)])),
     ],
   });
   find("#open").append(open.element);
@@ -57,13 +59,20 @@ export function start({ onCluster }) {
     .catch((error) => toast(`Alarms that are over cannot be read: ${error.message}`, "warning"));
 }
 
-async function acknowledge(alarm, button) {
+/** What an alarm is about is over; the broker raises it again when it is not. */
+function clearButton(current, row) {
+  return actionButton("Clear", "operator", (button) => tell(current(), "clear", "cleared", button), {
+    name: `Clear alarm ${row.category} of ${row.node}`,
+  });
+}
+
+async function tell(alarm, what, done, button) {
   button.disabled = true;
   try {
-    await post(`/api/v1/alarms/${encodeURIComponent(alarm.id)}/acknowledge`, {});
-    toast("The alarm is acknowledged.");
+    await post(`/api/v1/alarms/${encodeURIComponent(alarm.id)}/${what}`, {});
+    toast(`The alarm is ${done}.`);
   } catch (error) {
-    toast(`The alarm could not be acknowledged: ${error.message}`, "bad");
+    toast(`The alarm could not be ${done}: ${error.message}`, "bad");
   } finally {
     button.disabled = false;
   }

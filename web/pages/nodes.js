@@ -51,7 +51,21 @@ export function start({ onCluster }) {
       buttons("Actions", (current, row) => [stopButton(() => current().name, `Stop gracefully: ${row.name}`)]),
     ],
   });
-  find("#list").append(list.element);
+  const proxies = table({
+    caption: "Proxies that this page knows",
+    key: (proxy) => proxy.name,
+    columns: [
+      text("Proxy", (proxy) => proxy.name, { head: true }),
+      state("State", (proxy) => proxy.state),
+      text("Version", (proxy) => proxy.version || "–"),
+      number("Sessions", (proxy) => count(proxy.sessions)),
+      number("Memory", (proxy) => bytes(proxy.memoryBytes)),
+      number("CPU", (proxy) => percent(proxy.cpuShare)),
+      number("Loop lag", (proxy) => milliseconds(proxy.loopLagMs)),
+    ],
+  });
+  proxies.element.hidden = true;
+  find("#list").append(list.element, proxies.element);
   find("#actions").append(
     actionButton("Rolling restart …", "admin", () =>
       ask({
@@ -93,6 +107,8 @@ export function start({ onCluster }) {
     at = document.at;
     showRestart(document.restart);
     list.show(rowsOf(document.nodes, document.nodesOrder));
+    proxies.element.hidden = rowsOf(document.proxies).length === 0;
+    proxies.show(rowsOf(document.proxies));
   });
 
   function showRestart(restart) {
