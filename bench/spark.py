@@ -67,12 +67,12 @@ def make_journal(path: Path, count: int) -> None:
             file.write(rows.tobytes())
 
 
-def _session(cores: int) -> Any:
+def _session(cores: int, adaptive: bool = False) -> Any:
     from bmqtwist.spark import session
 
     made = session(f"local[{cores}]", "bench", **{
         "spark.sql.shuffle.partitions": cores, "spark.driver.memory": "2g", "spark.ui.showConsoleProgress": "false",
-        "spark.sql.adaptive.enabled": "false"})
+        "spark.sql.adaptive.enabled": str(adaptive).lower()})
     made.sparkContext.setLogLevel("ERROR")
     return made
 
@@ -88,7 +88,7 @@ def _best(rounds: int, work: Any) -> float:
 
 def scan(way: str, cores: int, path: str, count: int, rounds: int) -> float:
     """Seconds of the best round; the first scan is not counted."""
-    spark = _session(cores)
+    spark = _session(cores, adaptive=way == "report")
     part = -(-count // (2 * cores if cores > 1 else 2))
 
     def table() -> Any:

@@ -261,6 +261,8 @@ class StorageOptions:
     fail_on_data_loss: bool = True
     push_filters: bool = False
     finished_only: bool = False  # of a stream: only journals that a rollover has ended
+    lifelines: bool = False  # a row for each message instead of each record
+    share_records_max: int = 4 << 20  # of life lines: records that a task holds in memory, of about 200 bytes each
 
 
 def _guid(text: str) -> tuple[bytes, ...]:
@@ -308,6 +310,7 @@ def storage_options(options: Mapping[str, str], types: Mapping[str, Any]) -> Sto
         given.take("includeArchive", False, flag), given.take("mode", MODES[0], _mode),
         given.take("maxPartitionRecords", 2 << 20, whole(1)), given.take("batchRecords", 64 << 10, whole(1)),
         given.take("maxRecordsPerTrigger", 10_000_000, whole(1)), given.take("failOnDataLoss", True, flag),
-        given.take("pushFilters", False, flag), given.take("finishedOnly", False, flag))
+        given.take("pushFilters", False, flag), given.take("finishedOnly", False, flag),
+        given.take("lifelines", False, flag), given.take("maxShareRecords", 4 << 20, whole(1)))
     given.finish()
     return found

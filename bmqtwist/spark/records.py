@@ -35,11 +35,11 @@ from bmqtwist.wire.declare import Layout
 
 KEY_BYTES, GUID_BYTES = 5, 16
 SECONDS_MAX = 253402300799  # the last second of the year 9999
-_OF_TYPE: dict[RecordType, Layout] = {
+OF_TYPE: dict[RecordType, Layout] = {
     RecordType.MESSAGE: layout.MESSAGE_RECORD, RecordType.CONFIRM: layout.CONFIRM_RECORD,
     RecordType.DELETION: layout.DELETION_RECORD, RecordType.QUEUE_OP: layout.QUEUE_OP_RECORD,
     RecordType.JOURNAL_OP: layout.JOURNAL_OP_RECORD}
-TYPE_NAMES = {each.name: each for each in _OF_TYPE}
+TYPE_NAMES = {each.name: each for each in OF_TYPE}
 
 
 def _dtype(of: Layout) -> np.dtype[Any]:
@@ -56,7 +56,7 @@ def _dtype(of: Layout) -> np.dtype[Any]:
 
 # `type`: type, flags and sequence number in one; `lease`; `wall`; `magic`
 HEADER = _dtype(layout.JOURNAL_RECORD)
-DTYPES = {kind: _dtype(each) for kind, each in _OF_TYPE.items()}
+DTYPES = {kind: _dtype(each) for kind, each in OF_TYPE.items()}
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class Chosen:
         self.offsets = block.offsets if everything else block.offsets[mask]
         self.types = (self.raw["type"] >> TYPE_SHIFT).astype(np.int32)
         self.flags = (self.raw["type"] >> FLAGS_SHIFT & FLAGS_MASK).astype(np.int32)
-        self._is = {kind: self.types == kind for kind in _OF_TYPE}
+        self._is = {kind: self.types == kind for kind in OF_TYPE}
         self._block, self._mask = block, mask
 
     def __len__(self) -> int:
@@ -191,6 +191,15 @@ class Chosen:
         found = self._block.data_bytes()[self._mask]
         return pa.array(found, pa.int64(), mask=found == 0)
 
+    @property
+    def sequences(self) -> np.ndarray[Any, Any]:
+        """Of each record."""
+        return (self.raw["type"] & SEQUENCE_MASK).astype(np.int64)
+
+    def references(self) -> np.ndarray[Any, Any]:
+        """How many apps each message was for; anything in rows of other types."""
+        return self.field(RecordType.MESSAGE, "ref_count_high").astype(np.int32) << REF_COUNT_LOW_BITS | self.flags
+
     def field(self, kind: RecordType, name: str) -> np.ndarray[Any, Any]:
         """A number of records of one type."""
         return self.of(kind)[name]
@@ -202,7 +211,7 @@ class Chosen:
         for kind in of:
             mask = self._is[kind]
             if mask.any():
-                at = _OF_TYPE[kind].offset(name)
+                at = OF_TYPE[kind].offset(name)
                 if mask.all():
                     found = np.ascontiguousarray(self.bytes[:, at:at + width])
                 else:
@@ -216,7 +225,7 @@ class Chosen:
         for kind in of:
             mask = self._is[kind]
             if mask.any():
-                at = _OF_TYPE[kind].offset(name)
+                at = OF_TYPE[kind].offset(name)
                 wide: np.ndarray[Any, Any] = np.zeros((int(mask.sum()), 8), np.uint8)
                 wide[:, 3:] = self.bytes[mask, at:at + KEY_BYTES]
                 found[mask] = wide.view(">u8").reshape(-1)
@@ -234,13 +243,14 @@ def binary_column(values: np.ndarray[Any, Any], present: np.ndarray[Any, Any] | 
     return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), data], nulls)
 
 
-def _text_column(codes: np.ndarray[Any, Any], text_of: Callable[[int], str | None]) -> pa.Array:
+def text_column(codes: np.ndarray[Any, Any], text_of: Callable[[int], str | None]) -> pa.Array:
     """Texts from numbers of which there are few different ones."""
     distinct, places = np.unique(codes, return_inverse=True)
     return pa.array([text_of(int(each)) for each in distinct], pa.string()).take(pa.array(places.reshape(-1)))
 
 
-def _enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
+def enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
+    """What turns numbers into the names that they have; below 0 there is none."""
     names = {int(each): each.name for each in values}
     return lambda code: None if code < 0 else names.get(code, f"UNKNOWN ({code})")
 
@@ -257,17 +267,17 @@ def _time(rows: Chosen, place: Place, names: Names) -> pa.Array:
 
 
 def _type(rows: Chosen, place: Place, names: Names) -> pa.Array:
-    return _text_column(rows.types, _enum_text(_OF_TYPE))
+    return text_column(rows.types, enum_text(OF_TYPE))
 
 
 def _reason(rows: Chosen, place: Place, names: Names) -> pa.Array:
     codes = np.where(rows.are(_C), rows.flags, np.where(rows.are(_D), rows.flags | 1 << 16, -1))
-    of_confirm, of_deletion = _enum_text(ConfirmReason), _enum_text(DeletionReason)
-    return _text_column(codes, lambda code: of_deletion(code & 0xFFFF) if code >= 1 << 16 else of_confirm(code))
+    of_confirm, of_deletion = enum_text(ConfirmReason), enum_text(DeletionReason)
+    return text_column(codes, lambda code: of_deletion(code & 0xFFFF) if code >= 1 << 16 else of_confirm(code))
 
 
 def _queue(rows: Chosen, place: Place, names: Names) -> pa.Array:
-    return _text_column(rows.keys("queue_key", *WITH_QUEUE),
+    return text_column(rows.keys("queue_key", *WITH_QUEUE),
                         lambda key: names.queues.get(key.to_bytes(KEY_BYTES, "big")) if key else None)
 
 
@@ -282,7 +292,7 @@ def _app(rows: Chosen, place: Place, names: Names) -> pa.Array:
 def _op(rows: Chosen, place: Place, names: Names) -> pa.Array:
     codes = np.where(rows.are(_Q), rows.field(_Q, "op").astype(np.int64), np.where(
         rows.are(_J), rows.field(_J, "op").astype(np.int64) + (1 << 32), 1 << 48))
-    of_queue = _enum_text(QueueOp)
+    of_queue = enum_text(QueueOp)
 
     def text(code: int) -> str | None:
         if code >= 1 << 48:
@@ -291,12 +301,12 @@ def _op(rows: Chosen, place: Place, names: Names) -> pa.Array:
             op = code - (1 << 32)
             return "SYNCPOINT" if op == SYNC_POINT_OP else f"UNKNOWN ({op})"
         return of_queue(code)
-    return _text_column(codes, text)
+    return text_column(codes, text)
 
 
 def _sync_point_type(rows: Chosen, place: Place, names: Names) -> pa.Array:
     codes = np.where(rows.are(_J), rows.field(_J, "sync_point_type").astype(np.int64), -1)
-    return _text_column(codes, _enum_text(SyncPoint))
+    return text_column(codes, enum_text(SyncPoint))
 
 
 def _constant(value: object, kind: pa.DataType) -> Callable[[int], pa.Array]:
@@ -311,7 +321,7 @@ COLUMNS: tuple[tuple[str, pa.DataType, str, Maker], ...] = (
     ("type", pa.string(), "string", _type),
     ("lease", pa.int64(), "bigint", lambda rows, place, names: pa.array(rows.raw["lease"].astype(np.int64))),
     ("sequence", pa.int64(), "bigint",
-     lambda rows, place, names: pa.array((rows.raw["type"] & SEQUENCE_MASK).astype(np.int64))),
+     lambda rows, place, names: pa.array(rows.sequences)),
     ("time", pa.timestamp("us", tz="UTC"), "timestamp", _time),
     ("queueKey", pa.binary(), "binary", lambda rows, place, names: rows.raw_bytes(KEY_BYTES, *WITH_QUEUE, name="queue_key")),
     ("queue", pa.string(), "string", _queue),
@@ -321,7 +331,7 @@ COLUMNS: tuple[tuple[str, pa.DataType, str, Maker], ...] = (
     ("reason", pa.string(), "string", _reason),
     ("op", pa.string(), "string", _op),
     ("refCount", pa.int32(), "int", lambda rows, place, names: rows.numbers(
-        rows.field(_M, "ref_count_high").astype(np.int32) << REF_COUNT_LOW_BITS | rows.flags, pa.int32(), _M)),
+        rows.references(), pa.int32(), _M)),
     ("compression", pa.int32(), "int", lambda rows, place, names: rows.numbers(
         rows.field(_M, "compression") & COMPRESSION_MASK, pa.int32(), _M)),
     ("crc", pa.int64(), "bigint", lambda rows, place, names: rows.numbers(rows.field(_M, "crc"), pa.int64(), _M)),

@@ -36,6 +36,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.spark import payloads, records
 from bmqtwist.spark.filesets import Journal, check, find
 from bmqtwist.spark.journals import Range, blocks, data_offset_after, ranges
+from bmqtwist.spark.lifeline_table import DDL, Gathered
 from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
 from bmqtwist.spark.payloads import Payloads
 from bmqtwist.spark.records import TYPE_NAMES, Block, Names, Place, columns_of
@@ -170,6 +171,53 @@ def wanted_rows(block: Block, options: StorageOptions, names: Names) -> np.ndarr
     return mask
 
 
+@dataclass
+class SharePart(InputPartition):
+    """A share of the messages of one partition of the broker: all its journals."""
+
+    journals: list[JournalPart]
+    share: int
+    shares: int
+
+
+class LifelineReader(StorageReader):
+    """Life lines instead of records (lifeline_table.py)."""
+
+    def __init__(self, options: StorageOptions, schema: StructType) -> None:
+        self.options, self.columns = options, schema.fieldNames()
+
+    def partitions(self) -> list[InputPartition]:
+        """The shares of each partition of the broker."""
+        parts: dict[int, list[JournalPart]] = {}
+        for each in super().partitions():
+            assert isinstance(each, JournalPart)
+            parts.setdefault(each.place.partition, []).append(each)
+        found: list[InputPartition] = []
+        for journals in parts.values():
+            count = sum((each.wanted.stop - each.wanted.start) // RECORD_BYTES for each in journals)
+            shares = -(-count // self.options.share_records_max)
+            found += [SharePart(journals, share, shares) for share in range(shares)]
+        return found
+
+    def read(self, partition: SharePart) -> Iterator[pa.RecordBatch]:
+        """In a task: the life lines of a share."""
+        gathered, names = Gathered(), Names({}, {})
+        for each in partition.journals:
+            names = Names({**names.queues, **each.names.queues}, {**names.apps, **each.names.apps})
+            file, problems = ReadOnlyFile(each.path), list[str]()
+            try:
+                for block in blocks(file, each.wanted, self.options.batch_records, problems):
+                    block.data_after = data_offset_after(file, int(block.offsets[-1]) + RECORD_BYTES)
+                    gathered.add(block, wanted_rows(block, self.options, each.names), partition.share, partition.shares)
+            finally:
+                file.close()
+            for problem in problems:
+                self.complain(f"{each.path}: {problem}")
+        lines = gathered.lines(partition.journals[0].place.partition, names).select(self.columns)
+        for start in range(0, lines.num_rows, self.options.batch_records):
+            yield lines.slice(start, self.options.batch_records)
+
+
 class PushingReader(StorageReader):
     """With the filters of the query. Spark refuses readers that can take them unless its setting allows it."""
 
@@ -282,13 +330,20 @@ class StorageDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns, as options say."""
-        return ", ".join(f"`{name}` {_DDL[name]}" for name in wanted_columns(self._read()))
+        options = self._read()
+        if options.lifelines:
+            return DDL
+        return ", ".join(f"`{name}` {_DDL[name]}" for name in wanted_columns(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A table."""
         options = self._read()
+        if options.lifelines:
+            return LifelineReader(options, schema)
         return (PushingReader if options.push_filters else StorageReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream."""
+        if self._read().lifelines:
+            raise OptionError("the storage reader: a stream has no life lines, they are made of all records together")
         return StorageStreamReader(self._read(), schema)

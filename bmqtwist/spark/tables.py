@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PLACE = ["partition", "fileSet", "offset", "lease", "sequence", "time"]
 _QUEUE = ["queueKey", "queue"]
 _APP = ["appKey", "appId"]
+OF_MESSAGES = ["crc", "dataBytes"]
 RECORD_COLUMNS = [*_PLACE, "type", *_QUEUE, *_APP, "guid", "reason", "op", "startLease", "startSequence", "refCount"]
 
 
@@ -66,8 +67,10 @@ sync_points = _of(RecordType.JOURNAL_OP, [*_PLACE, "op", "syncPointType", "syncP
 
 
 def lifelines(spark: SparkSession, path: str, **options: Any) -> DataFrame:
-    """One row for each message of storage files; options of `bmq-storage`."""
-    return lifelines_of(records(spark, path, RECORD_COLUMNS, **options))
+    """One row for each message of storage files or of an archive; options of `bmq-storage`."""
+    if is_archive(path):
+        return lifelines_of(records(spark, path), OF_MESSAGES)
+    return records(spark, path, lifelines=True, **options)
 
 
 def lifelines_of(given: DataFrame, more: Sequence[str] = ()) -> DataFrame:

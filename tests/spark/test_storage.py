@@ -151,6 +151,27 @@ def test_life_lines_are_the_stories_of_the_storage_tool(spark: SparkSession, cas
             assert row["state"] == {2: "expired", 4: "no-quorum"}.get(story.deletion.flags, "confirmed")
 
 
+@pytest.mark.parametrize("records_max", [1 << 22, 40])
+def test_life_lines_from_the_reader_are_those_of_the_records(spark: SparkSession, records_max: int) -> None:
+    """Of all recorded sets, archives included: each set in shares, or whole."""
+    from pyspark.sql import functions as F
+
+    from bmqtwist.spark import lifelines
+    from bmqtwist.spark.tables import OF_MESSAGES, RECORD_COLUMNS, lifelines_of
+    from bmqtwist.spark.tables import records as table_of
+
+    def comparable(lines: DataFrame) -> list[Any]:
+        told = lines.withColumn("confirms", F.array_sort("confirms")).withColumn("arrived", F.unix_seconds("arrived"))
+        return sorted(map(str, told.collect()))
+
+    path = ",".join([ROLLOVER, *(str(case) for case in CASES if case.name == "n1" and case.parent.name != "rollover")])
+    records = table_of(spark, path, [*RECORD_COLUMNS, *OF_MESSAGES], includeArchive=True)
+    made = lifelines(spark, path, includeArchive=True, maxShareRecords=records_max)
+    old = lifelines_of(records, OF_MESSAGES)
+    expected = comparable(old)
+    assert comparable(made.select(*old.columns)) == expected and len(expected) > 100
+
+
 def test_a_stream_over_journals_gives_each_record_once_through_a_rollover(spark: SparkSession, tmp_path: Path) -> None:
     """The oldest set first; then all of them, as if they had come later."""
     place, out = tmp_path / "storage", tmp_path / "out"

@@ -23,24 +23,23 @@ if TYPE_CHECKING:
 QUEUES_SHOWN = 20
 LINES_SHOWN = 5
 POINTS_MAX = 5000
-_OF_MESSAGES = ["crc", "dataBytes"]
 LATENCY_HEADS = ["queue", "app", "messages", "p50", "p90", "p99", "p99.9", "max"]
 
 
 def build(spark: SparkSession, source: str, replica: str = "", statistics: str = "") -> dict[str, DataFrame]:
     """The tables by name. `replica`: storage files of another node, to be compared; `statistics`: the JSON logs of
     brokers."""
-    options = {} if tables.is_archive(source) else {"includeArchive": True}
-    records = tables.records(spark, source, [*tables.RECORD_COLUMNS, *_OF_MESSAGES], **options)
+    options: dict[str, Any] = {} if tables.is_archive(source) else {"includeArchive": True}
+    records = tables.records(spark, source, [*tables.RECORD_COLUMNS, *tables.OF_MESSAGES], **options)
     written = tables.records(spark, source, ["partition", "fileSet", "time", "dataOffset"], **options)
-    lines = tables.lifelines_of(records, _OF_MESSAGES).persist()
+    lines = tables.lifelines(spark, source, **options).persist()
     throughput = gold.throughput_minute(lines).persist()
     backlog = gold.backlog_minute(throughput)
     found = {"throughput": throughput, "backlog": backlog, "latency": gold.latency(tables.app_lifelines_of(lines)),
              "endings": gold.endings(lines), "duplicates": gold.duplicates(lines, records), "sizes": gold.sizes(lines),
              "health": gold.consumer_health(backlog, throughput), "growth": gold.growth_hour(written)}
     if replica:
-        compared = tables.records(spark, replica, [*tables.RECORD_COLUMNS, *_OF_MESSAGES], includeArchive=True)
+        compared = tables.records(spark, replica, [*tables.RECORD_COLUMNS, *tables.OF_MESSAGES], includeArchive=True)
         found["replicas"] = gold.replica_diff(records, compared)
     if statistics:
         found["measured"] = gold.measured_latency(spark, statistics)

@@ -1,0 +1,192 @@
+"""Life lines of messages, made where journals are read: with numpy, many at a time, and without a shuffle.
+
+A task has all journals of one partition of the broker, and of its records those whose GUIDs fall into its share: so all that
+is known of a message is in one task, and a share is as large as the memory of a task allows. What it costs is that each task
+looks at all records of its partition. What `tables.lifelines_of` says of columns and states holds here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bmqtwist.spark.messages import TIME
+from bmqtwist.spark.records import (
+    GUID_BYTES,
+    KEY_BYTES,
+    OF_TYPE,
+    SECONDS_MAX,
+    WITH_GUID,
+    Block,
+    Chosen,
+    Names,
+    binary_column,
+    enum_text,
+    text_column,
+)
+from bmqtwist.storage.records import ConfirmReason, DeletionReason, QueueOp, RecordType
+
+Array = np.ndarray[Any, Any]
+_STATES = ("outstanding", "confirmed", "expired", "no-quorum", "purged")
+_STATE_OF_REASON = {DeletionReason.TTL_EXPIRATION: 2, DeletionReason.NO_SC_QUORUM: 3}
+_CONFIRM = pa.struct([("time", TIME), ("appId", pa.string()), ("appKey", pa.binary()), ("reason", pa.string())])
+COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("partition", pa.int32(), "int"), ("queueKey", pa.binary(), "binary"), ("queue", pa.string(), "string"),
+    ("guid", pa.binary(), "binary"), ("lease", pa.int64(), "bigint"), ("sequence", pa.int64(), "bigint"),
+    ("arrived", TIME, "timestamp"), ("refCount", pa.int32(), "int"),
+    ("confirms", pa.list_(_CONFIRM), "array<struct<time: timestamp, appId: string, appKey: binary, reason: string>>"),
+    ("gone", TIME, "timestamp"), ("deletionReason", pa.string(), "string"), ("state", pa.string(), "string"),
+    ("again", pa.bool_(), "boolean"), ("crc", pa.int64(), "bigint"), ("dataBytes", pa.int64(), "bigint"))
+SCHEMA = pa.schema([pa.field(name, kind) for name, kind, _ in COLUMNS])
+DDL = ", ".join(f"`{name}` {kind}" for name, _, kind in COLUMNS)
+_NUMBERS = ("high", "low", "queue", "kind", "flags", "lease", "sequence", "wall", "references", "crc", "size", "app")
+_MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+
+
+def _mixed(high: Array, low: Array, queue: Array | None = None) -> Array:
+    """A number for each GUID, and queue, that is spread well over 64 bits."""
+    found = high * _MIX[0] ^ low * _MIX[1]
+    if queue is not None:
+        found ^= queue * _MIX[2]
+    return (found ^ found >> np.uint64(29)) * _MIX[0]
+
+
+def _guids(bytes_of: Array, types: Array) -> Array:
+    """The two halves of the GUID of each record, zeros where there is none."""
+    found: Array = np.zeros((len(types), GUID_BYTES), np.uint8)
+    for kind in WITH_GUID:
+        mask, at = types == kind, OF_TYPE[kind].offset("guid")
+        found[mask] = bytes_of[mask, at:at + GUID_BYTES]
+    return found.view(">u8").astype(np.uint64)
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Records of one share; `endings`: (queue key, lease, sequence, seconds) of when all of a queue went at once."""
+
+    parts: dict[str, list[Array]] = field(default_factory=lambda: {name: [] for name in _NUMBERS})
+    endings: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    def add(self, block: Block, wanted: Array, share: int, shares: int) -> None:
+        """Take what is of this share of a block. `wanted`: which of its records pass the filters."""
+        types = block.types
+        self._end(block.select(wanted & (types == RecordType.QUEUE_OP)))
+        halves = _guids(block.bytes, types)
+        mask = wanted & np.isin(types, [int(each) for each in WITH_GUID])
+        if shares > 1:
+            mask &= (_mixed(halves[:, 0], halves[:, 1]) >> np.uint64(32)) % np.uint64(shares) == np.uint64(share)
+        rows = block.select(mask)
+        wall = np.minimum(rows.raw["wall"], np.uint64(SECONDS_MAX)).astype(np.int64)
+        found = {"high": halves[mask, 0], "low": halves[mask, 1], "queue": rows.keys("queue_key", *WITH_GUID),
+                 "kind": rows.types.astype(np.int8), "flags": rows.flags, "lease": rows.raw["lease"].astype(np.int64),
+                 "sequence": rows.sequences, "references": rows.references(), "wall": wall,
+                 "crc": rows.field(RecordType.MESSAGE, "crc").astype(np.int64), "size": block.data_bytes()[mask],
+                 "app": rows.keys("app_key", RecordType.CONFIRM)}
+        for name, values in found.items():
+            self.parts[name].append(values)
+
+    def _end(self, rows: Chosen) -> None:
+        if not len(rows):
+            return
+        ops = rows.field(RecordType.QUEUE_OP, "op")
+        apps, queues = rows.keys("app_key", RecordType.QUEUE_OP), rows.keys("queue_key", RecordType.QUEUE_OP)
+        for at in np.flatnonzero(np.isin(ops, [int(QueueOp.PURGE), int(QueueOp.DELETION)]) & (apps == 0)):
+            self.endings.append((int(queues[at]), int(rows.raw["lease"][at]), int(rows.sequences[at]),
+                                 int(rows.raw["wall"][at])))
+
+    def lines(self, partition: int, names: Names) -> pa.RecordBatch:
+        """One row for each message."""
+        columns = {name: np.concatenate(parts) if parts else np.zeros(0, np.int64) for name, parts in self.parts.items()}
+        self.parts = {}
+        order = _order(columns)
+        columns = {name: values[order] for name, values in columns.items()}
+        same_message = _same(columns, "high", "low", "queue")
+        kept = ~(same_message & _same(columns, "lease", "sequence"))  # a rollover copies records with their numbers
+        columns = {name: values[kept] for name, values in columns.items()}
+        starts = np.flatnonzero(~_same(columns, "high", "low", "queue"))
+        return _lines(columns, starts, partition, names, self.endings)
+
+
+def _order(columns: Mapping[str, Array]) -> Array:
+    """Records of a message beside each other, by lease and sequence number."""
+    mixed = _mixed(columns["high"].astype(np.uint64), columns["low"].astype(np.uint64), columns["queue"].astype(np.uint64))
+    order: Array = np.lexsort((columns["sequence"], columns["lease"], mixed))
+    ordered = {name: columns[name][order] for name in ("high", "low", "queue")}
+    mixed = mixed[order]
+    if (~_same(ordered, "high", "low", "queue")[1:] & (mixed[1:] == mixed[:-1])).any():  # two messages with one number
+        order = np.lexsort((columns["sequence"], columns["lease"], columns["queue"], columns["low"], columns["high"]))
+    return order
+
+
+def _same(columns: Mapping[str, Array], *names: str) -> Array:
+    """Has each row what the one before it has?"""
+    found: Array = np.ones(len(columns[names[0]]), bool)
+    found[:1] = False
+    for name in names:
+        found[1:] &= columns[name][1:] == columns[name][:-1]
+    return found
+
+
+def _lines(columns: Mapping[str, Array], starts: Array, partition: int, names: Names,
+           endings: list[tuple[int, int, int, int]]) -> pa.RecordBatch:
+    count = len(columns["kind"])
+    if not count:
+        return pa.RecordBatch.from_arrays([pa.array([], kind) for _, kind, _ in COLUMNS], schema=SCHEMA)
+    places: Array = np.arange(count)
+    is_message, is_confirm = columns["kind"] == RecordType.MESSAGE, columns["kind"] == RecordType.CONFIRM
+    first = np.minimum.reduceat(np.where(is_message, places, count), starts)
+    last = np.maximum.reduceat(np.where(is_message, places, -1), starts)
+    deletion = np.minimum.reduceat(np.where(columns["kind"] == RecordType.DELETION, places, count), starts)
+    confirms = np.add.reduceat(is_confirm.astype(np.int64), starts)
+    known = first < count  # of others the message is older than these files
+    group_of: Array = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, count)))
+    rows_of_confirms = np.flatnonzero(is_confirm & known[group_of])
+    first, last, deletion, confirms = first[known], last[known], deletion[known], confirms[known]
+    at = {name: values[first] for name, values in columns.items()}
+    deleted = deletion < count
+    reasons = np.where(deleted, columns["flags"][np.minimum(deletion, count - 1)], -1)
+    gone = np.where(deleted, columns["wall"][np.minimum(deletion, count - 1)], -1)
+    states = deleted.astype(np.int64)
+    for reason, state in _STATE_OF_REASON.items():
+        states[reasons == reason] = state
+    for queue, lease, sequence, wall in sorted(endings, reverse=True):
+        before = (at["lease"] < lease) | (at["lease"] == lease) & (at["sequence"] < sequence)
+        ended = ~deleted & (at["queue"] == queue) & before
+        states[ended], gone[ended] = 4, wall
+    made: dict[str, pa.Array] = {
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), len(first)),
+        "queueKey": _key_column(at["queue"]),
+        "queue": text_column(at["queue"], lambda key: names.queues.get(key.to_bytes(KEY_BYTES, "big"))),
+        "guid": binary_column(np.stack([at["high"], at["low"]], axis=1).astype(">u8").view(np.uint8)),
+        "lease": pa.array(at["lease"]), "sequence": pa.array(at["sequence"]), "arrived": _times(at["wall"]),
+        "refCount": pa.array(at["references"].astype(np.int32)),
+        "confirms": pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(confirms)), pa.int32()),
+                                             _confirms(columns, rows_of_confirms, names)),
+        "gone": _times(gone), "deletionReason": text_column(reasons, enum_text(DeletionReason)),
+        "state": pa.array(_STATES).take(pa.array(states)), "again": pa.array(last > first), "crc": pa.array(at["crc"]),
+        "dataBytes": pa.array(at["size"], mask=at["size"] == 0)}
+    return pa.RecordBatch.from_arrays([made[name] for name, _, _ in COLUMNS], schema=SCHEMA)
+
+
+def _confirms(columns: Mapping[str, Array], rows: Array, names: Names) -> pa.Array:
+    """The confirmations as structs. A rejection is written without a time."""
+    queues, apps, walls = columns["queue"][rows], columns["app"][rows], columns["wall"][rows]
+    pairs, places = np.unique(np.stack([queues, apps], axis=1), axis=0, return_inverse=True)
+    texts = [names.apps.get(b"".join(int(each).to_bytes(KEY_BYTES, "big") for each in pair)) for pair in pairs]
+    return pa.StructArray.from_arrays(
+        [_times(np.where(walls > 0, walls, -1)), pa.array(texts, pa.string()).take(pa.array(places.reshape(-1))),
+         _key_column(apps), text_column(columns["flags"][rows], enum_text(ConfirmReason))], fields=list(_CONFIRM))
+
+
+def _times(walls: Array) -> pa.Array:
+    """Seconds as times; -1 is none."""
+    return pa.array(walls * 1_000_000, TIME, mask=walls < 0)
+
+
+def _key_column(keys: Array) -> pa.Array:
+    """Keys from numbers."""
+    return binary_column(np.ascontiguousarray(keys.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - KEY_BYTES:]))
