@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bmqtwist.spark.local import check_java, check_pyspark
 from bmqtwist.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -18,24 +19,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def why_not() -> str:
-    """Why tests that need Spark cannot run here; "" if they can."""
-    from bmqtwist.spark.local import NotInstalled, check_java, check_pyspark
-
-    try:
-        check_pyspark()
-        check_java()
-    except NotInstalled as error:
-        return str(error)
-    return ""
+@pytest.fixture(scope="session")
+def spark_is_there() -> None:
+    """Without PySpark or Java these tests fail with what is to be installed."""
+    check_pyspark()
+    check_java()
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_is_there: None) -> Iterator[SparkSession]:
     """The session."""
-    reason = why_not()
-    if reason:
-        pytest.skip(reason)
     from bmqtwist.spark import session
 
     place = tmp_path_factory.mktemp("spark")
