@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from hashlib import md5
+from typing import Final
 
 from bmqtwist.errors import LocalError
 from bmqtwist.limits import DOMAIN_NAME_CHARS_MAX, QUEUE_NAME_CHARS_MAX
@@ -14,7 +15,7 @@ SCHEME = "bmq://"
 DEFAULT_APP_ID = "__default"
 DEFAULT_APP_KEY = bytes.fromhex("3000000000")
 NULL_KEY = bytes(5)
-NULL_GUID = bytes(16)
+NULL_GUID: Final = bytes(16)
 
 _DOMAIN = re.compile(r"[-a-zA-Z0-9._]*")
 _TIER = re.compile(r"[-a-zA-Z0-9]*")

@@ -7,6 +7,7 @@ stands behind every PUSH of the old subscriptions and before every PUSH of the n
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.wire.fast import (
@@ -23,12 +24,13 @@ from bmqtwist.wire.fast import (
     sub_queue_infos,
 )
 
-_PUSH_ONE = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
-_PUSH_INFO = Struct(PUSH_HEADER.format + "IIB3x")  # the same for another broker
-_PUSH_UNNAMED = Struct(PUSH_HEADER.format + "I")
-_WORDS = 8  # of a PUSH header
-_PUSH, _ACK = int(EventType.PUSH), int(EventType.ACK)
-_ACKS_MAX = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
+_PUSH_ONE: Final = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
+_PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # the same for another broker
+_PUSH_UNNAMED: Final = Struct(PUSH_HEADER.format + "I")
+_WORDS: Final = 8  # of a PUSH header
+_PUSH: Final = int(EventType.PUSH)
+_ACK: Final = int(EventType.ACK)
+_ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 
 
 class Outbox:

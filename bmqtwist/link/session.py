@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
+from typing import Final
 
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import PeerError
@@ -51,8 +52,8 @@ Work = Iterator[None]  # what is done in slices, one each time it is asked for t
 Handler = Callable[[bytes, int, int, int], Work | None]  # deals with an event; or gives what has to be done in slices
 
 _OVER = object()
-_EVENTS_AT_ONCE = SLICE_BYTES // SLICE_EVENT_BYTES
-_CONTROL_BYTES = 8 * SLICE_EVENT_BYTES
+_EVENTS_AT_ONCE: Final = SLICE_BYTES // SLICE_EVENT_BYTES
+_CONTROL_BYTES: Final = 8 * SLICE_EVENT_BYTES
 
 
 class Session:

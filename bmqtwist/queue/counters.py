@@ -7,8 +7,8 @@ be read from the queue itself (messages stored now, readers, history) is not her
 
 from __future__ import annotations
 
-from math import frexp
-from typing import ClassVar
+from math import frexp, inf, ldexp
+from typing import ClassVar, Final
 
 _APP = ("push_msgs", "push_bytes", "confirm_msgs", "confirm_time_sum", "confirm_time_max", "queue_time_sum",
         "queue_time_max", "content_msgs_max", "content_bytes_max")
@@ -36,65 +36,11 @@ class Counters:
         return taken
 
 
-class AppStats(Counters):
-    """Counters of one app of one queue: deliveries, confirms, and the most it held.
-
-    Messages that came in one turn and are confirmed in one turn have taken equally long: they are counted together.
-    """
-
-    __slots__ = (*_APP, "_done", "_done_after", "_done_told")
-    NAMES: ClassVar[tuple[str, ...]] = _APP
-
-    def __init__(self) -> None:
-        self.push_msgs = self.push_bytes = self.confirm_msgs = 0
-        self.confirm_time_sum = self.confirm_time_max = 0.0
-        self.queue_time_sum = self.queue_time_max = 0.0
-        self.content_msgs_max = self.content_bytes_max = 0
-        self._done: dict[int, int] = {}  # confirms by the bucket of the time since the arrival, without those that are taken
-        self._done_after = -1.0  # seconds, of the last confirm
-        self._done_told = 0  # confirms that are in the buckets, or were
-
-    def pushed(self, size: int, waited: float) -> None:
-        """One delivery of `size` bytes, `waited` seconds after the message arrived."""
-        self.push_msgs += 1
-        self.push_bytes += size
-        self.queue_time_sum += waited
-        if waited > self.queue_time_max:
-            self.queue_time_max = waited
-
-    def confirmed(self, held: float, after: float) -> None:
-        """One confirm, `held` seconds after the delivery, `after` seconds after the message arrived."""
-        if after != self._done_after:
-            self._settle_done()
-            self._done_after = after
-        self.confirm_msgs += 1
-        self.confirm_time_sum += held
-        if held > self.confirm_time_max:
-            self.confirm_time_max = held
-
-    def _settle_done(self) -> None:
-        count = self.confirm_msgs - self._done_told
-        if count:
-            self._done_told = self.confirm_msgs
-            bucket = latency_bucket(self._done_after)
-            self._done[bucket] = self._done.get(bucket, 0) + count
-
-    def take_latencies(self) -> dict[int, int]:
-        """Confirms by the bucket of the time since the arrival, since this was asked for last."""
-        self._settle_done()
-        taken, self._done = self._done, {}
-        return taken
-
-    def stored(self, messages: int, size: int) -> None:
-        """So many messages and bytes are held now: remember the most."""
-        self.content_msgs_max = max(self.content_msgs_max, messages)
-        self.content_bytes_max = max(self.content_bytes_max, size)
-
-
-LATENCY_STEPS = 8  # buckets from one power of two to the next
-_LOWEST, _HIGHEST = -19, 10  # exponents of 2: from 1.9 us to 1,024 s; what is beyond counts in the first or last bucket
-_LONGEST_S = 2.0 ** _HIGHEST
-LATENCY_BUCKETS = (_HIGHEST - _LOWEST + 1) * LATENCY_STEPS
+LATENCY_STEPS: Final = 8  # buckets from one power of two to the next
+_LOWEST: Final = -19  # exponents of 2: from 1.9 us ...
+_HIGHEST: Final = 10  # ... to 1,024 s; what is beyond counts in the first or last bucket
+_LONGEST_S: Final = 1024.0
+LATENCY_BUCKETS: Final = (_HIGHEST - _LOWEST + 1) * LATENCY_STEPS
 _OPEN_MAX = 1024  # queues whose last acknowledgements are not in the buckets yet
 
 
@@ -112,15 +58,91 @@ def latency_bucket(seconds: float) -> int:
 def latency_bounds(bucket: int) -> tuple[float, float]:
     """From how many seconds to how many a bucket counts."""
     octave, step = divmod(bucket, LATENCY_STEPS)
-    low: float = 2.0 ** (octave + _LOWEST - 1)
+    low = ldexp(1.0, octave + _LOWEST - 1)
     return low * (1 + step / LATENCY_STEPS), low * (1 + (step + 1) / LATENCY_STEPS)
+
+
+class Streak:
+    """Latencies one after the other that fall into one bucket: each costs a comparison.
+
+    `low` and `high` bound the bucket of the last ones, in seconds; nothing lies between them at first.
+    """
+
+    __slots__ = ("bucket", "high", "low")
+
+    def __init__(self) -> None:
+        self.bucket = 0
+        self.low = self.high = 0.0
+
+    def move(self, seconds: float) -> None:
+        """The next ones are about so long."""
+        self.bucket = latency_bucket(seconds)
+        low, high = latency_bounds(self.bucket)
+        self.low = low if self.bucket else -inf
+        self.high = high if self.bucket < LATENCY_BUCKETS - 1 else inf
+
+
+class AppStats(Counters):
+    """Counters of one app of one queue: deliveries, confirms, and the most it held.
+
+    Confirms one after the other that took about equally long are counted together.
+    """
+
+    __slots__ = (*_APP, "_done", "_done_streak", "_done_told")
+    NAMES: ClassVar[tuple[str, ...]] = _APP
+
+    def __init__(self) -> None:
+        self.push_msgs = self.push_bytes = self.confirm_msgs = 0
+        self.confirm_time_sum = self.confirm_time_max = 0.0
+        self.queue_time_sum = self.queue_time_max = 0.0
+        self.content_msgs_max = self.content_bytes_max = 0
+        self._done: dict[int, int] = {}  # confirms by the bucket of the time since the arrival, without those that are taken
+        self._done_streak = Streak()
+        self._done_told = 0  # confirms that are in the buckets, or were
+
+    def pushed(self, size: int, waited: float) -> None:
+        """One delivery of `size` bytes, `waited` seconds after the message arrived."""
+        self.push_msgs += 1
+        self.push_bytes += size
+        self.queue_time_sum += waited
+        if waited > self.queue_time_max:
+            self.queue_time_max = waited
+
+    def confirmed(self, held: float, after: float) -> None:
+        """One confirm, `held` seconds after the delivery, `after` seconds after the message arrived."""
+        streak = self._done_streak
+        if not streak.low <= after < streak.high:
+            self._settle_done()
+            streak.move(after)
+        self.confirm_msgs += 1
+        self.confirm_time_sum += held
+        if held > self.confirm_time_max:
+            self.confirm_time_max = held
+
+    def _settle_done(self) -> None:
+        count = self.confirm_msgs - self._done_told
+        if count:
+            self._done_told = self.confirm_msgs
+            bucket = self._done_streak.bucket
+            self._done[bucket] = self._done.get(bucket, 0) + count
+
+    def take_latencies(self) -> dict[int, int]:
+        """Confirms by the bucket of the time since the arrival, since this was asked for last."""
+        self._settle_done()
+        taken, self._done = self._done, {}
+        return taken
+
+    def stored(self, messages: int, size: int) -> None:
+        """So many messages and bytes are held now: remember the most."""
+        self.content_msgs_max = max(self.content_msgs_max, messages)
+        self.content_bytes_max = max(self.content_bytes_max, size)
 
 
 class AckLatency:
     """How long the acknowledgements of one node took, all queues together: how many there were in each bucket.
 
-    Messages that came in one turn and are acknowledged in one turn have waited equally long: a queue counts them, and tells
-    here when the next one has waited for another time, or when somebody asks.
+    A queue counts those that waited about equally long, one after the other, and tells here when the next one has waited for
+    another time, or when somebody asks.
     """
 
     __slots__ = ("_buckets", "_open")
@@ -129,9 +151,9 @@ class AckLatency:
         self._buckets = [0] * LATENCY_BUCKETS
         self._open: list[QueueStats] = []
 
-    def add(self, seconds: float, count: int) -> None:
-        """So many have waited so long."""
-        self._buckets[latency_bucket(seconds)] += count
+    def add(self, bucket: int, count: int) -> None:
+        """So many have waited as long as this bucket says."""
+        self._buckets[bucket] += count
 
     def opened(self, stats: QueueStats) -> None:
         """A queue has acknowledgements that are not told yet."""
@@ -151,17 +173,16 @@ class AckLatency:
 
 
 class QueueStats(AppStats):
-    """Counters of one queue: those of an app over all its apps, and what happens at its entrance. `ack_time_*` are right
-    once `settle` was called."""
+    """Counters of one queue: those of an app over all its apps, and what happens at its entrance."""
 
-    __slots__ = (*_ENTRANCE, "_latency", "_waited", "_told", "_open")
+    __slots__ = (*_ENTRANCE, "_latency", "_streak", "_told", "_open")
     NAMES: ClassVar[tuple[str, ...]] = _APP + _ENTRANCE
 
     def __init__(self, latency: AckLatency | None = None) -> None:
         super().__init__()
         self._latency = latency
-        self._waited = -1.0  # seconds, of the last acknowledgement
-        self._told = 0  # acknowledgements that are in the sums
+        self._streak = Streak()
+        self._told = 0  # acknowledgements that `_latency` was told of
         self._open = False  # `_latency` knows that there may be others
         self.put_msgs = self.put_bytes = 0
         self.ack_msgs = self.nack_msgs = self.nack_noquorum_msgs = 0
@@ -170,43 +191,30 @@ class QueueStats(AppStats):
 
     def acked(self, waited: float) -> None:
         """One positive acknowledgement, `waited` seconds after the PUT."""
-        if waited != self._waited:
-            self._waits_differently(waited)
-        self.ack_msgs += 1
-
-    def _waits_differently(self, waited: float) -> None:
-        self.settle()
-        self._waited = waited
-        if self._latency is not None and not self._open:
+        streak = self._streak
+        if not streak.low <= waited < streak.high:
+            self.settle()
+            streak.move(waited)
+        if not self._open:
             self._open = True
-            self._latency.opened(self)
+            if self._latency is not None:
+                self._latency.opened(self)
+        self.ack_msgs += 1
+        self.ack_time_sum += waited
+        if waited > self.ack_time_max:
+            self.ack_time_max = waited
 
     def close(self) -> None:
         """From `AckLatency`: settle, and be told of again with the next acknowledgement."""
         self.settle()
-        self._open, self._waited = False, -1.0
+        self._open = False
 
     def settle(self) -> None:
-        """Add the times of the last acknowledgements to the sums."""
-        count, waited = self.ack_msgs - self._told, self._waited
-        if not count:
-            return
+        """Tell `AckLatency` of the last acknowledgements."""
+        count = self.ack_msgs - self._told
+        if count and self._latency is not None:
+            self._latency.add(self._streak.bucket, count)
         self._told = self.ack_msgs
-        self.ack_time_sum += waited * count
-        if waited > self.ack_time_max:
-            self.ack_time_max = waited
-        if self._latency is not None:
-            self._latency.add(waited, count)
-
-    def totals(self) -> dict[str, float]:
-        """As of any counters."""
-        self.settle()
-        return super().totals()
-
-    def take_maxima(self) -> dict[str, float]:
-        """Likewise."""
-        self.settle()
-        return super().take_maxima()
 
 
 class ClientStats(Counters):

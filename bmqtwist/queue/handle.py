@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bmqtwist.queue.routing import Subscription
 from bmqtwist.queue.window import DeliveryWindow
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from bmqtwist.queue.queue import Queue
     from bmqtwist.storage.partition import Message
 
-FLAG_ADMIN, FLAG_READ, FLAG_WRITE, FLAG_ACK = 1, 2, 4, 8
+FLAG_ADMIN: Final = 1
+FLAG_READ: Final = 2
+FLAG_WRITE: Final = 4
+FLAG_ACK: Final = 8
 
 
 class Client(Protocol):

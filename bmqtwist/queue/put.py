@@ -6,7 +6,7 @@ the primary has answered.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bmqtwist.storage.copies import Copies
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bmqtwist.storage.message import Message
 
 
-_NONE = Copies.NONE  # a member of an enumeration is slow to look up
+_NONE: Final = Copies.NONE  # a member of an enumeration is slow to look up
 
 
 class Put:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain
 
 
-_CONFIRMED, _DONE = int(ConfirmReason.CONFIRMED), int(DeletionReason.NONE)  # of the hot path
+_CONFIRMED: Final = int(ConfirmReason.CONFIRMED)  # of the hot path
+_DONE: Final = int(DeletionReason.NONE)
 
 
 class RootContext(QueueContext, Protocol):

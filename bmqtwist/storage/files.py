@@ -6,13 +6,14 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from bmqtwist.storage.store import DirectoryBusy, File
 
 LOCK_NAME = ".bmqtwist.lock"
 FILE_MODE = 0o600  # messages are for the user the broker runs as
-_IOV_MAX = 1024  # parts of one pwritev
-_JOIN_BYTES_MAX = 1 << 16  # below this, joining the parts is cheaper than handing them over one by one
+_IOV_MAX: Final = 1024  # parts of one pwritev
+_JOIN_BYTES_MAX: Final = 1 << 16  # below this, joining the parts is cheaper than handing them over one by one
 
 
 class RealFile:

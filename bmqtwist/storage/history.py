@@ -27,14 +27,15 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain
+from typing import Final
 
-BUCKET_GUIDS_MAX = 16384  # the open bucket costs about six times as much for a GUID as a closed one
-CLIENTS_MAX = 4096  # client ids with a remembered tick
-_SPANS = 8  # a bucket covers at most this fraction of the window
-SPAN_SECONDS_MAX = 30.0  # ... and at most this, so that a window can be made shorter
-_GUID_BYTES = 16
-_MARK_GUIDS = 128  # between two marks of a closed bucket
-_MARK_BYTES = _MARK_GUIDS * _GUID_BYTES
+BUCKET_GUIDS_MAX: Final = 16384  # the open bucket costs about six times as much for a GUID as a closed one
+CLIENTS_MAX: Final = 4096  # client ids with a remembered tick
+_SPANS: Final = 8  # a bucket covers at most this fraction of the window
+SPAN_SECONDS_MAX: Final = 30.0  # ... and at most this, so that a window can be made shorter
+_GUID_BYTES: Final = 16
+_MARK_GUIDS: Final = 128  # between two marks of a closed bucket
+_MARK_BYTES: Final = _MARK_GUIDS * _GUID_BYTES
 
 
 class _Bucket:

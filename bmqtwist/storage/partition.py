@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_KEY
@@ -68,13 +68,13 @@ __all__ = ["COMMITTED_ALL", "Batch", "Durability", "Message", "Partition", "Part
 
 Durability = Literal["none", "group", "always"]
 
-_NORMAL_RESERVE = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
+_NORMAL_RESERVE: Final = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 
-_pack_message = MESSAGE.pack
-_pack_confirm = CONFIRM.pack
-_pack_deletion = DELETION.pack
-_pack_data_header = DATA_HEADER.pack
-_DATA_HEADER_BYTES = DATA_HEADER.size
+_pack_message: Final = MESSAGE.pack
+_pack_confirm: Final = CONFIRM.pack
+_pack_deletion: Final = DELETION.pack
+_pack_data_header: Final = DATA_HEADER.pack
+_DATA_HEADER_BYTES: Final = DATA_HEADER.size
 
 
 class Partition(CopyMarks):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from bmqtwist.errors import LocalError
 from bmqtwist.storage import layout
@@ -33,7 +33,7 @@ JOURNAL_FILE_BYTES_MIN = JOURNAL_HEADER_BYTES + _RECORD_BYTES + SYNC_POINT_RESER
 DATA_FILE_BYTES_MAX = ((1 << 32) - 1) * 8  # offsets are u32 dwords
 WORD_FILE_BYTES_MAX = ((1 << 32) - 1) * 4  # journal and QLIST offsets are u32 words
 PAYLOAD_CACHE_BYTES = 64 << 20  # application data one partition keeps in memory
-AHEAD_BYTES = 4 << 20  # that one turn writes of a batch whose DATA are larger: 64 MiB at once take 40 ms and more
+AHEAD_BYTES: Final = 4 << 20  # that one turn writes of a batch whose DATA are larger: 64 MiB at once take 40 ms and more
 BEGINNING_BYTES = 64 << 10  # that are read of a longer message when only its properties are asked for
 ROLLOVER_CHUNK_BYTES = 4 << 20  # how much of a file is in memory at once while it is copied or read back
 

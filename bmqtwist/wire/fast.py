@@ -38,7 +38,7 @@ class EventType(IntEnum):
 
 # -- events ------------------------------------------------------------------------------------------------------
 
-EVENT_HEADER = layout.EVENT_HEADER.struct  # length; version and type; header words; type specific; reserved
+EVENT_HEADER: Final = layout.EVENT_HEADER.struct  # length; version and type; header words; type specific; reserved
 EVENT_HEADER_BYTES: Final = layout.EVENT_HEADER.size
 EVENT_HEADER_WORDS: Final = layout.EVENT_HEADER.words
 EVENT_TYPE_MASK: Final = layout.EVENT_HEADER.mask("type")
@@ -60,12 +60,12 @@ HEARTBEAT_RSP: Final = event_header(EventType.HEARTBEAT_RSP, 0)
 
 # -- PUT and PUSH ------------------------------------------------------------------------------------------------
 
-PUT_HEADER = layout.PUT_HEADER.struct  # flags and words; options words, CAT, header words; queue id; GUID; crc32c;
+PUT_HEADER: Final = layout.PUT_HEADER.struct  # flags and words; options words, CAT, header words; queue id; GUID; crc32c;
 PUT_HEADER_BYTES: Final = layout.PUT_HEADER.size  # schema id; reserved
 PUT_HEADER_WORDS: Final = layout.PUT_HEADER.words
 PUT_HEADER_WORDS_MIN: Final = layout.PUT_HEADER.offset("schema_id") // 4  # without schema id
 
-PUSH_HEADER = layout.PUSH_HEADER.struct  # as PUT, without the checksum
+PUSH_HEADER: Final = layout.PUSH_HEADER.struct  # as PUT, without the checksum
 PUSH_HEADER_BYTES: Final = layout.PUSH_HEADER.size
 PUSH_HEADER_WORDS: Final = layout.PUSH_HEADER.words
 PUSH_HEADER_WORDS_MIN: Final = layout.PUSH_HEADER.offset("schema_id") // 4  # without schema id
@@ -86,7 +86,7 @@ OUT_OF_ORDER: Final = 4  # flag of PUSH
 CAT_NONE: Final = 0
 CAT_ZLIB: Final = 1
 
-OPTION_SUB_QUEUE_ID = Struct(layout.OPTION_HEADER.struct.format + "I")  # a SUB_QUEUE_IDS_OLD option with one id
+OPTION_SUB_QUEUE_ID: Final = Struct(layout.OPTION_HEADER.struct.format + "I")  # a SUB_QUEUE_IDS_OLD option with one id
 SUB_QUEUE_IDS_OLD: Final = 1  # type of that option
 _IDS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_IDS_OLD)  # its first word, but for the number of words
 OPTION_ONE_ID_HEAD: Final = _IDS_HEAD | 2
@@ -132,11 +132,11 @@ ITEMS_HEADER_BYTES: Final = layout.ITEMS_HEADER.size
 HEADER_WORDS_SHIFT: Final = layout.ITEMS_HEADER.shift("header_words")  # in the first byte of an ITEMS_HEADER
 ITEM_WORDS_MASK: Final = layout.ITEMS_HEADER.mask("item_words")
 ITEM_BYTES: Final = layout.ACK_MESSAGE.size
-ACK_MESSAGE = layout.ACK_MESSAGE.struct  # status and correlation id; GUID; queue id
+ACK_MESSAGE: Final = layout.ACK_MESSAGE.struct  # status and correlation id; GUID; queue id
 ACK_STATUS_SHIFT: Final = layout.ACK_MESSAGE.shift("status")
 ACK_STATUS_MASK: Final = layout.ACK_MESSAGE.mask("status")
 CORRELATION_ID_MASK: Final = layout.ACK_MESSAGE.mask("correlation_id")
-CONFIRM_MESSAGE = layout.CONFIRM_MESSAGE.struct  # queue id; GUID; sub-queue id
+CONFIRM_MESSAGE: Final = layout.CONFIRM_MESSAGE.struct  # queue id; GUID; sub-queue id
 
 
 def ack_message(status: int, correlation_id: int, guid: bytes, queue_id: int) -> bytes:

@@ -8,16 +8,17 @@ an event may be large. The length an event claims is checked before anything of 
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Final
 
 from bmqtwist.errors import PeerError
 from bmqtwist.wire.fast import EVENT_HEADER, EVENT_HEADER_BYTES, EVENT_HEADER_WORDS, EVENT_TYPE_MASK
 
-DROPPED = -1  # event type of a span whose header makes no sense: to be logged and passed over
+DROPPED: Final = -1  # event type of a span whose header makes no sense: to be logged and passed over
 
 Span = tuple[int, int, int, int]  # event type, type-specific byte, start of the body, end of the event
 
-_LENGTH_BYTES = 4
-_unpack = EVENT_HEADER.unpack_from
+_LENGTH_BYTES: Final = 4
+_unpack: Final = EVENT_HEADER.unpack_from
 
 
 class Held:

@@ -8,6 +8,7 @@ once per message and taken apart at once. Its `stop` is the position behind the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from bmqtwist.errors import PeerError
 from bmqtwist.wire import layout
@@ -36,12 +37,15 @@ WalkedPut = tuple[int, bytes, bytes, int, int, int, int, bytes, int, int]
 # the same without the crc
 WalkedPush = tuple[int, bytes, bytes, int, int, int, bytes, int, int]
 
-NO_MESSAGES, CUT_SHORT, BAD_SIZES, BAD_CONTENT = -1, -2, -3, -4
+NO_MESSAGES: Final = -1
+CUT_SHORT: Final = -2
+BAD_SIZES: Final = -3
+BAD_CONTENT: Final = -4
 
-_PROPERTIES = MESSAGE_PROPERTIES << FLAGS_SHIFT
-_IMPLICIT = IMPLICIT_PAYLOAD << FLAGS_SHIFT
-_unpack_put = PUT_HEADER.unpack_from
-_unpack_push = PUSH_HEADER.unpack_from
+_PROPERTIES: Final = MESSAGE_PROPERTIES << FLAGS_SHIFT
+_IMPLICIT: Final = IMPLICIT_PAYLOAD << FLAGS_SHIFT
+_unpack_put: Final = PUT_HEADER.unpack_from
+_unpack_push: Final = PUSH_HEADER.unpack_from
 _SIZES = layout.MESSAGE_START.offset("options_words"), layout.MESSAGE_START.offset("flags")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 from admin_kit import Bench
@@ -14,6 +15,7 @@ from bmqtwist.queue import counters
 from bmqtwist.queue.counters import (
     LATENCY_BUCKETS,
     AckLatency,
+    AppStats,
     ClientStats,
     QueueStats,
     latency_bounds,
@@ -66,17 +68,25 @@ def test_the_longest_time_is_taken_away_and_starts_again() -> None:
     assert stats.take_maxima()["ack_time_max"] == 0.125
 
 
-def test_equal_times_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done for each message is one comparison: the buckets are looked at once for all that came in one turn."""
+def test_times_of_one_bucket_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buckets are looked at once for all that follow each other in one."""
     updates: list[int] = []
-    monkeypatch.setattr(AckLatency, "add", lambda self, seconds, count: updates.append(count))
+    monkeypatch.setattr(AckLatency, "add", lambda self, bucket, count: updates.append(count))
     latency = AckLatency()
     stats = QueueStats(latency)
     for turn in range(10):
-        for _ in range(1000):
-            stats.acked(0.001 * turn)
+        for number in range(1000):
+            stats.acked(2.0 ** -turn * (1 + number / 10_000))
     latency.counts()
     assert updates == [1000] * 10
+
+
+@given(st.lists(st.floats(min_value=-1.0, max_value=2000.0), max_size=50))
+def test_confirms_count_in_the_bucket_of_their_time(times: list[float]) -> None:
+    stats = AppStats()
+    for seconds in times:
+        stats.confirmed(0.0, seconds)
+    assert stats.take_latencies() == Counter(latency_bucket(seconds) for seconds in times)
 
 
 def test_queues_whose_last_acknowledgements_are_open_are_bounded() -> None:
@@ -105,7 +115,7 @@ def test_percentiles_are_those_of_what_came_between() -> None:
 def test_a_percentile_is_right_to_an_eighth(times: list[float], share: float) -> None:
     latency = AckLatency()
     for seconds in times:
-        latency.add(seconds, 1)
+        latency.add(latency_bucket(seconds), 1)
     exact = sorted(times)[math.ceil(len(times) * share) - 1]
     found = traffic.percentile(latency.counts(), share)
     assert found is not None and exact / 1.13 <= found <= exact * 1.13
