@@ -603,7 +603,7 @@ class Partition(CopyMarks):
             return
         matters = bool(self._journal)
         self.append_sync_point(SyncPoint.REGULAR, wall)
-        if self.write_batch(matters):
+        if (force or not self.large) and self.write_batch(matters):  # that of a large batch goes out with it
             self._unmarked = False
             self._gate.want_sync()
 

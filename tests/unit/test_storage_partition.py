@@ -471,6 +471,22 @@ def test_a_large_message_is_written_over_several_turns_and_its_record_last(small
     assert partition.read_payload(next(iter(reread(disk).queues[KEY].messages.values()))) == b"payload"
 
 
+def test_a_sync_point_waits_for_a_large_batch_that_is_under_way(small_steps: None) -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    put(partition, 1, b"x" * 3500)
+    assert partition.flush(WALL) == [] and partition.large
+    writes(disk)
+    partition.sync_point(WALL)
+    assert writes(disk) == [] and partition.large
+    while partition.busy():
+        partition.flush(WALL)
+    assert writes(disk)[-2:] == ["write data", "write journal"]
+    partition.sync_point(WALL)
+    assert writes(disk) == ["write journal"]
+    assert guids(reread(disk)) == [make_message(1, b"").guid.hex().upper()]
+
+
 @pytest.mark.parametrize("turns", range(6))
 def test_a_crash_or_a_failure_while_a_large_batch_is_written_takes_nothing_else_along(small_steps: None, turns: int) -> None:
     disk = MemoryDisk()
