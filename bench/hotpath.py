@@ -107,7 +107,8 @@ def serve(size: int) -> None:
         for line in sys.stdin:
             number, messages = map(int, line.split())
             _, events, batch, confirms = SHAPES[number]
-            print(run(world, producer, consumer, size, messages, events, batch, confirms, first) / messages * 1e6, flush=True)
+            seconds = run(world, producer, consumer, size, messages, events, batch, confirms, first)
+            print(seconds / messages * 1e6, flush=True)
             first += messages
 
 

@@ -51,7 +51,7 @@ BACKLOG = 1024  # connections the kernel keeps until we accept them
 FILES_RESERVE = 256  # open files that connections never take: journals, logs, the console, what a rollover opens
 STOP_POLL_S = 0.05
 COLLECT_AFTER_OBJECTS = 5_000, 3, 6_000  # new containers between two collections of the youngest generation, 1 ms, ...
-# ... such collections between two of the middle one, up to 10 ms (after ten of them it took 30), and these between two of all
+# ... of these between two of the middle one, up to 10 ms (after ten it took 30), and of these between two of all
 M_MMAP_THRESHOLD = -3  # of malloc.h: blocks that are larger have pages of their own
 LARGE_BLOCK_BYTES = 4 << 20  # making the pages of a smaller one takes some ms, so these had better be used again
 THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
