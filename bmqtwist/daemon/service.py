@@ -10,7 +10,6 @@ From the reactor: startService, stopService (through the application, at SIGINT 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import resource
@@ -52,8 +51,6 @@ FILES_RESERVE = 256  # open files that connections never take: journals, logs, t
 STOP_POLL_S = 0.05
 COLLECT_AFTER_OBJECTS = 5_000, 3, 6_000  # new containers between two collections of the youngest generation, 1 ms, ...
 # ... of these between two of the middle one, up to 10 ms (after ten it took 30), and of these between two of all
-M_MMAP_THRESHOLD = -3  # of malloc.h: blocks that are larger have pages of their own
-LARGE_BLOCK_BYTES = 4 << 20  # making the pages of a smaller one takes some ms, so these had better be used again
 THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
 REPORT_S = 2.0  # that the console goes on after a stop that was asked for there: somebody waits for its report
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
@@ -151,7 +148,6 @@ class BrokerService(Service):
             self._pipe.open()
         calm_collector()
         be_fair_to_threads()
-        map_large_blocks()
         self.started = True
         for companion in self.companions:
             companion.start()
@@ -333,14 +329,6 @@ def calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER_OBJECTS)
-
-
-def map_large_blocks() -> None:
-    """An event of some MiB grows as it comes in. The kernel moves what has pages of its own; the C library would copy all of
-    it now and then, into pages that are made one by one: 30 MiB took 100 ms on a virtual machine."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # the GNU library has it
-        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 def be_fair_to_threads() -> None:

@@ -1,5 +1,8 @@
 """Framing: whatever the slicing, the same events; nothing is kept that the header already condemns."""
 
+import random
+import sys
+
 import pytest
 from wire_recordings import CLIENT, FILES, MALFORMED, events, name_of, streams
 
@@ -143,3 +146,28 @@ def test_the_stream_of_a_malicious_client_is_followed_up_to_its_bad_length():
     bad = [each for each in frames if each.error]
     assert len(bad) == 1 and bad[0].error.fatal
     assert [kind for each in kinds for kind in each].count(DROPPED) == 2
+
+
+@pytest.mark.parametrize("size", [(1 << 20) - 8, 1 << 20, 3 << 20, 5 << 20])
+@pytest.mark.parametrize("chunk", [1000, 64 << 10, 100_001, 2 << 20])
+def test_a_large_event_is_whole_however_it_comes_and_so_is_what_follows(size, chunk):
+    body = random.Random(size + chunk).randbytes(size)
+    data = HEARTBEAT_REQ + event_header(EventType.PUT, size) + body + HEARTBEAT_RSP + HEARTBEAT_REQ[:5]
+    frames, found = FrameBuffer(size + 8), []
+    for at in range(0, len(data), chunk):
+        buffer, spans = frames.receive(data[at:at + chunk])
+        found += [(kind, buffer[start:end]) for kind, _, start, end in spans]
+    assert found == [(EventType.HEARTBEAT_REQ, b""), (EventType.PUT, body), (EventType.HEARTBEAT_RSP, b"")]
+    assert frames.held_bytes == frames.total.bytes == 5
+
+
+def test_a_large_event_is_seldom_copied_while_it_comes():
+    """A buffer that grows a little with each chunk is copied by all that it holds; then the broker does nothing else."""
+    size = 40 << 20
+    data, frames, sizes = event_header(EventType.PUT, size) + bytes(size), FrameBuffer(size + 8), []
+    for at in range(0, len(data), 64 << 10):
+        frames.receive(data[at:at + (64 << 10)])
+        if frames._held is not None and (not sizes or sizes[-1][1] != sys.getsizeof(frames._held)):
+            sizes.append((frames.held_bytes, sys.getsizeof(frames._held)))
+    copied = [held for held, _ in sizes[1:]]
+    assert len(copied) <= 4 and max(copied) < size / 7
