@@ -137,8 +137,10 @@ class MemberRelays:
         except (PartitionUnavailable, OSError):  # told already; it goes back to the primary
             return None
         now = self._host.now
-        return Message(guid, payload, message.options, message.has_properties, message.compression, message.schema_id,
+        copy = Message(guid, payload, message.options, message.has_properties, message.compression, message.schema_id,
                        message.crc, now, self._host.wall(now))
+        copy.lease, copy.sequence = message.lease, message.sequence  # for what `App.overtaken` says
+        return copy
 
     def payload(self, uri: str, guid: bytes) -> bytes:
         """Likewise."""

@@ -76,7 +76,7 @@ def _copy(message: Message, payload: bytes | None = None) -> Message:
     """Of a message that records may change."""
     copy = Message(message.guid, message.payload if payload is None else payload, message.options, message.has_properties,
                    message.compression, message.schema_id, message.crc, message.arrived, message.wall)
-    copy.size = message.size
+    copy.size, copy.lease, copy.sequence = message.size, message.lease, message.sequence
     return copy
 
 
