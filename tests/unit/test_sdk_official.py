@@ -294,3 +294,9 @@ def test_in_a_forked_child_the_exit_of_the_parents_session_does_nothing(broker: 
         engine.abandon()
     assert engine.started
     session.stop()
+
+
+@pytest.mark.parametrize("timeout", [-1.0, 2.0 ** 63, float("inf")])
+def test_a_timeout_that_makes_no_sense_is_said_before_the_address_is_looked_at(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be greater than 0.0, was"):
+        blazingmq.Session(lambda event: None, broker="some_uri", timeout=timeout)

@@ -90,14 +90,14 @@ class Session:
         self._readable, self._monitored = on_message is not None, host_health_monitor is not None
         with translated("start session"):
             self._options = options = sdk_options.SessionOptions(
-                brokers=sdk_options.parse_brokers(os.environ.get("BMQ_BROKER_URI") or _text(broker)),
                 connect_timeout_s=_seconds(times.connect_timeout, defaults.connect_timeout_s),
                 disconnect_timeout_s=_seconds(times.disconnect_timeout, defaults.disconnect_timeout_s),
                 open_timeout_s=_seconds(times.open_queue_timeout, defaults.open_timeout_s),
                 configure_timeout_s=_seconds(times.configure_queue_timeout, defaults.configure_timeout_s),
                 close_timeout_s=_seconds(times.close_queue_timeout, defaults.close_timeout_s),
                 compression=message_compression_algorithm is CompressionAlgorithmType.ZLIB,
-                channel_high_bytes=high, channel_low_bytes=high // 2, slow_consumer_low=low, slow_consumer_high=many)
+                channel_high_bytes=high, channel_low_bytes=high // 2, slow_consumer_low=low, slow_consumer_high=many,
+                brokers=sdk_options.parse_brokers(os.environ.get("BMQ_BROKER_URI") or _text(broker)))  # after the times
             self._engine = Engine(options, self._make_transport, on_session_event, on_message,
                                   host_health_monitor.monitor if host_health_monitor is not None else None)
 
