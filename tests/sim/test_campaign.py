@@ -48,7 +48,7 @@ def test_what_a_node_meant_for_others_before_it_was_primary_again_says_that_it_c
 
 @pytest.mark.spec("cluster", 116)
 def test_what_another_node_had_when_it_died_comes_late_also_where_the_next_primary_had_been_a_replica_only() -> None:
-    """Half of the messages had gone to a node that died; the other half were read at a replica, which then became primary."""
+    """Half of the messages had gone to a node that died; the others were read at a replica, the next primary."""
     run = play(Schedule(9, 5, 2000, 1 << 20, 1, 5.5432, clients=True, journal_bytes=1 << 18, spread=True, steps=(
         Step("strand primary", 4, 1, 0.1115, 0.8891, 3.669), Step("lost acks", 1, 3, 0.2521, 0.145, 3.6842))))
     assert not run.rule, f"{run.text}\n{run.schedule.text()}"
