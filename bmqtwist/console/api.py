@@ -227,16 +227,13 @@ class Api:
         """Terms and events."""
         return self._collector.elections()
 
-    @inlineCallbacks
     def clients(self, asked: Asked) -> Any:
-        """Who is connected, of all nodes."""
-        own = facts.clients(self._host.node.broker)
-        found, missing = yield self._collector.ask_all("/api/v1/node/clients")
-        return {"clients": own + [row for answer in found.values() for row in answer["clients"]], "missing": missing}
+        """Who is connected, of all nodes and proxies."""
+        return self._collector.clients()
 
     def node_clients(self, asked: Asked) -> Document:
         """Who is connected here."""
-        return {"clients": facts.clients(self._host.node.broker)}
+        return facts.clients_part(self._host.node.broker)
 
     @inlineCallbacks
     def alarms(self, asked: Asked) -> Any:
@@ -463,7 +460,7 @@ class Api:
         _reason(asked)
         _confirmed(asked, uri)
         app = text(asked.arguments, "app", NAME_CHARS_MAX)
-        primary = self._collector.primary_of(uri)
+        primary = yield self._collector.find_primary(uri)
         if not self._here(primary) or not primary:
             return (yield self._at(primary, asked))
         parsed = parse_uri(uri)
