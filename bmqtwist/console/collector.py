@@ -16,7 +16,7 @@ from bmqtwist.console import behind, facts
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.documents import Document
 from bmqtwist.console.merge import merge, merge_queue, queue_tree
-from bmqtwist.console.peers import PEER_SECONDS_MAX, PeerClient, Peers, as_body, with_query
+from bmqtwist.console.peers import PEER_SECONDS_MAX, RETRY_S, PeerClient, Peers, as_body, with_query
 from bmqtwist.console.queues import Key, Order, QueueBook, first_of
 from bmqtwist.console.samples import HISTORY_ROWS, HISTORY_STEP_S, FlowSampler, NodeSampler
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
@@ -73,6 +73,7 @@ class Collector:
         self._flows: OrderedDict[str, FlowSampler] = OrderedDict()  # of queues that somebody has asked for
         self._behind = FlowSampler()  # of the proxies that are connected here
         self._proxies, self._proxies_at = list[Document](), float("-inf")
+        self._silent: dict[str, tuple[float, str]] = {}  # proxies that did not answer: until when they are left alone, why
         self._leader: tuple[str, int, float] = ("", -1, 0.0)
         self._stops: dict[str, Document] = {}
         self._urls: dict[str, str] = {}  # of the others' consoles, also of those that are gone
@@ -333,8 +334,12 @@ class Collector:
     @inlineCallbacks
     def ask_proxies(self, path: str, told: Sequence[Document]) -> Any:
         """What the consoles of proxies answer: pairs of a proxy, as `behind.door` has it, and its answer; and why the others
-        have none, by name. Asked are the proxies that the answers `told` name, and those that are behind them."""
-        broker, (_, wall) = self._host.node.broker, self._host.moment()
+        have none, by name. Asked are the proxies that the answers `told` name, and those that are behind them. Who does not
+        answer is left alone for RETRY_S."""
+        broker, (now, wall) = self._host.node.broker, self._host.moment()
+        silent = self._silent
+        for ident in [ident for ident, (until, _) in silent.items() if until <= now]:
+            del silent[ident]
         # a token for the name of a node would be good there: no proxy gets one
         seen, names = {facts.own_ident(broker)}, {*self.urls(), *facts.node_names(broker)}
         found: list[tuple[Document, Document]] = []
@@ -343,15 +348,22 @@ class Collector:
             next_ones = {door["ident"]: door for document in told for door in behind.doors_told(document)
                          if door["ident"] not in seen}
             seen.update(next_ones)
-            asked = [door for door in next_ones.values() if door["url"] and door["name"] not in names]
-            missing.update((door["name"], behind.NAMED_AS_A_NODE if door["url"] else behind.NO_CONSOLE)
-                           for door in next_ones.values() if door not in asked)
+            asked = []
+            for door in next_ones.values():
+                if not door["url"] or door["name"] in names:
+                    missing[door["name"]] = behind.NAMED_AS_A_NODE if door["url"] else behind.NO_CONSOLE
+                elif door["ident"] in silent:
+                    missing[door["name"]] = silent[door["ident"]][1]
+                else:
+                    asked.append(door)
             answers = yield DeferredList([self._client.ask(door["name"], door["url"], "GET", path, wall) for door in asked],
                                          consumeErrors=True)
-            sorted_out, silent = _answers("Proxy", [door["name"] for door in asked], answers)
-            missing.update(silent)
-            told = [sorted_out[at] for at in sorted(sorted_out)]
-            found += [(asked[at], sorted_out[at]) for at in sorted(sorted_out)]
+            good, bad = _answers("Proxy", [door["name"] for door in asked], answers)
+            missing.update(bad)
+            until = self._host.moment()[0] + RETRY_S
+            silent.update((door["ident"], (until, bad[door["name"]])) for at, door in enumerate(asked) if at not in good)
+            found += [(asked[at], answer) for at, answer in good.items()]
+            told = list(good.values())
         return found, missing
 
     @inlineCallbacks

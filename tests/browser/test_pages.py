@@ -293,6 +293,16 @@ def test_topology_shows_proxies_and_what_flows_through_them(tab: Tab, scenes: Cl
     assert sum("behind" in row and "20 MiB" in row for row in rows) == 2
 
 
+def test_a_queue_shows_who_uses_it_through_a_proxy(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/queue?uri=bmq%3A%2F%2Fbmq.test%2Fqueue-1")
+    tab.until_text("#consumers tbody tr", "proxy p1")
+    assert tab.texts("#consumers .missing") == ["Clients of edge are not shown: it has no console."]
+    assert tab.evaluate("() => document.querySelectorAll('#consumers tbody a:not([hidden])').length") == 1  # of the node
+    branch = "#tree .tree > li > ul > li > ul > li"
+    assert tab.texts(f"{branch} > .tag") + tab.texts(f"{branch} > strong") == ["proxy", "p1"]
+    assert tab.texts(f"{branch} > ul > li > .tag") == ["client"]
+
+
 def test_clients_are_found_by_name_and_address(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('good').url}/clients?filter=orders-7")
     tab.until_text("#total", "1 client")

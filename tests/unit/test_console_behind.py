@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from bmqtwist.console import behind, facts
 from bmqtwist.console.access import Refusal, Who
+from bmqtwist.console.peers import RETRY_S
 
 URI = "bmq://d/q"
 
@@ -63,6 +64,23 @@ def test_why_the_clients_of_a_proxy_are_not_known_is_said(tmp_path: Path) -> Non
     assert found == [] and missing == {"p1": "no answer in time", "p2": "Proxy p2: no", "p3": behind.NO_CONSOLE,
                                        "p4": "Proxy p4: 200", "p5": behind.NO_CONSOLE}
     assert len(consoles.asked) == 3
+
+
+def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    """Nobody's page waits a second, each time, for a console that cannot be reached from here."""
+    console, consoles = ConsoleWorld(tmp_path), Consoles({"http://h:1": Refusal(502, "no answer in time")})
+    collector = console.face.collector
+    collector._client = consoles  # type: ignore[assignment]
+    found: list[Any] = []
+
+    def ask() -> Any:
+        collector.ask_proxies("/x", [{"proxies": [door("p1")]}]).addBoth(found.append)
+        return found[-1]
+
+    assert ask() == ask() == ([], {"p1": "no answer in time"}) and len(consoles.asked) == 1
+    console.settle(RETRY_S)
+    consoles.answers["http://h:1"] = {"x": 1}
+    assert ask() == ([(door("p1"), {"x": 1})], {}) and len(consoles.asked) == 2
 
 
 def test_no_token_is_made_for_a_proxy_that_calls_itself_as_a_node(tmp_path: Path) -> None:
