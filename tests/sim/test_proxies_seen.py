@@ -11,6 +11,7 @@ from bmqtwist.console.merge import merge_proxies, queue_tree
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.cluster import SimulatedCluster
+from sim.replicated import STRONG, ReplicatingCluster
 
 URI = "bmq://bmq.test.persistent.priority/q"
 HTTP = {"brokerInstanceName": "edge", "bmqtwist": {"http": {"port": 8080, "address": "0.0.0.0"}}}
@@ -97,6 +98,21 @@ def test_the_tree_of_a_queue_has_proxies_behind_proxies() -> None:
     assert first["bytesRate"] == 5.0
     lost = queue_tree({"pushRate": 1.0}, [part(world.node("p2"), world.now)], "n1")  # the nodes between do not answer
     assert [(each["kind"], each["name"]) for each in lost["children"]] == [("proxy", "edge")]
+
+
+def test_a_replica_is_no_proxy_in_the_tree_of_a_queue() -> None:
+    nodes = ReplicatingCluster(1)
+    nodes.settle()
+    primary = nodes.primary()
+    replica = next(node for node in nodes.machines if node is not primary)
+    nodes.client(replica.name).consume(STRONG)
+    nodes.client(primary.name).open(STRONG, write=1)
+    parts = [{**facts.queue_part(node.broker, STRONG, nodes.now), "rates": {}} for node in (primary, replica)]
+    assert [each["client"] for each in parts[0]["consumers"]] == [replica.name] and parts[0]["proxies"] == []
+    tree = queue_tree({"pushRate": 1.0}, parts, primary.name)
+    assert sorted((each["kind"], len(each["children"])) for each in tree["children"]) == [("client", 0), ("replica", 1)]
+    silent = queue_tree({"pushRate": 1.0}, parts[:1], primary.name)  # the console of the replica does not answer
+    assert ("replica", replica.name) in [(each["kind"], each["name"]) for each in silent["children"]]
 
 
 def test_what_nodes_know_of_one_proxy_becomes_one_row() -> None:
