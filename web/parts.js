@@ -145,7 +145,7 @@ export function nodeColumn(label, read, options = {}, isProxy = () => false) {
           const linked = name && !isProxy(row);
           anchor.hidden = !linked;
           none.hidden = Boolean(linked);
-          setText(none, name ? `proxy ${name}` : "none");
+          setText(none, name && !linked ? `proxy ${name}` : "none");
           setText(anchor, linked ? name : "");
           setAttribute(anchor, "href", linked ? nodeLink(name) : null);
         },
