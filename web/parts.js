@@ -130,8 +130,8 @@ export function segments(box, choices, chosen, choose) {
 export const nodeLink = (name) => path("/node", { name });
 export const queueLink = (uri) => path("/queue", { uri });
 
-/** A link to a node, or a word when there is none. */
-export function nodeColumn(label, read, options = {}) {
+/** A link to a node, or a word when there is none; a proxy (`isProxy(row)`) has no page of its own. */
+export function nodeColumn(label, read, options = {}, isProxy = () => false) {
   return custom(
     label,
     () => {
@@ -142,15 +142,35 @@ export function nodeColumn(label, read, options = {}) {
         element,
         (row) => {
           const name = read(row);
-          anchor.hidden = !name;
-          none.hidden = Boolean(name);
-          setText(anchor, name ?? "");
-          setAttribute(anchor, "href", name ? nodeLink(name) : null);
+          const linked = name && !isProxy(row);
+          anchor.hidden = !linked;
+          none.hidden = Boolean(linked);
+          setText(none, name && !linked ? `proxy ${name}` : "none");
+          setText(anchor, linked ? name : "");
+          setAttribute(anchor, "href", linked ? nodeLink(name) : null);
         },
       ];
     },
     options,
   );
+}
+
+/** Says whose clients a page cannot show: show({name: why}). */
+export function missingNote() {
+  const element = h("div", { class: "missing", role: "status" });
+  let told = "";
+  return {
+    element,
+    show(missing) {
+      const lines = Object.entries(missing ?? {}).map(([name, why]) => `Clients of ${name} are not shown: ${why}`);
+      if (lines.join("\n") === told) return;
+      told = lines.join("\n");
+      replace(
+        element,
+        lines.map((line) => h("p", {}, line.endsWith(".") ? line : `${line}.`)),
+      );
+    },
+  };
 }
 
 export const alarmColumns = [

@@ -227,16 +227,13 @@ class Api:
         """Terms and events."""
         return self._collector.elections()
 
-    @inlineCallbacks
     def clients(self, asked: Asked) -> Any:
-        """Who is connected, of all nodes."""
-        own = facts.clients(self._host.node.broker)
-        found, missing = yield self._collector.ask_all("/api/v1/node/clients")
-        return {"clients": own + [row for answer in found.values() for row in answer["clients"]], "missing": missing}
+        """Who is connected, of all nodes and proxies."""
+        return self._collector.clients()
 
     def node_clients(self, asked: Asked) -> Document:
         """Who is connected here."""
-        return {"clients": facts.clients(self._host.node.broker)}
+        return facts.clients_part(self._host.node.broker)
 
     @inlineCallbacks
     def alarms(self, asked: Asked) -> Any:
@@ -358,35 +355,41 @@ class Api:
 
     # -- stored messages --------------------------------------------------------------------------------------------
 
-    def _holder(self, asked: Asked, uri: str) -> str:
+    @inlineCallbacks
+    def _holder(self, asked: Asked, uri: str) -> Any:
         """The node that is asked for stored messages; "" = this one."""
         node = text(asked.arguments, "node", NAME_CHARS_MAX)
         if node:
             return "" if self._here(node) else self._known(node)
-        primary = self._collector.primary_of(uri)
-        return "" if self._here(primary) or asked.who.node or primary not in self._collector.urls() else primary
+        primary = "" if asked.who.node else (yield self._collector.find_primary(uri))
+        return "" if self._here(primary) or primary not in self._collector.urls() else primary
 
+    @inlineCallbacks
     def messages(self, asked: Asked) -> Any:
         """Stored messages of a queue."""
         given, uri = asked.arguments, queue_uri(asked.arguments)
-        holder = self._holder(asked, uri)
+        holder = yield self._holder(asked, uri)
         if holder:
-            return self._at(holder, asked)
-        return self._in_steps(messages.listing(
+            return (yield self._at(holder, asked))
+        return (yield self._in_steps(messages.listing(
             self._host.node.broker, uri, text(given, "after", 32), number(given, "limit", 50, 1, MESSAGES_MAX),
-            text(given, "guid", 32), _moment(given, "since"), _moment(given, "until"), given.get("newest") in ("1", "true")))
+            text(given, "guid", 32), _moment(given, "since"), _moment(given, "until"),
+            given.get("newest") in ("1", "true"))))
 
+    @inlineCallbacks
     def message(self, asked: Asked) -> Any:
         """One whole message."""
         uri, guid = queue_uri(asked.arguments), text(asked.arguments, "guid", 32, 32)
-        holder = self._holder(asked, uri)
-        return self._at(holder, asked) if holder else self._in_steps(messages.whole(self._host.node.broker, uri, guid))
+        holder = yield self._holder(asked, uri)
+        if holder:
+            return (yield self._at(holder, asked))
+        return (yield self._in_steps(messages.whole(self._host.node.broker, uri, guid)))
 
     @inlineCallbacks
     def payload(self, asked: Asked) -> Any:
         """The payload of one, from this node or, cut to what fits in an answer between nodes, from another one."""
         uri, guid = queue_uri(asked.arguments), text(asked.arguments, "guid", 32, 32)
-        holder = self._holder(asked, uri)
+        holder = yield self._holder(asked, uri)
         if holder:
             found = yield self._at(holder, Asked(asked.route, asked.who, asked.arguments,
                                                  asked.path.replace("/message/payload", "/message", 1), asked.body,
@@ -463,7 +466,7 @@ class Api:
         _reason(asked)
         _confirmed(asked, uri)
         app = text(asked.arguments, "app", NAME_CHARS_MAX)
-        primary = self._collector.primary_of(uri)
+        primary = yield self._collector.find_primary(uri)
         if not self._here(primary) or not primary:
             return (yield self._at(primary, asked))
         parsed = parse_uri(uri)
@@ -496,7 +499,7 @@ class Api:
         given, uri = asked.arguments, queue_uri(asked.arguments)
         expression, properties = text(given, "expression", EXPRESSION_CHARS_MAX), _properties(given)
         last = number(given, "last", 50, 1, MESSAGES_MAX)
-        holder = self._holder(asked, uri)
+        holder = yield self._holder(asked, uri)
         if holder:
             return (yield self._at(holder, asked))
         result = yield self._in_steps(subscriptions.test(self._host.node.broker, uri, expression, properties, last))

@@ -7,16 +7,16 @@ looked at in steps of their own, a few each second where there are very many.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, succeed
 
-from bmqtwist.console import facts
+from bmqtwist.console import behind, facts
 from bmqtwist.console.access import Refusal
 from bmqtwist.console.documents import Document
 from bmqtwist.console.merge import merge, merge_queue, queue_tree
-from bmqtwist.console.peers import PEER_SECONDS_MAX, PeerClient, Peers, as_body, with_query
+from bmqtwist.console.peers import PEER_SECONDS_MAX, RETRY_S, PeerClient, Peers, as_body, with_query
 from bmqtwist.console.queues import Key, Order, QueueBook, first_of
 from bmqtwist.console.samples import HISTORY_ROWS, HISTORY_STEP_S, FlowSampler, NodeSampler
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
@@ -71,6 +71,9 @@ class Collector:
         self._ranks: OrderedDict[Ranking, tuple[float, int, int, list[Key]]] = OrderedDict()
         self._histories: OrderedDict[str, tuple[float, deque[list[float]]]] = OrderedDict()
         self._flows: OrderedDict[str, FlowSampler] = OrderedDict()  # of queues that somebody has asked for
+        self._behind = FlowSampler()  # of the proxies that are connected here
+        self._proxies, self._proxies_at = list[Document](), float("-inf")
+        self._silent: dict[str, tuple[float, str]] = {}  # proxies that did not answer: until when they are left alone, why
         self._leader: tuple[str, int, float] = ("", -1, 0.0)
         self._stops: dict[str, Document] = {}
         self._urls: dict[str, str] = {}  # of the others' consoles, also of those that are gone
@@ -169,7 +172,10 @@ class Collector:
         if now - self._files_at >= HISTORY_STEP_S:
             self._files, self._files_at = self._open_files(), now
         self._see_leader(wall)
-        part = facts.node_part(node, self.sampler, process, self._files, now, self.book.rows(self.book.top, now, wall))
+        if now - self._proxies_at >= SWEEP_S:
+            self._proxies, self._proxies_at = facts.proxies_here(node.broker, self._behind, now), now
+        part = facts.node_part(node, self.sampler, process, self._files, now, self.book.rows(self.book.top, now, wall),
+                               self._proxies)
         if part["elector"] is not None:
             part["elector"]["since"] = self._leader[2]
         part["restart"] = self.restart()
@@ -230,7 +236,7 @@ class Collector:
         flows = sampler.look(now, part.pop("flows"))
         part["rates"] = flows[""]
         for each in (*part["consumers"], *part["producers"]):
-            each.update(flows.get(each["client"], {}))
+            each.update(flows.get(facts.flow_name(each), {}))
         rows = self.book.rows([uri], now, wall)
         root, _ = facts.queue_here(broker, uri)
         history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)
@@ -240,7 +246,8 @@ class Collector:
             self._histories[uri] = now, history
             while len(self._histories) > HISTORIES_MAX:
                 self._histories.popitem(last=False)
-        return {**part, "row": rows[0] if rows and part["leads"] else None, "history": list(history)}
+        return {**part, "row": rows[0] if rows and part["leads"] else None, "history": list(history),
+                "primary": self.primary_of(uri)}
 
     # -- the cluster ------------------------------------------------------------------------------------------------
 
@@ -320,15 +327,43 @@ class Collector:
         method = "GET" if body is None else "POST"
         answers = yield DeferredList([self._client.ask(name, url, method, path, wall, body or b"", seconds=seconds)
                                       for name, url in urls.items()], consumeErrors=True)
-        found: dict[str, Document] = {}
+        names = list(urls)
+        found, missing = _answers("Node", names, answers)
+        return {names[at]: answer for at, answer in found.items()}, missing
+
+    @inlineCallbacks
+    def ask_proxies(self, path: str, told: Sequence[Document]) -> Any:
+        """What the consoles of proxies answer: pairs of a proxy, as `behind.door` has it, and its answer; and why the others
+        have none, by name. Asked are the proxies that the answers `told` name, and those that are behind them. Who does not
+        answer is left alone for RETRY_S."""
+        broker, (now, wall) = self._host.node.broker, self._host.moment()
+        silent = self._silent
+        for ident in [ident for ident, (until, _) in silent.items() if until <= now]:
+            del silent[ident]
+        # a token for the name of a node would be good there: no proxy gets one
+        seen, names = {facts.own_ident(broker)}, {*self.urls(), *facts.node_names(broker)}
+        found: list[tuple[Document, Document]] = []
         missing: dict[str, str] = {}
-        for name, (good, answer) in zip(urls, answers, strict=True):
-            if not good:
-                missing[name] = str(answer.value)
-            elif answer[0] != 200:
-                missing[name] = f"Node {name}: {answer[1].get('error', answer[0])}"
-            else:
-                found[name] = answer[1]
+        for _ in range(behind.LEVELS_MAX):
+            next_ones = {door["ident"]: door for document in told for door in behind.doors_told(document)
+                         if door["ident"] not in seen}
+            seen.update(next_ones)
+            asked = []
+            for door in next_ones.values():
+                if not door["url"] or door["name"] in names:
+                    missing[door["name"]] = behind.NAMED_AS_A_NODE if door["url"] else behind.NO_CONSOLE
+                elif door["ident"] in silent:
+                    missing[door["name"]] = silent[door["ident"]][1]
+                else:
+                    asked.append(door)
+            answers = yield DeferredList([self._client.ask(door["name"], door["url"], "GET", path, wall) for door in asked],
+                                         consumeErrors=True)
+            good, bad = _answers("Proxy", [door["name"] for door in asked], answers)
+            missing.update(bad)
+            until = self._host.moment()[0] + RETRY_S
+            silent.update((door["ident"], (until, bad[door["name"]])) for at, door in enumerate(asked) if at not in good)
+            found += [(asked[at], answer) for at, answer in good.items()]
+            told = list(good.values())
         return found, missing
 
     @inlineCallbacks
@@ -361,17 +396,40 @@ class Collector:
     def queue(self, topic: QueueTopic) -> Any:
         """One queue; Refusal 404 if nobody knows it."""
         own = yield self.own_queue(topic.uri)
-        found, missing = yield self.ask_all(with_query("/api/v1/node/queue", {"uri": topic.uri}))
+        path = with_query("/api/v1/node/queue", {"uri": topic.uri})
+        found, missing = yield self.ask_all(path)
         parts = [own, *found.values()]
         leading = next((part for part in parts if part["leads"]), None)
-        primary = leading["node"] if leading is not None else self.primary_of(topic.uri)
+        primary = leading["node"] if leading is not None else next(
+            (part["primary"] for part in parts if part.get("primary")), "")
         if leading is None and not primary:
             raise Refusal(404, f"There is no queue '{topic.uri}' in this cluster.", "uri")
+        answers, silent = yield self.ask_proxies(path, parts)
+        parts += [behind.queue_told(answer, door) for door, answer in answers]
         row = leading["row"] if leading is not None else {"uri": topic.uri}
         document = merge_queue(row, parts, leading["history"] if leading is not None else (),
                                queue_tree(leading["row"] if leading is not None else None, parts, primary))
-        document.update(at=round(self._host.moment()[1], 3), primary=primary, missing=missing)
+        document.update(at=round(self._host.moment()[1], 3), primary=primary, missing=missing | silent)
         return document
+
+    @inlineCallbacks
+    def clients(self) -> Any:
+        """Who is connected, of all nodes and of the proxies whose consoles answer."""
+        path, own = "/api/v1/node/clients", facts.clients_part(self._host.node.broker)
+        found, missing = yield self.ask_all(path)
+        parts = [own, *found.values()]
+        answers, silent = yield self.ask_proxies(path, parts)
+        rows = [row for part in parts for row in part["clients"]]
+        for door, answer in answers:
+            rows += behind.clients_told(answer, door)
+        return {"clients": rows, "missing": missing | silent}
+
+    @inlineCallbacks
+    def find_primary(self, uri: str) -> Any:
+        """Which node leads a queue, also where this is a proxy, which has to ask."""
+        if facts.cluster_of(self._host.node.broker) is not None:
+            return self.primary_of(uri)
+        return (yield self.queue(QueueTopic(uri)))["primary"]
 
     def elections(self) -> Document:
         """Terms, as this node has seen them."""
@@ -405,6 +463,22 @@ class Collector:
         cluster = facts.cluster_of(self._host.node.broker)
         nodes = cluster.definition.nodes if cluster is not None else ()
         return next((node.name for node in nodes if node.id == node_id), "")
+
+
+def _answers(kind: str, names: Sequence[str], answers: Sequence[tuple[bool, Any]]
+             ) -> tuple[dict[int, Document], dict[str, str]]:
+    """What those answered that were asked, by their places, and why the others did not, by name."""
+    found: dict[int, Document] = {}
+    missing: dict[str, str] = {}
+    for at, (name, (good, answer)) in enumerate(zip(names, answers, strict=True)):
+        if not good:
+            missing[name] = str(answer.value)
+        elif answer[0] != 200 or not isinstance(answer[1], dict):
+            error = answer[1].get("error", answer[0]) if isinstance(answer[1], dict) else answer[0]
+            missing[name] = f"{kind} {name}: {error}"
+        else:
+            found[at] = answer[1]
+    return found, missing
 
 
 def _percentiles(counts: Any) -> Document:

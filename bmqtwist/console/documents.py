@@ -67,7 +67,7 @@ def cluster_on_the_wire(cluster: Mapping[str, Any]) -> Document:
     return {**cluster, "nodes": keyed(cluster["nodes"], "name"), "nodesOrder": [each["name"] for each in cluster["nodes"]],
             "partitions": keyed(cluster["partitions"], "id"),
             "partitionsOrder": [str(each["id"]) for each in cluster["partitions"]],
-            "queuesTop": ranked(cluster["queuesTop"], "uri")}
+            "proxies": keyed(cluster["proxies"], "ident"), "queuesTop": ranked(cluster["queuesTop"], "uri")}
 
 
 def queues_on_the_wire(page: Mapping[str, Any]) -> Document:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist import __version__
+from bmqtwist.console import behind
 from bmqtwist.console.documents import Document
-from bmqtwist.console.samples import Flow, NodeSampler, Reading
+from bmqtwist.console.samples import Flow, FlowSampler, NodeSampler, Reading
 from bmqtwist.daemon.assemble import Node
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.monitor import replicas, snapshots, stopping, traffic
@@ -58,10 +59,23 @@ def name_of(broker: Broker) -> str:
     return cluster.node_name if cluster is not None else broker.configuration.app.broker_instance_name
 
 
+def own_ident(broker: Broker) -> str:
+    """This proxy, as `behind` tells it from others; "" = this is no proxy."""
+    identity = broker.identity
+    return behind.ident_of(name_of(broker), identity.host_name, identity.pid) if proxied_of(broker) is not None else ""
+
+
+def proxies_here(broker: Broker, sampler: FlowSampler, now: float) -> list[Document]:
+    """The proxies that are connected here."""
+    return behind.proxy_facts(broker, cluster_of(broker), sampler, now)
+
+
 def own_url(broker: Broker) -> str:
     """Where this console is found."""
     cluster = cluster_of(broker)
-    node = next((each for each in cluster.definition.nodes if each.id == cluster.node_id), None) if cluster else None
+    if cluster is None:
+        return console_url(broker.configuration.extension.http, broker.identity.host_name if broker.proxies else "")
+    node = next((each for each in cluster.definition.nodes if each.id == cluster.node_id), None)
     return console_url(broker.configuration.extension.http, (node.host_and_port or ("", 0))[0] if node else "")
 
 
@@ -114,8 +128,8 @@ def stored(broker: Broker) -> tuple[int, int]:
 
 
 def node_part(node: Node, sampler: NodeSampler, process: ProcessState, files: OpenFiles, now: float,
-              top: list[Document]) -> Document:
-    """Everything that this node contributes to the document of the cluster."""
+              top: list[Document], proxies: list[Document]) -> Document:
+    """Everything that this node contributes to the document of the cluster. `proxies`: those of `proxies_here`."""
     broker, wall = node.broker, now + snapshots.wall_offset(node.broker)
     cluster = cluster_of(broker)
     stop = stopping.progress(broker)
@@ -124,7 +138,7 @@ def node_part(node: Node, sampler: NodeSampler, process: ProcessState, files: Op
     shown = cluster or proxied
     part: Document = {
         "name": name, "id": cluster.node_id if cluster is not None else 0, "cluster": shown.name if shown else "",
-        "proxy": proxied is not None,
+        "proxy": proxied is not None, "ident": own_ident(broker), "host": broker.identity.host_name, "proxies": proxies,
         "at": round(wall, 3), "version": __version__, "startedAt": round(broker.identity.started_wall, 3),
         "url": own_url(broker), "state": _own_state(broker, cluster), "stop": stop,
         "unsafe": bool(cluster is not None and cluster.metadata.state.unsafe is not None),
@@ -195,21 +209,34 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
     """What this node knows of one queue: its apps, if it leads it, and who uses it here."""
     name, wall = name_of(broker), now + snapshots.wall_offset(broker)
     root, relayed = queue_here(broker, uri)
+    cluster, proxied = cluster_of(broker), proxied_of(broker) is not None
     consumers: list[Document] = []
     producers: list[Document] = []
+    doors: dict[str, Document] = {}
     flows: dict[str, Flow] = {"": _flow_of([traffic.queue_totals(queue) for queue in [root, *relayed] if queue is not None])}
     for queue in ([root] if root is not None else []) + relayed:
         for handle in list(queue.handles)[:HANDLES_MAX]:
+            other = behind.broker_behind(handle.client, cluster)
+            if "door" in other:
+                doors[other["ident"]] = other["door"]
+            user: Document = {"client": other.get("name", handle.client.description), "ident": other.get("ident", ""),
+                              "node": name, "proxy": proxied, "broker": handle.client.is_broker,
+                              "queues": _queues_of(handle)}
             stats = getattr(handle.client, "stats", None)  # test messages come from no session
             if stats is not None:
-                flows[handle.client.description] = stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes
-            consumers += [_consumer(name, handle, substream, now) for substream in handle.substreams.values()
+                flows[flow_name(user)] = stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes
+            consumers += [{**user, **_consumer(substream, now)} for substream in handle.substreams.values()
                           if substream.read_count]
             if handle.write_count:
-                producers.append({"client": handle.client.description, "node": name, "broker": handle.client.is_broker,
-                                  "queues": _queues_of(handle)})
-    return {"node": name, "leads": root is not None, "consumers": consumers, "producers": producers, "flows": flows,
+                producers.append(user)
+    return {"node": name, "ident": own_ident(broker), "proxy": proxied, "leads": root is not None, "consumers": consumers,
+            "producers": producers, "flows": flows, "proxies": list(doors.values()),
             "apps": [_app(root, app, wall) for app in root.apps.values()] if root is not None else []}
+
+
+def flow_name(user: Document) -> str:
+    """What the rates of a consumer or a producer are found by."""
+    return str(user["ident"] or user["client"])
 
 
 def _flow_of(totals: list[traffic.Totals]) -> Flow:
@@ -229,14 +256,12 @@ def _app(queue: RootQueue, app: App, wall: float) -> Document:
             "redelivery": len(app.redelivery), "aside": app.put_aside_count(), "registered": app.registered}
 
 
-def _consumer(node: str, handle: Handle, substream: Substream, now: float) -> Document:
+def _consumer(substream: Substream, now: float) -> Document:
     oldest = next(iter(substream.unconfirmed.values()), None)
     subscriptions = substream.subscriptions
-    return {"client": handle.client.description, "node": node, "broker": handle.client.is_broker,
-            "app": substream.app_id or DEFAULT_APP_ID, "unconfirmed": len(substream.unconfirmed),
+    return {"app": substream.app_id or DEFAULT_APP_ID, "unconfirmed": len(substream.unconfirmed),
             "unconfirmedMax": sum(each.max_messages for each in subscriptions),
             "priority": max((each.priority for each in subscriptions), default=0),
-            "queues": _queues_of(handle),
             "stuck": oldest is not None and now - oldest[2] > STUCK_S,
             "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full}
                               for each in subscriptions]}
@@ -247,7 +272,7 @@ def _consumer(node: str, handle: Handle, substream: Substream, now: float) -> Do
 
 def clients(broker: Broker) -> list[Document]:
     """Applications and administrators that are connected here."""
-    name, offset = name_of(broker), snapshots.wall_offset(broker)
+    name, offset, proxied = name_of(broker), snapshots.wall_offset(broker), proxied_of(broker) is not None
     found: list[Document] = []
     for number, session in enumerate(broker.sessions):
         if len(found) == SESSIONS_MAX:
@@ -257,12 +282,17 @@ def clients(broker: Broker) -> list[Document]:
             continue
         state = snapshots.session_state(session, offset)
         found.append({"id": f"{name}:{session.session_number}:{number}", "client": state.description, "node": name,
-                      "host": state.host, "address": state.address, "kind": state.kind, "sdk": state.sdk,
+                      "proxy": proxied, "host": state.host, "address": state.address, "kind": state.kind, "sdk": state.sdk,
                       "since": round(state.since_wall, 3), "queues": state.queues, "unconfirmed": state.unconfirmed,
                       "state": "connected", "putMessages": state.counters.get("put_msgs", 0),
                       "pushMessages": state.counters.get("push_msgs", 0),
                       "bytesIn": state.channel.get("in_bytes", 0), "bytesOut": state.channel.get("out_bytes", 0)})
     return found
+
+
+def clients_part(broker: Broker) -> Document:
+    """They, and the proxies that are connected here."""
+    return {"clients": clients(broker), "proxies": behind.doors(broker, cluster_of(broker))}
 
 
 def log_lines(report: Any, count: int, level: str, node: str) -> list[Document]:

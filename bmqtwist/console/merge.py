@@ -23,6 +23,7 @@ Parts = Mapping[str, Document]
 Percentiles = Callable[[Sequence[int]], Document]  # of a histogram of latencies
 _OWN = ("version", "startedAt", "url", "sessions", "memoryBytes", "cpuShare", "loopLagMs", "openFiles", "openFilesMax",
         "stop")
+_OF_PROXIES = ("ident", "name", "host", "url")
 
 
 def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str], percentiles: Percentiles,
@@ -50,8 +51,7 @@ def merge(served_by: str, at: float, parts: Parts, missing: Mapping[str, str], p
                             key=lambda row: (-row["messages"], row["uri"]))[:TOP_ROWS],
         "alarms": merge_alarms(parts), "events": merge_events(parts),
         "restart": next((part["restart"] for part in parts.values() if part.get("restart")), None), "demo": own.get("demo"),
-        "proxies": [{key: part.get(key) for key in ("name", "state", *_OWN)} for part in parts.values()
-                    if part.get("proxy")]}
+        "proxies": merge_proxies(parts)}
     document["verdict"] = verdict(document, [name for name, part in parts.items() if part["unsafe"]])
     return document
 
@@ -74,6 +74,21 @@ def merge_nodes(parts: Parts, missing: Mapping[str, str], last_stops: Mapping[st
                        state=_state_from_afar(views), problem=missing.get(name, ""), stop=last_stops.get(name))
         rows.append(row)
     return sorted(rows, key=lambda row: (row["id"], row["name"]))
+
+
+def merge_proxies(parts: Parts) -> list[Document]:
+    """A row for each proxy that a node is connected with or that serves: `links` are its connections, one for each node;
+    what only its own console knows is None elsewhere."""
+    rows: dict[str, Document] = {part["ident"]: {**{key: part[key] for key in ("ident", "name", "host", "state", *_OWN)},
+                                                 "links": []} for part in parts.values() if part.get("proxy")}
+    for name, part in parts.items():
+        for told in part.get("proxies", ()):
+            row = rows.setdefault(told["ident"], {**dict.fromkeys(_OWN), **{key: told[key] for key in _OF_PROXIES},
+                                                  "state": "connected", "links": []})
+            row["links"].append({"node": name, **{key: value for key, value in told.items() if key not in _OF_PROXIES}})
+    for row in rows.values():
+        row["links"].sort(key=lambda link: link["node"])
+    return sorted(rows.values(), key=lambda row: (row["name"], row["ident"]))
 
 
 def _state_from_afar(views: Sequence[Document]) -> str:
@@ -175,35 +190,55 @@ def merge_queue(row: Document | None, parts: Sequence[Document], history: Sequen
     return document
 
 
+_LEAF_RATES = (("pushRate", "pushRate"), ("bytesRate", "pushBytesRate"), ("putRate", "putRate"))
+
+
 def queue_tree(row: Document | None, parts: Sequence[Document], primary: str) -> Document:
     """Whom the messages of a queue go to: the primary, the nodes and proxies behind it, the clients of each."""
+    behind = {part["ident"]: part for part in parts if part.get("proxy")}
+    members = {part["node"] for part in parts if not part.get("proxy")}
+    placed: set[str] = set()
+
     def clients(part: Document) -> list[Document]:
         found: dict[str, Document] = {}
         for each in (*part["consumers"], *part["producers"]):
-            leaf = found.setdefault(each["client"], {"name": each["client"], "kind": "proxy" if each["broker"] else "client",
-                                                     "state": "connected", "unconfirmed": 0, "children": [],
-                                                     "pushRate": None, "bytesRate": None, "putRate": None})
+            leaf = found.setdefault(each.get("ident") or each["client"], {
+                "name": each["client"], "state": "connected", "unconfirmed": 0, "children": [],
+                "kind": "client" if not each["broker"] else "replica" if each.get("ident") == each["client"] else "proxy",
+                "pushRate": None, "bytesRate": None, "putRate": None})
             leaf["unconfirmed"] += each.get("unconfirmed", 0)
             if each.get("queues") == 1:  # else its rates are those of several queues
                 leaf.update(pushRate=each.get("pushRate"), bytesRate=each.get("pushBytesRate"), putRate=each.get("putRate"))
             if each.get("stuck"):
                 leaf["state"] = "stuck"
+        for ident, leaf in found.items():
+            if ident in behind and ident not in placed:
+                placed.add(ident)
+                leaf.update({name: _rate(behind[ident], rate) for name, rate in _LEAF_RATES})
+                leaf["children"] = clients(behind[ident])
         return list(found.values())
+
+    def broker(part: Document, kind: str, leaves: list[Document]) -> Document:
+        return {"name": part["node"], "kind": kind, "state": "connected", "children": leaves,
+                "unconfirmed": sum(leaf["unconfirmed"] for leaf in leaves),
+                **{name: _rate(part, rate) for name, rate in _LEAF_RATES}}
 
     root: Document = {"name": primary, "kind": "primary", "state": "active" if row else "unknown", "unconfirmed": 0,
                       "pushRate": row["pushRate"] if row else None, "bytesRate": None,
                       "putRate": row.get("putRate") if row else None, "children": []}
     for part in parts:
+        if part.get("proxy"):
+            continue
         leaves = clients(part)
         if part["node"] == primary:
-            members = {each["node"] for each in parts}
-            root["children"] += [leaf for leaf in leaves if leaf["kind"] != "proxy" or leaf["name"] not in members]
+            root["children"] += [leaf for leaf in leaves if leaf["kind"] != "replica" or leaf["name"] not in members]
             root.update(unconfirmed=sum(leaf["unconfirmed"] for leaf in leaves), bytesRate=_rate(part, "pushBytesRate"))
         elif leaves:
-            root["children"].append({"name": part["node"], "kind": "replica", "state": "connected",
-                                     "unconfirmed": sum(leaf["unconfirmed"] for leaf in leaves),
-                                     "pushRate": _rate(part, "pushRate"), "bytesRate": _rate(part, "pushBytesRate"),
-                                     "putRate": _rate(part, "putRate"), "children": leaves})
+            root["children"].append(broker(part, "replica", leaves))
+    for ident, part in behind.items():  # those of which no node tells
+        leaves = clients(part) if ident not in placed else []
+        if leaves:
+            root["children"].append(broker(part, "proxy", leaves))
     return root
 
 

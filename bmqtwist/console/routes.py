@@ -68,12 +68,12 @@ _ROWS = (("total", "integer"), ("offset", "integer"), ("rows", "array"))
 
 ROUTES: tuple[Route, ...] = (
     _get("description", "openapi.json", "This description."),
-    _get("cluster", "cluster", "The whole cluster, as all its nodes see it: verdict, leader, rates, nodes, partitions, the "
-                               "deepest queues, alarms, last events.",
+    _get("cluster", "cluster", "The whole cluster, as all its nodes see it: verdict, leader, rates, nodes, partitions, "
+                               "proxies, the deepest queues, alarms, last events.",
          answer=(("at", "number"), ("servedBy", "string"), ("name", "string"), ("version", "string"), ("verdict", "object"),
                  ("leader", "object"), ("rates", "object"), ("ackLatencyMs", "object"), ("history", "array"),
-                 ("nodes", "array"), ("partitions", "array"), ("queuesTop", "array"), ("alarms", "array"),
-                 ("events", "array"))),
+                 ("nodes", "array"), ("partitions", "array"), ("proxies", "array"), ("queuesTop", "array"),
+                 ("alarms", "array"), ("events", "array"))),
     _get("node", "node", "What this node contributes to that."),
     _get("queues", "queues", "A page of the queues of the cluster.", *_PAGE,
          Argument("offset", "rows to leave out", "integer"), Argument("limit", "rows at most, 1 to 500", "integer"),
@@ -101,9 +101,11 @@ ROUTES: tuple[Route, ...] = (
          "One whole message: payload (base64, at most 1 MiB), properties with their types, its state for "
                                "each app.", _URI, _GUID, _NODE, answer=(("payload", "string"), ("truncated", "boolean"))),
     _get("payload", "message/payload", "The payload of a message, to be kept as a file.", _URI, _GUID, _NODE, download=True),
-    _get("clients", "clients", "Applications and administrators that are connected, of all nodes.",
-         answer=(("clients", "array"),)),
-    _get("node_clients", "node/clients", "Those of this node.", answer=(("clients", "array"),), between_nodes=True),
+    _get("clients", "clients", "Applications and administrators that are connected, of all nodes and of the proxies that "
+                               "have a console; missing says why others are not told.",
+         answer=(("clients", "array"), ("missing", "object"))),
+    _get("node_clients", "node/clients", "Those of this node, and the proxies that are connected with it.",
+         answer=(("clients", "array"), ("proxies", "array")), between_nodes=True),
     _get("alarms", "alarms", "Alarms of all nodes: open ones first, then the newest.", answer=(("alarms", "array"),)),
     _get("events", "events", "Events of all nodes, oldest first.",
          Argument("after", "seconds since the epoch: only those that came later", "number"), answer=(("events", "array"),)),

@@ -77,6 +77,11 @@ class ClientSession(SessionKind):
         self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the first one, and what waits behind it
         self._converted = 0  # bytes in this turn
 
+    @property
+    def unacked(self) -> int:
+        """How many PUTs wait for their ACK."""
+        return len(self._unacked)
+
     # -- the life of the session ------------------------------------------------------------------------------------
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:

@@ -261,4 +261,4 @@ class ProxyLinks(ClusterLinks):
 
     def _introduction(self, session_number: int) -> ClientIdentity:
         return welcome.proxy_identity(self._host.identity, self._host.configuration.app, session_number,
-                                      self.definition.name)
+                                      self.definition.name, upwards=True)

@@ -22,10 +22,10 @@ MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cl
 CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # group of what all members of one cluster have to be configured with alike
 RELAY_EXTENSION = "BMQTWIST_RELAY"  # group of those that brokers use towards whoever knows them
 RETURNED_MESSAGES, CONFIRM_RECEIPTS = RELAY_FEATURES = ("RETURNED_MESSAGES", "CONFIRM_RECEIPTS")
-CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # group of one value: the URL of the console, as hexadecimal digits of its UTF-8
+CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # group of the URL of the console, and of a proxy's name: UTF-8 in hexadecimal
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 EVERY_ADDRESS = ("0.0.0.0", "::", "")
-URL_CHARS_MAX = 1024
+URL_CHARS_MAX, NAME_CHARS_MAX = 1024, 255
 RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
 
 
@@ -47,13 +47,28 @@ def console_url(http: Http, host: str) -> str:
     return f"http://{f'[{address}]' if ':' in address else address}:{http.port}{http.prefix}"
 
 
+def is_console_url(url: str) -> bool:
+    """Whether a text that another broker sent can be where a console is."""
+    return url.startswith(("http://", "https://")) and url.isprintable() and len(url) <= URL_CHARS_MAX
+
+
 def announced_url(told: Mapping[str, Sequence[str]]) -> str:
-    """Where the console of another member is, as that one says; empty = it does not say."""
+    """Where the console of another member, or of a proxy, is, as that one says; empty = it does not say."""
+    url = _announced(told, 0)
+    return url if is_console_url(url) else ""
+
+
+def announced_name(told: Mapping[str, Sequence[str]]) -> str:
+    """The name of a proxy, as that one says; empty = it does not say."""
+    name = _announced(told, 1)
+    return name if name.isprintable() and len(name) <= NAME_CHARS_MAX else ""
+
+
+def _announced(told: Mapping[str, Sequence[str]], place: int) -> str:
     try:
-        url = bytes.fromhex("".join(told.get(CONSOLE_EXTENSION, ())[:1])).decode()
+        return bytes.fromhex("".join(told.get(CONSOLE_EXTENSION, ())[place:place + 1])).decode()
     except ValueError:
         return ""
-    return url if url.startswith(("http://", "https://")) and url.isprintable() and len(url) <= URL_CHARS_MAX else ""
 
 
 def _console(app: AppConfig, definition: ClusterDefinition, node_id: int) -> str:
@@ -119,11 +134,13 @@ def member_identity(identity: Identity, app: AppConfig, session_number: int, clu
 
 
 def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str,
-                   node_id: int = -1) -> ClientIdentity:
-    """How a broker introduces itself that is no node of the cluster: to the nodes above it, and to proxies of its own;
-    `node_id`: of a cluster whose nodes are proxies themselves."""
+                   node_id: int = -1, upwards: bool = False) -> ClientIdentity:
+    """How a broker introduces itself that is no node of the cluster: `upwards` to the nodes above it, which are told its
+    name and where its console is; or to proxies of its own; `node_id`: of a cluster whose nodes are proxies themselves."""
     introduction = member_identity(identity, app, session_number, cluster, node_id)
-    introduction.features = f"{features(app)};{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}"
+    url = console_url(app.bmqtwist.http, identity.host_name)
+    told = f";{CONSOLE_EXTENSION}:{url.encode().hex()},{app.broker_instance_name.encode().hex()}" if upwards else ""
+    introduction.features = f"{features(app)};{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{told}"
     return introduction
 
 

@@ -23,6 +23,7 @@ from twisted.internet import reactor, task
 from twisted.web.server import Site
 
 from browser.scripted import Script, patch, wire
+from browser.scripted_clients import NO_CONSOLE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
@@ -135,7 +136,7 @@ class FakeConsole:
             "message": lambda: script.message(now, given["guid"]),
             "alarms": lambda: {"alarms": script.alarms(now)},
             "audit": lambda: {"entries": list(reversed(script.audit))},
-            "clients": lambda: {"clients": script.clients()},
+            "clients": lambda: {"clients": script.clients(), "missing": {script.proxy_names[1]: NO_CONSOLE}},
             "config": lambda: {"node": given["node"], "config": script.config(given["node"])},
             "domains": lambda: {"domains": script.domains(), "missing": {}},
             "domain": lambda: script.domain(given["name"], given["node"]),

@@ -7,6 +7,8 @@ import json
 import math
 from typing import Any
 
+from browser.scripted_clients import NO_CONSOLE, clients, proxies
+
 Document = dict[str, Any]
 
 HOSTILE = '<img src=x onerror="document.title=\'owned\'"></script><script>document.title="owned"</script>'
@@ -53,6 +55,11 @@ class Script:
         """The nodes."""
         return [*self.urls, *(["<b>n4</b>"] if self.scene == "hostile" else [])]
 
+    @property
+    def proxy_names(self) -> list[str]:
+        """The proxies."""
+        return [HOSTILE, HOSTILE] if self.scene == "hostile" else ["p1", "edge"]
+
     # --- the cluster ---
 
     def cluster(self, at: float) -> Document:
@@ -93,6 +100,7 @@ class Script:
             "history": [] if self.scene == "empty" else self._history(at, rate),
             "nodes": [self._node(n, name, at) for n, name in enumerate(self.names)],
             "partitions": [] if self.scene == "empty" else [self._partition(n, at) for n in range(4)],
+            "proxies": [] if self.scene == "empty" else proxies(at, self.began, self.proxy_names, self.urls),
             "queuesTop": self.queues(at, limit=10)["rows"],
             "alarms": self.alarms(at),
             "demo": {
@@ -401,7 +409,8 @@ class Script:
                 },
                 {
                     "client": "eve@host-9:12",
-                    "node": "n2",
+                    "node": "p1",
+                    "proxy": True,
                     "app": "audit",
                     "unconfirmed": 3,
                     "unconfirmedMax": 1000,
@@ -411,6 +420,7 @@ class Script:
                 },
             ],
             "producers": [{"client": name, "node": "n2"}],
+            "missing": {self.proxy_names[1]: NO_CONSOLE},
             "history": [[wall, 5000 + 900 * math.sin(wall / 90), 4_500_000] for wall in range(step - 895, step + 1, 5)],
             "events": [
                 {"n": 9, "at": step - 300, "node": "n1", "kind": "queue", "text": "a consumer connected", "detail": {}}
@@ -432,12 +442,22 @@ class Script:
                         "unconfirmed": 3,
                         "children": [
                             {
-                                "name": name,
-                                "kind": "client",
+                                "name": "p1",
+                                "kind": "proxy",
                                 "state": "connected",
                                 "pushRate": 48,
                                 "bytesRate": 43_000,
                                 "unconfirmed": 3,
+                                "children": [
+                                    {
+                                        "name": name,
+                                        "kind": "client",
+                                        "state": "connected",
+                                        "pushRate": 48,
+                                        "bytesRate": 43_000,
+                                        "unconfirmed": 3,
+                                    }
+                                ],
                             }
                         ],
                     },
@@ -508,23 +528,7 @@ class Script:
 
     def clients(self) -> list[Document]:
         """Who is connected."""
-        if self.scene == "empty":
-            return []
-        name = HOSTILE if self.scene == "hostile" else "orders"
-        return [
-            {
-                "id": n,
-                "client": f"{name}-{n}",
-                "node": f"n{1 + n % 3}",
-                "host": f"10.0.0.{n}:40{n:02}",
-                "sdk": "python 1.2",
-                "since": self.began + n,
-                "queues": 2,
-                "unconfirmed": 3 * n,
-                "state": "connected",
-            }
-            for n in range(12)
-        ]
+        return [] if self.scene == "empty" else clients(self.began, HOSTILE if self.scene == "hostile" else "orders")
 
     def config(self, node: str) -> Document:
         """The configuration of a node: n3 was given less memory."""
@@ -671,7 +675,7 @@ class Script:
 def wire(document: Document) -> Document:
     """As it travels: lists of rows as objects by their keys, so that one row can be patched."""
     result = dict(document)
-    for name, key in (("nodes", "name"), ("partitions", "id")):
+    for name, key in (("nodes", "name"), ("partitions", "id"), ("proxies", "ident")):
         if name in result:
             result[name] = {str(row[key]): row for row in result[name]}
     if "queuesTop" in result:

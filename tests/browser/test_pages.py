@@ -275,14 +275,40 @@ def test_elections_and_topology_show_who_leads_and_who_copies(tab: Tab, scenes: 
     assert [row.split("●")[0][:1] for row in tab.texts("#terms tbody th")] == ["7", "6", "5"]
     tab.visit(f"{scenes('warning').url}/topology")
     tab.until_text("#edges tbody tr", "healing")
-    assert tab.evaluate("() => document.querySelectorAll('.graph rect').length") == 3
-    assert tab.evaluate("() => document.querySelectorAll('.graph .edge').length") == 6
+    assert tab.evaluate("() => document.querySelectorAll('.graph g:not(.proxy) > rect').length") == 3
+    assert tab.evaluate("() => document.querySelectorAll('.graph .edge:not(.proxy)').length") == 6
+
+
+def test_topology_shows_proxies_and_what_flows_through_them(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/topology")
+    tab.until_text(".graph g.proxy text", "proxy edge")
+    assert tab.evaluate("() => document.querySelectorAll('.graph g.proxy > rect').length") == 2
+    assert tab.evaluate("() => document.querySelectorAll('.graph .edge.proxy').length") == 5
+    assert tab.evaluate("() => document.querySelectorAll('.graph .edge.proxy.idle').length") == 3
+    assert tab.evaluate("() => document.querySelectorAll('.graph .edge.proxy[data-level=warning]').length") == 2
+    rows = tab.texts("#links tbody tr")
+    assert len(rows) == 5
+    for words in ("p1", "10.0.1.0", "80/s", "70.3 KiB/s", "130", "http://10.0.1.0:8080"):
+        assert any(words in row for row in rows), words
+    assert sum("behind" in row and "20 MiB" in row for row in rows) == 2
+
+
+def test_a_queue_shows_who_uses_it_through_a_proxy(tab: Tab, scenes: Clusters) -> None:
+    tab.visit(f"{scenes('good').url}/queue?uri=bmq%3A%2F%2Fbmq.test%2Fqueue-1")
+    tab.until_text("#consumers tbody tr", "proxy p1")
+    assert tab.texts("#consumers .missing") == ["Clients of edge are not shown: it has no console."]
+    assert tab.evaluate("() => document.querySelectorAll('#consumers tbody a:not([hidden])').length") == 1  # of the node
+    branch = "#tree .tree > li > ul > li > ul > li"
+    assert tab.texts(f"{branch} > .tag") + tab.texts(f"{branch} > strong") == ["proxy", "p1"]
+    assert tab.texts(f"{branch} > ul > li > .tag") == ["client"]
 
 
 def test_clients_are_found_by_name_and_address(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('good').url}/clients?filter=orders-7")
     tab.until_text("#total", "1 client")
     assert tab.texts("#list tbody th") == ["orders-7"]
+    tab.until_text("#list tbody tr", "proxy p1")
+    tab.until_text("#list .missing", "Clients of edge are not shown: it has no console.")
 
 
 def test_what_the_role_does_not_allow_is_disabled_and_says_why(tab: Tab, scenes: Clusters) -> None:

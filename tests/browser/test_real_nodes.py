@@ -116,3 +116,31 @@ def test_a_page_goes_on_with_a_peer_when_its_node_is_killed(tab: Tab, cluster: C
     tab.until_text("#toasts", "Node n2 stopped answering: this page goes on here.")
     tab.until_text("#list tbody .state", "down")
     tab.until("() => document.body.dataset.live === 'live'")
+
+
+@pytest.mark.timeout(300)
+def test_the_page_of_a_proxy_purges_and_those_of_a_node_show_who_is_behind_it(tab: Tab, tmp_path: Path) -> None:
+    uri = "bmq://bmq.test.persistent.priority.sc/q"
+    with ClusterProcess(tmp_path, proxies=1) as cluster:
+        with Session([cluster["p1"].url]) as session, session.open(uri, write=True) as queue:
+            for number in range(STORED):
+                assert queue.post(b"%d" % number).ok
+            tab.visit(f"{cluster.consoles['n1']}/topology")
+            tab.until_text("#links tbody tr", "p1")
+            assert tab.texts("#links tbody td:nth-child(3) a") == cluster.names  # dialled, one of them in use
+            assert tab.texts(".graph g.proxy > text:first-of-type") == ["proxy p1"]
+            tab.visit(f"{cluster.consoles['n1']}/clients")
+            tab.until_text("#list tbody td", "proxy p1")
+            tab.visit(f"{cluster.consoles['p1']}/queue?uri={quote(uri, safe='')}")
+            tab.until_text("[data-tile=messages] .value", str(STORED))
+            tab.until_text("#producers tbody td", "proxy p1")
+        tab.click("#tools button.danger")
+        tab.fill("dialog input >> nth=1", "made for a test")
+        tab.fill("dialog input >> nth=2", uri)
+        tab.click("dialog button[type=submit]")
+        tab.until_text("#toasts", f"{STORED} messages with")
+        tab.until("() => document.querySelector('[data-tile=messages] .value').textContent === '0'")
+        for name in ("p1", cluster.leader):
+            tab.visit(f"{cluster.consoles[name]}/audit")
+            tab.until_text("#list tbody tr", "made for a test")
+        assert tab.problems() == []

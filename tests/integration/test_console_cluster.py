@@ -159,11 +159,56 @@ def test_a_proxy_shows_the_cluster_that_it_is_a_proxy_of(tmp_path: Path) -> None
             one = tab.ask(f"/api/v1/queue?uri={quote(STRONG)}")[1]
             assert [each["node"] for each in one["producers"]] == ["p1"] and one["primary"] == cluster.leader
             assert until(tab.cluster, lambda document: document["proxies"][0]["sessions"] == 1)
-        page = tab.ask(f"/api/v1/messages?uri={quote(STRONG)}&node={cluster.leader}")[1]
-        assert len(page["messages"]) == 1
+        for node in ("", f"&node={cluster.leader}"):
+            [message] = tab.ask(f"/api/v1/messages?uri={quote(STRONG)}{node}")[1]["messages"]
+        assert tab.ask(f"/api/v1/message?uri={quote(STRONG)}&guid={message['guid']}")[1]["payload"] == "b25l"
         target = next(name for name in cluster.names if name != cluster.leader)
         assert tab.post(f"/api/v1/partitions/{rows[0]['partition']}/move", {"to": target}) == (200, {"ok": True})
         until(tab.cluster, lambda document: document["partitions"][rows[0]["partition"]]["primary"] == target)
+
+
+def test_every_node_shows_proxies_and_the_clients_behind_them_and_a_proxy_passes_a_purge_on(tmp_path: Path) -> None:
+    with ClusterProcess(tmp_path, proxies=2) as cluster:
+        for name in cluster.names:
+            cluster[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
+        tabs = {name: Tab(url) for name, url in cluster.consoles.items()}
+        with application(cluster["p1"].url) as app, application(cluster["p2"].url) as other:
+            app.session.open_queue(STRONG, read=False, write=True)
+            other.session.open_queue(STRONG, read=True, write=False)
+            for number in range(5):
+                app.post(STRONG, b"%d" % number)
+            for name in (*cluster.names, "p1"):
+                found = until(tabs[name].cluster, lambda document: well(document) and len(document["proxies"]) == 2)
+                for proxy in found["proxies"]:
+                    assert proxy["url"] == cluster.consoles[proxy["name"]] and proxy["host"] == proxy["name"]
+                    assert [link["node"] for link in proxy["links"]] == cluster.names
+                    assert sorted(link["queues"] for link in proxy["links"]) == [0, 0, 1]
+                assert max(link["unconfirmed"] for link in found["proxies"][1]["links"]) == 5
+                told = tabs[name].ask("/api/v1/clients")[1]
+                assert sorted(row["node"] for row in told["clients"] if row["proxy"]) == ["p1", "p2"]
+                assert len({row["id"] for row in told["clients"]}) == 2 and told["missing"] == {}
+                one = tabs[name].ask(f"/api/v1/queue?uri={quote(STRONG)}")[1]
+                assert [each["node"] for each in one["producers"]] == ["p1"] and one["missing"] == {}
+                assert [(each["node"], each["unconfirmed"]) for each in one["consumers"]] == [("p2", 5)]
+                assert branches(one["tree"]) == [("client", "p1"), ("client", "p2")]
+        proxy, leader = tabs["p1"], tabs[cluster.leader]
+        wrong = proxy.post("/api/v1/queues/purge", {"uri": STRONG, "confirm": "x", "reason": "r"})
+        assert wrong[0] == 400 and wrong[1]["field"] == "confirm"
+        nowhere = f"{STRONG}-other"
+        assert proxy.post("/api/v1/queues/purge", {"uri": nowhere, "confirm": nowhere, "reason": "r"})[0] == 404
+        status, answer = proxy.post("/api/v1/queues/purge", {"uri": STRONG, "confirm": STRONG, "reason": "not needed"})
+        assert (status, answer["messages"]) == (200, 5)
+        assert [each["action"] for each in proxy.ask("/api/v1/audit")[1]["entries"]] == ["purge"] * 3
+        entry = leader.ask("/api/v1/audit")[1]["entries"][0]
+        assert entry["action"] == "purge" and entry["from"].endswith("by p1") and entry["reason"] == "not needed"
+        cluster["p2"].kill()
+        until(leader.cluster, lambda document: [each["name"] for each in document["proxies"]] == ["p1"])
+
+
+def branches(branch: Any, above: str = "") -> list[tuple[str, str]]:
+    """The ends of a distribution tree: what each is, and the broker that it is connected with."""
+    ends = [each for child in branch["children"] for each in branches(child, branch["name"])]
+    return sorted(ends) if branch["children"] else [(branch["kind"], above)]
 
 
 def test_a_node_that_dies_is_seen_by_the_others_and_one_that_stops_until_its_end(cluster: ClusterProcess) -> None:

@@ -46,11 +46,13 @@ def test_what_has_not_changed_needs_no_patch(tree: dict[str, Any]) -> None:
 def test_lists_with_names_go_as_objects_with_their_order() -> None:
     """A merge patch would send a list whole for one number in it."""
     cluster = {"nodes": [{"name": "n2", "x": 1}, {"name": "n1", "x": 2}], "partitions": [{"id": 1}, {"id": 0}],
-               "queuesTop": [{"uri": "b", "messages": 2}, {"uri": "a", "messages": 1}], "events": [1]}
+               "queuesTop": [{"uri": "b", "messages": 2}, {"uri": "a", "messages": 1}], "events": [1],
+               "proxies": [{"ident": "p1@h:1", "name": "p1"}]}
     sent = cluster_on_the_wire(cluster)
     assert sent["nodes"]["n1"] == {"name": "n1", "x": 2} and sent["nodesOrder"] == ["n2", "n1"]
     assert list(sent["partitions"]) == ["1", "0"] == sent["partitionsOrder"]
     assert sent["queuesTop"] == {"rows": {"b": cluster["queuesTop"][0], "a": cluster["queuesTop"][1]}, "order": ["b", "a"]}
+    assert sent["proxies"] == {"p1@h:1": cluster["proxies"][0]}
     assert queues_on_the_wire({"rows": [{"uri": "q"}], "total": 1}) == {"rows": {"q": {"uri": "q"}}, "order": ["q"],
                                                                         "total": 1}
 

@@ -14,7 +14,14 @@ from bmqtwist.console.access import Refusal, Role, Who
 from bmqtwist.console.peers import ANSWER_BYTES_MAX, NO_KEY, RETRY_S, PeerClient, Peers, TooLong, _collect
 from bmqtwist.console.restarts import POLL_S, SETTLE_POLLS, STARTED_POLLS, RollingRestart
 from bmqtwist.node.identity import Identity
-from bmqtwist.node.welcome import CONSOLE_EXTENSION, announced_url, console_url, member_identity
+from bmqtwist.node.welcome import (
+    CONSOLE_EXTENSION,
+    announced_name,
+    announced_url,
+    console_url,
+    member_identity,
+    proxy_identity,
+)
 from bmqtwist.report import ListReport
 from bmqtwist.testing.config import member_configuration
 
@@ -131,6 +138,26 @@ def test_a_node_tells_the_others_where_its_console_is() -> None:
     assert announced_url(told(None)) == ""  # proxies are not told
     silent = replace(configuration.app, bmqtwist=replace(configuration.app.bmqtwist, http=Http()))
     assert CONSOLE_EXTENSION not in told(definition, silent)
+
+
+@pytest.mark.parametrize("http, url", [(Http(port=8080, address="0.0.0.0"), "http://p1.example:8080"), (Http(), "")])
+def test_a_proxy_tells_the_nodes_its_name_and_where_its_console_is(http: Http, url: str) -> None:
+    app = member_configuration(1, 1, 30114, app={"brokerInstanceName": "edge, 1"}).app
+    app = replace(app, bmqtwist=replace(app.bmqtwist, http=http))
+    identity = Identity("bmqbrkr", 1, "p1.example", b"123456", 0.0, 0.0)
+
+    def told(upwards: bool) -> dict[str, list[str]]:
+        said = proxy_identity(identity, app, 1, "c", upwards=upwards).features
+        return {name: values.split(",") for name, _, values in (section.partition(":") for section in said.split(";"))}
+
+    assert (announced_name(told(True)), announced_url(told(True))) == ("edge, 1", url)
+    assert (announced_name(told(False)), announced_url(told(False))) == ("", "")  # to proxies of its own
+
+
+@pytest.mark.parametrize("values", [[], [""], ["", "zz"], ["", b"\xff".hex()], ["", b"a\nb".hex()],
+                                    ["", (b"x" * 300).hex()]])
+def test_what_is_no_name_is_none(values: list[str]) -> None:
+    assert announced_name({CONSOLE_EXTENSION: values}) == ""
 
 
 @pytest.mark.parametrize("values", [[], ["zz"], ["f"], [b"javascript:x".hex()], [b"http://\xff".hex()], [b"http://a\nb".hex()],

@@ -1,14 +1,15 @@
-// Applications that are connected to any node.
+// Applications that are connected to any node, or to a proxy whose console answers.
 
 import { get, query, setQuery } from "../api.js";
 import { emptyNote, find, setText } from "../dom.js";
 import { count, counted } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { nodeColumn } from "../parts.js";
+import { missingNote, nodeColumn } from "../parts.js";
 import { number, state, table, text, time } from "../table.js";
 
 const AGAIN_MS = 3000;
 const SHOWN_MAX = 500;
+const isProxy = (client) => client.proxy === true;
 
 export function start() {
   const input = find("#filter");
@@ -23,7 +24,7 @@ export function start() {
     columns: [
       text("Client", (client) => client.client, { head: true, cls: "text" }),
       state("State", (client) => client.state ?? "connected"),
-      nodeColumn("Node", (client) => client.node),
+      nodeColumn("Node", (client) => client.node, {}, isProxy),
       text("Address", (client) => client.address || client.host || "–"),
       text("Kind", (client) => client.kind || "–"),
       text("Library", (client) => client.sdk ?? "–"),
@@ -32,7 +33,8 @@ export function start() {
       number("Unconfirmed", (client) => count(client.unconfirmed)),
     ],
   });
-  find("#list").append(list.element);
+  const missing = missingNote();
+  find("#list").append(missing.element, list.element);
 
   function show() {
     const wanted = input.value.toLowerCase();
@@ -55,7 +57,9 @@ export function start() {
   async function load() {
     clearTimeout(timer);
     try {
-      clients = rowsOf((await get("/api/v1/clients")).clients);
+      const answer = await get("/api/v1/clients");
+      clients = rowsOf(answer.clients);
+      missing.show(answer.missing);
       show();
     } catch (error) {
       setText(total, `The list cannot be read: ${error.message}`);

@@ -52,10 +52,12 @@ export function start({ onCluster }) {
     ],
   });
   const proxies = table({
-    caption: "Proxies that this page knows",
-    key: (proxy) => proxy.name,
+    caption: "Proxies that are connected with a node",
+    key: (proxy) => proxy.ident,
     columns: [
       text("Proxy", (proxy) => proxy.name, { head: true }),
+      text("Host", (proxy) => proxy.host || "–"),
+      text("Nodes", (proxy) => rowsOf(proxy.links).map((link) => link.node).join(", ") || "none"),
       state("State", (proxy) => proxy.state),
       text("Version", (proxy) => proxy.version || "–"),
       number("Sessions", (proxy) => count(proxy.sessions)),

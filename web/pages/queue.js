@@ -6,7 +6,7 @@ import { emptyNote, find, h, replace, setText, stateMark } from "../dom.js";
 import { bytes, count, counted, percent, rate, seconds } from "../format.js";
 import { rowsOf } from "../merge.js";
 import { messageBrowser } from "../messages.js";
-import { nodeColumn, tiles } from "../parts.js";
+import { missingNote, nodeColumn, tiles } from "../parts.js";
 import { number, state, table, text } from "../table.js";
 import { publishButton, purgeButton, subscriptionButton } from "../tools.js";
 
@@ -66,7 +66,7 @@ export function start({ live, onCluster, main, path }) {
     empty: emptyNote("Nobody reads this queue: its messages stay until a consumer comes or they expire."),
     columns: [
       text("Client", (one) => one.client, { head: true, cls: "text" }),
-      nodeColumn("Node", (one) => one.node),
+      nodeColumn("Node", (one) => one.node, {}, isProxy),
       text("App", (one) => appName(one) || "–"),
       state("State", (one) => (one.stuck ? "stuck" : "active")),
       number("Unconfirmed", (one) =>
@@ -91,14 +91,15 @@ export function start({ live, onCluster, main, path }) {
       ),
     ],
   });
-  find("#consumers").append(consumers.element);
+  const missing = missingNote();
+  find("#consumers").append(missing.element, consumers.element);
   const producers = table({
     caption: "Who writes",
     key: (one, n) => `${one.node} ${one.client} ${n}`,
     empty: emptyNote("Nobody has this queue open for writing."),
     columns: [
       text("Client", (one) => one.client, { head: true, cls: "text" }),
-      nodeColumn("Node", (one) => one.node),
+      nodeColumn("Node", (one) => one.node, {}, isProxy),
       number("Posts", (one) => rate(one.putRate)),
       number("Bytes", (one) => bytesRate(one.putBytesRate)),
       text("Counted over", (one) => queuesOf(one)),
@@ -132,6 +133,7 @@ export function start({ live, onCluster, main, path }) {
     now.set("clients", count(readers.length));
     depth.show(queue.history, rowsOf(queue.events));
     apps.show(rowsOf(queue.apps));
+    missing.show(queue.missing);
     consumers.show(readers);
     producers.show(writers);
     const words = JSON.stringify(queue.tree ?? null);
@@ -151,6 +153,7 @@ export function start({ live, onCluster, main, path }) {
   replace(find("#tools"), publishButton(uri), subscriptionButton(uri), purgeButton(uri));
 }
 
+const isProxy = (one) => one.proxy === true;
 const bytesRate = (value) => (typeof value === "number" ? `${bytes(value)}/s` : "–");
 const queuesOf = (one) => (one.queues > 1 ? `all its ${counted(one.queues, "queue")}` : "this queue");
 const DEPTH_MAX = 12;

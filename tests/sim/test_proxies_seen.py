@@ -1,0 +1,122 @@
+"""What nodes know of the proxies that are connected with them, for whoever watches the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmqtwist.console import behind, facts
+from bmqtwist.console.merge import merge_proxies, queue_tree
+from bmqtwist.console.samples import FlowSampler
+from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.cluster import SimulatedCluster
+from sim.replicated import STRONG, ReplicatingCluster
+
+URI = "bmq://bmq.test.persistent.priority/q"
+HTTP = {"brokerInstanceName": "edge", "bmqtwist": {"http": {"port": 8080, "address": "0.0.0.0"}}}
+
+
+def chain(**options: Any) -> SimulatedCluster:
+    """A node, a proxy of it, and a proxy of that one; a client at the last one has taken 3 messages of 5 bytes."""
+    return SimulatedCluster(1, 1, proxies={"p1": ["n1"], "p2": ["p1"]}, **options)
+
+
+def here(world: SimulatedCluster, name: str, sampler: FlowSampler | None = None) -> list[dict[str, Any]]:
+    node = world.node(name)
+    return facts.proxies_here(node.broker, sampler or FlowSampler(), world.now)
+
+
+def part(node: SimulatedNode, now: float) -> dict[str, Any]:
+    found = facts.queue_part(node.broker, URI, now)
+    return {**found, "rates": {"pushRate": 1.0, "pushBytesRate": 5.0, "putRate": 0.0}}
+
+
+def test_a_node_knows_what_flows_through_a_proxy() -> None:
+    world = chain()
+    reader, writer = world.client("p2").consume(URI), world.client("n1").open(URI, write=1)
+    sampler = FlowSampler()
+    [proxy] = here(world, "n1", sampler)
+    assert (proxy["host"], proxy["state"], proxy["queues"], proxy["unconfirmed"]) == ("p1", "connected", 1, 0)
+    assert proxy["pushRate"] is None  # of one look there is no rate
+    began = world.now
+    for number in range(3):
+        writer.post(b"down%d" % number)
+    reader.take(3)
+    world.run(2.0)
+    [proxy] = here(world, "n1", sampler)
+    seconds = world.now - began
+    assert proxy["pushRate"] == pytest.approx(3 / seconds, abs=0.1) and proxy["putRate"] == 0.0
+    assert proxy["pushBytesRate"] == pytest.approx(15 / seconds, abs=0.1)
+    assert (proxy["unconfirmed"], proxy["unacked"], proxy["unread"]) == (3, 0, 0)
+    assert here(world, "p1")[0]["host"] == "p2" and here(world, "p2") == []
+
+
+def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:
+    world = chain()
+    world.client("p1").consume(URI)
+    [peer] = behind.connected(world.node("n1").broker, facts.cluster_of(world.node("n1").broker))
+    assert peer.downstream is not None
+    peer.downstream._unacked[b"guid"] = next(iter(peer.handles.values()))
+    peer.downstream.window.close()
+    [proxy] = here(world, "n1")
+    assert proxy["unacked"] == 1 and proxy["state"] == "behind"
+
+
+def test_a_proxy_tells_its_name_and_where_its_console_is() -> None:
+    world = chain(proxy_app=HTTP)
+    world.client("p2").consume(URI)
+    [first], [second] = here(world, "n1"), here(world, "p1")
+    assert (first["name"], first["url"]) == ("edge", "http://p1:8080")
+    assert (second["name"], second["url"]) == ("edge", "http://p2:8080")
+    assert first["ident"] != second["ident"]  # though their names are the same
+    assert first["ident"] == facts.own_ident(world.node("p1").broker)
+    assert facts.own_url(world.node("p1").broker) == "http://p1:8080"
+    assert facts.own_ident(world.node("n1").broker) == ""
+
+
+def test_a_proxy_without_a_console_is_known_by_its_name_alone() -> None:
+    world = chain(proxy_app={"brokerInstanceName": "edge"})
+    world.client("p1").consume(URI)
+    [proxy] = here(world, "n1")
+    assert (proxy["name"], proxy["url"]) == ("edge", "")
+
+
+def test_the_tree_of_a_queue_has_proxies_behind_proxies() -> None:
+    world = chain(proxy_app=HTTP)
+    reader = world.client("p2").consume(URI)
+    world.client("n1").open(URI, write=1).post(b"down")
+    reader.take(1)
+    parts = [part(world.node(name), world.now) for name in ("n1", "p1", "p2")]
+    assert [[door["url"] for door in each["proxies"]] for each in parts] == [["http://p1:8080"], ["http://p2:8080"], []]
+    tree = queue_tree({"pushRate": 1.0}, parts, "n1")
+    writer, first = sorted(tree["children"], key=lambda each: str(each["kind"]))
+    [second] = first["children"]
+    [client] = second["children"]
+    assert [(each["kind"], each["unconfirmed"]) for each in (writer, first, second, client)] == [
+        ("client", 0), ("proxy", 1), ("proxy", 1), ("client", 1)]
+    assert first["bytesRate"] == 5.0
+    lost = queue_tree({"pushRate": 1.0}, [part(world.node("p2"), world.now)], "n1")  # the nodes between do not answer
+    assert [(each["kind"], each["name"]) for each in lost["children"]] == [("proxy", "edge")]
+
+
+def test_a_replica_is_no_proxy_in_the_tree_of_a_queue() -> None:
+    nodes = ReplicatingCluster(1)
+    nodes.settle()
+    primary = nodes.primary()
+    replica = next(node for node in nodes.machines if node is not primary)
+    nodes.client(replica.name).consume(STRONG)
+    nodes.client(primary.name).open(STRONG, write=1)
+    parts = [{**facts.queue_part(node.broker, STRONG, nodes.now), "rates": {}} for node in (primary, replica)]
+    assert [each["client"] for each in parts[0]["consumers"]] == [replica.name] and parts[0]["proxies"] == []
+    tree = queue_tree({"pushRate": 1.0}, parts, primary.name)
+    assert sorted((each["kind"], len(each["children"])) for each in tree["children"]) == [("client", 0), ("replica", 1)]
+    silent = queue_tree({"pushRate": 1.0}, parts[:1], primary.name)  # the console of the replica does not answer
+    assert ("replica", replica.name) in [(each["kind"], each["name"]) for each in silent["children"]]
+
+
+def test_what_nodes_know_of_one_proxy_becomes_one_row() -> None:
+    link = {"ident": "p@h:1", "name": "p", "host": "h", "url": "http://h:1", "address": "h:5", "queues": 2}
+    rows = merge_proxies({"n2": {"proxies": [{**link, "queues": 0}]}, "n1": {"proxies": [link]}, "n3": {}})
+    assert [(row["ident"], row["state"], row["version"]) for row in rows] == [("p@h:1", "connected", None)]
+    assert rows[0]["links"] == [{"node": "n1", "address": "h:5", "queues": 2}, {"node": "n2", "address": "h:5", "queues": 0}]
