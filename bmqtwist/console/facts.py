@@ -138,7 +138,7 @@ def node_part(node: Node, sampler: NodeSampler, process: ProcessState, files: Op
         "members": [], "partitions": [], "elector": None}
     if cluster is not None:
         part.update(members=members(cluster, peer_urls(broker)), elector=_elector(cluster),
-                    partitions=replicas.partitions(broker))
+                    partitions=replicas.partitions(broker, now=now))
     return part
 
 

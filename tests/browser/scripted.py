@@ -170,7 +170,8 @@ class Script:
             )
             lag = {"replica": 12 if (self.scene, n) == ("warning", 1) else 0, "healing": 48_210, "down": 90_000}.get(role, 0)
             replicas.append(
-                {"node": name, "role": role, "sequence": sequence - lag, "lagRecords": lag, "lagBytes": lag * 960}
+                {"node": name, "role": role, "sequence": sequence - lag, "lagRecords": lag, "lagBytes": lag * 960,
+                 "lagMs": lag * 150}
             )
         return {
             "id": number,

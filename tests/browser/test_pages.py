@@ -76,7 +76,7 @@ def test_empty_pages_say_what_it_means(tab: Tab, scenes: Clusters) -> None:
 def test_shards_show_each_replica_and_its_lag(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('warning').url}/shards")
     rows = tab.texts("#grid tbody tr")
-    assert rows[0].startswith("Partition 0●activen1") and "12 records, 11.3 KiB behind" in rows[0]
+    assert rows[0].startswith("Partition 0●activen1") and "12 records, 11.3 KiB, 1.8 s behind" in rows[0]
     assert "▲healing48,210 records" in rows[3]
     assert "70 % of 95.4 MiB" in rows[1]
 

@@ -52,6 +52,7 @@ export function start({ onCluster, path }) {
       number("Sequence", (row) => count(row.replica.sequence)),
       number("Records behind", (row) => count(row.replica.lagRecords)),
       number("Bytes behind", (row) => bytes(row.replica.lagBytes)),
+      number("Time behind", (row) => milliseconds(row.replica.lagMs)),
       number("Queues", (row) => count(row.partition.queues)),
       number("Messages", (row) => count(row.partition.messages)),
     ],

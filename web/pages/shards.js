@@ -3,7 +3,7 @@
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, stateMark } from "../dom.js";
 import { actionButton, ask, field, toast } from "../dialog.js";
-import { bytes, count, counted, percent } from "../format.js";
+import { bytes, count, counted, milliseconds, percent } from "../format.js";
 import { rowsOf } from "../merge.js";
 import { nodeColumn } from "../parts.js";
 import { bar, buttons, custom, number, state, table, text } from "../table.js";
@@ -83,7 +83,11 @@ function replicaColumn(name) {
               : replica.lagRecords === null || replica.lagRecords === undefined
                 ? ""
                 : behind
-                  ? `${counted(replica.lagRecords, "record")}, ${bytes(replica.lagBytes)} behind`
+                  ? [
+                      counted(replica.lagRecords, "record"),
+                      bytes(replica.lagBytes),
+                      ...(typeof replica.lagMs === "number" ? [milliseconds(replica.lagMs)] : []),
+                    ].join(", ") + " behind"
                   : "in step",
           );
         },
