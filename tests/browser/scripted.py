@@ -41,6 +41,7 @@ class Script:
         self.audit: list[Document] = []
         self.moved: dict[int, str] = {}
         self.demo_by = ""
+        self.raised: list[Document] = []
         self.reconfigured: set[str] = set()
         self._sorted: dict[tuple[str, str, str], list[Document]] = {}
         self._queues = [self._queue(n) for n in range(self._queue_count())]
@@ -226,7 +227,7 @@ class Script:
                     "clearedAt": None,
                 }
             )
-        return found
+        return found + self.raised
 
     def events(self, at: float) -> list[Document]:
         """The last ones."""

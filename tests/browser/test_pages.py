@@ -268,6 +268,22 @@ def test_alarms_are_acknowledged(tab: Tab, clusters: Clusters) -> None:
     tab.until_text("#list tbody tr", "alarms/n1:1/acknowledge")
 
 
+def test_an_alarm_is_raised_by_hand(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("warning", "--user=ada", "--role=operator")
+    tab.visit(f"{cluster.url}/alarms")
+    tab.click("#raise button")
+    tab.click("dialog button[type=submit]")
+    assert tab.texts("dialog .wrong:not([hidden])") == ["This is needed."]
+    assert tab.axe() == []
+    tab.fill("dialog textarea", "<b>Rack 7</b> burns")
+    tab.selectOption("dialog select >> nth=0", "PANIC")
+    tab.selectOption("dialog select >> nth=1", "n2")
+    tab.focus("dialog button[type=submit]")
+    tab.keyboard.press("Enter")
+    tab.until_text("#open tbody tr", "PANIC OPERATOR<b>Rack 7</b> burnsn2")
+    assert tab.problems() == []
+
+
 def test_elections_and_topology_show_who_leads_and_who_copies(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('good').url}/elections")
     tab.until_text("#now", "n1 leads in term 7")
