@@ -27,6 +27,7 @@ from bmqtwist.queue.app import App
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.routing import Subscription
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.schema import ClientType
 
@@ -203,8 +204,10 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
             stats = getattr(handle.client, "stats", None)  # test messages come from no session
             if stats is not None:
                 flows[handle.client.description] = stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes
-            consumers += [_consumer(name, handle, substream, now) for substream in handle.substreams.values()
-                          if substream.read_count]
+            for substream in handle.substreams.values():
+                if substream.read_count:
+                    consumers.append(_consumer(name, handle, substream, now))
+                    flows.update((_flow_name(each), (0, 0, each.given, 0)) for each in substream.subscriptions)
             if handle.write_count:
                 producers.append({"client": handle.client.description, "node": name, "broker": handle.client.is_broker,
                                   "queues": _queues_of(handle)})
@@ -238,8 +241,14 @@ def _consumer(node: str, handle: Handle, substream: Substream, now: float) -> Do
             "priority": max((each.priority for each in subscriptions), default=0),
             "queues": _queues_of(handle),
             "stuck": oldest is not None and now - oldest[2] > STUCK_S,
-            "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full}
-                              for each in subscriptions]}
+            "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full,
+                               "given": each.given, "flow": _flow_name(each)} for each in subscriptions]}
+
+
+def _flow_name(subscription: Subscription) -> str:
+    """What names the flow of a subscription beside those of clients, in which no such character is."""
+    substream = subscription.substream
+    return f"{substream.handle.client.description}\n{substream.sub_id}\n{subscription.s_id}"
 
 
 # -- who is connected -------------------------------------------------------------------------------------------------

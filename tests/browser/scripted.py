@@ -399,7 +399,8 @@ class Script:
                     "unconfirmedMax": 1000,
                     "priority": 1,
                     "stuck": True,
-                    "subscriptions": [{"expression": 'price > 100 && firm == "ABC"', "unconfirmed": 1000, "full": True}],
+                    "subscriptions": [{"expression": 'price > 100 && firm == "ABC"', "unconfirmed": 1000, "full": True,
+                                       "given": 91_250, "givenRate": 96}],
                 },
                 {
                     "client": "eve@host-9:12",

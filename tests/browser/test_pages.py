@@ -157,6 +157,8 @@ def test_one_queue_shows_apps_consumers_its_tree_and_its_messages(tab: Tab, scen
     tab.until_text("#consumers", "■stuck")
     tab.until_text("#tree", "replica n2")
     assert "1,000 of 1,000" in tab.texts("#consumers tbody tr")[0]
+    (row,) = tab.texts("#subscriptions tbody tr")
+    assert row.startswith('price > 100 && firm == "ABC"') and "billing" in row and "91,25096/s1,000▲full" in row
     tab.until_text("#messages", "50 messages of 120, as the primary has them.")
     tab.click("#messages tbody button")
     tab.until_text("dialog", '"price": 101.5')

@@ -126,6 +126,26 @@ def test_one_queue_with_who_uses_it(console: ConsoleWorld) -> None:
     assert console.ask("/api/v1/queue?uri=nonsense").json["field"] == "uri"
 
 
+def test_what_each_subscription_was_given_is_counted(console: ConsoleWorld) -> None:
+    def subscriptions() -> list[dict[str, Any]]:
+        (consumer,) = console.ask(f"/api/v1/queue?uri={URI}").json["consumers"]
+        return list(consumer["subscriptions"])
+
+    consumer = console.world.consumer(URI)
+    console.world.run()
+    (before,) = subscriptions()
+    assert (before["expression"], before["given"], before["givenRate"]) == ("", 3, None)
+    assert "flow" not in before
+    for each in consumer.take(3):
+        consumer.confirm(each)
+    console.world.producer(URI).post(b"one more")
+    console.world.run()
+    console.settle(2.0)
+    (after,) = subscriptions()
+    assert (after["given"], after["unconfirmed"]) == (4, 1), "what is confirmed was given nevertheless"
+    assert 0.4 <= after["givenRate"] <= 0.6
+
+
 def test_messages_are_looked_at_and_not_consumed(console: ConsoleWorld) -> None:
     found = console.ask(f"/api/v1/messages?uri={URI}&limit=2").json
     assert len(found["messages"]) == 2 and found["next"]
