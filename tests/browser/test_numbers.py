@@ -220,12 +220,12 @@ def test_numbers_of_pages_are_those_of_the_traffic_while_it_flows(
     given = {expression: partial(consumer.taken.__getitem__, expression) for expression in expressions.values()}
     assert_rates(tab, {"[data-tile=in] .value": posted, "[data-tile=out] .value": consumed,
                        "[data-tile=confirm] .value": consumed,
-                       **{row("subscriptions", expression, 5): count for expression, count in given.items()}})
+                       **{row("subscriptions", expression, 3): count for expression, count in given.items()}})
     assert_between(tab, "[data-tile=messages] .value", producer.acknowledged, lambda: producer.begun)
     assert_between(tab, row("apps", "audit", 2), producer.acknowledged, lambda: producer.begun)
     assert tab.evaluate(NUMBER, row("apps", "billing", 2)) < WARM_UP, "what is confirmed is not counted there"
     for kind, expression in expressions.items():
-        assert_between(tab, row("subscriptions", expression, 4), consumer.taken[expression], partial(producer.of, kind))
+        assert_between(tab, row("subscriptions", expression, 2), consumer.taken[expression], partial(producer.of, kind))
     told = document(f"{cluster.consoles[second]}/api/v1/queue?uri={quote(QUEUE)}")
     assert told["messages"] <= producer.begun and told["producers"][0]["node"] == first
 
@@ -236,7 +236,7 @@ def test_numbers_of_pages_are_those_of_the_traffic_while_it_flows(
     tab.until(EXACTLY, [row("apps", "audit", 2), stored])
     tab.until(EXACTLY, [row("apps", "billing", 2), 0])
     for expression in expressions.values():
-        tab.until(EXACTLY, [row("subscriptions", expression, 4), consumer.taken[expression]])
+        tab.until(EXACTLY, [row("subscriptions", expression, 2), consumer.taken[expression]])
     assert tab.problems() == []
     told = document(f"{cluster.consoles[second]}/api/v1/queue?uri={quote(QUEUE)}")
     assert {each["app"]: each["messages"] for each in told["apps"]} == {"audit": stored, "billing": 0}

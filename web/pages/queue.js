@@ -86,8 +86,6 @@ export function start({ live, onCluster, main, path }) {
     empty: emptyNote("No consumer has a subscription: nothing is delivered."),
     columns: [
       text("Expression", (one) => one.expression || "everything", { head: true, cls: "text" }),
-      text("Client", (one) => one.client, { cls: "text" }),
-      text("App", (one) => appName(one) || "–"),
       number("Given", (one) => count(one.given)),
       number("A second", (one) => rate(one.givenRate)),
       number("Unconfirmed", (one) => count(one.unconfirmed)),
@@ -96,6 +94,8 @@ export function start({ live, onCluster, main, path }) {
         (one) => (one.full ? "full" : "has room"),
         (one) => (one.full ? "warning" : "good"),
       ),
+      text("App", (one) => appName(one) || "–"),
+      text("Client", (one) => one.client, { cls: "text" }),
     ],
   });
   find("#subscriptions").append(subscriptions.element);

@@ -3,7 +3,7 @@
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, stateMark } from "../dom.js";
 import { actionButton, ask, field, toast } from "../dialog.js";
-import { bytes, count, counted, milliseconds, percent } from "../format.js";
+import { bytes, count, counted, lapse, percent } from "../format.js";
 import { rowsOf } from "../merge.js";
 import { nodeColumn } from "../parts.js";
 import { bar, buttons, custom, number, state, table, text } from "../table.js";
@@ -64,13 +64,15 @@ function replicaColumn(name) {
     () => {
       const mark = stateMark();
       const lag = h("span", { class: "lag" });
+      const age = h("span", { class: "lag" });
       return [
-        h("span", {}, mark, lag),
+        h("span", {}, mark, lag, age),
         (partition) => {
           const replica = replicaOf(partition, name);
           if (!replica) {
             mark.set("no copy", "unknown");
             setText(lag, "");
+            setText(age, "");
             return;
           }
           setAttribute(mark, "title", replica.why || null);
@@ -83,13 +85,11 @@ function replicaColumn(name) {
               : replica.lagRecords === null || replica.lagRecords === undefined
                 ? ""
                 : behind
-                  ? [
-                      counted(replica.lagRecords, "record"),
-                      bytes(replica.lagBytes),
-                      ...(typeof replica.lagMs === "number" ? [milliseconds(replica.lagMs)] : []),
-                    ].join(", ") + " behind"
+                  ? `${counted(replica.lagRecords, "record")}, ${bytes(replica.lagBytes)} behind`
                   : "in step",
           );
+          const aged = replica.role !== "primary" && typeof replica.lagMs === "number";
+          setText(age, aged ? `lag ${lapse(replica.lagMs)}` : "");
         },
       ];
     },
