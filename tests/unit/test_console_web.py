@@ -352,6 +352,16 @@ def test_an_alarm_is_raised_by_hand_as_one_of_the_brokers_own(console: ConsoleWo
                         ("raise_alarm", "PANIC FIRE", said.replace("\n", "\\x0a"))]
 
 
+def test_operators_raise_alarms_and_viewers_do_not(guarded: ConsoleWorld) -> None:
+    guarded.log_in("vera")
+    assert guarded.post("/api/v1/alarms", {"text": "Rack 7 burns"}).status == 403
+    guarded.log_in("olaf")
+    assert guarded.post("/api/v1/alarms", {"text": "Rack 7 burns"}, {"X-CSRF-Token": "wrong"}).status == 403
+    assert guarded.ask("/api/v1/alarms").json["alarms"] == []
+    assert guarded.post("/api/v1/alarms", {"text": "Rack 7 burns"}).status == 200
+    assert [each["text"] for each in guarded.ask("/api/v1/alarms").json["alarms"]] == ["Rack 7 burns (raised by olaf)"]
+
+
 @pytest.mark.parametrize("body, status, field", [
     ({}, 400, "text"), ({"text": "  "}, 400, "text"), ({"text": "x" * 1001}, 400, "text"), ({"text": 7}, 400, "text"),
     ({"text": "t", "category": "lower"}, 400, "category"), ({"text": "t", "category": "A" * 65}, 400, "category"),

@@ -58,6 +58,14 @@ def test_a_subscription_counts_what_it_was_given_since_it_was_configured() -> No
     assert [each.given for each in substream.subscriptions] == [1]
 
 
+def test_what_is_broadcast_is_counted_for_each_subscription() -> None:
+    engine = Engine("broadcast", in_memory=True)
+    readers = [engine.reader(), engine.reader(name="other")]
+    engine.post(b"1", b"2")
+    assert [each.given for reader in readers for substream in reader.substreams.values()
+            for each in substream.subscriptions] == [2, 2]
+
+
 @pytest.mark.parametrize("limit", [{"m": 2}, {"b": 2}])
 def test_a_window_is_filled_and_opens_again_at_four_fifths(limit: dict[str, int]) -> None:
     engine = Engine()
