@@ -136,7 +136,8 @@ def test_every_node_shows_the_whole_cluster_and_acts_for_it(cluster: ClusterProc
         entry = tabs[leader].ask("/api/v1/audit")[1]["entries"][0]
         assert entry["action"] == "purge" and entry["from"].endswith(f"by {others[1]}") and entry["reason"] == "not needed"
         assert replica.post("/api/v1/alarms", {"text": "Rack 7 burns", "node": leader}) == (200, {"ok": True})
-        listed = until(tabs[others[0]].cluster, lambda document: "OPERATOR" in [each["category"] for each in document["alarms"]])
+        listed = until(tabs[others[0]].cluster, lambda document: "OPERATOR" in {each["category"] for each in
+                                                                                document["alarms"]})
         (raised,) = [each for each in listed["alarms"] if each["category"] == "OPERATOR"]
         assert (raised["node"], raised["text"]) == (leader, "Rack 7 burns (raised by local)")
         cluster[leader].expect("ALARM [OPERATOR] Rack 7 burns (raised by local)")
