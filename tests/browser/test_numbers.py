@@ -7,6 +7,7 @@ import json
 import threading
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -61,7 +62,7 @@ def expression_of(kind: str) -> str:
     return f'kind == "{kind}"'
 
 
-class Application(threading.Thread):
+class Application(threading.Thread, ABC):
     """Something that goes on until it is told to end; what goes wrong in it fails the test."""
 
     def __init__(self, url: str) -> None:
@@ -77,9 +78,9 @@ class Application(threading.Thread):
         except BaseException as error:
             self.error = error
 
+    @abstractmethod
     def work(self, session: Session) -> None:
         """Until the end."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Wait for its end."""
