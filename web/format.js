@@ -55,6 +55,11 @@ export function seconds(value) {
   return `${whole.format(Math.floor(total / 86400))} d ${Math.floor((total % 86400) / 3600)} h`;
 }
 
+/** Milliseconds that may be hours. */
+export function lapse(value) {
+  return known(value) && value >= 60_000 ? seconds(value / 1000) : milliseconds(value);
+}
+
 const two = (value) => String(value).padStart(2, "0");
 
 function day(date, utc) {

@@ -175,7 +175,7 @@ export function missingNote() {
 
 export const alarmColumns = [
   time("Raised", (alarm) => alarm.raisedAt),
-  text("Category", (alarm) => alarm.category, { head: true }),
+  text("Category", (alarm) => (alarm.severity === "PANIC" ? `PANIC ${alarm.category}` : alarm.category), { head: true }),
   text("What", (alarm) => alarm.text, { cls: "text" }),
   nodeColumn("Node", (alarm) => alarm.node),
   text("Times", (alarm) => counted(alarm.count ?? 1, "time"), { cls: "nowrap" }),

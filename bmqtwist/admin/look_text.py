@@ -69,6 +69,8 @@ def replicas(tree: list[Tree]) -> str:
         for each in partition["replicas"]:
             behind = "" if each["lagRecords"] is None else (f", {grouped(each['lagRecords'])} records behind (about "
                                                             f"{pretty_bytes(each['lagBytes'] or 0)})")
+            if each["lagMs"]:
+                behind += f", the oldest since {grouped(round(each['lagMs']))} ms"
             lines.append(f"    {each['node']}: {each['role']}{behind}")
     return _joined(lines, "There are no partitions.")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,21 +27,31 @@ from bmqtwist.console.domains import domain_document, domain_rows, merge_domains
 from bmqtwist.console.merge import merge_events
 from bmqtwist.console.peers import ACTION_SECONDS_MAX, PeerClient, as_body, with_query
 from bmqtwist.console.restarts import RollingRestart
-from bmqtwist.console.routes import EXPRESSION_CHARS_MAX, PAYLOAD_CHARS_MAX, REASON_CHARS_MAX, Route, openapi
+from bmqtwist.console.routes import (
+    ALARM_CHARS_MAX,
+    EXPRESSION_CHARS_MAX,
+    PAYLOAD_CHARS_MAX,
+    REASON_CHARS_MAX,
+    Route,
+    openapi,
+)
 from bmqtwist.console.stops import DELAY_SECONDS_MAX, DelayedStop
 from bmqtwist.console.topics import QueueTopic, number, queue_uri, queues_topic, text
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import parse_uri
 from bmqtwist.link.admin import AdminAnswer
-from bmqtwist.monitor import messages, stopping, subscriptions, typed_properties
+from bmqtwist.monitor import alarm_conditions, messages, stopping, subscriptions, typed_properties
 from bmqtwist.node import local_producer
 from bmqtwist.node.cluster import Cluster
+from bmqtwist.report import shown
 from bmqtwist.storage.partition import Partition
 
 MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000
 PARTITIONS_MAX = 1_000_000
 NAME_CHARS_MAX = 255
+ALARM_CATEGORY_CHARS_MAX = 64
+_CATEGORY = re.compile("[A-Z][A-Z0-9_]*")
 
 
 class ApiHost(CollectorHost, Protocol):
@@ -114,7 +125,10 @@ class Api:
             target += f" to {given.get('to')}"
         if asked.route.name == "purge" and given.get("app"):
             target += f" app {given['app']}"
-        self.note(asked.who, asked.address, asked.route.name, target, str(given.get("reason") or ""), outcome)
+        if asked.route.name == "raise_alarm":
+            target = f"{given.get('severity') or 'ALARM'} {given.get('category') or 'OPERATOR'} {target}".rstrip()
+        self.note(asked.who, asked.address, asked.route.name, target, str(given.get("reason") or given.get("text") or ""),
+                  outcome)
 
     def note(self, who: Who, address: str, action: str, target: str, reason: str, outcome: str) -> None:
         """Into the audit log."""
@@ -504,6 +518,29 @@ class Api:
             return (yield self._at(holder, asked))
         result = yield self._in_steps(subscriptions.test(self._host.node.broker, uri, expression, properties, last))
         return {"ok": True, **result}
+
+    def raise_alarm(self, asked: Asked) -> Any:
+        """Somebody raises an alarm by hand; it names who."""
+        given, node = asked.arguments, text(asked.arguments, "node", NAME_CHARS_MAX)
+        category = text(given, "category", ALARM_CATEGORY_CHARS_MAX) or "OPERATOR"
+        severity = text(given, "severity", NAME_CHARS_MAX) or "ALARM"
+        words = text(given, "text", ALARM_CHARS_MAX, 1).strip()
+        if not words:
+            raise Refusal(400, "An alarm says something.", "text")
+        if _CATEGORY.fullmatch(category) is None:
+            raise Refusal(400, "A category is made of capital letters, digits and _, and begins with a letter.", "category")
+        if alarm_conditions.is_watched(category):
+            raise Refusal(400, f"Alarms of category {category} are the broker's own: it would clear this one by itself.",
+                          "category")
+        if severity not in ("ALARM", "PANIC"):
+            raise Refusal(400, "The severity is ALARM or PANIC.", "severity")
+        if not self._here(node):
+            return self._at(self._known(node), asked)
+        report = self._host.report
+        (report.panic if severity == "PANIC" else report.alarm)(
+            category, "%s", f"{shown(words, ALARM_CHARS_MAX)} (raised by {shown(asked.by)})")
+        self._collector.outdate()
+        return {"ok": True}
 
     def acknowledge(self, asked: Asked) -> Any:
         """Somebody has seen an alarm."""

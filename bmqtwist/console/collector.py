@@ -237,6 +237,8 @@ class Collector:
         part["rates"] = flows[""]
         for each in (*part["consumers"], *part["producers"]):
             each.update(flows.get(facts.flow_name(each), {}))
+            for subscription in each.get("subscriptions", ()):
+                subscription["givenRate"] = flows[subscription.pop("flow")]["pushRate"]
         rows = self.book.rows([uri], now, wall)
         root, _ = facts.queue_here(broker, uri)
         history: deque[list[float]] = deque(maxlen=HISTORY_ROWS)

@@ -28,6 +28,7 @@ from bmqtwist.queue.app import App
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.routing import Subscription
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.schema import ClientType
 
@@ -152,7 +153,7 @@ def node_part(node: Node, sampler: NodeSampler, process: ProcessState, files: Op
         "members": [], "partitions": [], "elector": None}
     if cluster is not None:
         part.update(members=members(cluster, peer_urls(broker)), elector=_elector(cluster),
-                    partitions=replicas.partitions(broker))
+                    partitions=replicas.partitions(broker, now=now))
     return part
 
 
@@ -225,8 +226,10 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
             stats = getattr(handle.client, "stats", None)  # test messages come from no session
             if stats is not None:
                 flows[flow_name(user)] = stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes
-            consumers += [{**user, **_consumer(substream, now)} for substream in handle.substreams.values()
-                          if substream.read_count]
+            for substream in handle.substreams.values():
+                if substream.read_count:
+                    consumers.append({**user, **_consumer(substream, now)})
+                    flows.update((_subscription_flow(each), (0, 0, each.given, 0)) for each in substream.subscriptions)
             if handle.write_count:
                 producers.append(user)
     return {"node": name, "ident": own_ident(broker), "proxy": proxied, "leads": root is not None, "consumers": consumers,
@@ -263,8 +266,14 @@ def _consumer(substream: Substream, now: float) -> Document:
             "unconfirmedMax": sum(each.max_messages for each in subscriptions),
             "priority": max((each.priority for each in subscriptions), default=0),
             "stuck": oldest is not None and now - oldest[2] > STUCK_S,
-            "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full}
-                              for each in subscriptions]}
+            "subscriptions": [{"expression": each.text, "unconfirmed": each.messages, "full": each.full,
+                               "given": each.given, "flow": _subscription_flow(each)} for each in subscriptions]}
+
+
+def _subscription_flow(subscription: Subscription) -> str:
+    """What names the flow of a subscription beside those of clients, in which no such character is."""
+    substream = subscription.substream
+    return f"{substream.handle.client.description}\n{substream.sub_id}\n{subscription.s_id}"
 
 
 # -- who is connected -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ EVENTS_SHOWN = 50
 ALARMS_SHOWN = 200
 Parts = Mapping[str, Document]
 Percentiles = Callable[[Sequence[int]], Document]  # of a histogram of latencies
+_NO_LAG_KNOWN: Document = dict.fromkeys(("lagRecords", "lagBytes", "lagMs"))
 _OWN = ("version", "startedAt", "url", "sessions", "memoryBytes", "cpuShare", "loopLagMs", "openFiles", "openFilesMax",
         "stop")
 _OF_PROXIES = ("ident", "name", "host", "url")
@@ -137,7 +138,7 @@ def _partition(number: int, views: Sequence[tuple[str, Document]], nodes: Sequen
     rows = {row["node"]: dict(row) for row in best["replicas"]} if led else {}
     for name, view in views:
         own = view.get("self") or {}
-        row = rows.setdefault(name, {"node": name, "lagRecords": None, "lagBytes": None})
+        row = rows.setdefault(name, {"node": name, **_NO_LAG_KNOWN})
         row["sequence"] = own.get("sequence", view["sequence"])
         row["lease"] = own.get("lease", view["lease"])
         row["role"] = own.get("role") or ("primary" if led and name == best_name else "replica")
@@ -147,8 +148,7 @@ def _partition(number: int, views: Sequence[tuple[str, Document]], nodes: Sequen
             row["lagRecords"] = max(0, best["sequence"] - row["sequence"])
     gone = {node["name"]: node["state"] for node in nodes}
     for node in nodes:
-        row = rows.setdefault(node["name"], {"node": node["name"], "sequence": None, "lagRecords": None, "lagBytes": None,
-                                             "role": "replica"})
+        row = rows.setdefault(node["name"], {"node": node["name"], "sequence": None, "role": "replica", **_NO_LAG_KNOWN})
         if gone[node["name"]] == "down":
             row["role"] = "down"
     state = best["state"]

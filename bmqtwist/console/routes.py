@@ -15,6 +15,7 @@ from bmqtwist.console.documents import Document
 PAYLOAD_CHARS_MAX = 48 << 10  # of a test message, as it is sent
 REASON_CHARS_MAX = 500
 EXPRESSION_CHARS_MAX = 4096
+ALARM_CHARS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,11 @@ ROUTES: tuple[Route, ...] = (
           Argument("expression", f"at most {EXPRESSION_CHARS_MAX} characters"),
           Argument("properties", "by name, instead of stored messages", "object", nullable=True),
           Argument("last", "so many of the last messages, 1 to 200", "integer")),
+    _post("raise_alarm", "alarms", Role.OPERATOR, "Raise an alarm, as the broker raises its own: it is logged and listed.",
+          Argument("category", "capital letters, digits and _, 64 at most; absent = OPERATOR. Not one that the broker "
+                               "clears by itself"),
+          Argument("severity", "ALARM, or PANIC for what cannot wait; absent = ALARM"),
+          Argument("text", f"what somebody has to know, 1 to {ALARM_CHARS_MAX} characters", required=True), _NODE),
     _post("acknowledge", "alarms/<alarm>/acknowledge", Role.OPERATOR, "Say that somebody looks after an alarm."),
     _post("clear", "alarms/<alarm>/clear", Role.OPERATOR, "Say that what an alarm is about is over."),
     _post("reconfigure", "domains/<domain>/reconfigure", Role.ADMIN, "Read the file of a domain again, at every node.", _WHY,

@@ -25,6 +25,11 @@ _APP = re.compile(r"\?id=(.*)$")
 _PARTITION = re.compile(r"Partition \[(\d+)\]")
 
 
+def is_watched(category: str) -> bool:
+    """Whether alarms of a category are over as soon as the broker sees it."""
+    return category in _CONDITIONS
+
+
 def settled(broker: Broker, alarms: Iterable[AlarmState], wall: float) -> list[AlarmState]:
     """Those of these alarms that are over; `wall`: seconds since the epoch, now."""
     found = []

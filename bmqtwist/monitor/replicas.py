@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bmqtwist.node.cluster import Cluster
 
 Tree = dict[str, Any]
+_NO_LAG: Tree = {"lagRecords": 0, "lagBytes": 0, "lagMs": 0.0}
+_UNKNOWN_LAG: Tree = dict.fromkeys(_NO_LAG)
 _ROLES = {PartitionRole.PRIMARY_HEALED: "primary", PartitionRole.REPLICA_HEALED: "replica", PartitionRole.STOPPED: "down"}
 
 
@@ -35,13 +37,13 @@ def cluster_named(broker: Broker, name: str = "") -> Cluster:
     return found
 
 
-def partitions(broker: Broker, cluster_name: str = "") -> list[Tree]:
-    """Every partition of a cluster; LocalError."""
-    cluster = cluster_named(broker, cluster_name)
-    return [_partition(cluster, partition) for partition in cluster.partitions]
+def partitions(broker: Broker, cluster_name: str = "", now: float | None = None) -> list[Tree]:
+    """Every partition of a cluster, at a moment (None: of the last turn); LocalError."""
+    cluster, moment = cluster_named(broker, cluster_name), broker.now if now is None else now
+    return [_partition(cluster, partition, moment) for partition in cluster.partitions]
 
 
-def _partition(cluster: Cluster, partition: Partition) -> Tree:
+def _partition(cluster: Cluster, partition: Partition, now: float) -> Tree:
     names = {node.id: node.name for node in cluster.definition.nodes}
     index = partition.partition_id
     known = cluster.metadata.state.partitions.get(index)
@@ -59,11 +61,11 @@ def _partition(cluster: Cluster, partition: Partition) -> Tree:
     replication = cluster.replication
     if replication is None or index >= len(replication.cells):
         own = {"node": cluster.node_name, "role": "primary", "lease": partition.lease, "sequence": partition.sequence,
-               "lagRecords": 0, "lagBytes": 0}
+               **_NO_LAG}
         return tree | {"self": own, "replicas": [own]}
     cell = replication.cells[index]
     own = _self(cluster.node_name, cell)
-    others = [_other(names[node_id], node_id, cell) for node_id in cell.machine.others if node_id in names]
+    others = [_other(names[node_id], node_id, cell, now) for node_id in cell.machine.others if node_id in names]
     return tree | {"self": own, "replicas": [own, *(others if cell.machine.leads else ())]}
 
 
@@ -71,31 +73,37 @@ def _self(name: str, cell: Cell) -> Tree:
     """What this node says of itself; how far behind it is only its primary knows."""
     machine, (lease, sequence) = cell.machine, cell.partition.durable
     role = _ROLES.get(machine.role, "healing")
-    leads = role == "primary"
     return {"node": name, "role": role, "machine": machine.role.name, "why": machine.story.cause_of(machine.role.name),
             "lease": lease, "sequence": sequence, "committedSequence": machine.committed[1], "busy": cell.busy,
-            "lagRecords": 0 if leads else None, "lagBytes": 0 if leads else None}
+            **(_NO_LAG if role == "primary" else _UNKNOWN_LAG)}
 
 
-def _other(name: str, node_id: int, cell: Cell) -> Tree:
+def _other(name: str, node_id: int, cell: Cell, now: float) -> Tree:
     """What the primary knows of another node."""
     machine, target = cell.machine, cell.machine.targets.get(node_id)
     if node_id not in machine.up:
         return _row(name, "down", target)
     if target is None or target.image:
         return _row(name, "healing", target)
-    records, size = lag(cell, target.durable)
-    return _row(name, "replica", target) | {"lagRecords": records, "lagBytes": size, "inFlightBytes": target.flying}
+    return _row(name, "replica", target) | lag(cell, target.durable, now) | {"inFlightBytes": target.flying}
 
 
 def _row(name: str, role: str, target: Target | None) -> Tree:
     lease, sequence = target.durable if target is not None else NO_PSN
-    return {"node": name, "role": role, "lease": lease or None, "sequence": sequence or None, "lagRecords": None,
-            "lagBytes": None}
+    return {"node": name, "role": role, "lease": lease or None, "sequence": sequence or None, **_UNKNOWN_LAG}
 
 
-def lag(cell: Cell, safe: Psn) -> tuple[int | None, int | None]:
-    """How many records, and about how many bytes, follow what a node has safe; None: more than the log holds one by one."""
-    if not cell.partition.summary.holds(safe):
-        return None, None
-    return cell.partition.summary.distance(safe), cell.partition.bytes_behind(safe)
+def lag_records(cell: Cell, safe: Psn) -> int | None:
+    """How many records follow what a node has safe; None: more than the log holds one by one."""
+    summary = cell.partition.summary
+    return summary.distance(safe) if summary.holds(safe) else None
+
+
+def lag(cell: Cell, safe: Psn, now: float) -> Tree:
+    """That, about how many bytes those take, and how long ago this primary wrote the first of them."""
+    records = lag_records(cell, safe)
+    if records is None:
+        return _UNKNOWN_LAG
+    seconds = cell.times.behind(safe, now) if records else 0.0
+    return {"lagRecords": records, "lagBytes": cell.partition.bytes_behind(safe),
+            "lagMs": None if seconds is None else round(seconds * 1000, 1)}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bmqtwist.cluster.stop_preflight import ClusterView, MemberView, PartitionView, StopPreflight, stop_preflight
-from bmqtwist.monitor.replicas import lag
+from bmqtwist.monitor.replicas import lag_records
 from bmqtwist.monitor.typed_properties import plain_text
 from bmqtwist.node.stop_progress import StopProgress
 from bmqtwist.storage.psn import Psn
@@ -41,7 +41,7 @@ def view_of(cluster: Cluster) -> ClusterView:
         if replication is not None and index < len(replication.cells):
             cell = replication.cells[index]
             safe = {node_id: target.durable for node_id, target in cell.machine.targets.items()}
-            behind = {node_id: lag(cell, psn)[0] or 0 for node_id, psn in safe.items()}
+            behind = {node_id: lag_records(cell, psn) or 0 for node_id, psn in safe.items()}
         partitions.append(PartitionView(
             index, primary.node_id if primary is not None else None, cluster.primary_status(index) == "ACTIVE", behind, safe,
             cluster.held_in_memory(index) if primary is not None and primary.node_id == cluster.node_id else 0))

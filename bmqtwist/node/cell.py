@@ -6,6 +6,7 @@ from collections import deque
 
 from bmqtwist.cluster.partition_events import PartitionInput
 from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.storage.image import ImageFiles, ImageSource
 from bmqtwist.storage.psn import LogSummary, Psn
 from bmqtwist.storage.replica import ReplicatedPartition
@@ -20,6 +21,7 @@ class Cell:
         self.inputs: deque[PartitionInput] = deque()
         self.stepping = self.busy = False
         self.image: ImageFiles | None = None  # that is being taken
+        self.times = WriteTimes()  # of what this node writes as primary
         self.images: dict[int, ImageSource] = {}  # that are being sent, by node
 
     @property

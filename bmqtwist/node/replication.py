@@ -53,6 +53,7 @@ from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary, QueueRecord
 from bmqtwist.cluster.story import TOLD_MAX
+from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.node.appointments import AppointmentRules, Appointments
@@ -334,7 +335,8 @@ class Replication:
 
     def _moved(self, cell: Cell) -> None:
         """The partition has written something, or a sync has come through."""
-        cell.partition.keep_batches()
+        if cell.partition.keep_batches() and cell.times.is_due(self._host.now):
+            cell.times.wrote(cell.written, self._host.now)
         if cell.machine.role is not PartitionRole.UNKNOWN:
             self._step(cell, self._host.now, LogMoved())
         if not cell.partition.leading:
@@ -457,6 +459,8 @@ class Replication:
             cell.inputs.append(LogFailed(str(error)))
             return
         cell.partition.keep_batches()
+        cell.times = WriteTimes()
+        cell.times.wrote(cell.written, self._host.now)
         cell.inputs.append(LogMoved())
         self._host.performer.turn_due()
 

@@ -57,6 +57,7 @@ def broadcast(queue: Queue, app: App, message: Message) -> int:
         except Exception as error:
             queue.context.client_failed(handle.client, error)
             continue
+        subscription.given += 1
         queue.stats.pushed(message.size, 0.0)
     return max(1, len(app.router.subscriptions))
 
@@ -193,6 +194,7 @@ def _send(queue: Queue, app: App, subscription: Subscription, message: Message, 
     size = message.size
     substream = subscription.substream
     substream.unconfirmed[message.guid] = (message, subscription, now)
+    subscription.given += 1
     messages = subscription.messages = subscription.messages + 1
     held = subscription.bytes = subscription.bytes + size
     if messages >= subscription.max_messages or held >= subscription.max_bytes:

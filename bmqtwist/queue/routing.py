@@ -35,7 +35,7 @@ class Subscription:
     """One way a consumer asked to be given messages, with its window of unconfirmed ones."""
 
     __slots__ = ("substream", "s_id", "matcher", "text", "version", "priority", "count", "max_messages", "max_bytes",
-                 "low_messages", "low_bytes", "messages", "bytes", "full", "turns", "window")
+                 "low_messages", "low_bytes", "messages", "bytes", "given", "full", "turns", "window")
 
     def __init__(self, substream: Substream, s_id: int, matcher: Matcher | None, priority: int, count: int,
                  max_messages: int, max_bytes: int, window: DeliveryWindow) -> None:
@@ -45,6 +45,7 @@ class Subscription:
         self.priority, self.count = priority, max(1, count)
         self._set_limits(max_messages, max_bytes)
         self.messages = self.bytes = self.turns = 0
+        self.given = 0  # messages since it was configured, confirmed ones included
         self.full = max_messages <= 0 or max_bytes <= 0
 
     def _set_limits(self, max_messages: int, max_bytes: int) -> None:
@@ -57,7 +58,7 @@ class Subscription:
         self.s_id, self.matcher, self.text, self.priority, self.count = (new.s_id, new.matcher, new.text, new.priority,
                                                                          new.count)
         self._set_limits(new.max_messages, new.max_bytes)
-        self.turns = 0
+        self.turns = self.given = 0
 
     def carry_over(self, messages: int, size: int) -> None:
         """Start with what the substream already holds unconfirmed (a reconfigure takes nothing back)."""

@@ -197,9 +197,10 @@ class ReplicatedPartition(Partition):
 
     # ---- reading for other nodes -----------------------------------------------------------------------------------
 
-    def keep_batches(self) -> None:
-        """What the turn has written, as it is sent."""
-        for batch in self.take_batches():
+    def keep_batches(self) -> bool:
+        """What the turn has written, as it is sent; whether that is anything."""
+        batches = self.take_batches()
+        for batch in batches:
             previous, last = self.psn_at(batch.first - 1), self.psn_at(batch.first + len(batch.journal) - 1)
             run = RecordRun(previous, last, b"".join(batch.journal), b"".join(batch.data), b"".join(batch.qlist))
             if run.size > RUN_BYTES or len(batch.journal) > RUN_RECORDS_MAX:
@@ -208,6 +209,7 @@ class ReplicatedPartition(Partition):
             self._recent_bytes += run.size
             while self._recent_bytes > RECENT_BYTES:
                 self._recent_bytes -= self._recent.popleft().size
+        return bool(batches)
 
     def offers(self, after: Psn) -> bool:
         """Whether `read_run` has what follows a record; after a compaction that may be in memory still."""

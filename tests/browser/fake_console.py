@@ -191,6 +191,9 @@ class FakeConsole:
             self._tell({"stop": parts[1], "at": begins, "given": {"reason": body["reason"], "by": self.options.user}})
         elif parts[-1] == "abort-stop":
             self._tell({"abort": parts[1]})
+        elif path == "alarms":
+            node = body["node"] or self.script.serving
+            self._tell({"raise": {**body, "node": node, "id": f"{node}:77", "raisedAt": now, "count": 1}})
         elif parts[0] == "alarms":
             self._tell({parts[2]: parts[1], "by": self.options.user, "at": now})
         elif parts[0] == "partitions" and parts[-1] == "move":
@@ -242,6 +245,8 @@ class FakeConsole:
             script.acknowledged[order["acknowledge"]] = order["by"] or "somebody"
         if "demo" in order:
             script.demo_by = order["by"] if order["demo"] else ""
+        if "raise" in order:
+            script.raised.append({**order["raise"], "acknowledgedBy": None, "clearedAt": None})
         if "clear" in order:
             script.cleared[order["clear"]] = order["at"]
         if "move" in order:

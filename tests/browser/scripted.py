@@ -18,16 +18,8 @@ MANY_QUEUES = 50_000
 SCENES = ("good", "warning", "bad", "empty", "many", "hostile")
 BEGAN = 1_790_000_000.0  # when the history of the cluster begins, in wall seconds
 SORTS = (
-    "uri",
-    "messages",
-    "bytes",
-    "oldestSeconds",
-    "putRate",
-    "pushRate",
-    "confirmRate",
-    "consumers",
-    "producers",
-    "quota",
+    "uri", "messages", "bytes", "oldestSeconds", "putRate", "pushRate", "confirmRate", "consumers", "producers",
+    "quota"
 )
 
 
@@ -43,6 +35,7 @@ class Script:
         self.audit: list[Document] = []
         self.moved: dict[int, str] = {}
         self.demo_by = ""
+        self.raised: list[Document] = []
         self.reconfigured: set[str] = set()
         self._sorted: dict[tuple[str, str, str], list[Document]] = {}
         self._queues = [self._queue(n) for n in range(self._queue_count())]
@@ -178,7 +171,8 @@ class Script:
             )
             lag = {"replica": 12 if (self.scene, n) == ("warning", 1) else 0, "healing": 48_210, "down": 90_000}.get(role, 0)
             replicas.append(
-                {"node": name, "role": role, "sequence": sequence - lag, "lagRecords": lag, "lagBytes": lag * 960}
+                {"node": name, "role": role, "sequence": sequence - lag, "lagRecords": lag, "lagBytes": lag * 960,
+                 "lagMs": lag * 150}
             )
         return {
             "id": number,
@@ -233,7 +227,7 @@ class Script:
                     "clearedAt": None,
                 }
             )
-        return found
+        return found + self.raised
 
     def events(self, at: float) -> list[Document]:
         """The last ones."""
@@ -405,7 +399,8 @@ class Script:
                     "unconfirmedMax": 1000,
                     "priority": 1,
                     "stuck": True,
-                    "subscriptions": [{"expression": 'price > 100 && firm == "ABC"', "unconfirmed": 1000, "full": True}],
+                    "subscriptions": [{"expression": 'price > 100 && firm == "ABC"', "unconfirmed": 1000, "full": True,
+                                       "given": 91_250, "givenRate": 96}],
                 },
                 {
                     "client": "eve@host-9:12",

@@ -76,9 +76,9 @@ def test_empty_pages_say_what_it_means(tab: Tab, scenes: Clusters) -> None:
 def test_shards_show_each_replica_and_its_lag(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('warning').url}/shards")
     rows = tab.texts("#grid tbody tr")
-    assert rows[0].startswith("Partition 0●activen1") and "12 records, 11.3 KiB behind" in rows[0]
-    assert "▲healing48,210 records" in rows[3]
-    assert "70 % of 95.4 MiB" in rows[1]
+    assert rows[0].startswith("Partition 0●activen1") and "12 records, 11.3 KiB behindlag 1.8 s" in rows[0]
+    assert "▲healing48,210 records" in rows[3] and "lag 2 h 0 min" in rows[3]
+    assert "70 % of 95.4 MiB" in rows[1] and "in steplag 0 ms" in rows[1]
 
 
 def test_a_primary_is_moved_with_a_reason(tab: Tab, clusters: Clusters) -> None:
@@ -157,6 +157,8 @@ def test_one_queue_shows_apps_consumers_its_tree_and_its_messages(tab: Tab, scen
     tab.until_text("#consumers", "■stuck")
     tab.until_text("#tree", "replica n2")
     assert "1,000 of 1,000" in tab.texts("#consumers tbody tr")[0]
+    (row,) = tab.texts("#subscriptions tbody tr")
+    assert row.startswith('price > 100 && firm == "ABC"91,25096/s1,000▲fullbilling')
     tab.until_text("#messages", "50 messages of 120, as the primary has them.")
     tab.click("#messages tbody button")
     tab.until_text("dialog", '"price": 101.5')
@@ -266,6 +268,22 @@ def test_alarms_are_acknowledged(tab: Tab, clusters: Clusters) -> None:
     tab.until("() => document.querySelectorAll('#past button').length === 0")
     tab.visit(f"{cluster.url}/audit")
     tab.until_text("#list tbody tr", "alarms/n1:1/acknowledge")
+
+
+def test_an_alarm_is_raised_by_hand(tab: Tab, clusters: Clusters) -> None:
+    cluster = clusters("warning", "--user=ada", "--role=operator")
+    tab.visit(f"{cluster.url}/alarms")
+    tab.click("#raise button")
+    tab.click("dialog button[type=submit]")
+    assert tab.texts("dialog .wrong:not([hidden])") == ["This is needed."]
+    assert tab.axe() == []
+    tab.fill("dialog textarea", "<b>Rack 7</b> burns")
+    tab.selectOption("dialog select >> nth=0", "PANIC")
+    tab.selectOption("dialog select >> nth=1", "n2")
+    tab.focus("dialog button[type=submit]")
+    tab.keyboard.press("Enter")
+    tab.until_text("#open tbody tr", "PANIC OPERATOR<b>Rack 7</b> burnsn2")
+    assert tab.problems() == []
 
 
 def test_elections_and_topology_show_who_leads_and_who_copies(tab: Tab, scenes: Clusters) -> None:

@@ -135,6 +135,14 @@ def test_every_node_shows_the_whole_cluster_and_acts_for_it(cluster: ClusterProc
         assert replica.ask("/api/v1/audit")[1]["entries"][0]["action"] == "purge"
         entry = tabs[leader].ask("/api/v1/audit")[1]["entries"][0]
         assert entry["action"] == "purge" and entry["from"].endswith(f"by {others[1]}") and entry["reason"] == "not needed"
+        assert replica.post("/api/v1/alarms", {"text": "Rack 7 burns", "node": leader}) == (200, {"ok": True})
+        listed = until(tabs[others[0]].cluster, lambda document: "OPERATOR" in {each["category"] for each in
+                                                                                document["alarms"]})
+        (raised,) = [each for each in listed["alarms"] if each["category"] == "OPERATOR"]
+        assert (raised["node"], raised["text"]) == (leader, "Rack 7 burns (raised by local)")
+        cluster[leader].expect("ALARM [OPERATOR] Rack 7 burns (raised by local)")
+        assert tabs[leader].ask("/api/v1/audit")[1]["entries"][0]["action"] == "raise_alarm"
+        assert tabs[others[0]].post(f"/api/v1/alarms/{raised['id']}/clear", {}) == (200, {"ok": True})
         posted = replica.post("/api/v1/publish", {"uri": STRONG, "payload": "hello", "count": 3})
         assert [each["status"] for each in posted[1]["results"]] == ["SUCCESS"] * 3
     partition = found["queuesTop"][0]["partition"]

@@ -183,7 +183,7 @@ def test_unconfirmed_messages_are_counted_for_each_peer() -> None:
 
 def rows(node: SimulatedNode, index: int = 0) -> dict[str, dict[str, Any]]:
     """What a node says of a partition's replicas, by name."""
-    return {each["node"]: each for each in replicas.partitions(node.broker)[index]["replicas"]}
+    return {each["node"]: each for each in replicas.partitions(node.broker, now=node.local_now)[index]["replicas"]}
 
 
 def test_a_primary_knows_how_far_each_replica_is_behind() -> None:
@@ -196,14 +196,19 @@ def test_a_primary_knows_how_far_each_replica_is_behind() -> None:
     assert {name: (each["role"], each["lagRecords"], each["lagBytes"]) for name, each in found.items()} == {
         primary.name: ("primary", 0, 0), slow.name: ("replica", 0, 0), quick.name: ("replica", 0, 0)}
     assert set(rows(slow)) == {slow.name} and rows(slow)[slow.name]["role"] == "replica"
+    assert {each["lagMs"] for each in found.values()} == {0.0} and rows(slow)[slow.name]["lagMs"] is None
     slow.pause()
+    began = primary.local_now
     nodes.post(20)
-    found = rows(primary)
+    nodes.run(0.5)
+    found, passed = rows(primary), 1000 * (primary.local_now - began)
+    assert found[quick.name]["lagMs"] < 100 and passed >= 500
+    assert passed - 100 <= found[slow.name]["lagMs"] <= passed + 1
     assert found[quick.name]["lagRecords"] <= 2 < 20 <= found[slow.name]["lagRecords"]
     assert found[slow.name]["lagBytes"] >= 20 * (60 + 16)
     slow.resume()
     nodes.run(5.0)
-    assert rows(primary)[slow.name]["lagRecords"] == 0
+    assert (rows(primary)[slow.name]["lagRecords"], rows(primary)[slow.name]["lagMs"]) == (0, 0.0)
     slow.crash(power=False, down=None)
     nodes.run(10.0)
     assert rows(primary)[slow.name]["role"] == "down"

@@ -27,7 +27,8 @@ URI = "bmq://d/q"
 BODIES: dict[str, dict[str, Any]] = {
     "stop": {"confirm": "n1", "reason": "r"}, "move": {"to": "n1"}, "purge": {"uri": URI, "confirm": URI, "reason": "r"},
     "publish": {"uri": URI, "payload": "x"}, "test_subscription": {"uri": URI, "expression": "x > 1"},
-    "rolling_restart": {"reason": "r"}, "node_rows": {"uris": [URI]}, "end_login": {"nonce": "x"}}
+    "rolling_restart": {"reason": "r"}, "node_rows": {"uris": [URI]}, "end_login": {"nonce": "x"},
+    "raise_alarm": {"text": "t"}}
 
 
 def path_of(route: Route) -> str:
@@ -123,6 +124,26 @@ def test_one_queue_with_who_uses_it(console: ConsoleWorld) -> None:
     assert consumer is not None
     assert console.ask("/api/v1/queue?uri=bmq://d/none").status == 404
     assert console.ask("/api/v1/queue?uri=nonsense").json["field"] == "uri"
+
+
+def test_what_each_subscription_was_given_is_counted(console: ConsoleWorld) -> None:
+    def subscriptions() -> list[dict[str, Any]]:
+        (consumer,) = console.ask(f"/api/v1/queue?uri={URI}").json["consumers"]
+        return list(consumer["subscriptions"])
+
+    consumer = console.world.consumer(URI)
+    console.world.run()
+    (before,) = subscriptions()
+    assert (before["expression"], before["given"], before["givenRate"]) == ("", 3, None)
+    assert "flow" not in before
+    for each in consumer.take(3):
+        consumer.confirm(each)
+    console.world.producer(URI).post(b"one more")
+    console.world.run()
+    console.settle(2.0)
+    (after,) = subscriptions()
+    assert (after["given"], after["unconfirmed"]) == (4, 1), "what is confirmed was given nevertheless"
+    assert 0.4 <= after["givenRate"] <= 0.6
 
 
 def test_messages_are_looked_at_and_not_consumed(console: ConsoleWorld) -> None:
@@ -311,6 +332,47 @@ def test_alarms_are_acknowledged_and_cleared(console: ConsoleWorld) -> None:
     assert console.post("/api/v1/alarms/n1:1/clear", {}).status == 200
     for ident, status in (("n1:99", 409), ("1", 404), ("other:1", 404)):
         assert console.post(f"/api/v1/alarms/{ident}/acknowledge", {}).status == status
+
+
+def test_an_alarm_is_raised_by_hand_as_one_of_the_brokers_own(console: ConsoleWorld) -> None:
+    console.read_csrf()
+    said = f"Rack 7 burns {HOSTILE}\nand 100 % of it is lost"
+    assert console.post("/api/v1/alarms", {"text": said, "category": "FIRE", "severity": "PANIC"}).json == {"ok": True}
+    (alarm,) = console.ask("/api/v1/alarms").json["alarms"]
+    assert (alarm["category"], alarm["severity"], alarm["node"]) == ("FIRE", "PANIC", "n1")
+    assert alarm["text"] == f"Rack 7 burns {HOSTILE}\\x0aand 100 % of it is lost (raised by local)"
+    assert console.world.report.texts("PANIC") == [f"[FIRE] {alarm['text']}"], "it is logged, in one line"
+    assert console.post("/api/v1/alarms", {"text": "Look at this"}).status == 200
+    console.settle(1.0)
+    alarms = {each["category"]: each for each in console.ask("/api/v1/alarms").json["alarms"]}
+    assert alarms["OPERATOR"]["severity"] == "ALARM"
+    assert console.post(f"/api/v1/alarms/{alarms['FIRE']['id']}/clear", {}).status == 200
+    done = [(entry["action"], entry["target"], entry["reason"]) for entry in console.ask("/api/v1/audit").json["entries"]]
+    assert done[1:] == [("raise_alarm", "ALARM OPERATOR", "Look at this"),
+                        ("raise_alarm", "PANIC FIRE", said.replace("\n", "\\x0a"))]
+
+
+def test_operators_raise_alarms_and_viewers_do_not(guarded: ConsoleWorld) -> None:
+    guarded.log_in("vera")
+    assert guarded.post("/api/v1/alarms", {"text": "Rack 7 burns"}).status == 403
+    guarded.log_in("olaf")
+    assert guarded.post("/api/v1/alarms", {"text": "Rack 7 burns"}, {"X-CSRF-Token": "wrong"}).status == 403
+    assert guarded.ask("/api/v1/alarms").json["alarms"] == []
+    assert guarded.post("/api/v1/alarms", {"text": "Rack 7 burns"}).status == 200
+    assert [each["text"] for each in guarded.ask("/api/v1/alarms").json["alarms"]] == ["Rack 7 burns (raised by olaf)"]
+
+
+@pytest.mark.parametrize("body, status, field", [
+    ({}, 400, "text"), ({"text": "  "}, 400, "text"), ({"text": "x" * 1001}, 400, "text"), ({"text": 7}, 400, "text"),
+    ({"text": "t", "category": "lower"}, 400, "category"), ({"text": "t", "category": "A" * 65}, 400, "category"),
+    ({"text": "t", "category": "A]\n[B"}, 400, "category"), ({"text": "t", "category": "QUEUE_STUCK"}, 400, "category"),
+    ({"text": "t", "severity": "INFO"}, 400, "severity"), ({"text": "t", "node": "n9"}, 404, "node")])
+def test_an_alarm_by_hand_that_is_none_is_refused(console: ConsoleWorld, body: dict[str, Any], status: int,
+                                                  field: str) -> None:
+    console.read_csrf()
+    answer = console.post("/api/v1/alarms", body)
+    assert (answer.status, answer.json["field"]) == (status, field)
+    assert console.ask("/api/v1/alarms").json["alarms"] == []
 
 
 def test_a_domain_is_configured_anew_at_every_node(console: ConsoleWorld) -> None:

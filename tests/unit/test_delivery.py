@@ -45,6 +45,27 @@ def test_a_message_is_delivered_only_once_its_records_are_written() -> None:
     assert got(reader) == [b"x"] and producer.client.acks == [(b"g" * 16, 0)]  # type: ignore[attr-defined]
 
 
+def test_a_subscription_counts_what_it_was_given_since_it_was_configured() -> None:
+    engine = Engine()
+    reader = engine.reader()
+    (substream,) = reader.substreams.values()
+    engine.confirm(reader, *engine.post(b"1", b"2"))
+    engine.post(b"3")
+    assert [each.given for each in substream.subscriptions] == [3]
+    engine.configure(reader, spec_of(2))
+    assert [(each.s_id, each.messages, each.given) for each in substream.subscriptions] == [(2, 1, 0)]
+    engine.post(b"4")
+    assert [each.given for each in substream.subscriptions] == [1]
+
+
+def test_what_is_broadcast_is_counted_for_each_subscription() -> None:
+    engine = Engine("broadcast", in_memory=True)
+    readers = [engine.reader(), engine.reader(name="other")]
+    engine.post(b"1", b"2")
+    assert [each.given for reader in readers for substream in reader.substreams.values()
+            for each in substream.subscriptions] == [2, 2]
+
+
 @pytest.mark.parametrize("limit", [{"m": 2}, {"b": 2}])
 def test_a_window_is_filled_and_opens_again_at_four_fifths(limit: dict[str, int]) -> None:
     engine = Engine()

@@ -1,13 +1,17 @@
 // What needs somebody: open alarms, with the button that says "I have seen it"; then those that are over.
 
 import { get, post } from "../api.js";
-import { emptyNote, find } from "../dom.js";
-import { actionButton, toast } from "../dialog.js";
+import { emptyNote, find, h } from "../dom.js";
+import { actionButton, ask, field, toast } from "../dialog.js";
 import { rowsOf } from "../merge.js";
 import { alarmColumns } from "../parts.js";
 import { buttons, table, text, time } from "../table.js";
 
+const TEXT_MAX = 1000;
+
 export function start({ onCluster }) {
+  let newest = null;
+  find("#raise").append(actionButton("Raise an alarm …", "operator", () => raise(newest)));
   const seen = new Map(); // past ones that came with the page's own request
   const open = table({
     caption: "Open alarms",
@@ -46,7 +50,6 @@ export function start({ onCluster }) {
     past.show(list.filter((alarm) => !isOpen(alarm)));
   }
 
-  let newest = null;
   onCluster((cluster) => {
     newest = cluster;
     show(cluster);
@@ -57,6 +60,38 @@ export function start({ onCluster }) {
       show(newest);
     })
     .catch((error) => toast(`Alarms that are over cannot be read: ${error.message}`, "warning"));
+}
+
+/** An alarm by hand: whoever watches log, list or alarm channel sees it as one of the broker's own. */
+function raise(cluster) {
+  const names = rowsOf(cluster?.nodes, cluster?.nodesOrder).filter((node) => node.state === "up");
+  ask({
+    title: "Raise an alarm",
+    button: "Raise it",
+    intro: [
+      h("p", {}, "It goes into the log and to the alarm channel, and stays in this list until somebody clears it."),
+    ],
+    fields: {
+      text: field("What somebody has to know", { kind: "area", rows: 3, max: TEXT_MAX, required: true }),
+      category: field("Category", { value: "OPERATOR", max: 64, hint: "Capital letters, digits and _." }),
+      severity: field("Severity", {
+        options: [
+          { value: "ALARM", label: "ALARM: somebody has to act" },
+          { value: "PANIC", label: "PANIC: somebody has to act now" },
+        ],
+        value: "ALARM",
+      }),
+      node: field("At node", {
+        options: [
+          { value: "", label: "the one that serves this page" },
+          ...names.map(({ name }) => ({ value: name, label: name })),
+        ],
+        value: "",
+      }),
+    },
+    send: (values) => post("/api/v1/alarms", values),
+    done: () => toast("The alarm is raised."),
+  });
 }
 
 /** What an alarm is about is over; the broker raises it again when it is not. */

@@ -2,7 +2,7 @@
 
 import { get, query, setQuery } from "../api.js";
 import { emptyNote, find, h, replace, setAttribute, setText, stateMark, timeMark } from "../dom.js";
-import { bytes, count, milliseconds, percent, seconds } from "../format.js";
+import { bytes, count, lapse, milliseconds, percent, seconds } from "../format.js";
 import { field } from "../dialog.js";
 import { rowsOf } from "../merge.js";
 import { configurationPanel } from "../configuration.js";
@@ -52,6 +52,7 @@ export function start({ onCluster, path }) {
       number("Sequence", (row) => count(row.replica.sequence)),
       number("Records behind", (row) => count(row.replica.lagRecords)),
       number("Bytes behind", (row) => bytes(row.replica.lagBytes)),
+      number("Time behind", (row) => lapse(row.replica.lagMs)),
       number("Queues", (row) => count(row.partition.queues)),
       number("Messages", (row) => count(row.partition.messages)),
     ],

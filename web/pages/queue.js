@@ -76,23 +76,30 @@ export function start({ live, onCluster, main, path }) {
       number("Bytes", (one) => bytesRate(one.pushBytesRate)),
       text("Counted over", (one) => queuesOf(one)),
       number("Priority", (one) => count(one.priority)),
-      text(
-        "Subscriptions",
-        (one) =>
-          rowsOf(one.subscriptions)
-            .map(
-              (each) =>
-                `${each.expression || "everything"} (${count(
-                  each.unconfirmed,
-                )} unconfirmed${each.full ? ", full" : ""})`,
-            )
-            .join("; ") || "everything",
-        { cls: "text" },
-      ),
+      number("Subscriptions", (one) => count(rowsOf(one.subscriptions).length)),
     ],
   });
   const missing = missingNote();
   find("#consumers").append(missing.element, consumers.element);
+  const subscriptions = table({
+    caption: "What each subscription was given since its consumer configured it",
+    key: (one, n) => `${one.node} ${one.client} ${appName(one)} ${one.expression} ${n}`,
+    empty: emptyNote("No consumer has a subscription: nothing is delivered."),
+    columns: [
+      text("Expression", (one) => one.expression || "everything", { head: true, cls: "text" }),
+      number("Given", (one) => count(one.given)),
+      number("A second", (one) => rate(one.givenRate)),
+      number("Unconfirmed", (one) => count(one.unconfirmed)),
+      state(
+        "Room",
+        (one) => (one.full ? "full" : "has room"),
+        (one) => (one.full ? "warning" : "good"),
+      ),
+      text("App", (one) => appName(one) || "–"),
+      text("Client", (one) => one.client, { cls: "text" }),
+    ],
+  });
+  find("#subscriptions").append(subscriptions.element);
   const producers = table({
     caption: "Who writes",
     key: (one, n) => `${one.node} ${one.client} ${n}`,
@@ -135,6 +142,16 @@ export function start({ live, onCluster, main, path }) {
     apps.show(rowsOf(queue.apps));
     missing.show(queue.missing);
     consumers.show(readers);
+    subscriptions.show(
+      readers.flatMap((reader) =>
+        rowsOf(reader.subscriptions).map((each) => ({
+          ...each,
+          client: reader.client,
+          node: reader.node,
+          app: appName(reader),
+        })),
+      ),
+    );
     producers.show(writers);
     const words = JSON.stringify(queue.tree ?? null);
     if (words !== drawn) {

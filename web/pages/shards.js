@@ -3,7 +3,7 @@
 import { post } from "../api.js";
 import { emptyNote, find, h, setAttribute, setText, stateMark } from "../dom.js";
 import { actionButton, ask, field, toast } from "../dialog.js";
-import { bytes, count, counted, percent } from "../format.js";
+import { bytes, count, counted, lapse, percent } from "../format.js";
 import { rowsOf } from "../merge.js";
 import { nodeColumn } from "../parts.js";
 import { bar, buttons, custom, number, state, table, text } from "../table.js";
@@ -64,13 +64,15 @@ function replicaColumn(name) {
     () => {
       const mark = stateMark();
       const lag = h("span", { class: "lag" });
+      const age = h("span", { class: "lag" });
       return [
-        h("span", {}, mark, lag),
+        h("span", {}, mark, lag, age),
         (partition) => {
           const replica = replicaOf(partition, name);
           if (!replica) {
             mark.set("no copy", "unknown");
             setText(lag, "");
+            setText(age, "");
             return;
           }
           setAttribute(mark, "title", replica.why || null);
@@ -86,6 +88,8 @@ function replicaColumn(name) {
                   ? `${counted(replica.lagRecords, "record")}, ${bytes(replica.lagBytes)} behind`
                   : "in step",
           );
+          const aged = replica.role !== "primary" && typeof replica.lagMs === "number";
+          setText(age, aged ? `lag ${lapse(replica.lagMs)}` : "");
         },
       ];
     },
