@@ -57,6 +57,7 @@ class Client:
         self.letters: list[str] = []
         self.connection = 0
         self.stopping = threading.Event()
+        self.opened = Path(spec["out"]).with_suffix(".open")
         self.posts: dict[str, int] = dict.fromkeys(self.queues, 0)
         self.acks: dict[str, list[tuple[int, str, str]]] = {uri: [] for uri in self.queues}
         self.deliveries: dict[str, list[tuple[int, str, str, int, bool]]] = {uri: [] for uri in self.queues}
@@ -66,6 +67,11 @@ class Client:
         """Wait for the end of the standard input."""
         sys.stdin.read()
         self.stopping.set()
+
+    def goes_on(self) -> bool:
+        """Whether there is work left. Asked for first when all queues are open, which others are waiting for."""
+        self.opened.touch()
+        return not self.stopping.is_set()
 
     def event(self, letter: str) -> None:
         """A session event."""
@@ -151,7 +157,7 @@ class Asyncio(Client):
         async with aio.Session(self.broker, on_event=self._on_event, compression_threshold_bytes=1024, **OPTIONS) as session:
             queues = [await session.open(uri, read=reading, write=not reading,
                                          on_message=self._on_message if reading else None) for uri in self.queues]
-            while not self.stopping.is_set():
+            while self.goes_on():
                 if reading:
                     await asyncio.sleep(0.1)
                     self.release()
@@ -180,7 +186,7 @@ class Twisted(Asyncio):
         await session.start()
         queues = [await session.open(uri, read=reading, write=not reading,
                                      on_message=self._on_message if reading else None) for uri in self.queues]
-        while not self.stopping.is_set():
+        while self.goes_on():
             if reading:
                 await deferLater(reactor, 0.1)
                 self.release()
@@ -229,7 +235,7 @@ class Official(Client):
         session = blazingmq.Session(self._on_event, self._on_message, broker=self.broker)
         for uri in self.queues:
             session.open_queue(uri, read=reading, write=not reading)
-        while not self.stopping.is_set():
+        while self.goes_on():
             if reading:
                 time.sleep(0.1)
                 self.release()
@@ -262,7 +268,7 @@ class Simple(Client):
             for uri in self.queues:
                 queues.append(session.open(uri, read=reading, write=not reading,
                                            on_message=self._deliver if reading else None))
-            while not self.stopping.is_set():
+            while self.goes_on():
                 if reading:
                     session.wait(self.stopping.is_set, 0.1, quiet=True)
                     self.release()

@@ -119,6 +119,7 @@ class Run:
             self.client(name, "produce", [LIVE, FAN, LATE], pause=pause)
         self.client("live", "consume", [LIVE])
         self.client("fan", "consume", [f"{FAN}?id={app}" for app in APPS])
+        self.until(lambda: all((self.root / f"{name}.open").exists() for name in self.clients), "the first opens")
         self.until(lambda: all(self.world.stored(uri) for uri in (FAN, LATE)), "the first messages")
         for number in range(count):
             time.sleep(self.random.choice((0.1, 0.4, 1.0)) * self.random.uniform(0.2, 1.8) * life_seconds)

@@ -54,7 +54,7 @@ def test_a_password_becomes_a_hash_that_matches_it_alone() -> None:
 
 def test_check_prints_findings_and_tells_by_its_exit_code(tmp_path: Path) -> None:
     """For scripts that deploy configurations."""
-    config = ConfigDirectory(tmp_path, 30114)
+    config = ConfigDirectory(tmp_path, free_port())
     config.domain("d")
     good = bmq("check", str(config.etc))
     assert good.exit_code == 0 and good.output.endswith("The configuration is good.\n")
