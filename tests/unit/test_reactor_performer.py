@@ -204,6 +204,22 @@ def test_a_loop_that_is_late_is_measured_and_said(world: Any, late: float, sever
     assert said == ([severity] if severity else [])
 
 
+@pytest.mark.parametrize("turns, collections, wanted", [(0, 100, 1), (49, 500, 1), (50, 500, 0), (0, 99, 0)])
+def test_all_objects_are_looked_at_while_there_is_little_to_do(world: Any, monkeypatch: pytest.MonkeyPatch, turns: int,
+                                                               collections: int, wanted: int) -> None:
+    reactor, _, performer = world
+    seen: list[int] = []
+    monkeypatch.setattr("bmqtwist.daemon.reactor.gc.get_count", lambda: (0, 0, collections))
+    monkeypatch.setattr("bmqtwist.daemon.reactor.gc.collect", lambda: seen.append(1))
+    reactor.advance(1.0)
+    seen.clear()
+    for _ in range(turns):
+        performer.turn_due()
+        reactor.doIteration(0)
+    reactor.advance(1.0)
+    assert len(seen) == wanted
+
+
 def test_writing_to_what_is_no_connection_takes_everything(world: Any) -> None:
     _, _, performer = world
     session = Session()
