@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 CONNECT_SECONDS_MAX = 10  # for another node to answer
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
-CALM_TURNS = 50  # fewer in that time: there is time to collect the oldest generation, which may take 0.1 s and more
+CALM_S = 0.05  # of turns in that time: there is time to collect the oldest generation, which may take 0.1 s and more
 COLLECT_AFTER = 100  # collections of the middle generation since then, of 15,000 new containers each
 FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
 ACCEPTS_AT_ONCE = 16  # in one round of the reactor, about; it would take more and more, 0.1 ms each, while clients wait
@@ -77,7 +77,7 @@ class ReactorPerformer:
         self._tick_call: Any = None
         self._tick_at = float("inf")
         self._lag_call: Any = None
-        self._turns = 0  # since the delay was measured last
+        self._busy = 0.0  # seconds in turns since the delay was measured last
         self._refused_at = float("-inf")
         self._running = False
         self._accepting = True
@@ -118,7 +118,6 @@ class ReactorPerformer:
         """One round of the reactor, and the turn that is due then."""
         self._round(0 if self._turn_due else delay)
         if self._turn_due:
-            self._turns += 1
             self._turn_due = self._heavy = False
             if self._waits:
                 self._take_aside()
@@ -153,6 +152,7 @@ class ReactorPerformer:
             self._slipped(Failure(), "in a turn")
         self._arm()
         now = time.monotonic()
+        self._busy += now - watchdog.began
         if now - watchdog.began > SLOW_S:
             watchdog.over(now)
         watchdog.began = 0.0
@@ -176,9 +176,9 @@ class ReactorPerformer:
             self.report.alarm("DISPATCHER", "The event loop was busy for %.3f s", self.lag)
         elif self._warn_after and self.lag >= self._warn_after:
             self.report.warn("The event loop was busy for %.3f s", self.lag)
-        if self._turns < CALM_TURNS and gc.get_count()[2] >= COLLECT_AFTER:
+        if self._busy < CALM_S and gc.get_count()[2] >= COLLECT_AFTER:
             gc.collect()
-        self._turns = 0
+        self._busy = 0.0
         if self._running:
             self._lag_call = self.reactor.callLater(LAG_PERIOD_S, self._measure_lag, now + LAG_PERIOD_S)
 
