@@ -40,7 +40,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "queue/delivery", "queue/handles", "queue/domain", "queue/chores", "link/outbox", "link/session",
     "link/client", "link/receipts", "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation",
     "node/turn", "node/broker", "node/timers", "daemon/reactor", "daemon/epoll_round",
-    "daemon/put_aside", "daemon/watchdog")]
+    "daemon/processor_time", "daemon/put_aside", "daemon/watchdog")]
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

@@ -19,7 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,10 +30,12 @@ from browser.chromium import Chromium, Tab
 from bench.broker import DOMAINS, Broker
 from bench.rabbit import free_port
 from bench.rawclient import WRITE, RawClient
+from bmqtwist.console.face import PERIOD_S
 
 DEEPEST = f"bmq://{DOMAINS['priority']}/deepest"
 DEEP = 1_000  # messages in it before the first event
 HEARD_S = 0.5
+SETTLE_S = 3.0  # until a broker or its pages are at rest
 EVENT_S = 0.6, 1.4  # between two events, at random, so that they fall on any moment of a period
 PATIENCE_S = 60.0
 EVENT_P95_MS, PAINT_MS, CORES_WATCHED, CORES_UNWATCHED = 500.0, 1000.0, 0.05, 0.002
@@ -66,7 +69,9 @@ FIRST_ROWS = """() => {
 class WatchedBroker(Broker):
     """A broker with a console; `http_port` 0 = without one."""
 
-    http_port = 0
+    def __init__(self, root: Path, http_port: int) -> None:
+        self.http_port = http_port
+        super().__init__(root)
 
     def _json(self, name: str, value: object) -> None:
         if name == "etc/bmqbrkrcfg.json" and isinstance(value, dict):
@@ -85,11 +90,11 @@ def processor_seconds(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
-def cores(pid: int, seconds: float) -> float:
-    """How much of one core a process takes while nothing is done with it."""
-    before, began = processor_seconds(pid), time.monotonic()
+def cores(seconds: float, *pids: int) -> list[float]:
+    """How much of one core each of the processes takes in the same time, in which nothing is done with them."""
+    before, began = [processor_seconds(pid) for pid in pids], time.monotonic()
     time.sleep(seconds)
-    return (processor_seconds(pid) - before) / (time.monotonic() - began)
+    return [(processor_seconds(pid) - done) / (time.monotonic() - began) for pid, done in zip(pids, before, strict=True)]
 
 
 def fill(port: int, count: int) -> RawClient:
@@ -148,7 +153,7 @@ def events(client: Kept, tabs: list[Tab], queues: int, count: int, chance: rando
         for tab in tabs:
             tab.evaluate("(wanted) => { window.painted = null; window.wanted = wanted; }",
                          [f"{DEEP + number:,}", f"{DEEP + queues - 1 + number:,}"])  # of the queue, of its partition
-        time.sleep(chance.uniform(0.0, 0.4))  # the orders above end at any moment of a period
+        time.sleep(chance.uniform(0.0, PERIOD_S))  # the orders above end at any moment of a period
         posted = time.time() * 1000
         client.post()
         row = []
@@ -177,28 +182,34 @@ def tell(what: str, **numbers: Any) -> None:
     print(json.dumps({"measured": what, **numbers}), flush=True)
 
 
-def without_console(queues: int, rest: float) -> float:
-    """What the same broker takes at rest."""
-    with tempfile.TemporaryDirectory(prefix="bmq-console-") as name, WatchedBroker(Path(name)) as broker:
-        client = Kept(fill(broker.port, queues))
-        time.sleep(2.0)
-        found = cores(broker.pid, rest)
-        client.close()
-        return found
+@contextmanager
+def filled_broker(http_port: int, queues: int) -> Iterator[tuple[WatchedBroker, Kept]]:
+    """A broker with that many queues, and the client that has the deepest one open."""
+    with tempfile.TemporaryDirectory(prefix="bmq-console-") as name:
+        with WatchedBroker(Path(name), http_port) as broker:
+            client = Kept(fill(broker.port, queues))
+            try:
+                yield broker, client
+            finally:
+                client.close()
+
+
+def at_rest(queues: int, rest: float) -> tuple[float, float]:
+    """What a broker takes without a console, and what one takes with a console that nobody watches, side by side."""
+    with filled_broker(0, queues) as (without, _), filled_broker(free_port(), queues) as (unwatched, _):
+        time.sleep(SETTLE_S)
+        found = cores(rest, without.pid, unwatched.pid)
+        return found[0], found[1]
 
 
 def measure(options: argparse.Namespace) -> list[tuple[str, float, float, str]]:
     """All of it: what was measured, the number, its bar and the unit."""
-    bare = without_console(options.queues, options.rest)
+    bare, unwatched = at_rest(options.queues, options.rest)
     tell("broker at rest without a console", cores=round(bare, 5))
-    WatchedBroker.http_port = free_port()
-    with tempfile.TemporaryDirectory(prefix="bmq-console-") as name, WatchedBroker(Path(name)) as broker:
-        client = Kept(fill(broker.port, options.queues))
+    tell("broker at rest beside it, nobody watches", cores=round(unwatched, 5))
+    with filled_broker(free_port(), options.queues) as (broker, client):
         browser = Chromium()
         try:
-            time.sleep(2.0)
-            unwatched = cores(broker.pid, options.rest)
-            tell("broker at rest, nobody watches", cores=round(unwatched, 5))
             paints = {path: first_paints(browser, broker.console, path, options.loads) for path in PAGES}
             for path, each in paints.items():
                 tell("first useful paint, ms", page=path, all=each)
@@ -207,15 +218,14 @@ def measure(options: argparse.Namespace) -> list[tuple[str, float, float, str]]:
                 tab.goto(broker.console + PAGES[number % len(PAGES)])
             for tab in tabs:
                 tab.waitForFunction("() => document.body.dataset.live === 'live'", None, {"timeout": PATIENCE_S * 1000})
-            time.sleep(3.0)
-            watched = cores(broker.pid, options.rest)
+            time.sleep(SETTLE_S)
+            watched, = cores(options.rest, broker.pid)
             tell("broker at rest, all tabs open", tabs=options.tabs, cores=round(watched, 5))
             rows = events(client, tabs, options.queues, options.events, random.Random(1))
             for page in range(len(PAGES)):
                 tell("event to pixel, ms", page=PAGES[page], all=[row[page::len(PAGES)] for row in rows])
         finally:
             browser.close()
-            client.close()
     seen = [each for row in rows for each in row]
     shown = [each for row in paints.values() for each in row]
     tell("event to pixel, ms", p50=share(seen, 0.5), p95=share(seen, 0.95), max=max(seen), count=len(seen))

@@ -32,7 +32,7 @@ def ident_of(name: str, host: str, pid: int) -> str:
     return f"{name}@{host}:{pid}"
 
 
-def door(session: Session) -> Document:
+def proxy_of(session: Session) -> Document:
     """Who a proxy is, and where its console is; url "" = it has none, or does not say."""
     identity = session.identity
     name = announced_name(session.features) or session.description
@@ -45,15 +45,15 @@ def connected(broker: Broker, cluster: Cluster | None) -> list[PeerSession]:
     return [peer for downstreams in found for peer in downstreams.peers][:PROXIES_MAX]
 
 
-def doors(broker: Broker, cluster: Cluster | None) -> list[Document]:
+def proxies(broker: Broker, cluster: Cluster | None) -> list[Document]:
     """Where their consoles are."""
-    return [door(peer.session) for peer in connected(broker, cluster)]
+    return [proxy_of(peer.session) for peer in connected(broker, cluster)]
 
 
 def proxy_facts(broker: Broker, cluster: Cluster | None, sampler: FlowSampler, now: float) -> list[Document]:
     """What is known here of each of them. It costs a look at every queue that they have open."""
     peers, offset = connected(broker, cluster), snapshots.wall_offset(broker)
-    found = [(door(peer.session), peer) for peer in peers]
+    found = [(proxy_of(peer.session), peer) for peer in peers]
     rates = sampler.look(now, {each["ident"]: (stats.put_msgs, stats.put_bytes, stats.push_msgs, stats.push_bytes)
                                for each, peer in found for stats in [peer.session.stats]})
     rows = []
@@ -74,7 +74,7 @@ def _state(session: Session, client: DownstreamClient | None) -> str:
 
 
 def broker_behind(client: Any, cluster: Cluster | None) -> Document:
-    """Which broker a client of a queue is: `ident` and `name`; `door`, of a proxy. Empty: an application."""
+    """Which broker a client of a queue is: `ident` and `name`; `proxy`, of a proxy. Empty: an application."""
     if not client.is_broker:
         return {}
     if client.is_member:
@@ -82,14 +82,14 @@ def broker_behind(client: Any, cluster: Cluster | None) -> Document:
         nodes = cluster.definition.nodes if cluster is not None and cluster.name == identity.cluster_name else ()
         name = next((node.name for node in nodes if node.id == identity.cluster_node_id), client.description)
         return {"ident": name, "name": name}
-    found = door(client.session)
-    return {"ident": found["ident"], "name": found["name"], "door": found}
+    found = proxy_of(client.session)
+    return {"ident": found["ident"], "name": found["name"], "proxy": found}
 
 
 # -- what proxies answer: believed no further than it is sound ------------------------------------------------------------
 
 
-def doors_told(document: Mapping[str, Any]) -> list[Document]:
+def proxies_told(document: Mapping[str, Any]) -> list[Document]:
     """The proxies that an answer names."""
     return [{"ident": each["ident"], "name": each["name"], "url": each["url"] if is_console_url(each["url"]) else ""}
             for each in _rows(document, "proxies", ("ident", "name", "url"))][:PROXIES_MAX]
@@ -105,7 +105,7 @@ def queue_told(answer: Mapping[str, Any], proxy: Document) -> Document:
     """What a proxy knows of a queue, as `facts.queue_part` has it."""
     rates = answer.get("rates")
     return {"node": proxy["name"], "ident": proxy["ident"], "proxy": True, "leads": False, "apps": [],
-            "rates": rates if isinstance(rates, dict) else {}, "proxies": doors_told(answer),
+            "rates": rates if isinstance(rates, dict) else {}, "proxies": proxies_told(answer),
             **{kind: [{**row, "node": proxy["name"], "proxy": True, "broker": bool(row.get("broker")),
                        "subscriptions": _rows(row, "subscriptions", ("expression",))}
                       for row in _rows(answer, kind, ("client", "ident")) if _is_whole(row.get("unconfirmed", 0))]

@@ -335,9 +335,9 @@ class Collector:
 
     @inlineCallbacks
     def ask_proxies(self, path: str, told: Sequence[Document]) -> Any:
-        """What the consoles of proxies answer: pairs of a proxy, as `behind.door` has it, and its answer; and why the others
-        have none, by name. Asked are the proxies that the answers `told` name, and those that are behind them. Who does not
-        answer is left alone for RETRY_S."""
+        """What the consoles of proxies answer: pairs of a proxy, as `behind.proxy_of` has it, and its answer; and why the
+        others have none, by name. Asked are the proxies that the answers `told` name, and those that are behind them. Who
+        does not answer is left alone for RETRY_S."""
         broker, (now, wall) = self._host.node.broker, self._host.moment()
         silent = self._silent
         for ident in [ident for ident, (until, _) in silent.items() if until <= now]:
@@ -347,23 +347,23 @@ class Collector:
         found: list[tuple[Document, Document]] = []
         missing: dict[str, str] = {}
         for _ in range(behind.LEVELS_MAX):
-            next_ones = {door["ident"]: door for document in told for door in behind.doors_told(document)
-                         if door["ident"] not in seen}
+            next_ones = {proxy["ident"]: proxy for document in told for proxy in behind.proxies_told(document)
+                         if proxy["ident"] not in seen}
             seen.update(next_ones)
             asked = []
-            for door in next_ones.values():
-                if not door["url"] or door["name"] in names:
-                    missing[door["name"]] = behind.NAMED_AS_A_NODE if door["url"] else behind.NO_CONSOLE
-                elif door["ident"] in silent:
-                    missing[door["name"]] = silent[door["ident"]][1]
+            for proxy in next_ones.values():
+                if not proxy["url"] or proxy["name"] in names:
+                    missing[proxy["name"]] = behind.NAMED_AS_A_NODE if proxy["url"] else behind.NO_CONSOLE
+                elif proxy["ident"] in silent:
+                    missing[proxy["name"]] = silent[proxy["ident"]][1]
                 else:
-                    asked.append(door)
-            answers = yield DeferredList([self._client.ask(door["name"], door["url"], "GET", path, wall) for door in asked],
-                                         consumeErrors=True)
-            good, bad = _answers("Proxy", [door["name"] for door in asked], answers)
+                    asked.append(proxy)
+            requests = [self._client.ask(proxy["name"], proxy["url"], "GET", path, wall) for proxy in asked]
+            answers = yield DeferredList(requests, consumeErrors=True)
+            good, bad = _answers("Proxy", [proxy["name"] for proxy in asked], answers)
             missing.update(bad)
             until = self._host.moment()[0] + RETRY_S
-            silent.update((door["ident"], (until, bad[door["name"]])) for at, door in enumerate(asked) if at not in good)
+            silent.update((proxy["ident"], (until, bad[proxy["name"]])) for at, proxy in enumerate(asked) if at not in good)
             found += [(asked[at], answer) for at, answer in good.items()]
             told = list(good.values())
         return found, missing
@@ -407,7 +407,7 @@ class Collector:
         if leading is None and not primary:
             raise Refusal(404, f"There is no queue '{topic.uri}' in this cluster.", "uri")
         answers, silent = yield self.ask_proxies(path, parts)
-        parts += [behind.queue_told(answer, door) for door, answer in answers]
+        parts += [behind.queue_told(answer, proxy) for proxy, answer in answers]
         row = leading["row"] if leading is not None else {"uri": topic.uri}
         document = merge_queue(row, parts, leading["history"] if leading is not None else (),
                                queue_tree(leading["row"] if leading is not None else None, parts, primary))
@@ -422,8 +422,8 @@ class Collector:
         parts = [own, *found.values()]
         answers, silent = yield self.ask_proxies(path, parts)
         rows = [row for part in parts for row in part["clients"]]
-        for door, answer in answers:
-            rows += behind.clients_told(answer, door)
+        for proxy, answer in answers:
+            rows += behind.clients_told(answer, proxy)
         return {"clients": rows, "missing": missing | silent}
 
     @inlineCallbacks

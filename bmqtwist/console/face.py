@@ -30,7 +30,7 @@ from bmqtwist.console.tokens import OPEN_SECRET, Cookies, NodeTokens
 from bmqtwist.console.topics import ClusterTopic, QueuesTopic, Topic
 from bmqtwist.errors import LocalError
 
-PERIOD_S = 0.4  # between two documents of one topic
+PERIOD_S = 0.3  # between two documents of one topic
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 32, 64 << 10
 
 

@@ -213,13 +213,13 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
     cluster, proxied = cluster_of(broker), proxied_of(broker) is not None
     consumers: list[Document] = []
     producers: list[Document] = []
-    doors: dict[str, Document] = {}
+    proxies: dict[str, Document] = {}
     flows: dict[str, Flow] = {"": _flow_of([traffic.queue_totals(queue) for queue in [root, *relayed] if queue is not None])}
     for queue in ([root] if root is not None else []) + relayed:
         for handle in list(queue.handles)[:HANDLES_MAX]:
             other = behind.broker_behind(handle.client, cluster)
-            if "door" in other:
-                doors[other["ident"]] = other["door"]
+            if "proxy" in other:
+                proxies[other["ident"]] = other["proxy"]
             user: Document = {"client": other.get("name", handle.client.description), "ident": other.get("ident", ""),
                               "node": name, "proxy": proxied, "broker": handle.client.is_broker,
                               "queues": _queues_of(handle)}
@@ -233,7 +233,7 @@ def queue_part(broker: Broker, uri: str, now: float) -> Document:
             if handle.write_count:
                 producers.append(user)
     return {"node": name, "ident": own_ident(broker), "proxy": proxied, "leads": root is not None, "consumers": consumers,
-            "producers": producers, "flows": flows, "proxies": list(doors.values()),
+            "producers": producers, "flows": flows, "proxies": list(proxies.values()),
             "apps": [_app(root, app, wall) for app in root.apps.values()] if root is not None else []}
 
 
@@ -301,7 +301,7 @@ def clients(broker: Broker) -> list[Document]:
 
 def clients_part(broker: Broker) -> Document:
     """They, and the proxies that are connected here."""
-    return {"clients": clients(broker), "proxies": behind.doors(broker, cluster_of(broker))}
+    return {"clients": clients(broker), "proxies": behind.proxies(broker, cluster_of(broker))}
 
 
 def log_lines(report: Any, count: int, level: str, node: str) -> list[Document]:

@@ -26,6 +26,7 @@ from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.daemon.epoll_round import Round, round_of
+from bmqtwist.daemon.processor_time import ProcessorTime
 from bmqtwist.daemon.put_aside import FEW_BYTES, HEAVY_TURN_INPUT_S, TURN_INPUT_S, PutAside
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
@@ -82,6 +83,7 @@ class ReactorPerformer:
         self._running = False
         self._accepting = True
         self._lines = LineLimiter()  # about TLS that failed
+        self._processor_time = ProcessorTime(time.monotonic, time.thread_time)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -298,7 +300,7 @@ class ReactorPerformer:
 
     def worked(self) -> float:
         """What the processor has done for this thread."""
-        return time.thread_time()
+        return self._processor_time()
 
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) on a thread."""

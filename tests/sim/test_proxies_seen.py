@@ -88,7 +88,7 @@ def test_the_tree_of_a_queue_has_proxies_behind_proxies() -> None:
     world.client("n1").open(URI, write=1).post(b"down")
     reader.take(1)
     parts = [part(world.node(name), world.now) for name in ("n1", "p1", "p2")]
-    assert [[door["url"] for door in each["proxies"]] for each in parts] == [["http://p1:8080"], ["http://p2:8080"], []]
+    assert [[proxy["url"] for proxy in each["proxies"]] for each in parts] == [["http://p1:8080"], ["http://p2:8080"], []]
     tree = queue_tree({"pushRate": 1.0}, parts, "n1")
     writer, first = sorted(tree["children"], key=lambda each: str(each["kind"]))
     [second] = first["children"]

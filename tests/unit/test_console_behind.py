@@ -16,7 +16,7 @@ from bmqtwist.console.peers import RETRY_S
 URI = "bmq://d/q"
 
 
-def door(name: str, host: str = "h", url: str | None = None) -> dict[str, Any]:
+def proxy(name: str, host: str = "h", url: str | None = None) -> dict[str, Any]:
     return {"ident": f"{name}@{host}:1", "name": name, "url": f"http://{host}:1" if url is None else url}
 
 
@@ -45,7 +45,7 @@ def looked(tmp_path: Path, answers: dict[str, Any], told: list[dict[str, Any]]) 
 
 
 def test_proxies_and_those_behind_them_are_asked_once_each(tmp_path: Path) -> None:
-    first, second = door("p1", "a"), door("p2", "b")
+    first, second = proxy("p1", "a"), proxy("p2", "b")
     (found, missing), consoles = looked(tmp_path, {
         "http://a:1": {"x": 1, "proxies": [second, first]}, "http://b:1": {"x": 2, "proxies": [first]}}, [first, first])
     assert [(each["name"], answer["x"]) for each, answer in found] == [("p1", 1), ("p2", 2)] and missing == {}
@@ -53,14 +53,14 @@ def test_proxies_and_those_behind_them_are_asked_once_each(tmp_path: Path) -> No
 
 
 def test_proxies_of_one_name_are_all_asked(tmp_path: Path) -> None:
-    (found, _), _ = looked(tmp_path, {"http://a:1": {"x": 1}, "http://b:1": {"x": 2}}, [door("p", "a"), door("p", "b")])
+    (found, _), _ = looked(tmp_path, {"http://a:1": {"x": 1}, "http://b:1": {"x": 2}}, [proxy("p", "a"), proxy("p", "b")])
     assert [answer["x"] for _, answer in found] == [1, 2]
 
 
 def test_why_the_clients_of_a_proxy_are_not_known_is_said(tmp_path: Path) -> None:
     (found, missing), consoles = looked(tmp_path, {
         "http://a:1": Refusal(502, "no answer in time"), "http://b:1": (403, {"error": "no"}), "http://c:1": (200, [1])},
-        [door("p1", "a"), door("p2", "b"), door("p3", url=""), door("p4", "c"), door("p5", url="javascript:x")])
+        [proxy("p1", "a"), proxy("p2", "b"), proxy("p3", url=""), proxy("p4", "c"), proxy("p5", url="javascript:x")])
     assert found == [] and missing == {"p1": "no answer in time", "p2": "Proxy p2: no", "p3": behind.NO_CONSOLE,
                                        "p4": "Proxy p4: 200", "p5": behind.NO_CONSOLE}
     assert len(consoles.asked) == 3
@@ -74,26 +74,26 @@ def test_a_proxy_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -
     found: list[Any] = []
 
     def ask() -> Any:
-        collector.ask_proxies("/x", [{"proxies": [door("p1")]}]).addBoth(found.append)
+        collector.ask_proxies("/x", [{"proxies": [proxy("p1")]}]).addBoth(found.append)
         return found[-1]
 
     assert ask() == ask() == ([], {"p1": "no answer in time"}) and len(consoles.asked) == 1
     console.settle(RETRY_S)
     consoles.answers["http://h:1"] = {"x": 1}
-    assert ask() == ([(door("p1"), {"x": 1})], {}) and len(consoles.asked) == 2
+    assert ask() == ([(proxy("p1"), {"x": 1})], {}) and len(consoles.asked) == 2
 
 
 def test_no_token_is_made_for_a_proxy_that_calls_itself_as_a_node(tmp_path: Path) -> None:
     """What it were sent would be good at that node."""
-    (found, missing), consoles = looked(tmp_path, {}, [door("n1")])
+    (found, missing), consoles = looked(tmp_path, {}, [proxy("n1")])
     assert consoles.asked == [] and missing == {"n1": behind.NAMED_AS_A_NODE}
 
 
 @pytest.mark.parametrize("rows", [None, 1, [1, None, {}, {"client": 1, "id": "a"}, {"client": "a"}],
                                   {"client": "a", "id": "b"}])
 def test_an_answer_that_makes_no_sense_has_no_clients(rows: Any) -> None:
-    assert behind.clients_told({"clients": rows}, door("p")) == []
-    told = behind.queue_told({"consumers": rows, "producers": rows, "rates": rows, "proxies": rows}, door("p"))
+    assert behind.clients_told({"clients": rows}, proxy("p")) == []
+    told = behind.queue_told({"consumers": rows, "producers": rows, "rates": rows, "proxies": rows}, proxy("p"))
     assert told["consumers"] == told["producers"] == told["proxies"] == [] and told["rates"] in ({}, rows)
 
 
@@ -101,11 +101,11 @@ def test_a_proxy_speaks_for_itself_alone() -> None:
     row = {"client": "app:1", "ident": "", "node": "n1", "id": "n1:1", "unconfirmed": 2,
            "subscriptions": [None, {"expression": "x"}]}
     told = behind.queue_told({"leads": True, "node": "n1", "apps": [1], "consumers": [row, {**row, "unconfirmed": "x"}]},
-                             door("p"))
+                             proxy("p"))
     assert not told["leads"] and told["apps"] == [] and told["node"] == "p" and told["ident"] == "p@h:1"
     assert [(each["node"], each["proxy"], each["subscriptions"]) for each in told["consumers"]] == [
         ("p", True, [{"expression": "x"}])]
-    [client] = behind.clients_told({"clients": [row]}, door("p"))
+    [client] = behind.clients_told({"clients": [row]}, proxy("p"))
     assert (client["node"], client["proxy"], client["id"]) == ("p", True, "p@h:1 n1:1")
 
 
@@ -114,6 +114,6 @@ def test_the_list_of_clients_names_the_proxies_that_are_left_out(tmp_path: Path,
     console.world.domain("d")
     console.world.producer(URI)
     part = facts.clients_part
-    monkeypatch.setattr(facts, "clients_part", lambda broker: {**part(broker), "proxies": [door("p3", url="")]})
+    monkeypatch.setattr(facts, "clients_part", lambda broker: {**part(broker), "proxies": [proxy("p3", url="")]})
     found = console.ask("/api/v1/clients").json
     assert found["missing"] == {"p3": behind.NO_CONSOLE} and [row["proxy"] for row in found["clients"]] == [False]
