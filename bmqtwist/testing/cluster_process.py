@@ -19,6 +19,12 @@ _POLL_S = 0.05
 _ACTIVE = "ACTIVE"
 
 
+def _with_console(app: dict[str, Any] | None, port: int) -> dict[str, Any]:
+    """What `app` says, with a console at that port if it does not say otherwise."""
+    extension = (app or {}).get("bmqtwist", {})
+    return {**(app or {}), "bmqtwist": {**extension, "http": {"port": port, **extension.get("http", {})}}}
+
+
 class ClusterProcess:
     """`nodes` nodes n1, n2, ... and `proxies` proxies p1, p2, ... of them below the directory `root`; as a context manager
     they are started, have a leader, and are gone in the end. `app` and `cluster` as of `BrokerProcess`, the same for all;
@@ -35,9 +41,8 @@ class ClusterProcess:
         self._brokers: dict[str, BrokerProcess] = {}
         for number in range(1, nodes + 1):
             name = f"n{number}"
-            extension = {"http": {"port": ports[nodes + number - 1]}, **((app or {}).get("bmqtwist", {}))}
             broker = BrokerProcess(root / name, ports[number - 1], cluster=definition,
-                                   app={**(app or {}), "hostName": name, "bmqtwist": extension})
+                                   app={**_with_console(app, ports[nodes + number - 1]), "hostName": name})
             broker.config.clusters["myVirtualClusters"] = [{"name": CLUSTER, "selfNodeId": number}]
             broker.config.write()
             self._brokers[name] = broker
@@ -45,9 +50,8 @@ class ClusterProcess:
             f"p{number}" for number in range(1, proxies + 1))}
 
     def _proxy(self, root: Path, app: dict[str, Any] | None, http_port: int) -> BrokerProcess:
-        extension = {"http": {"port": http_port}, **((app or {}).get("bmqtwist", {}))}
-        broker = BrokerProcess(root, app={**(app or {}), "hostName": root.name, "brokerInstanceName": root.name,
-                                          "bmqtwist": extension})
+        broker = BrokerProcess(root, app={**_with_console(app, http_port), "hostName": root.name,
+                                          "brokerInstanceName": root.name})
         self.consoles[root.name] = f"http://127.0.0.1:{http_port}"
         definition = self["n1"].config.clusters["myClusters"][0]
         broker.config.clusters.update(myClusters=[], myVirtualClusters=[], proxyClusters=[

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
+from kit.console import PASSWORDS, users
 from kit.sdk import application
 from kit.websocket import CLOSE, Frames, request, say
 
@@ -31,13 +32,15 @@ class Tab:
         self.host = urlsplit(url).netloc
         self.socket: socket.socket | None = None
         self.document: dict[str, Any] = {}
+        self.cookie = ""  # of a login
         self._frames = Frames()
 
     def ask(self, path: str, method: str = "GET", body: Any = None,
             headers: dict[str, str] | None = None) -> tuple[int, Any]:
         connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+            connection.request(method, path, None if body is None else json.dumps(body),
+                               {**(headers or {}), "Cookie": self.cookie})
             answer = connection.getresponse()
             text = answer.read().decode()
             return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
@@ -49,6 +52,25 @@ class Tab:
         _, page = self.ask("/", headers={"Accept": "text/html"})
         csrf = page.partition('<meta name="csrf" content="')[2].partition('"')[0]
         return self.ask(path, "POST", body, {"X-CSRF-Token": csrf, "Content-Type": "application/json"})
+
+    def log_in(self, name: str) -> None:
+        """As one of the users of the kit, by the form; what is asked from now on is asked as that one."""
+        host, _, port = self.host.partition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+        try:
+            connection.request("GET", "/login", headers={"Accept": "text/html"})
+            answer = connection.getresponse()
+            self.cookie = (answer.headers["Set-Cookie"] or "").partition(";")[0]
+            csrf = answer.read().decode().partition('name="csrf" value="')[2].partition('"')[0]
+            form = urlencode({"user": name, "password": PASSWORDS[name], "csrf": csrf, "next": "/"})
+            connection.request("POST", "/login", form, {"Content-Type": "application/x-www-form-urlencoded",
+                                                        "Cookie": self.cookie})
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == 303, answer.status
+            self.cookie = answer.headers["Set-Cookie"].partition(";")[0]
+        finally:
+            connection.close()
 
     def cluster(self) -> Any:
         return self.ask("/api/v1/cluster")[1]
@@ -211,6 +233,34 @@ def test_every_node_shows_proxies_and_the_clients_behind_them_and_a_proxy_passes
         assert entry["action"] == "purge" and entry["from"].endswith("by p1") and entry["reason"] == "not needed"
         cluster["p2"].kill()
         until(leader.cluster, lambda document: [each["name"] for each in document["proxies"]] == ["p1"])
+
+
+def test_what_somebody_may_do_at_a_proxy_is_what_he_may_do_in_the_cluster(tmp_path: Path) -> None:
+    key = tmp_path / "console.key"
+    key.write_bytes(b"k" * 64)
+    console = {"users": list(users()), "keyFile": str(key)}
+    with ClusterProcess(tmp_path, proxies=1, app={"bmqtwist": {"http": console}}) as cluster:
+        for name in cluster.names:
+            cluster[name].expect("Transitioning to AVAILABLE", deadline=PATIENCE_S)
+        with application(cluster["p1"].url) as app:
+            app.session.open_queue(STRONG, read=False, write=True)
+            for number in range(3):
+                app.post(STRONG, b"%d" % number)
+        purge = "/api/v1/queues/purge", {"uri": STRONG, "confirm": STRONG, "reason": "not needed"}
+        nobody, viewer, operator, admin = (Tab(cluster.consoles["p1"]) for _ in range(4))
+        assert nobody.post(*purge)[0] == 401
+        for tab, name in ((viewer, "vera"), (operator, "olaf"), (admin, "ada")):
+            tab.log_in(name)
+        until(viewer.cluster, well)
+        for tab in (viewer, operator):
+            status, answer = tab.post(*purge)
+            assert status == 403 and "admin" in answer["error"]
+        assert [admin.post(*purge)[1]["messages"] for _ in range(2)] == [3, 0]
+        leader = Tab(cluster.consoles[cluster.leader])
+        leader.log_in("ada")
+        entries = leader.ask("/api/v1/audit")[1]["entries"]
+        assert [(each["action"], each["user"], each["role"]) for each in entries] == [
+            ("login", "ada", "admin"), ("purge", "ada", "admin"), ("purge", "ada", "admin")]
 
 
 def branches(branch: Any, above: str = "") -> list[tuple[str, str]]:
