@@ -73,6 +73,11 @@ class PeerSession(SessionKind):
         """Never: what it sends may be what the cluster waits for."""
         return False
 
+    @property
+    def is_from_outside(self) -> bool:
+        """Of a proxy: yes. What other nodes of the cluster send was counted by them."""
+        return self.role is PeerRole.DOWNSTREAM
+
     def start(self) -> None:
         """The negotiation is over."""
         self._peers.connected(self)

@@ -392,6 +392,11 @@ class SessionKind:
         """Whether the broker may stop reading from it while it does not read."""
         return True
 
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether what flows through it is posted and taken by applications, those behind proxies included."""
+        return True
+
     def ended(self, crashed: bool) -> None:
         """The session is over; `crashed`: without a goodbye."""
 

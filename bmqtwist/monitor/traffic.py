@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bmqtwist.queue.counters import LATENCY_BUCKETS, ClientStats, latency_bounds
-from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
@@ -21,7 +20,8 @@ _MS = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Messages and bytes since the node, or the queue, began to count. Of a node: those of applications."""
+    """Messages and bytes since the node, or the queue, began to count. Of a node: those of applications here and behind its
+    proxies."""
 
     put: int = 0
     ack: int = 0
@@ -33,11 +33,11 @@ class Totals:
 
 
 def totals(broker: Broker) -> Totals:
-    """Of the applications of a node, those that have gone included."""
+    """Of the applications and proxies of a node, those that have gone included."""
     sums = ClientStats()
     sums.add(broker.past_traffic)
     for session in broker.sessions:
-        if session.identity.client_type != ClientType.E_TCPBROKER:
+        if session.kind.is_from_outside:
             sums.add(session.stats)
     return Totals(sums.put_msgs, sums.ack_msgs, sums.push_msgs, sums.confirm_msgs, sums.nack_msgs, sums.put_bytes,
                   sums.push_bytes)

@@ -93,7 +93,7 @@ class Broker:
         self.shutdown: Shutdown | None = None
         self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
         self.ack_latency = AckLatency()  # of queue.queue.QueueContext
-        self.past_traffic = ClientStats()  # of sessions of applications that are over
+        self.past_traffic = ClientStats()  # of sessions of applications and proxies that are over
         self.begin_command: Callable[[str, str], AdminWork]  # the command and who asks
         self.negotiations = 0
         self._started = self._beating = False  # its timers; that of heartbeats
@@ -565,8 +565,9 @@ class Broker:
         """A session is over."""
         if session in self.sessions:
             del self.sessions[session]
-            if session.negotiated_at is not None and session.identity.client_type != ClientType.E_TCPBROKER:
+            if session.kind.is_from_outside:
                 self.past_traffic.add(session.stats)
+            if session.negotiated_at is not None and session.identity.client_type != ClientType.E_TCPBROKER:
                 self.report.note("session", f"{session.description} is gone", client=session.description, peer=session.peer,
                                  state="gone")
 

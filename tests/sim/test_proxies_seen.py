@@ -9,6 +9,7 @@ import pytest
 from bmqtwist.console import behind, facts
 from bmqtwist.console.merge import merge_proxies, queue_tree
 from bmqtwist.console.samples import FlowSampler
+from bmqtwist.monitor import traffic
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.cluster import SimulatedCluster
 from sim.replicated import STRONG, ReplicatingCluster
@@ -50,6 +51,24 @@ def test_a_node_knows_what_flows_through_a_proxy() -> None:
     assert proxy["pushBytesRate"] == pytest.approx(15 / seconds, abs=0.1)
     assert (proxy["unconfirmed"], proxy["unacked"], proxy["unread"]) == (3, 0, 0)
     assert here(world, "p1")[0]["host"] == "p2" and here(world, "p2") == []
+
+
+def test_what_flows_through_proxies_is_traffic_of_the_cluster_and_stays_it_when_they_are_gone() -> None:
+    world = chain()
+    reader, writer = world.client("p2").consume(URI), world.client("p1").open(URI, write=1)
+    for number in range(3):
+        writer.post(b"down%d" % number)
+    reader.confirm(*reader.take(3)[:2])
+    world.run(1.0)
+    for _ in range(2):
+        for name in ("n1", "p1"):
+            found = traffic.totals(world.node(name).broker)
+            assert (found.put, found.ack, found.push, found.confirm, found.push_bytes) == (3, 3, 3, 2, 15), name
+        world.node("p2").crash(power=False, down=None)
+        world.run(1.0)
+    world.node("p1").crash(power=False, down=None)
+    world.run(1.0)
+    assert traffic.totals(world.node("n1").broker).push == 3
 
 
 def test_posts_that_wait_for_an_answer_and_output_that_is_not_read_are_counted() -> None:
