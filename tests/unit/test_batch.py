@@ -23,7 +23,7 @@ def message(first: int) -> Batch:
     ([message(1), confirms(2, 1), message(3)], [(1, 1), (2, 2)]),
     ([confirms(1, 3), confirms(4, 2), message(6)], [(1, 3), (4, 3)]),
 ])
-def test_confirms_join_the_next_message_up_to_a_number_of_records(batches: list[Batch], whole: list[tuple[int, int]]) -> None:
+def test_confirms_join_the_next_message_up_to_a_limit(batches: list[Batch], whole: list[tuple[int, int]]) -> None:
     found = joined(batches, records_max=4)
     assert [(batch.first, len(batch.journal)) for batch in found] == whole
     for what in ("journal", "data", "qlist"):
