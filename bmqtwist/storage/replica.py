@@ -332,6 +332,10 @@ class ReplicatedPartition(Partition):
         return self.files.journal_position - RECORD_BYTES * max(0, self.summary.distance(psn) - len(self._journal))
 
     def abandon(self, wall: int) -> None:
-        """Another partition takes its place: nothing is under way any more."""
+        """Another partition takes its place, if its files can be read: nothing is under way any more, and the log ends with
+        the last record that is in them."""
         self.roll.stop(wall)
+        if 0 < len(self._journal) < self.sequence:
+            self._known = self.summary.cut((self.lease, self.sequence - len(self._journal)))
+            self.state.sequence -= len(self._journal)
         self._journal, self._data, self._qlist = [], [], []

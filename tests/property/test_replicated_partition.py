@@ -22,6 +22,7 @@ from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402
 from bmqtwist.storage.message import Message  # noqa: E402
 from bmqtwist.storage.partition import PartitionUnavailable  # noqa: E402
 from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
+from bmqtwist.storage.records import SyncPoint  # noqa: E402
 from bmqtwist.storage.replica import ReplicatedPartition  # noqa: E402
 from bmqtwist.storage.state import PartitionState  # noqa: E402
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes  # noqa: E402
@@ -408,3 +409,12 @@ def test_a_replica_syncs_what_it_took_while_a_sync_came_through() -> None:
     assert replica.wants_sync() is None, "nothing that was not synced is in the files yet"
     pair.replica.sync()
     assert replica.durable == replica.written == run.last
+
+
+def test_a_partition_that_is_given_up_claims_no_record_that_is_in_no_file() -> None:
+    partition = Pair().primary.partition
+    written = partition.written
+    partition.append_sync_point(SyncPoint.REGULAR, WALL)
+    assert partition.summary.last > written
+    partition.abandon(WALL)
+    assert partition.summary.last == partition.written == written

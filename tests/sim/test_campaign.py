@@ -54,6 +54,17 @@ def test_what_another_node_had_when_it_died_comes_late_also_where_the_next_prima
     assert not run.rule, f"{run.text}\n{run.schedule.text()}"
 
 
+@pytest.mark.spec("cluster", 116)
+def test_a_log_that_cannot_be_read_again_ends_with_its_last_written_record() -> None:
+    """A primary gave its partition up with a record that was in no file; the disk failed when it was read anew."""
+    run = play(Schedule(1000129, 3, 2000, 500, 1 << 20, 5.0383, clients=True, journal_bytes=32768, spread=True, steps=(
+        Step("one way", 2, 1, 0.3179, 0.0242, 0.0821), Step("strand", 2, 3, 0.9632, 0.8689, 0.3835),
+        Step("reset", 0, 1, 0.2579, 0.2006, 0.0037), Step("leave", 0, 2, 0.8178, 0.1506, 0.1883),
+        Step("stop", 3, 2, 0.0332, 0.9519, 0.061), Step("strand primary", 1, 3, 0.7814, 0.1398, 0.9221),
+        Step("vote lost", 0, 3, 0.0658, 0.2269, 0.0), Step("syncs fail", 0, 3, 0.732, 0.7121, 1.4287))))
+    assert not run.rule, f"{run.text}\n{run.schedule.text()}"
+
+
 @pytest.mark.spec("cluster", 118)
 def test_the_same_seed_is_the_same_life_byte_for_byte() -> None:
     assert campaign(3, 3).digest == campaign(3, 3).digest != campaign(4, 3).digest
