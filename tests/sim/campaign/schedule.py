@@ -60,6 +60,11 @@ class Schedule:
         return cls(**{**tree, "steps": tuple(Step(**step) for step in tree["steps"])})
 
 
+def _share(random: Random) -> float:
+    """From 0 to below 1, as it is written down."""
+    return min(round(random.random(), 4), 0.9999)
+
+
 def draw(seed: int, size: int, count: int, weights: Mapping[str, int], clients: bool = False) -> Schedule:
     """So many steps; the same seed is the same schedule. `weights`: of the kinds."""
     random = Random(f"{seed}/{size}/schedule")
@@ -67,8 +72,8 @@ def draw(seed: int, size: int, count: int, weights: Mapping[str, int], clients: 
     steps = []
     for _ in range(count):
         node = random.randint(1, size) if random.random() < 0.7 else LEADER
-        steps.append(Step(random.choices(kinds, shares)[0], node, random.randint(1, size), round(random.random(), 4),
-                          round(random.random(), 4), round(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random(), 4)))
+        steps.append(Step(random.choices(kinds, shares)[0], node, random.randint(1, size), _share(random),
+                          _share(random), round(random.choice((0.01, 0.2, 1.0, 4.0)) * random.random(), 4)))
     limits = map(random.choice, (LEDGER_BYTES, RETAINED_BYTES, MESSAGE_BYTES))
     drawn = Schedule(seed, size, *limits, round(random.random() * 8, 4), tuple(steps))
     if not clients:
