@@ -41,11 +41,12 @@ class DownstreamClient(ClientSession):
             self.receipts = None
 
     def stop_deliveries(self) -> None:
-        """The broker goes away: it is given nothing more, and may still confirm what it has."""
+        """The broker goes away: it is given nothing more that has to be confirmed, and may still confirm what it has."""
         for handle in self.handles.values():
-            for substream in handle.substreams.values():
-                substream.subscriptions = []
-                substream.app.reroute()
+            if not handle.queue.broadcast:  # of those nobody keeps what is missed
+                for substream in handle.substreams.values():
+                    substream.subscriptions = []
+                    substream.app.reroute()
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         """Deliver a message to one subscription of a handle; who has its records is told its GUID alone."""

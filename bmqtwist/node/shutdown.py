@@ -1,5 +1,5 @@
-"""The graceful stop: no new deliveries, wait until what was delivered is confirmed, what was asked of the metadata is
-committed, and other brokers have answered; give up after a while."""
+"""The graceful stop: no new deliveries but of broadcasts, wait until what was delivered is confirmed, what was asked of the
+metadata is committed, and other brokers have answered; give up after a while."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ class Shutdown:
                            for cluster in self._all}
         for cluster in self._all:
             for queue in _queues(cluster):
+                if queue.broadcast:
+                    continue  # nobody keeps what its consumers miss, and there is nothing to be confirmed
                 for handle in queue.handles:
                     for substream in handle.substreams.values():
                         substream.subscriptions = []

@@ -460,6 +460,22 @@ def test_beyond_the_limit_producers_are_not_read_from_until_the_member_is_back()
     settled(world)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_proxy_that_stops_loses_no_broadcast_on_its_way_from_and_to_those_behind_it(seed: int) -> None:
+    world = chain(seed)
+    writer, reader = world.client("p2").open(BROADCAST, write=1), world.client("p2").consume(BROADCAST)
+    world.network.slow("p1", "n1", 0.1)
+    sent = []
+    for number in range(60):
+        if number == 20:
+            world.node("p1").stop(down=2.0)
+        sent.append(b"%d" % number)
+        writer.put(sent[-1])
+        world.run(0.03)
+    world.run(10.0)
+    assert payloads(reader.pushes()) == sent
+
+
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_proxy_that_goes_gives_back_what_its_clients_had(how: str) -> None:
     world = chain()
