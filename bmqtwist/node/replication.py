@@ -350,7 +350,7 @@ class Replication:
 
     def _lingered(self, cell: Cell, now: float) -> None:
         cell.lingers = False
-        if cell.partition.may_linger:
+        if cell.written < cell.partition.written:
             self._moved(cell, at_once=True)
 
     def set_factor(self, factor: int, now: float) -> None:
