@@ -22,6 +22,7 @@ from bmqtwist.link.states import State, row
 from bmqtwist.link.upbound import Upbound
 from bmqtwist.wire.fast import EventType
 
+RELAY_EXTENSION = "BMQTWIST_RELAY"  # group of the features that brokers of ours tell each other
 FRAMES = ("CONTROL", "PUT", "CONFIRM", "PUSH", "ACK", "CLUSTER_STATE", "ELECTOR", "STORAGE", "RECOVERY", "PARTITION_SYNC",
           "REJECT", "REPLICATION_RECEIPT")  # event types that brokers send each other
 
@@ -53,6 +54,7 @@ class PeerSession(SessionKind):
         self.node_id = session.identity.cluster_node_id
         self.downstream: DownstreamClient | None = None
         self.upbound: Upbound | None = None
+        session.sends_at_once = RELAY_EXTENSION in session.features
 
     def missed_heartbeats_max(self, limits: Heartbeats) -> int:
         """As configured for nodes of a cluster, for proxies of ours, for nodes that we are a proxy of."""

@@ -92,10 +92,11 @@ class Connection(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """From the reactor: bytes."""
-        if self.session is not None:
-            if self._acknowledge is not None:  # before anything else: the client goes on writing meanwhile
+        session = self.session
+        if session is not None:
+            if self._acknowledge is not None and not session.sends_at_once:  # first of all: the client goes on meanwhile
                 self._acknowledge()
-            self._driver.received(self.session, data)
+            self._driver.received(session, data)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """From the reactor: the connection is gone."""

@@ -43,7 +43,7 @@ from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.errors import Category, PeerError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.limits import RELAY_WAITING_PUSHES_MAX
-from bmqtwist.link.peer import PeerSession
+from bmqtwist.link.peer import RELAY_EXTENSION, PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.node.asker import Asker
@@ -51,7 +51,7 @@ from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.upstream_queue import Upstream, UpstreamQueue, WaitingPush
 from bmqtwist.node.upstream_requests import UpstreamRequests
-from bmqtwist.node.welcome import RELAY_EXTENSION, RETURNED_MESSAGES
+from bmqtwist.node.welcome import RETURNED_MESSAGES
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of

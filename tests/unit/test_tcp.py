@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,12 +105,17 @@ def test_what_was_read_is_acknowledged_at_once_and_before_it_is_taken(monkeypatc
     transport = Transport()
     transport.socket = Socket()  # type: ignore[attr-defined]
     asked = transport.socket.options  # type: ignore[attr-defined]
-    connection, driver = connect(transport)
+    driver = Driver()
+    session = driver.session = SimpleNamespace(sends_at_once=False)
+    connection, _ = connect(transport, driver)
     seen: list[int] = []
     monkeypatch.setattr(driver, "received", lambda session, data: seen.append(len(asked)))
     connection.dataReceived(b"abc")
     connection.dataReceived(b"def")
     assert asked == 2 * [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] and seen == [1, 2]
+    session.sends_at_once = True  # another broker, with TCP_NODELAY
+    connection.dataReceived(b"ghi")
+    assert seen == [1, 2, 2]
 
 
 def test_a_refused_connection_is_aborted_and_says_nothing() -> None:
