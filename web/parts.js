@@ -127,6 +127,11 @@ export function segments(box, choices, chosen, choose) {
   return { set };
 }
 
+const LATE_MS = 1000;
+
+/** Whether a replica lacks records that its primary has had for long: some are always on their way. */
+export const isLate = ({ lagRecords, lagMs }) => lagRecords > 0 && (typeof lagMs !== "number" || lagMs > LATE_MS);
+
 export const nodeLink = (name) => path("/node", { name });
 export const queueLink = (uri) => path("/queue", { uri });
 

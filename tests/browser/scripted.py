@@ -169,7 +169,8 @@ class Script:
                 if (self.scene, n, number) == ("warning", 2, 3)
                 else "replica"
             )
-            lag = {"replica": 12 if (self.scene, n) == ("warning", 1) else 0, "healing": 48_210, "down": 90_000}.get(role, 0)
+            lag = {"replica": {1: 12, 2: 3}.get(n, 0) if self.scene == "warning" else 0, "healing": 48_210,
+                   "down": 90_000}.get(role, 0)
             replicas.append(
                 {"node": name, "role": role, "sequence": sequence - lag, "lagRecords": lag, "lagBytes": lag * 960,
                  "lagMs": lag * 150}

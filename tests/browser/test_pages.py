@@ -76,7 +76,8 @@ def test_empty_pages_say_what_it_means(tab: Tab, scenes: Clusters) -> None:
 def test_shards_show_each_replica_and_its_lag(tab: Tab, scenes: Clusters) -> None:
     tab.visit(f"{scenes('warning').url}/shards")
     rows = tab.texts("#grid tbody tr")
-    assert rows[0].startswith("Partition 0●activen1") and "12 records, 11.3 KiB behindlag 1.8 s" in rows[0]
+    assert rows[0].startswith("Partition 0●activen1") and "▲replica12 records, 11.3 KiB behindlag 1.8 s" in rows[0]
+    assert "●replica3 records, 2.8 KiB behindlag 450 ms" in rows[0], "some are always on their way"
     assert "▲healing48,210 records" in rows[3] and "lag 2 h 0 min" in rows[3]
     assert "70 % of 95.4 MiB" in rows[1] and "in steplag 0 ms" in rows[1]
 
@@ -293,6 +294,8 @@ def test_elections_and_topology_show_who_leads_and_who_copies(tab: Tab, scenes: 
     assert [row.split("●")[0][:1] for row in tab.texts("#terms tbody th")] == ["7", "6", "5"]
     tab.visit(f"{scenes('warning').url}/topology")
     tab.until_text("#edges tbody tr", "healing")
+    assert sorted(word for row in tab.texts("#edges tbody tr") for word in ("in step", "behind", "healing")
+                  if word in row) == ["behind"] * 3 + ["healing"] + ["in step"] * 4
     assert tab.evaluate("() => document.querySelectorAll('.graph g:not(.proxy) > rect').length") == 3
     assert tab.evaluate("() => document.querySelectorAll('.graph .edge:not(.proxy)').length") == 6
 

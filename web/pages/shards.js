@@ -5,7 +5,7 @@ import { emptyNote, find, h, setAttribute, setText, stateMark } from "../dom.js"
 import { actionButton, ask, field, toast } from "../dialog.js";
 import { bytes, count, counted, lapse, percent } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { nodeColumn } from "../parts.js";
+import { isLate, nodeColumn } from "../parts.js";
 import { bar, buttons, custom, number, state, table, text } from "../table.js";
 
 export function start({ onCluster }) {
@@ -77,7 +77,7 @@ function replicaColumn(name) {
           }
           setAttribute(mark, "title", replica.why || null);
           const behind = replica.role !== "primary" && (replica.lagRecords ?? 0) > 0;
-          mark.set(replica.role, replica.role === "replica" && behind ? "warning" : undefined);
+          mark.set(replica.role, replica.role === "replica" && isLate(replica) ? "warning" : undefined);
           setText(
             lag,
             replica.role === "primary"

@@ -4,7 +4,7 @@
 import { emptyNote, find, levelOf, replace, svg } from "../dom.js";
 import { bytes, count, counted, rate } from "../format.js";
 import { rowsOf } from "../merge.js";
-import { nodeColumn } from "../parts.js";
+import { isLate, nodeColumn } from "../parts.js";
 import { number, state, table, text } from "../table.js";
 
 const WIDTH = 900;
@@ -81,7 +81,7 @@ function edgesOf(partition) {
   return rowsOf(partition.replicas)
     .filter((replica) => replica.node !== partition.primary)
     .map((replica) => {
-      const behind = replica.role === "replica" && replica.lagRecords > 0;
+      const behind = replica.role === "replica" && isLate(replica);
       return {
         partition,
         from: partition.primary,
