@@ -148,9 +148,11 @@ class MetadataJudge(Judge):
 
     def log_stepped(self, node: SimulatedNode, event: Input, outputs: list[Output]) -> None:
         log = node.broker.clusters[CLUSTER].metadata.log
-        has_all = log.log.base >= self.last or log.log.holds(self.last)
-        if isinstance(event, Lead) and log.role is Role.LEADING and not has_all:
-            raise Violation("M2", f"{node.name} leads term {event.term} without record {self.last}, which is committed")
+        if isinstance(event, Lead) and log.role is Role.LEADING:
+            # a node that was paused when it won may learn of it when others are terms ahead: it can commit nothing
+            needed = max(lsn for lsn in self._committed if lsn[0] <= event.term)
+            if log.log.base < needed and not log.log.holds(needed):
+                raise Violation("M2", f"{node.name} leads term {event.term} without record {needed}, which is committed")
         if log.committed < self._known[node.name]:
             raise Violation("M4", f"{node.name} has forgotten that {self._known[node.name]} is committed: {log.committed}")
         self._known[node.name] = log.committed
