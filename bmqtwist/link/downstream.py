@@ -7,6 +7,7 @@ each app it is one consumer. PUSH messages tell how many delivery attempts are l
 from __future__ import annotations
 
 from bmqtwist.link.client import ClientSession
+from bmqtwist.link.extensions import PLACES, RELAY_EXTENSION
 from bmqtwist.link.receipts import ConfirmReceipts, ReceiptLog
 from bmqtwist.link.session import Session
 from bmqtwist.queue.handle import Handle
@@ -21,14 +22,16 @@ _UNLIMITED = rda_byte(SubQueueInfo(0))
 
 
 class DownstreamClient(ClientSession):
-    """The clients of a broker behind us. `is_member`: it has the records of our partitions, and may be primary next."""
+    """The clients of a broker behind us. `is_member`: it has the records of our partitions, and may be primary next; others
+    are told where messages are stored if they want to know (PLACES)."""
 
     is_broker = True
-    __slots__ = ("is_member", "receipts", "receipt_log")
+    __slots__ = ("is_member", "tells_places", "receipts", "receipt_log")
 
     def __init__(self, session: Session, is_member: bool = False) -> None:
         super().__init__(session)
         self.is_member = is_member
+        self.tells_places = not is_member and PLACES in session.features.get(RELAY_EXTENSION, ())
         self.receipts: ConfirmReceipts | None = None  # None: it does not want any
         self.receipt_log = ReceiptLog()
         self.makes_guids = True  # the first broker has made those that clients did not make
@@ -89,10 +92,11 @@ class DownstreamClient(ClientSession):
         attempts = _UNLIMITED
         if message.attempts is not None or handle.queue.domain.max_attempts:
             attempts = _attempts(handle, sub_id, message)
+        lease, sequence = (message.lease, message.sequence) if self.tells_places else (0, 0)
         if handle.merges:
-            outbox.push_infos(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload)
+            outbox.push_infos(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload, lease, sequence)
         else:
-            outbox.push_info(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload)
+            outbox.push_info(handle.q_id, guid, sub_id, attempts, flags, compression, schema_id, payload, lease, sequence)
 
     def on_rejects(self, buffer: bytes, specific: int, position: int, end: int) -> None:
         """Walk the messages of a REJECT event: a consumer was lost with each, or nobody wants it there any more."""

@@ -15,8 +15,10 @@ from bmqtwist.wire.fast import (
     ITEMS_HEADER,
     OPTION_ONE_ID_HEAD,
     OPTION_ONE_INFO_HEAD,
+    OPTION_ONE_PLACED_HEAD,
     OPTION_UNNAMED,
     PAD4,
+    PLACED_INFO_WORDS,
     PUSH_HEADER,
     EventType,
     event_header,
@@ -26,6 +28,7 @@ from bmqtwist.wire.fast import (
 
 _PUSH_ONE: Final = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
 _PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # the same for another broker
+_PUSH_PLACED: Final = Struct(PUSH_HEADER.format + "IIB3xIQ")  # the same, with where the message is stored
 _PUSH_UNNAMED: Final = Struct(PUSH_HEADER.format + "I")
 _WORDS: Final = 8  # of a PUSH header
 _PUSH: Final = int(EventType.PUSH)
@@ -59,9 +62,19 @@ class Outbox:
             self._seal_pushes()
 
     def push_info(self, q_id: int, guid: bytes, sub_id: int, attempts: int, flags: int, compression: int, schema_id: int,
-                  payload: bytes) -> None:
-        """One PUSH message for another broker: `attempts` as `wire.options.rda_byte` has them."""
+                  payload: bytes, lease: int, sequence: int) -> None:
+        """One PUSH message for another broker: `attempts` as `wire.options.rda_byte` has them; `lease` 0: where it is stored
+        is not told."""
         size = len(payload)
+        if lease:
+            words = 15 + (size >> 2)  # header 8, option 6, data with padding (size >> 2) + 1
+            self._pushes += (_PUSH_PLACED.pack(flags << 28 | words, 0x608 | compression << 5, q_id, guid, schema_id, 0,
+                                               OPTION_ONE_PLACED_HEAD, sub_id, attempts, lease, sequence),
+                             payload, PAD4[size & 3])
+            self._push_bytes += words << 2
+            if self._push_bytes > OUT_EVENT_BYTES_MAX:
+                self._seal_pushes()
+            return
         words = 12 + (size >> 2)  # header 8, option 3, data with padding (size >> 2) + 1
         self._pushes += (_PUSH_INFO.pack(flags << 28 | words, 0x308 | compression << 5, q_id, guid, schema_id, 0,
                                          OPTION_ONE_INFO_HEAD, sub_id, attempts), payload, PAD4[size & 3])
@@ -80,22 +93,22 @@ class Outbox:
             self._seal_pushes()
 
     def push_infos(self, q_id: int, guid: bytes, sub_id: int, attempts: int, flags: int, compression: int, schema_id: int,
-                   payload: bytes) -> None:
+                   payload: bytes, lease: int, sequence: int) -> None:
         """The same, naming every substream of the handle that gets this message in this turn, as `push_merged`."""
         key, place = (q_id, guid, flags), (q_id, sub_id)
         index, infos = self._merged_infos.get(key, (-1, []))
         if index <= self._reached.get(place, -1):
             self._merged_infos[key] = index, _ = len(self._pushes), [(sub_id, attempts)]
             self._reached[place] = index
-            self.push_info(q_id, guid, sub_id, attempts, flags, compression, schema_id, payload)
+            self.push_info(q_id, guid, sub_id, attempts, flags, compression, schema_id, payload, lease, sequence)
             return
         self._reached[place] = index
         infos.append((sub_id, attempts))
-        option = sub_queue_infos(infos)
+        option = sub_queue_infos(infos, lease, sequence)
         words = _WORDS + (len(option) >> 2) + (len(payload) >> 2) + 1
         self._pushes[index] = PUSH_HEADER.pack(flags << 28 | words, len(option) << 6 | compression << 5 | _WORDS, q_id,
                                                guid, schema_id, 0) + option
-        self._push_bytes += 8
+        self._push_bytes += PLACED_INFO_WORDS << 2 if lease else 8
 
     def push_merged(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
                     payload: bytes) -> None:

@@ -16,13 +16,13 @@ from bmqtwist.link import requests
 from bmqtwist.link.context import PeerContext
 from bmqtwist.link.credentials import Presenter
 from bmqtwist.link.downstream import DownstreamClient
+from bmqtwist.link.extensions import RELAY_EXTENSION
 from bmqtwist.link.receipts import ConfirmReceipts
 from bmqtwist.link.session import Session, SessionKind, Work
 from bmqtwist.link.states import State, row
 from bmqtwist.link.upbound import Upbound
 from bmqtwist.wire.fast import EventType
 
-RELAY_EXTENSION = "BMQTWIST_RELAY"  # group of the features that brokers of ours tell each other
 FRAMES = ("CONTROL", "PUT", "CONFIRM", "PUSH", "ACK", "CLUSTER_STATE", "ELECTOR", "STORAGE", "RECOVERY", "PARTITION_SYNC",
           "REJECT", "REPLICATION_RECEIPT")  # event types that brokers send each other
 

@@ -43,7 +43,8 @@ from bmqtwist.config.clusters import QueueOperations
 from bmqtwist.errors import Category, PeerError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.limits import RELAY_WAITING_PUSHES_MAX
-from bmqtwist.link.peer import RELAY_EXTENSION, PeerSession
+from bmqtwist.link.extensions import RELAY_EXTENSION, RETURNED_MESSAGES
+from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.node.asker import Asker
@@ -51,7 +52,6 @@ from bmqtwist.node.performer import Performer
 from bmqtwist.node.timers import Timers
 from bmqtwist.node.upstream_queue import Upstream, UpstreamQueue, WaitingPush
 from bmqtwist.node.upstream_requests import UpstreamRequests
-from bmqtwist.node.welcome import RETURNED_MESSAGES
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
@@ -444,14 +444,16 @@ class Relays:
                 opened = self._by_id.get(q_id)
                 if opened is None or opened.relay is None or not opened.is_above(peer):
                     continue  # closed meanwhile: what was on its way goes back above
-                targets, late = _targets(opened, area), bool(flags & OUT_OF_ORDER)
+                (targets, lease, sequence), late = _targets(opened, area), bool(flags & OUT_OF_ORDER)
                 if not flags & IMPLICIT_PAYLOAD:
-                    opened.relay.pushed(Message(guid, payload, b"", bool(flags & MESSAGE_PROPERTIES), compression, schema_id,
-                                                0, now, wall), targets, late)
-                    continue
-                message = self._user.stored(opened.uri.canonical, guid) if not opened.waiting else None
-                if message is not None:
+                    message = Message(guid, payload, b"", bool(flags & MESSAGE_PROPERTIES), compression, schema_id, 0, now,
+                                      wall)
+                    message.lease, message.sequence = lease, sequence
                     opened.relay.pushed(message, targets, late)
+                    continue
+                stored = self._user.stored(opened.uri.canonical, guid) if not opened.waiting else None
+                if stored is not None:
+                    opened.relay.pushed(stored, targets, late)
                 else:
                     self._wait(opened, peer, WaitingPush(guid, targets, late, now + RECORD_WAIT_S))
         except MessageError as error:
@@ -600,16 +602,18 @@ def _takes_back(peer: PeerSession) -> bool:
     return RETURNED_MESSAGES in peer.session.features.get(RELAY_EXTENSION, ())
 
 
-def _targets(opened: UpstreamQueue, area: bytes) -> list[tuple[str, int | None]]:
-    """The apps that a PUSH is for, each with the delivery attempts that are left."""
+def _targets(opened: UpstreamQueue, area: bytes) -> tuple[list[tuple[str, int | None]], int, int]:
+    """The apps that a PUSH is for, each with the delivery attempts that are left; lease and sequence number of where the
+    message is stored, 0 where that is not told."""
     found: list[tuple[str, int | None]] = []
-    apps = opened.ids.apps
+    apps, lease, sequence = opened.ids.apps, 0, 0
     for option in options.decode(area):
         if isinstance(option, options.SubQueueInfos):
             found += [(apps.get(item.id, DEFAULT_APP_ID if not item.id else ""), item.attempts) for item in option.items]
+            lease, sequence = option.items[0].lease, option.items[0].sequence
         elif isinstance(option, options.SubQueueIds):
             found += [(apps.get(each, DEFAULT_APP_ID if not each else ""), None) for each in option.ids]
-    return found or [(DEFAULT_APP_ID, None)]
+    return found or [(DEFAULT_APP_ID, None)], lease, sequence
 
 
 def _nobody_waits() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from bmqtwist.config.broker import AppConfig, Http
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import Category
-from bmqtwist.link.peer import RELAY_EXTENSION
+from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION, RELAY_FEATURES
 from bmqtwist.node.identity import Identity
 from bmqtwist.wire.schema import (
     DEVELOPMENT_VERSION,
@@ -21,7 +21,6 @@ from bmqtwist.wire.schema import (
 MEMBER_EXTENSION = "BMQTWIST"  # group of the features that the original does not have
 MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cluster have to know
 CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # group of what all members of one cluster have to be configured with alike
-RETURNED_MESSAGES, CONFIRM_RECEIPTS = RELAY_FEATURES = ("RETURNED_MESSAGES", "CONFIRM_RECEIPTS")
 CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # group of the URL of the console, and of a proxy's name: UTF-8 in hexadecimal
 OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
 EVERY_ADDRESS = ("0.0.0.0", "::", "")

@@ -95,6 +95,9 @@ _INFOS_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, type_specif
 OPTION_UNNAMED: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, packed=1,  # id 0, any number of attempts
                                                   words=layout.SUB_QUEUE_INFO.word(unlimited=1))
 OPTION_ONE_INFO_HEAD: Final = _INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words
+PLACED_INFO_WORDS: Final = layout.PLACED_SUB_QUEUE_INFO.words
+_PLACED_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, type_specific=PLACED_INFO_WORDS)
+OPTION_ONE_PLACED_HEAD: Final = _PLACED_HEAD | 1 + PLACED_INFO_WORDS
 
 
 def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 0, compression: int = CAT_NONE,
@@ -117,8 +120,12 @@ def sub_queue_ids(ids: Iterable[int]) -> bytes:
     return Struct(f">I{len(ids)}I").pack(_IDS_HEAD | 1 + len(ids), *ids)
 
 
-def sub_queue_infos(infos: Sequence[tuple[int, int]]) -> bytes:
-    """The option that names the subscriptions of a PUSH, each with its delivery attempts, as brokers understand it."""
+def sub_queue_infos(infos: Sequence[tuple[int, int]], lease: int = 0, sequence: int = 0) -> bytes:
+    """The option that names the subscriptions of a PUSH, each with its delivery attempts, as brokers understand it; with a
+    lease, also where the message is stored, as ours do."""
+    if lease:
+        head = layout.OPTION_HEADER.struct.pack(_PLACED_HEAD | 1 + PLACED_INFO_WORDS * len(infos))
+        return head + b"".join([layout.PLACED_SUB_QUEUE_INFO.struct.pack(*info, lease, sequence) for info in infos])
     head = layout.OPTION_HEADER.struct.pack(_INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words * len(infos))
     return head + b"".join([layout.SUB_QUEUE_INFO.struct.pack(*info) for info in infos])
 

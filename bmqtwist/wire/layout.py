@@ -93,6 +93,19 @@ OPTION_HEADER = Layout(number(type=6, packed=1, type_specific=4, words=21))
 # +-+-+-----------+-----------------------------------------------+
 SUB_QUEUE_INFO = Layout(number(id=32), number(unlimited=1, poisonous=1, attempts=6), skip(3))
 
+# +---------------------------------------------------------------+
+# |                        subscription id                        |
+# +-+-+-----------+-----------------------------------------------+
+# |U|P| attempts  |                   reserved                    |   as above; ours, between brokers that know each other
+# +-+-+-----------+-----------------------------------------------+
+# |                             lease                             |   where the message is stored
+# +---------------------------------------------------------------+
+# |                        sequence number                        |
+# |                                                               |
+# +---------------------------------------------------------------+
+PLACED_SUB_QUEUE_INFO = Layout(number(id=32), number(unlimited=1, poisonous=1, attempts=6), skip(3), number(lease=32),
+                               number(sequence=64))
+
 # +---+-----+-----+-----------------------------------------------+
 # |res|PHS/2|HS/2 |   words of the whole area, padding included   |   HS: bytes of this header, 6; PHS: of one below
 # +---+-----+-----+---------------+-------------------------------+

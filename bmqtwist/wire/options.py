@@ -8,6 +8,8 @@ Each option begins with the word that `layout.OPTION_HEADER` declares. A packed 
 | 2 MSG_GROUP_ID | a string of at most 31 bytes, word padded |
 | 3 SUB_QUEUE_INFOS | n items {id, delivery attempts left, 3 reserved}; packed: one item, id 0, attempts in `words` |
 
+Ours, between brokers that know each other: items of SUB_QUEUE_INFOS that go on with lease and sequence number.
+
 The reader is strict: an unknown type, a type twice or an option without content spoils the whole area.
 """
 
@@ -21,7 +23,7 @@ from struct import Struct
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
 from bmqtwist.wire import layout
-from bmqtwist.wire.fast import PAD4, SUB_QUEUE_IDS_OLD, sub_queue_ids
+from bmqtwist.wire.fast import PAD4, SUB_QUEUE_IDS_OLD, sub_queue_ids, sub_queue_infos
 
 GROUP_ID_BYTES_MAX = 31
 _WORD = layout.OPTION_HEADER.struct
@@ -31,7 +33,7 @@ _WORDS_MASK = layout.OPTION_HEADER.mask("words")
 _SPECIFIC_SHIFT = layout.OPTION_HEADER.shift("type_specific")
 _SPECIFIC_MASK = layout.OPTION_HEADER.mask("type_specific")
 _INFO = layout.SUB_QUEUE_INFO.struct
-_INFO_WORDS = layout.SUB_QUEUE_INFO.words
+_PLACED = layout.PLACED_SUB_QUEUE_INFO.struct
 _UNLIMITED = layout.SUB_QUEUE_INFO.word(unlimited=1)
 _POISONOUS = layout.SUB_QUEUE_INFO.word(poisonous=1)
 _RDA_MASK = 0xFF  # of a packed SUB_QUEUE_INFOS: the second word of an item, which has only 8 bits that count
@@ -61,11 +63,14 @@ class GroupId:
 
 @dataclass(frozen=True, slots=True)
 class SubQueueInfo:
-    """One subscription and its delivery attempts: `attempts` None = unlimited, else those that remain."""
+    """One subscription and its delivery attempts: `attempts` None = unlimited, else those that remain. `lease`, `sequence`:
+    where the message is stored; 0 = that is not told."""
 
     id: int
     attempts: int | None = None
     poisonous: bool = False
+    lease: int = 0
+    sequence: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +92,9 @@ def rda_byte(info: SubQueueInfo) -> int:
     return count | (_POISONOUS if info.poisonous else 0)
 
 
-def _info(id_: int, rda: int) -> SubQueueInfo:
+def _info(id_: int, rda: int, lease: int = 0, sequence: int = 0) -> SubQueueInfo:
     attempts = None if rda & _UNLIMITED else rda & DELIVERY_ATTEMPTS_MAX
-    return SubQueueInfo(id_, attempts, bool(rda & _POISONOUS))
+    return SubQueueInfo(id_, attempts, bool(rda & _POISONOUS), lease, sequence)
 
 
 def decode(area: bytes) -> list[Option]:
@@ -130,7 +135,8 @@ def _decode_one(area: bytes, kind: int, word: int, pos: int, end: int) -> Option
         step = (word >> _SPECIFIC_SHIFT & _SPECIFIC_MASK) * 4
         if step < _INFO.size or (end - start) % step:
             raise PeerError("bad size of an item", "options", pos)
-        return SubQueueInfos(tuple(_info(*_INFO.unpack_from(area, at)) for at in range(start, end, step)))
+        item = _PLACED if step >= _PLACED.size else _INFO
+        return SubQueueInfos(tuple(_info(*item.unpack_from(area, at)) for at in range(start, end, step)))
     raise PeerError(f"unknown option {kind}", "options", pos)
 
 
@@ -155,6 +161,5 @@ def _encode_one(option: Option) -> bytes:
         return _WORD.pack(OptionType.SUB_QUEUE_INFOS << _TYPE_SHIFT | _PACKED | rda_byte(option.items[0]))
     if not option.items:
         raise LocalError("a list of subscriptions needs at least one item")
-    head = layout.OPTION_HEADER.word(type=OptionType.SUB_QUEUE_INFOS, type_specific=_INFO_WORDS,
-                                     words=1 + _INFO_WORDS * len(option.items))
-    return _WORD.pack(head) + b"".join(_INFO.pack(item.id, rda_byte(item)) for item in option.items)
+    first = option.items[0]
+    return sub_queue_infos([(item.id, rda_byte(item)) for item in option.items], first.lease, first.sequence)

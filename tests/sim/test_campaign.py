@@ -54,6 +54,23 @@ def test_what_another_node_had_when_it_died_comes_late_also_where_the_next_prima
     assert not run.rule, f"{run.text}\n{run.schedule.text()}"
 
 
+@pytest.mark.spec("cluster", 103)
+@pytest.mark.parametrize("schedule", [
+    Schedule(2000213, 3, 1 << 18, 1 << 20, 1 << 20, 0.9747, clients=True, journal_bytes=1 << 18, spread=True, steps=(
+        Step("leave", 2, 2, 0.2171, 0.1558, 0.0), Step("heal", 1, 1, 0.3044, 0.9049, 0.7811),
+        Step("assign", 0, 3, 0.9506, 0.9099, 2.0751), Step("full primary", 3, 1, 0.2878, 0.1041, 0.0034),
+        Step("mode", 0, 1, 0.9607, 0.531, 0.0084), Step("lost acks", 2, 3, 0.0533, 0.1417, 0.1321),
+        Step("strand primary", 2, 2, 0.0402, 0.2566, 0.0), Step("stop", 3, 1, 0.7444, 0.3359, 0.3307),
+        Step("power", 2, 1, 0.3268, 0.7565, 0.0))),
+    Schedule(3000024, 3, 2000, 500, 1, 6.4936, clients=True, journal_bytes=32768, spread=True, steps=(
+        Step("restart all", 2, 2, 0.7903, 0.6403, 0.6118), Step("strand", 0, 1, 0.193, 0.6887, 0.0),
+        Step("kill primary", 3, 3, 0.8885, 0.9006, 0.0), Step("mend", 0, 2, 0.3321, 0.6408, 2.1774),
+        Step("power primary", 2, 2, 0.5539, 0.4442, 0.0)))], ids=["priority", "fanout"])
+def test_what_comes_late_says_so_behind_a_proxy_that_had_to_find_another_node(schedule: Schedule) -> None:
+    run = play(schedule)
+    assert not run.rule, f"{run.text}\n{run.schedule.text()}"
+
+
 @pytest.mark.spec("cluster", 116)
 def test_a_log_that_cannot_be_read_again_ends_with_its_last_written_record() -> None:
     """A primary gave its partition up with a record that was in no file; the disk failed when it was read anew."""

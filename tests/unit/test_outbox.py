@@ -8,6 +8,8 @@ from kit.codec import Event
 
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.link.outbox import Outbox
+from bmqtwist.wire import options
+from bmqtwist.wire.events import PushMessage, encode_push
 from bmqtwist.wire.fast import HEARTBEAT_RSP
 
 
@@ -154,3 +156,16 @@ def test_nothing_is_merged_into_an_event_that_is_sealed() -> None:
     push(outbox, 1, 10, payload=big, merged=True)
     push(outbox, 1, 20, payload=big, merged=True)
     assert [event.push.ids for event in events(outbox)] == [[10], [20]]
+
+
+@pytest.mark.parametrize("place", [(0, 0), (7, 1 << 40)])
+@pytest.mark.parametrize("sub_ids", [[3], [3, 4, 5]])
+def test_what_another_broker_is_pushed_is_what_the_codec_writes(place: tuple[int, int], sub_ids: list[int]) -> None:
+    outbox = Outbox()
+    for sub_id in sub_ids:
+        outbox.push_infos(7, guid(1), sub_id, 0x80, 4, 1, 2, b"payload", *place)
+    infos = options.SubQueueInfos(tuple(options.SubQueueInfo(each, None, False, *place) for each in sub_ids))
+    area = options.encode([infos])
+    [event] = frames(outbox)
+    assert event == encode_push([PushMessage(7, guid(1), b"payload", 4, 1, 2, area)])
+    assert options.decode(area) == [infos]

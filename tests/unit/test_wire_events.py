@@ -155,6 +155,8 @@ def test_broken_items_are_refused_after_the_good_ones(decode, body, count):
     (options.SubQueueIds((3, 1, 2)), "04000004000000030000000100000002"),
     (options.SubQueueInfos((options.SubQueueInfo(1),)), "0c4000030000000180000000"),
     (options.SubQueueInfos((options.SubQueueInfo(0),), packed=True), "0e000080"),
+    (options.SubQueueInfos((options.SubQueueInfo(2, 63, False, 7, 1 << 40), options.SubQueueInfo(3, 0, False, 7, 1 << 40))),
+     "0ca0000b" "000000023f000000000000070000010000000000" "0000000300000000000000070000010000000000"),
     (options.SubQueueInfos((options.SubQueueInfo(2, 63, True), options.SubQueueInfo(3, 0))),
      "0c400005000000027f0000000000000300000000"),
     (options.GroupId(b"abc"), "0800000261626301"),
