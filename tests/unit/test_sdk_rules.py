@@ -387,6 +387,25 @@ def test_s13_a_reopen_whose_configuration_is_refused_is_given_back_and_closes_th
 
 
 @rule
+@pytest.mark.parametrize("refused", ["openQueue", "configureStream"])
+def test_a_reopen_for_which_the_broker_had_no_primary_in_time_is_tried_again_on_another_connection(bench: Bench,
+                                                                                                   refused: str) -> None:
+    queue = opened(bench, read=True)
+    bench.acks_at_once = False
+    bench.post(queue, b"a")
+    bench.refuse[refused] = Category.E_TIMEOUT
+    bench.lose()
+    bench.come_back()
+    assert queue.state is QueueState.REOPEN_HELD and bench.acks == []  # type: ignore[attr-defined]
+    bench.refuse.clear()
+    bench.acks_at_once = True
+    bench.come_back()
+    assert queue.state is QueueState.OPEN  # type: ignore[attr-defined]
+    assert [event.result for event in bench.events if event.kind is EventKind.QUEUE_REOPEN_RESULT] == [Result.SUCCESS]
+    assert [(ack.token, ack.status) for ack in bench.acks] == [(b"a", Result.SUCCESS)]
+
+
+@rule
 def test_s14_an_open_without_answer_resets_the_channel_and_leaves_the_queue_closed(bench: Bench) -> None:
     bench.silent.add("openQueue")
     queue = bench.open(timeout_s=10.0)

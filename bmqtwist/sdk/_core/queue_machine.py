@@ -199,14 +199,18 @@ class QueueMachine:
         self._after_open(queue)
 
     def fail_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
-        """The broker does not want it any more."""
+        """The broker does not want it any more; or had no primary for it in time, which is as if there were no answer."""
+        if result is Result.TIMEOUT:
+            self.reset(queue)
+            return
         self._warn(queue, "was not reopened and is closed now", result, message)
         self._outbox.event(EventKind.QUEUE_REOPEN_RESULT, result, message, queue)
         self._end(queue)
 
     def roll_back_reopen(self, queue: Queue, result: Result, message: str = "", *_: object) -> None:
         """It was reopened and could not be configured."""
-        self._requests.close(queue, None)
+        if result is not Result.TIMEOUT:
+            self._requests.close(queue, None)
         self.fail_reopen(queue, result, message)
 
     def reset(self, queue: Queue, *_: object) -> None:
