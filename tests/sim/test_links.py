@@ -87,6 +87,10 @@ def introduce(nodes: SimulatedCluster, name: str, **changed: object) -> tuple[Br
         setattr(identity, attribute, value)
     end.send(control.encode_event(NegotiationMessage("clientIdentity", identity)))
     data = client.link.receive(5.0)
+    while data and len(data) < (length := int.from_bytes(data[:4], "big")):  # the network hands over slices of any size
+        more = client.link.receive(5.0)
+        assert more, f"the answer is cut short after {len(data)} of {length} bytes"
+        data += more
     return (control.decode_negotiation(data[8:], Encoding.BER).value if data else None), client
 
 

@@ -14,7 +14,8 @@ The last four need all connections between nodes to pass through relays (`cuttin
 node, post numbered messages to three queues; one queue is read at the proxy, one by two applications at any node, one not
 before the end. `restart_judge` says whether each post was acknowledged exactly once, is there exactly once, and in order;
 sessions at the proxy must not notice anything. A probe posts all the time and shows how long the slowest acknowledgement
-took around each fault. In the end all nodes are stopped, and `bmq storage compare` must find their files equal.
+took around each fault. In the end all nodes are stopped, and `bmq storage compare` must find their files equal. Files and
+logs are kept if anything was wrong: the result says where.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -290,16 +292,20 @@ def run(seconds: float, *, nodes: int = 3, kinds: list[str] | None = None, perio
         durability: str = "group", seed: int = 0) -> dict[str, Any]:
     """Faults for so many seconds; what was counted, and under "wrong" what must not be."""
     chosen = kinds or list(FAULTS)
-    with tempfile.TemporaryDirectory(prefix="bmq-failover-") as name, ExitStack() as stack:
+    root = Path(tempfile.mkdtemp(prefix="bmq-failover-"))
+    with ExitStack() as stack:
         began = time.monotonic()
         relays = stack.enter_context(CuttingRelays()) if set(chosen) & set(CUTS) else None
-        whole = Run(Path(name), nodes, durability, seed, relays)
+        whole = Run(root, nodes, durability, seed, relays)
         stack.callback(whole.close)
         verdict = whole.run(seconds, period, chosen)
-        return {"run": "failover", "cluster": CLUSTER, "nodes": nodes, "durability": durability, "seed": seed,
-                "seconds": round(time.monotonic() - began), "faults": dict(whole.faults),
-                "slowest acknowledgement ms": whole.waits, "slowest recovery s": round(whole.slowest_recovery_s, 1),
-                **verdict.numbers, "wrong": dict(verdict.wrong), "examples": verdict.examples}
+    if not verdict.wrong:
+        shutil.rmtree(root)
+    return {"run": "failover", "cluster": CLUSTER, "nodes": nodes, "durability": durability, "seed": seed,
+            "seconds": round(time.monotonic() - began), "faults": dict(whole.faults),
+            "slowest acknowledgement ms": whole.waits, "slowest recovery s": round(whole.slowest_recovery_s, 1),
+            **verdict.numbers, "wrong": dict(verdict.wrong), "examples": verdict.examples,
+            **({"kept": str(root)} if verdict.wrong else {})}
 
 
 def main(arguments: list[str]) -> int:
