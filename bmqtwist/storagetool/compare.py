@@ -1,7 +1,9 @@
 """`bmq storage compare`: two nodes' copies of a partition, record by record, told apart by PSN.
 
 Replicas hold the same records at the same places, so what differs is damage or a mistake. That one copy ends earlier is
-not a difference, and neither is what a rollover left out that only one of them has made.
+not a difference, and neither is what a rollover left out that only one of them has made. Where two copies were not rolled
+over at the same record, the sync point that ends the copied records of each is no record of the log: it repeats the PSN of
+the last one before it.
 """
 
 from __future__ import annotations
@@ -42,7 +44,6 @@ class _Side:
         self.entry: Entry | None = None
         self.area_end = self._psn_at(self.scan.area_end) if self.scan.marked else (0, 0)
         self.last: Psn = (0, 0)
-        self.advance()
 
     def _psn_at(self, offset: int) -> Psn:
         header = RECORD_HEADER.parse(self.files.read_journal(offset, RECORD_HEADER.size))
@@ -53,11 +54,13 @@ class _Side:
         """Of the present record; behind everything at the end."""
         return (self.entry[2], self.entry[1] & SEQUENCE_MASK) if self.entry is not None else _END
 
-    def advance(self) -> None:
-        """To the next record."""
+    def advance(self, skipped: int | None) -> None:
+        """To the next record; that at the offset `skipped` is none."""
         if self.entry is not None:
             self.last = self.psn
         self.entry = next(self._entries, None)
+        if self.entry is not None and self.entry[0] == skipped:
+            self.entry = next(self._entries, None)
 
     def qlist_record(self, record: QueueOpRecord) -> bytes:
         """The QLIST record of a CREATION or ADDITION."""
@@ -87,18 +90,23 @@ class _Comparison:
     def run(self) -> list[FileFinding]:
         """Read to the end of both."""
         left, right = self.left, self.right
+        self._advance(left)
+        self._advance(right)
         while left.entry is not None or right.entry is not None:
             if left.psn == right.psn:
                 self._both(left, right)
-                left.advance()
-                right.advance()
+                self._advance(left)
+                self._advance(right)
             elif left.psn < right.psn:
                 self._one(left, right)
-                left.advance()
+                self._advance(left)
             else:
                 self._one(right, left)
-                right.advance()
+                self._advance(right)
         return self._findings()
+
+    def _advance(self, side: _Side) -> None:
+        side.advance(side.scan.mark if side.scan.marked and not self.same_layout else None)
 
     def _one(self, side: _Side, other: _Side) -> None:
         if other.entry is None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
-from storage_kit import DEFAULT, FANOUT, KEY, WALL, make_message, start
+from storage_kit import DEFAULT, FANOUT, KEY, WALL, make_message, open_files, start
 from storagetool_kit import SETS, bmq, change, flip, one, spill, storage_directory, write_ledger
 
+from bmqtwist.storage.found_log import RecoveryClock, find_log
 from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.psn import NO_PSN, RecordRun
+from bmqtwist.storage.replica import ReplicatedPartition
 
 
 def pair(tmp_path: Path, messages: int = 4) -> tuple[Path, Path]:
@@ -54,6 +60,50 @@ def test_what_a_rollover_left_out_is_no_difference(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.out
     assert "left out by a rollover on one side only" in outcome.out
     assert "ledger: only in" in outcome.out
+
+
+def replica(disk: MemoryDisk, node_id: int) -> ReplicatedPartition:
+    """A node's empty partition, of which it is not primary."""
+    files = open_files(disk)
+    return ReplicatedPartition(0, node_id, files, find_log(files, None, RecoveryClock(), 0, WALL), wall=WALL)
+
+
+def written() -> list[RecordRun]:
+    """What a primary writes, record by record: of every kind."""
+    primary, message, runs = replica(MemoryDisk(), 1), make_message(1, ref_count=2), list[RecordRun]()
+
+    def write(append: Callable[[], Any]) -> None:
+        append()
+        primary.write_batch()
+        run = primary.read_run(runs[-1].last if runs else NO_PSN)
+        assert run is not None
+        runs.append(run)
+    write(lambda: primary.activate(1, WALL))
+    write(lambda: primary.create_queue(KEY, "bmq://d/q", FANOUT, WALL))
+    write(lambda: primary.append_message(KEY, message, WALL))
+    write(lambda: primary.append_message(KEY, make_message(2, ref_count=2), WALL))
+    write(lambda: primary.append_confirm(KEY, FANOUT[0][1], message, 0, WALL))
+    write(lambda: primary.append_deletion(KEY, message, 0, WALL))
+    write(lambda: primary.append_message(KEY, make_message(3, ref_count=2), WALL))
+    return runs
+
+
+@pytest.mark.parametrize("ends", list(combinations(range(8), 2)), ids=str)
+def test_replicas_that_were_rolled_over_at_different_records_agree(ends: tuple[int, int], tmp_path: Path) -> None:
+    """Each behind any kind of record, one perhaps behind none of them."""
+    places = []
+    for name, end in zip(("left", "right"), ends, strict=True):
+        disk = MemoryDisk()
+        copy = replica(disk, 2)
+        for number, run in enumerate(written(), 1):
+            copy.append_run(run, copy.summary.last, WALL)
+            if number == end:
+                assert copy.roll.finish(WALL)
+        copy.stop(WALL)
+        places.append(spill(disk, tmp_path / name))
+    for first, second in (places, places[::-1]):
+        outcome = bmq("compare", first, second)
+        assert outcome.code == 0, outcome.out
 
 
 @pytest.mark.parametrize(("offset", "data", "text"), [
