@@ -40,7 +40,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "queue/delivery", "queue/handles", "queue/domain", "queue/chores", "link/outbox", "link/session",
     "link/client", "link/receipts", "link/downstream", "link/upbound", "link/admin", "link/peer", "link/negotiation",
     "node/turn", "node/broker", "node/timers", "daemon/reactor", "daemon/epoll_round",
-    "daemon/processor_time", "daemon/put_aside", "daemon/watchdog", "storage/psn",
+    "daemon/processor_time", "daemon/put_aside", "daemon/watchdog", "storage/psn", "storage/batch",
     "cluster/partition_events", "cluster/partition_table", "cluster/partition_machine", "cluster/partition_wire",
     "cluster/write_times", "cluster/story", "node/cell", "node/replication", "node/links", "wire/budget", "wire/ber",
     "wire/control")]

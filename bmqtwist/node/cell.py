@@ -20,6 +20,7 @@ class Cell:
         self.machine: PartitionMachine
         self.inputs: deque[PartitionInput] = deque()
         self.stepping = self.busy = False
+        self.lingers = False  # a moment is set at which what was written is sent in any case
         self.image: ImageFiles | None = None  # that is being taken
         self.times = WriteTimes()  # of what this node writes as primary
         self.images: dict[int, ImageSource] = {}  # that are being sent, by node
@@ -36,8 +37,8 @@ class Cell:
 
     @property
     def written(self) -> Psn:
-        """As of `LogView`."""
-        return self.partition.written
+        """As of `LogView`: what lingers is not to be sent yet."""
+        return self.partition.kept
 
     @property
     def durable(self) -> Psn:

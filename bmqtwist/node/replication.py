@@ -3,8 +3,8 @@
     machine     cluster.partition_machine, one for each partition: says what is to be done
     partition   storage.replica, one for each: its files. It is replaced by another one when it was cut, or is an image now
     promises    one file for all partitions, written in a thread; what follows from a promise waits for it
-    turn        what a partition has written in a turn is sent at once, before it is synced; a replica that has written or
-                synced something says so
+    turn        what a partition has written in a turn is sent at once, before it is synced, but for confirms, which nobody
+                waits for; a replica that has written or synced something says so
 
 What reads or writes much is done in a thread; meanwhile the partition is *busy*, and what comes for it is left out: it is
 sent again. Inputs are taken one after the other: what follows from one may be the next.
@@ -80,6 +80,7 @@ from bmqtwist.wire.text import bracketed
 _HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
 LEASE_SHARE = 0.75  # of the time after which a silent leader is given up
 RETRY_SHARE = 0.5  # of the same
+LINGER_S = 0.005  # that records nobody waits for may wait for those of a message
 SAVE_AGAIN_S = 1.0  # after a promise could not be written
 
 
@@ -333,14 +334,24 @@ class Replication:
                     self._step(cell, now, Tick())
                 self._check_at = min(self._check_at, cell.machine.supported_until)
 
-    def _moved(self, cell: Cell) -> None:
-        """The partition has written something, or a sync has come through."""
-        if cell.partition.keep_batches() and cell.times.is_due(self._host.now):
-            cell.times.wrote(cell.written, self._host.now)
+    def _moved(self, cell: Cell, at_once: bool = False) -> None:
+        """The partition has written something, or a sync has come through. Confirms are sent with the next message."""
+        partition, now = cell.partition, self._host.now
+        if partition.may_linger and cell.machine.targets and not at_once:
+            if not cell.lingers:
+                cell.lingers = True
+                self._host.timers.at(now + LINGER_S, partial(self._lingered, cell))
+        elif partition.keep_batches() and cell.times.is_due(now):
+            cell.times.wrote(cell.written, now)
         if cell.machine.role is not PartitionRole.UNKNOWN:
-            self._step(cell, self._host.now, LogMoved())
-        if not cell.partition.leading:
-            self._cluster.records_came(self._host.now)
+            self._step(cell, now, LogMoved())
+        if not partition.leading:
+            self._cluster.records_came(now)
+
+    def _lingered(self, cell: Cell, now: float) -> None:
+        cell.lingers = False
+        if cell.written < cell.partition.written:
+            self._moved(cell, at_once=True)
 
     def set_factor(self, factor: int, now: float) -> None:
         """So many nodes must have a record before it is told to be committed."""
@@ -584,7 +595,7 @@ class Replication:
         """Nothing more is written to a partition under this lease: a sync point ends it."""
         cell = self.cells[index]
         cell.partition.sync_point(self._wall(now))
-        self._moved(cell)
+        self._moved(cell, at_once=True)
 
     def _advise(self, nodes: list[int], cell: Cell, status: PrimaryStatus) -> None:
         event = encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(

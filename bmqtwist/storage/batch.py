@@ -17,3 +17,16 @@ class Batch:
     journal: list[bytes]
     data: list[bytes]
     qlist: list[bytes]
+
+
+def joined(batches: list[Batch], records_max: int) -> list[Batch]:
+    """The same records in fewer batches: those without messages join what follows, as long as a batch has no more than
+    `records_max` records."""
+    whole: list[Batch] = []
+    for batch in batches:
+        before = whole[-1] if whole else None
+        if before is not None and not before.data and len(before.journal) + len(batch.journal) <= records_max:
+            whole[-1] = Batch(before.first, before.journal + batch.journal, batch.data, before.qlist + batch.qlist)
+        else:
+            whole.append(batch)
+    return whole

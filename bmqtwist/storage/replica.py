@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any
 
 from bmqtwist.errors import PeerError
+from bmqtwist.storage.batch import joined
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.exchange import Applier, attachment, placed, records_of
 from bmqtwist.storage.fileset import FileSets
@@ -39,6 +40,7 @@ from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 RUN_BYTES = 1 << 20  # of the records of one message to another node, unless a single one is larger
 RUN_RECORDS_MAX = 4096
 RECENT_BYTES = 8 << 20  # of what was written last, kept in memory as it is sent
+LINGERING_BATCHES_MAX = 16
 
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
 _OP_AT = QUEUE_OP_RECORD.offset("qlist_words") - 1
@@ -197,9 +199,22 @@ class ReplicatedPartition(Partition):
 
     # ---- reading for other nodes -----------------------------------------------------------------------------------
 
+    @property
+    def may_linger(self) -> bool:
+        """Whether nobody waits until other nodes have what was written since `keep_batches`: confirms and the like."""
+        batches, waiting = self._batches, self._gate.waiting
+        if not batches or len(batches) > LINGERING_BATCHES_MAX or waiting and waiting[-1].position >= batches[0].first:
+            return False
+        return not any(batch.data or batch.qlist for batch in batches)
+
+    @property
+    def kept(self) -> Psn:
+        """Up to here `keep_batches` has seen what was written."""
+        return self.psn_at(self._batches[0].first - 1) if self._batches else self.written
+
     def keep_batches(self) -> bool:
-        """What the turn has written, as it is sent; whether that is anything."""
-        batches = self.take_batches()
+        """What was written since the last call, as it is sent; whether that is anything."""
+        batches = joined(self.take_batches(), RUN_RECORDS_MAX)
         for batch in batches:
             previous, last = self.psn_at(batch.first - 1), self.psn_at(batch.first + len(batch.journal) - 1)
             run = RecordRun(previous, last, b"".join(batch.journal), b"".join(batch.data), b"".join(batch.qlist))

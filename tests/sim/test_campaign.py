@@ -16,7 +16,7 @@ from sim.campaign.shrink import shrink
 # Mistakes of partitions: the rule that each breaks, and with which seed and size.
 PARTITION_MISTAKES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 0, 3),
                       "lease expiry ignored": ("A8", 0, 3), "generation check off": ("P2", 1, 1),
-                      "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R7", 2, 3)}
+                      "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R7", 10, 3)}
 SHORT_LIVES, SHORT_STEPS, SHORT_SIZES = 50, 10, (1, 2, 3, 3, 5)  # of each seed: many beginnings rather than long lives
 CANARY_SEEDS = 12  # within which each of them is found
 

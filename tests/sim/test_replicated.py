@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.node.replication import LINGER_S
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.promise_file import NAME
 from bmqtwist.storage.psn import psns_of
@@ -47,6 +48,32 @@ def test_a_consumer_at_the_primary_gets_and_confirms_messages_everywhere() -> No
     for node in nodes.machines:
         assert nodes.stored(node) == nodes.acknowledged[STRONG][4:]
     assert len({nodes.partition(node).summary.last for node in nodes.machines}) == 1
+
+
+def test_confirms_are_sent_to_the_other_nodes_with_the_next_message_or_a_little_later() -> None:
+    nodes = settled(2)
+    nodes.post(10)
+    primary, (replica, _) = nodes.primary(), nodes.replicas()
+    _, writer = nodes.writer()
+    reader = nodes.client(primary.name).consume(STRONG)
+    pushed = reader.take(10)
+    here, there = nodes.partition(primary), nodes.partition(replica)
+    before = there.written
+    reader.confirm(*pushed[:4])
+    nodes.run(LINGER_S * 0.8)
+    assert there.written == before < here.written
+    nodes.run(LINGER_S)
+    assert there.written == here.written > before
+    before = here.written
+    reader.confirm(*pushed[4:6])
+    while here.written == before:
+        nodes.run(LINGER_S / 50)
+    before, moment = here.written, nodes.now
+    writer.put(b"another one")
+    while there.written <= before:
+        nodes.run(LINGER_S / 50)
+    assert there.written == here.written and nodes.now - moment < LINGER_S * 0.9
+    assert len(nodes.stored(replica)) == 5
 
 
 @pytest.mark.spec("cluster", 64)
