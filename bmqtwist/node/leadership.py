@@ -45,7 +45,7 @@ from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Message, NotDone, Outcome, StateChanged, WriteFailed, Written
 from bmqtwist.cluster.log_wire import encode_log_message, log_message_of
 from bmqtwist.cluster.partition_events import Decline, PartitionTalk, Yield
-from bmqtwist.cluster.partition_wire import partition_message_of
+from bmqtwist.cluster.partition_wire import partition_event_of, partition_message_of
 from bmqtwist.cluster.state import Changes
 from bmqtwist.config.clusters import ClusterDefinition, ElectorConfig
 from bmqtwist.errors import PeerError
@@ -263,6 +263,9 @@ class Leadership:
                     self._about_cluster(node_id, message.value, now, wall)
                 elif self.queues is not None:
                     self.queues.control(node_id, message, now)
+            elif kind in (EventType.STORAGE, EventType.REPLICATION_RECEIPT):
+                if self.replication is not None:
+                    self.replication.received(node_id, *partition_event_of(node_id, kind, body), now)
             elif self.queues is not None:
                 self.queues.said(node_id, kind, body, now)
         except PeerError as error:

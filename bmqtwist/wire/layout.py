@@ -170,6 +170,64 @@ RECOVERY_HEADER = Layout(
 # +---------------------------------------------------------------+
 RECEIPT = Layout(number(partition_id=32), number(sequence_number=64), number(lease=32))
 
+# Ours, in events of the same types between members that know our extensions. A PSN is the lease of a record and its number
+# in it. What a STORAGE event begins with; JOURNAL, DATA and QLIST records follow as they lie in the sender's files:
+#
+# +---------------------------------------------------------------+
+# |                         partition id                          |
+# +---------------------------------------------------------------+
+# |                       primary's lease id                      |
+# +---------------------------------------------------------------+
+# |            PSN of the record before the first one             |
+# |                          (12 bytes)                           |
+# +---------------------------------------------------------------+
+# |                     PSN of the last one                       |
+# |                          (12 bytes)                           |
+# +---------------------------------------------------------------+
+# |          PSN of the last one known to be committed            |
+# |                          (12 bytes)                           |
+# +---------------------------------------------------------------+
+# |                   bytes of JOURNAL records                    |
+# +---------------------------------------------------------------+
+# |                     bytes of DATA records                     |
+# +---------------------------------------------------------------+
+# |                     bytes of QLIST records                    |
+# +---------------------------------------------------------------+
+# |                   CRC32-C of all of these bytes               |
+# +---------------------------------------------------------------+
+RECORD_RUN = Layout(
+    number(partition_id=32), number(lease=32),
+    number(previous_lease=32), number(previous_sequence=64),
+    number(last_lease=32), number(last_sequence=64),
+    number(committed_lease=32), number(committed_sequence=64),
+    number(journal_bytes=32), number(data_bytes=32), number(qlist_bytes=32), number(crc=32),
+)
+
+# and a REPLICATION_RECEIPT:
+#
+# +---------------------------------------------------------------+
+# |                         partition id                          |
+# +---------------------------------------------------------------+
+# |                       primary's lease id                      |
+# +---------------------------------------------------------------+
+# |      PSN up to which the sender's log is the primary's        |
+# |                          (12 bytes)                           |
+# +---------------------------------------------------------------+
+# |                PSN up to which it is safe                     |
+# |                          (12 bytes)                           |
+# +---------------------------------------------------------------+
+# |                  parts of an image that were taken            |
+# +---------------------------------------------------------------+
+# |   milliseconds of the primary's clock, of its last keepalive  |
+# |                                                               |
+# +---------------------------------------------------------------+
+TAKEN_RECEIPT = Layout(
+    number(partition_id=32), number(lease=32),
+    number(matched_lease=32), number(matched_sequence=64),
+    number(durable_lease=32), number(durable_sequence=64),
+    number(parts=32), number(stamp=64),
+)
+
 # +-------+-------+-----------------------------------------------+
 # |header | type  |                   reserved                    |   header: 8 words; 1 SNAPSHOT, 2 UPDATE, 3 COMMIT,
 # +-------+-------+-----------------------------------------------+   4 ACK

@@ -56,21 +56,6 @@ class PartitionPull:
 
 
 @dataclass(slots=True)
-class PartitionRecords:
-    """Ours: records as they lie in the sender's files; `crc`: CRC32-C of all of their bytes."""
-
-    partition_id: int = u32(0)
-    lease: int = u32(1)
-    previous: LeaseEnd = record(2, LeaseEnd)
-    last: LeaseEnd = record(3, LeaseEnd)
-    committed: LeaseEnd = record(4, LeaseEnd)
-    journal: bytes = blob(5)
-    data: bytes = blob(6)
-    qlist: bytes = blob(7)
-    crc: int = u32(8)
-
-
-@dataclass(slots=True)
 class PartitionImage:
     """Ours: a part of all that is live, as of the record `at`."""
 
@@ -83,18 +68,6 @@ class PartitionImage:
     data: bytes = blob(6)
     qlist: bytes = blob(7)
     crc: int = u32(8)
-
-
-@dataclass(slots=True)
-class PartitionReceipt:
-    """Ours: how far the sender's log is the primary's, and safe."""
-
-    partition_id: int = u32(0)
-    lease: int = u32(1)
-    matched: LeaseEnd = record(2, LeaseEnd)
-    durable: LeaseEnd = record(3, LeaseEnd)
-    parts: int = u32(4)
-    stamp: int = u64(5)
 
 
 @dataclass(slots=True)
@@ -132,16 +105,14 @@ class PartitionYield:
 
 @dataclass(slots=True)
 class PartitionLogMessage:
-    """Ours: replication of the partitions."""
+    """Ours: replication of the partitions, but for records and receipts, which are events of their own."""
 
     CHOICE: ClassVar[Choice] = Choice(0, (
         (0, "prepare", PartitionPrepare),
         (1, "promise", PartitionPromise),
         (2, "stale", PartitionStale),
         (3, "pull", PartitionPull),
-        (4, "records", PartitionRecords),
         (5, "image", PartitionImage),
-        (6, "receipt", PartitionReceipt),
         (7, "keepalive", PartitionKeepalive),
         (8, "decline", PartitionDecline),
         (9, "yield", PartitionYield),

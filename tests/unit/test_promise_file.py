@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,15 @@ from bmqtwist.cluster.partition_events import (
     Stale,
     Yield,
 )
-from bmqtwist.cluster.partition_wire import encode_partition_message, partition_message_of
+from bmqtwist.cluster.partition_wire import encode_partition_message, partition_event_of, partition_message_of
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.promise_file import NAME, SLOT_DISTANCE_BYTES, PromiseFile, StoredPromise
 from bmqtwist.storage.psn import NO_PSN, LogSummary, RecordRun
+from bmqtwist.wire import layout
+from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import Encoding, decode_control
+from bmqtwist.wire.fast import EVENT_TYPE_MASK, EventType
 
 PLACE = "/storage"
 
@@ -119,18 +123,47 @@ MESSAGES: list[PartitionTalk | Decline | Yield] = [
     Decline(7, True, 9, "node 2 declines", 3), Yield(7, 3)]
 
 
-def body_of(message: PartitionTalk | Decline | Yield) -> bytes:
-    return encode_partition_message(31, message)[8:]
+def read(event: bytes) -> Any:
+    """What a member makes of an event."""
+    kind = EventType(event[4] & EVENT_TYPE_MASK)
+    if kind is EventType.CONTROL:
+        return partition_message_of(2, decode_control(event[8:], Encoding.BER).value)
+    return partition_event_of(2, kind, event[8:])
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: type(each).__name__)
 def test_a_message_comes_as_it_was_said(message: PartitionTalk | Decline | Yield) -> None:
-    control = decode_control(body_of(message), Encoding.BER)
-    assert partition_message_of(2, control.value) == (31, message)
+    assert read(encode_partition_message(31, message)) == (31, message)
 
 
 @pytest.mark.spec("cluster", 72)
-def test_records_that_changed_on_their_way_are_refused() -> None:
-    body = body_of(Records(2, 7, (4, 7), RUN)).replace(b"data", b"dato")
+@pytest.mark.parametrize("message", [Records(2, 7, (4, 7), RUN), ImagePart(2, 7, 3, (5, 9), True, RUN)],
+                         ids=lambda each: type(each).__name__)
+def test_records_that_changed_on_their_way_are_refused(message: PartitionTalk) -> None:
     with pytest.raises(PeerError, match="checksum"):
-        partition_message_of(2, decode_control(body, Encoding.BER).value)
+        read(encode_partition_message(31, message).replace(b"data", b"dato"))
+
+
+def test_records_are_where_the_layout_says() -> None:
+    """construct reads what the struct wrote."""
+    event = encode_partition_message(31, Records(2, 7, (4, 7), RUN))
+    assert layout.EVENT_HEADER.parse(event).length == len(event)
+    head = layout.RECORD_RUN.parse(event[8:])
+    assert (head.partition_id, head.lease, head.previous_lease, head.previous_sequence, head.last_lease, head.last_sequence,
+            head.committed_lease, head.committed_sequence) == (31, 7, 5, 8, 5, 9, 4, 7)
+    assert (head.journal_bytes, head.data_bytes, head.qlist_bytes) == (7, 4, 5)
+    assert head.crc == crc32c(b"journaldataqlist")
+    head = layout.TAKEN_RECEIPT.parse(encode_partition_message(31, ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40))[8:])
+    assert (head.partition_id, head.lease, head.matched_lease, head.matched_sequence, head.durable_lease,
+            head.durable_sequence, head.parts, head.stamp) == (31, 7, 5, 9, 4, 7, 4, 1 << 40)
+
+
+@pytest.mark.parametrize("message", [Records(2, 7, (4, 7), RUN), ReplicaReceipt(2, 7, (5, 9), (4, 7), 4, 1 << 40)],
+                         ids=lambda each: type(each).__name__)
+def test_an_event_of_another_size_is_refused(message: PartitionTalk) -> None:
+    event = encode_partition_message(31, message)
+    for size in range(8, len(event)):
+        with pytest.raises(PeerError):
+            read(event[:size])
+    with pytest.raises(PeerError):
+        read(event + bytes(4))
