@@ -25,6 +25,7 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.storage.message import Message
+from bmqtwist.storage.records import SEQUENCE_BITS
 
 NOT_READY_RETRY_S = 0.25  # before PUTs are sent again that the primary was not ready for
 
@@ -200,9 +201,15 @@ class RelayQueue(Queue):
         """This node was primary: a consumer has got this message from it."""
         message = self.messages.setdefault(message.guid, message)
         message.pending |= app.bit
-        if not message.order:
-            self._order = message.order = self._order + 1
+        self._number(message)
         return message
+
+    def _number(self, message: Message) -> None:
+        """Its place among all that come: where it is stored, if those above say so; else it is behind what came before."""
+        if message.lease:
+            message.order = message.lease << SEQUENCE_BITS | message.sequence
+        elif not message.order:
+            self._order = message.order = self._order + 1
 
     def _take_pending(self, guid: bytes) -> Put | None:
         put = self.pending.pop(guid, None)
@@ -249,8 +256,7 @@ class RelayQueue(Queue):
             message.pending |= app.bit
             if attempts is not None:
                 message.attempts = {**(message.attempts or {}), app.ordinal: attempts}
-            if not message.order:
-                self._order = message.order = self._order + 1
+            self._number(message)
             if late or app.overtaken(message):
                 app.redelivery.add(message)
             else:

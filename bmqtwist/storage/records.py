@@ -75,6 +75,7 @@ TYPE_SHIFT: Final = layout.RECORD_HEADER.shift("type")
 FLAGS_SHIFT: Final = layout.RECORD_HEADER.shift("flags")
 FLAGS_MASK: Final = layout.RECORD_HEADER.mask("flags")
 SEQUENCE_MASK: Final = layout.RECORD_HEADER.mask("sequence")
+SEQUENCE_BITS: Final = SEQUENCE_MASK.bit_length()
 MESSAGE_HEAD: Final = RecordType.MESSAGE << TYPE_SHIFT
 CONFIRM_HEAD: Final = RecordType.CONFIRM << TYPE_SHIFT
 DELETION_HEAD: Final = RecordType.DELETION << TYPE_SHIFT

@@ -61,13 +61,13 @@ class Above:
     def post_again_at(self, queue: RelayQueue, when: float) -> None:
         self.again_at = when
 
-    def open(self, read: int = 0, write: int = 0) -> Handle:
+    def open(self, read: int = 0, write: int = 0, app_id: str = "") -> Handle:
         self.opened += 1
         flags = 2 * bool(read) + 4 * bool(write)
         handle = open_queue(self.queue, Client(f"client{self.opened}"), None,  # type: ignore[arg-type]
-                            OpenRequest(self.opened, 0, None, flags, read, write, 0))
+                            OpenRequest(self.opened, 1 if app_id else 0, app_id or None, flags, read, write, 0))
         if read:
-            configure(handle, "", [ConsumerSpec(1, 0, "", 0, 1, 10, 1000)])
+            configure(handle, app_id, [ConsumerSpec(1, 0, "", 0, 1, 10, 1000)])
         return handle
 
     def post(self, handle: Handle, *guids: bytes) -> None:
@@ -231,3 +231,20 @@ def test_what_another_primary_had_meant_for_somebody_else_comes_late_and_says_so
     client: Any = reader.client
     assert [(payload, late) for payload, _, late in client.got] == [
         (b"4", False), (b"8", False), (b"5", True), (b"9", False), (b"2", False)]
+
+
+def test_what_comes_again_for_one_app_after_another_has_confirmed_some_of_it_keeps_its_order() -> None:
+    """The first two are forgotten when the second app is given them; the third is still here, and was given out before them."""
+    above = Above(QueueMode.FANOUT)
+    foo, bar = above.open(read=1, app_id="foo"), above.open(read=1, app_id="bar")
+    numbers = range(1, 6)
+    for number in numbers:
+        above.queue.pushed(stored(b"%d" % number, number), [("foo", None)], True)
+    above.queue.deliver(BEGIN)
+    substream = foo.substreams[1]
+    for guid in (b"1", b"2"):
+        above.queue.confirm(substream, guid, BEGIN, 0)
+    for number in numbers:
+        above.queue.pushed(stored(b"%d" % number, number), [("bar", None)], True)
+    above.queue.deliver(BEGIN)
+    assert guids(bar) == [b"%d" % number for number in numbers]
