@@ -64,7 +64,7 @@ from bmqtwist.cluster.story import TransitionLog
 from bmqtwist.storage.psn import NO_PSN, Psn, common_prefix
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
-_LEADING = frozenset((STG1, STG2, HEALED))
+_METHODS = {role: {event.value: action for event, action in row.items()} for role, row in ACTIONS.items()}
 
 FLIGHT_BYTES_MAX = 4 << 20  # sent to one node and not taken yet; beyond it nothing more is sent to it
 FLIGHT_PARTS_MAX = 4  # of an image, likewise
@@ -118,9 +118,8 @@ class PartitionMachine:
             name = "AssignedSelf" if event.primary == self.node_id else "AssignedOther"
         sender = getattr(event, "sender", self.node_id)
         if sender in self.members:
-            kind = PartitionEvent(name)
-            self._event = kind.name
-            getattr(self, ACTIONS[self.role][kind])(event)
+            self._event = name
+            getattr(self, _METHODS[self.role][name])(event)
         if self._beat_at != self._wake:
             self._wake = self._beat_at
             self._out.append(WakeAt(self._wake))
@@ -133,7 +132,8 @@ class PartitionMachine:
     @property
     def leads(self) -> bool:
         """Whether this node is primary, active or not."""
-        return self.role in _LEADING
+        role = self.role
+        return role is HEALED or role is STG2 or role is STG1
 
     @property
     def used(self) -> int:
@@ -211,7 +211,7 @@ class PartitionMachine:
     def _be(self, role: PartitionRole, primary: int | None, cause: str) -> None:
         before, self.role, self.primary = self.role, role, primary
         if before is not role:
-            self._out.append(RoleChanged(self._event, before, role))
+            self._out.append(RoleChanged(PartitionEvent(self._event).name, before, role))
         self.story.note(self._now, before.name, role.name, cause)
 
     def _stop(self, event: Stop) -> None:

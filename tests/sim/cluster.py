@@ -98,12 +98,12 @@ class SimulatedCluster(Simulation):
         """Let so much time pass."""
         self.play(self.now + seconds)
 
-    def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        """Let time pass until something is so."""
+    def until(self, condition: Callable[[], object], seconds: float = 60.0, step: float = 0.02) -> None:
+        """Let time pass until something is so, as seen every `step` seconds."""
         end = self.now + seconds
         while not condition():
             assert self.now < end, f"not so within {seconds:g} s"
-            self.run(0.02)
+            self.run(step)
 
     def client(self, name: str, place: str = LOOPBACK) -> Client:
         """A negotiated session with a node."""
