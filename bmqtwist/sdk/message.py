@@ -70,6 +70,11 @@ class Message(Generic[ValueT]):
         return self._properties
 
     @property
+    def has_properties(self) -> bool:
+        """Did the producer give it any? Known without reading them."""
+        return bool(self._flags & 2)
+
+    @property
     def properties(self) -> dict[str, Value]:
         """Values by name."""
         return {name: value for name, (_, value) in self._typed.items()}

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from bmqtwist.spark.messages import Batch, from_ipc, slices, to_ipc
 from bmqtwist.spark.options import SourceOptions
-from bmqtwist.spark.plan import Done, Key, Offset, OffsetError, Plan, Segment
+from bmqtwist.spark.plan import Done, Key, Offset, OffsetError, Plan, Segment, keys_of
 from bmqtwist.spark.receiver import Delivered, News, Receiver
 from bmqtwist.spark.receivers import Receivers
 from bmqtwist.spark.spool import Spool, new_epoch
@@ -40,7 +40,7 @@ class Source(Protocol):
     def take(self) -> list[News]:
         """What has come."""
 
-    def confirm(self, guids: list[tuple[int, bytes]]) -> None:
+    def confirm(self, keys: list[Key]) -> None:
         """Have these confirmed."""
 
     def stop(self) -> None:
@@ -199,7 +199,7 @@ class Engine:
 
     def _confirm(self, keys: list[Key]) -> None:
         if keys and self._source is not None:
-            self._source.confirm([(key[0], key[1:]) for key in keys])
+            self._source.confirm(keys)
 
     def _gather(self) -> None:
         """Take what has come; wait a little if nothing has."""
@@ -227,10 +227,8 @@ class Engine:
         now = self._clock()
         for each in source.take():
             if isinstance(each, Delivered):
-                message = each.message
-                key = bytes((each.queue,)) + message.guid
-                if plan.deliver(key, each, each.receiver, now):
-                    again.append(key)
+                items = ((each.queue, message, each.arrived) for message in each.messages)
+                again += plan.deliver(keys_of(each.queue, each.messages), items, each.receiver, now)
             else:
                 plan.lost(each.receiver)
         self._confirm(again)
@@ -251,8 +249,8 @@ class Engine:
     def _keep(self, segment: Segment) -> None:
         """Make the content of a planned segment and put it where it is safe."""
         batch = Batch(self._options.wanted, self._options.include_properties)
-        for number, each in enumerate(segment.items or ()):
-            batch.add(each.queue, each.message, each.arrived, segment.start + number)
+        for seq, (queue, message, arrived) in enumerate(segment.items or (), segment.start):
+            batch.add(queue, message, arrived, seq)
         segment.items = None
         content = to_ipc(batch.finish())
         if self._spool is not None:

@@ -48,35 +48,66 @@ class Batch:
 
     def __init__(self, wanted: Sequence[tuple[str, str]], include_properties: bool) -> None:
         self._wanted, self._with = wanted, include_properties
-        self._columns: dict[str, list[object]] = {name: [] for name, _, _ in COLUMNS}
+        self._numbers: list[int] = []
+        self._messages: list[Message[bytes]] = []
+        self._arrived: list[float] = []
+        self._seq: list[int] = []
 
     def add(self, number: int, message: Message[bytes], arrived: float, seq: int) -> None:
         """One message of the queue of that number."""
-        to = self._columns
-        uri, app_id = self._wanted[number]
-        value, properties, types, problem = None, None, None, None
-        try:
-            value = message.payload
-            if self._with:
-                given = message.property_types
-                properties, types = texts_of({name: (given[name], each) for name, each in message.properties.items()})
-        except PeerError as error:
-            problem = str(error)
-        to["queue"].append(uri)
-        to["appId"].append(app_id or None)
-        to["guid"].append(message.guid)
-        to["value"].append(value)
-        to["properties"].append(properties)
-        to["propertyTypes"].append(types)
-        to["received"].append(int(arrived * 1e6))
-        to["size"].append(None if value is None else len(value))
-        to["redelivered"].append(message.redelivered)
-        to["seq"].append(seq)
-        to["problem"].append(problem)
+        self._numbers.append(number)
+        self._messages.append(message)
+        self._arrived.append(arrived)
+        self._seq.append(seq)
 
     def finish(self) -> pa.RecordBatch:
         """All of them."""
-        return pa.RecordBatch.from_arrays([pa.array(self._columns[name], kind) for name, kind, _ in COLUMNS], schema=SCHEMA)
+        messages = self._messages
+        values, problems = list[bytes | None](), dict[int, str]()
+        for at, message in enumerate(messages):
+            try:
+                values.append(message.payload)
+            except PeerError as error:
+                values.append(None)
+                problems[at] = str(error)
+        properties, types = self._properties(problems)
+        apps = [app_id or None for _, app_id in self._wanted]
+        made = {
+            "queue": self._of_queue([uri for uri, _ in self._wanted]), "appId": self._of_queue(apps),
+            "guid": [message.guid for message in messages], "value": values, "properties": properties,
+            "propertyTypes": types, "received": [int(each * 1e6) for each in self._arrived],
+            "size": [None if value is None else len(value) for value in values],
+            "redelivered": [message.redelivered for message in messages], "seq": self._seq,
+            "problem": [problems.get(at) for at in range(len(messages))]}
+        columns = ((made[name], kind) for name, kind, _ in COLUMNS)
+        return pa.RecordBatch.from_arrays([each if isinstance(each, pa.Array) else pa.array(each, kind)
+                                           for each, kind in columns], schema=SCHEMA)
+
+    def _of_queue(self, texts: Sequence[str | None]) -> pa.Array:
+        """A text for each message, by its queue."""
+        return pa.array(texts, pa.string()).take(pa.array(self._numbers, pa.int32()))
+
+    def _properties(self, problems: dict[int, str]) -> tuple[object, object]:
+        """Values and types; most messages have none."""
+        messages, nothing = self._messages, pa.nulls(len(self._messages), STRING_MAP)
+        if not self._with:
+            return nothing, nothing
+        if not problems and not any(message.has_properties for message in messages):
+            empty = pa.MapArray.from_arrays(pa.array([0] * (len(messages) + 1), pa.int32()), pa.array([], pa.string()),
+                                            pa.array([], pa.string()))
+            return empty, empty
+        values, types = list[object](), list[object]()
+        for at, message in enumerate(messages):
+            found: tuple[object, object] = (None, None)
+            if at not in problems:
+                try:
+                    given = message.property_types
+                    found = texts_of({name: (given[name], each) for name, each in message.properties.items()})
+                except PeerError as error:
+                    problems[at] = str(error)
+            values.append(found[0])
+            types.append(found[1])
+        return values, types
 
 
 def to_ipc(batch: pa.RecordBatch) -> bytes:

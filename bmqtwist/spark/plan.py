@@ -15,11 +15,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from bmqtwist.errors import LocalError
+from bmqtwist.sdk.message import Message
 
 Key = bytes  # the number of the queue among those of the source, one byte; then the GUID
+Waiting = tuple[Any, float, int]  # what was delivered, when, and which of several receivers was given it last
+
+
+def keys_of(queue: int, messages: Iterable[Message[Any]]) -> list[Key]:
+    """Of messages of one queue."""
+    prefix = bytes((queue,))
+    return [prefix + message.guid for message in messages]
 
 
 class OffsetError(LocalError):
@@ -60,35 +69,22 @@ class Settled:
 
     def __init__(self, retention: int) -> None:
         self._retention = retention
-        self._keys: set[Key] = set()
+        self.keys: set[Key] = set()
         self._segments: deque[Segment] = deque()
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._keys
-
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.keys)
 
     def add(self, segment: Segment) -> list[Segment]:
         """Remember; the segments that are forgotten for it."""
-        self._keys.update(segment.keys)
+        self.keys.update(segment.keys)
         self._segments.append(segment)
         gone = []
-        while len(self._keys) - len(self._segments[0].keys) >= self._retention:
+        while len(self.keys) - len(self._segments[0].keys) >= self._retention:
             old = self._segments.popleft()
-            self._keys.difference_update(old.keys)
+            self.keys.difference_update(old.keys)
             gone.append(old)
         return gone
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A message that is in no batch yet."""
-
-    key: Key
-    item: Any
-    receiver: int  # which of several was given it last
-    arrived: float
 
 
 @dataclass(slots=True)
@@ -108,7 +104,7 @@ class Plan:
         self.settled = Settled(retention)
         self._segments: deque[Segment] = deque()
         self._planned: set[Key] = set()
-        self._waiting: dict[Key, Waiting] = {}
+        self._waiting: dict[Key, Waiting] = {}  # in no batch yet
         self.repeated = 0  # deliveries of what was here before
 
     # -- at the start -------------------------------------------------------------------------------------------------
@@ -135,22 +131,25 @@ class Plan:
 
     # -- deliveries ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, key: Key, item: Any, receiver: int, now: float) -> bool:
-        """A message was delivered. True: it was settled before, and has to be confirmed once more."""
-        if key in self.settled:
-            self.repeated += 1
-            return True
-        if key in self._planned:
-            self.repeated += 1
-        elif key in self._waiting:
-            self._waiting[key].receiver = receiver
-        else:
-            self._waiting[key] = Waiting(key, item, receiver, now)
-        return False
+    def deliver(self, keys: Iterable[Key], items: Iterable[Any], receiver: int, now: float) -> list[Key]:
+        """Messages were delivered. Those that were settled before have to be confirmed once more."""
+        settled, planned, waiting = self.settled.keys, self._planned, self._waiting
+        again = []
+        for key, item in zip(keys, items, strict=True):
+            if key in settled:
+                again.append(key)
+            elif key in planned:
+                self.repeated += 1
+            elif key in waiting:
+                waiting[key] = *waiting[key][:2], receiver
+            else:
+                waiting[key] = item, now, receiver
+        self.repeated += len(again)
+        return again
 
     def lost(self, receiver: int) -> None:
         """The connection of a receiver is gone: what waits of it will be delivered again, here or elsewhere."""
-        self._waiting = {key: each for key, each in self._waiting.items() if each.receiver != receiver}
+        self._waiting = {key: each for key, each in self._waiting.items() if each[2] != receiver}
 
     @property
     def waiting(self) -> int:
@@ -164,7 +163,7 @@ class Plan:
 
     def oldest(self) -> float | None:
         """When the message arrived that waits longest."""
-        return next(iter(self._waiting.values())).arrived if self._waiting else None
+        return next(iter(self._waiting.values()))[1] if self._waiting else None
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
@@ -187,14 +186,12 @@ class Plan:
             raise OffsetError(f"Spark goes on at {start}, and {self.end} messages were planned: the checkpoint was changed")
         if not self._waiting or messages_max < 1:
             return None
-        chosen = []
-        for waiting in self._waiting.values():
-            chosen.append(waiting)
-            if len(chosen) >= messages_max:
-                break
-        for each in chosen:
-            del self._waiting[each.key]
-        segment = Segment(start, start + len(chosen), [each.key for each in chosen], [each.item for each in chosen])
+        chosen = dict(islice(self._waiting.items(), messages_max))
+        if len(chosen) == len(self._waiting):
+            self._waiting = {}
+        for key in chosen if self._waiting else ():
+            del self._waiting[key]
+        segment = Segment(start, start + len(chosen), list(chosen), [item for item, _, _ in chosen.values()])
         self._segments.append(segment)
         self._planned.update(segment.keys)
         self.end = segment.end

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from bmqtwist.sdk.pump import Dispatch, SocketPump
 from bmqtwist.sdk.results import EventKind, SdkError, SessionEvent
 from bmqtwist.sdk.simple import Queue, Session
 from bmqtwist.spark.options import BrokerOptions, SourceOptions
+from bmqtwist.spark.plan import Key
 
 STEP_SECONDS_MAX = 5.0
 STOP_SECONDS_MAX = 10.0
@@ -27,12 +27,12 @@ STOP_SECONDS_MAX = 10.0
 
 @dataclass(slots=True)
 class Delivered:
-    """A message of the queue of that number."""
+    """Messages of the queue of that number."""
 
     queue: int
-    message: Message[bytes]
+    messages: list[Message[bytes]]
     arrived: float  # epoch seconds
-    receiver: int = 0  # which of several has it
+    receiver: int = 0  # which of several has them
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Receiver:
         self._news = threading.Condition()
         self._incoming: deque[News] = deque()
         self._fresh: list[News] = []  # of the thread alone, until the end of its turn
-        self._confirms: deque[tuple[int, bytes]] = deque()
+        self._confirms: deque[Key] = deque()
         self._queues: list[Queue[bytes]] = []
         self._pump: SocketPump | None = None
         self._thread = threading.Thread(target=self._run, name="bmq-receiver", daemon=True)
@@ -124,10 +124,9 @@ class Receiver:
             self._incoming.clear()
         return found
 
-    def confirm(self, guids: list[tuple[int, bytes]]) -> None:
-        """Have (number of the queue, GUID) confirmed soon. Without a connection they are forgotten: the messages come
-        again."""
-        self._confirms.extend(guids)
+    def confirm(self, keys: list[Key]) -> None:
+        """Have these confirmed soon. Without a connection they are forgotten: the messages come again."""
+        self._confirms.extend(keys)
         self._poke()
 
     def stop(self) -> None:
@@ -182,11 +181,11 @@ class Receiver:
 
     def _collect(self) -> None:
         """Take what the session has for each queue."""
-        now, fresh = time.time(), self._fresh
+        now = time.time()
         for number, queue in enumerate(self._queues):
-            with suppress(IndexError):
-                while True:
-                    fresh.append(Delivered(number, queue.get_nowait(), now))
+            messages = queue.get_all_nowait()
+            if messages:
+                self._fresh.append(Delivered(number, messages, now))
 
     def _on_event(self, event: SessionEvent) -> None:
         if event.kind is EventKind.CONNECTION_LOST:
@@ -206,9 +205,9 @@ class Receiver:
             return
         cores = [(queue.core, queue.core.options.effective()[0]) for queue in self._queues]
         while confirms:
-            number, guid = confirms.popleft()
+            key = confirms.popleft()
             try:
-                session.core.confirm(Message(*cores[number], guid, b"", 0, 0))
+                session.core.confirm(Message(*cores[key[0]], key[1:], b"", 0, 0))
             except SdkError:  # no connection: it comes again, and is confirmed then
                 continue
 

@@ -4,7 +4,7 @@ core. Option `receivers` says how many; the queue's messages are shared among th
     this process                                    child
     pickled SourceOptions                    -->    connects, opens the queues
                                             <--     None: ready; a list of messages; a text: the error that has ended it
-    a list of (queue, GUID) to be confirmed  -->
+    a list of keys to be confirmed           -->
     the end of the stream                    -->    leaves gracefully, also when this process was killed
 """
 
@@ -24,10 +24,12 @@ from bmqtwist.errors import LocalError
 from bmqtwist.sdk.message import Message
 from bmqtwist.sdk.results import SdkError
 from bmqtwist.spark.options import SourceOptions
+from bmqtwist.spark.plan import Key, keys_of
 from bmqtwist.spark.receiver import STEP_SECONDS_MAX, STOP_SECONDS_MAX, Delivered, Lost, News, Receiver
 
-# Of a message on its way from a child; an empty one stands for a lost connection.
-Row = tuple[int, bytes, bytes, int, int, float] | tuple[()]
+# Messages of a queue on their way from a child: what makes each of them, and when they came. An empty one stands for a lost
+# connection.
+Row = tuple[int, list[tuple[bytes, bytes, int, int]], float] | tuple[()]
 
 
 class ReceiverFailed(LocalError):
@@ -41,7 +43,7 @@ class Receivers:
         self._news = threading.Condition()
         self._incoming: deque[News] = deque()
         self._children: list[_Child] = []
-        self._owners: dict[tuple[int, bytes], int] = {}  # (queue, GUID): who was given it last
+        self._owners: dict[Key, int] = {}  # who was given it last
         self._error = ""
         self._count = options.receivers
         # The window is that of all together.
@@ -75,15 +77,15 @@ class Receivers:
             self._incoming.clear()
         for each in found:
             if isinstance(each, Delivered):
-                self._owners[each.queue, each.message.guid] = each.receiver
+                self._owners.update(dict.fromkeys(keys_of(each.queue, each.messages), each.receiver))
             else:
                 self._owners = {key: owner for key, owner in self._owners.items() if owner != each.receiver}
         return found
 
-    def confirm(self, guids: list[tuple[int, bytes]]) -> None:
+    def confirm(self, keys: list[Key]) -> None:
         """Each by who was given it; what nobody was given here comes again, and is confirmed then."""
-        shares: dict[int, list[tuple[int, bytes]]] = {}
-        for key in guids:
+        shares: dict[int, list[Key]] = {}
+        for key in keys:
             shares.setdefault(self._owners.pop(key, 0), []).append(key)
         for number, share in shares.items():
             self._children[number].send(share)
@@ -154,16 +156,16 @@ class _Child:
 
 
 def _delivered(row: Any, receiver: int) -> Delivered:
-    queue, guid, data, flags, form, arrived = row
-    nowhere: Any = None  # it is confirmed by its GUID
-    return Delivered(queue, Message(nowhere, nowhere, guid, data, flags, form), arrived, receiver)
+    queue, messages, arrived = row
+    nowhere: Any = None  # they are confirmed by their GUIDs
+    return Delivered(queue, [Message(nowhere, nowhere, *each) for each in messages], arrived, receiver)
 
 
 def _row(each: News) -> Row:
     if not isinstance(each, Delivered):
         return ()
-    message = each.message
-    return (each.queue, message.guid, message._data, message._flags, message._form, each.arrived)
+    messages = [(message.guid, message._data, message._flags, message._form) for message in each.messages]
+    return each.queue, messages, each.arrived
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:

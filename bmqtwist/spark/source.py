@@ -6,6 +6,7 @@ lives as long as the query; `read` runs in tasks, which are given their part of 
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -29,7 +30,9 @@ from pyspark.sql.types import StructType
 from bmqtwist.spark.engine import Engine
 from bmqtwist.spark.messages import Batch, ddl, from_ipc
 from bmqtwist.spark.options import SourceOptions, flag, sink_options, source_options
-from bmqtwist.spark.plan import Offset
+from bmqtwist.spark.plan import Key, Offset, keys_of
+
+GC_THRESHOLDS = 100_000, 20, 20  # many messages live here: to look at them all again and again took a third of the time
 
 
 @dataclass
@@ -61,6 +64,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _running(self) -> Engine:
         if self._engine is None:
             _leave_on_sigterm()
+            gc.set_threshold(*GC_THRESHOLDS)
             self._engine = Engine(self._options)
         return self._engine
 
@@ -131,7 +135,7 @@ class BrowseReader(DataSourceReader):
         receiver.start()
         try:
             until = time.monotonic() + options.browse_max_s
-            batch, seen = Batch(options.wanted, options.include_properties), set[tuple[int, bytes]]()
+            batch, seen = Batch(options.wanted, options.include_properties), set[Key]()
             while len(seen) < options.browse_messages_max and time.monotonic() < until:
                 receiver.wait(min(until - time.monotonic(), options.drain_idle_s))
                 receiver.check()
@@ -139,10 +143,10 @@ class BrowseReader(DataSourceReader):
                 if not came and seen:
                     break
                 for each in came:
-                    key = each.queue, each.message.guid
-                    if key not in seen and len(seen) < options.browse_messages_max:
-                        batch.add(each.queue, each.message, each.arrived, len(seen))
-                        seen.add(key)
+                    for key, message in zip(keys_of(each.queue, each.messages), each.messages, strict=True):
+                        if key not in seen and len(seen) < options.browse_messages_max:
+                            batch.add(each.queue, message, each.arrived, len(seen))
+                            seen.add(key)
         finally:
             receiver.stop()
         yield _chosen(batch.finish(), self._names)

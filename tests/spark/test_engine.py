@@ -11,7 +11,7 @@ from bmqtwist.sdk.message import Message
 from bmqtwist.spark.engine import Engine
 from bmqtwist.spark.messages import from_ipc
 from bmqtwist.spark.options import SourceOptions, source_options
-from bmqtwist.spark.plan import Offset, OffsetError
+from bmqtwist.spark.plan import Key, Offset, OffsetError
 from bmqtwist.spark.receiver import Delivered, Lost
 
 
@@ -52,13 +52,13 @@ class Consumer:
             if guid not in self.given:
                 self.given.add(guid)
                 queue: Any = None
-                self.fresh.append(Delivered(0, Message(queue, queue, guid, payload, 0, 0), 1000.0))
+                self.fresh.append(Delivered(0, [Message(queue, queue, guid, payload, 0, 0)], 1000.0))
         found, self.fresh = self.fresh, []
         return found
 
-    def confirm(self, guids: list[tuple[int, bytes]]) -> None:
+    def confirm(self, keys: list[Key]) -> None:
         if not self.queue.deaf:
-            for _, guid in guids:
+            for guid in (key[1:] for key in keys):
                 self.queue.confirmed.append(guid)
                 self.queue.held.pop(guid, None)
                 self.given.discard(guid)

@@ -14,8 +14,8 @@ def keys(*numbers: int) -> list[bytes]:
 
 
 def filled(plan: Plan, *numbers: int) -> Plan:
-    for key in keys(*numbers):
-        plan.deliver(key, key, 1, 0.0)
+    given = keys(*numbers)
+    assert not plan.deliver(given, given, 1, 0.0)
     return plan
 
 
@@ -38,10 +38,10 @@ def test_nothing_is_confirmed_before_spark_goes_on_behind_it() -> None:
 def test_what_comes_again_is_not_planned_twice_and_confirmed_if_it_was_settled() -> None:
     plan = filled(Plan(10), 1, 2)
     plan.take(0, 1)
-    assert [plan.deliver(key, key, 1, 0.0) for key in keys(1, 2)] == [False, False]
+    assert plan.deliver(keys(1, 2), keys(1, 2), 1, 0.0) == []
     assert plan.waiting == 1
     plan.settle(1)
-    assert plan.deliver(keys(1)[0], None, 1, 0.0)
+    assert plan.deliver(keys(1, 2), keys(1, 2), 1, 0.0) == keys(1)
     assert plan.repeated == 2
 
 
@@ -60,7 +60,7 @@ def test_a_new_process_takes_over_the_segments_of_the_spool() -> None:
     done = plan.restore([Segment(0, 2, keys(1, 2)), Segment(2, 3, keys(3))], 2)
     assert (done.confirm, plan.end) == (keys(1, 2), 3)
     assert plan.following(2) is not None and plan.within(2, 3) is not None
-    assert plan.deliver(keys(1)[0], None, 1, 0.0) and not plan.deliver(keys(3)[0], None, 1, 0.0)
+    assert plan.deliver(keys(1, 3), keys(1, 3), 1, 0.0) == keys(1)
     assert plan.waiting == 0
 
 
@@ -100,7 +100,7 @@ def test_a_message_that_was_given_to_another_receiver_meanwhile_is_not_lost_with
     plan = Plan(100)
     one, two, three = keys(1, 2, 3)
     for key, receiver in ((one, 1), (two, 1), (three, 2), (one, 2)):
-        plan.deliver(key, key, receiver, 0.0)
+        plan.deliver([key], [key], receiver, 0.0)
     plan.lost(1)
     segment = plan.take(0, 10)
     assert segment is not None and segment.keys == [one, three]
@@ -116,9 +116,8 @@ def test_whatever_happens_every_message_is_in_one_batch_and_confirmed_only_behin
     plan = Plan(100)
     for step in steps:
         if step == "deliver":
-            for key in queue:
-                if key not in confirmed and plan.deliver(key, key, 1, 0.0):
-                    confirmed.add(key)
+            due = [key for key in queue if key not in confirmed]
+            confirmed.update(plan.deliver(due, due, 1, 0.0))
         elif step == "plan" and plan.following(logged) is None:
             segment = plan.take(logged, most)
             if segment is not None:

@@ -215,6 +215,16 @@ class BaseQueue(Generic[ValueT]):
         self._session.core.consumed(1)
         return message
 
+    def get_all_nowait(self) -> list[Message[ValueT]]:
+        """All messages that are here already, in order."""
+        messages = list(self._inbox)
+        self._inbox.clear()
+        for message in messages:
+            message._taken = True
+        self._unfinished += len(messages)
+        self._session.core.consumed(len(messages))
+        return messages
+
     def _wake_getter(self) -> None:
         if self._getters:
             self._session.fire(self._getters.popleft(), None)
