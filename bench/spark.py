@@ -114,7 +114,8 @@ def scan(way: str, cores: int, path: str, count: int, rounds: int) -> float:
     spark = _session(cores, adaptive=way == "report")
 
     def table(columns: str = _SCANNED) -> Any:
-        return spark.read.format("bmq-storage").options(maxPartitionRecords=-(-count // _PARTITIONS), columns=columns).load(path)
+        options = {"maxPartitionRecords": -(-count // _PARTITIONS), "columns": columns}
+        return spark.read.format("bmq-storage").options(**options).load(path)
 
     def to_nowhere(rows: Any) -> None:
         rows.write.format("noop").mode("overwrite").save()
@@ -146,14 +147,14 @@ def scan(way: str, cores: int, path: str, count: int, rounds: int) -> float:
 
 def _unpacked(data: bytes) -> tuple[Any, ...]:
     """A record as the row that `bmq-storage` makes of it."""
-    from datetime import datetime, timezone
+    from datetime import UTC, datetime
     from struct import unpack
 
     head, lease, wall, body, _ = unpack(RECORD.format, data)  # a Struct cannot be sent to a worker
     kind = head >> TYPE_SHIFT
     at = _GUIDS.get(kind)
     keys = _KEYS.get(kind)
-    return (kind, lease, head & SEQUENCE_MASK, datetime.fromtimestamp(wall, timezone.utc),
+    return (kind, lease, head & SEQUENCE_MASK, datetime.fromtimestamp(wall, UTC),
             data[keys:keys + 5] if keys else None, data[at:at + 16] if at else None,
             body[0] << REF_COUNT_LOW_BITS | head >> FLAGS_SHIFT & FLAGS_MASK if kind == RecordType.MESSAGE else None)
 

@@ -529,6 +529,7 @@ class MetadataLog:
         outcome = NotDone(f"the metadata ledger cannot be written: {event.reason}", True)
         leading = self.role is Role.LEADING
         gone = self.log.failed()
+        self._committed = min(self._committed, self.log.last)  # of what is gone; what takes its place may be another's
         if leading and self.alone:
             self._give_up(gone, outcome)
             self._build_head()

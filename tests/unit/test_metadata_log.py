@@ -33,7 +33,12 @@ from bmqtwist.storage.ledger_file import DiskLedgerFile
 from bmqtwist.storage.ledger_format import encode_ledger, parse_ledger_file_name, read_ledger
 from bmqtwist.storage.memory import Died, MemoryDisk
 from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
-from bmqtwist.wire.cluster_schema import ClusterMessage, LeaderMessageSequence, QueueAssignmentAdvisory
+from bmqtwist.wire.cluster_schema import (
+    ClusterMessage,
+    LeaderAdvisoryCommit,
+    LeaderMessageSequence,
+    QueueAssignmentAdvisory,
+)
 
 SINGLE = [path for path in FILES if path.parent.name.endswith((".n1", ".n1-after-restart"))
           and not path.parent.name.startswith("three-nodes") and path.parent.name != "no-quorum-deletion.n1"]
@@ -655,6 +660,25 @@ def test_a_leader_of_several_that_cannot_write_steps_down_and_writes_a_new_file_
     ledger.step(Entries(3, 2, (1, 2), (first_of(2),)))
     assert Send(3, Acknowledged(1, 2, (2, 1))) in ledger.flush() and disk.calls[-1] == "replace"
     assert not read_ledger(disk.safe).alarms and opened(Disk(disk.safe), members=(1, 2, 3))[0].log.lsn == (2, 1)
+
+
+def test_what_was_committed_behind_a_record_that_could_not_be_written_commits_no_other_in_its_place():
+    """Node 3 is not the leader any more, and lends what nobody else has."""
+    leader, _ = leader_of_three()
+    node, disk = opened(node_id=2, members=(1, 2, 3))
+    node, _ = follower(leader, disk)
+    commit = LeaderAdvisoryCommit(LeaderMessageSequence(3, 2), LeaderMessageSequence(3, 1))
+    told = ClusterStateRecord(LedgerRecordType.COMMIT, 3, 2, 1000, ClusterMessage("leaderAdvisoryCommit", commit))
+    disk.broken = True
+    node.step(Follow(3, 1))
+    node.step(Entries(1, 3, (1, 2), (first_of(3), told)))
+    node.flush()
+    assert node.log.log.last == (1, 2)
+    disk.broken = False
+    node.step(StepDown())
+    node.step(Entries(3, 2, (1, 2), (update(1, 3, "bmq://d/a", 1),)))
+    node.flush()
+    assert node.log.lsn == (1, 3) and node.log.committed == (1, 2) and "bmq://d/a" not in node.log.state.queues
 
 
 def test_what_waits_for_its_quorum_is_carried_into_a_new_file():

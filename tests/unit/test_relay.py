@@ -234,7 +234,7 @@ def test_what_another_primary_had_meant_for_somebody_else_comes_late_and_says_so
 
 
 def test_what_comes_again_for_one_app_after_another_has_confirmed_some_of_it_keeps_its_order() -> None:
-    """The first two are forgotten when the second app is given them; the third is still here, and was given out before them."""
+    """The first two are forgotten when the second app is given them; the third is still here, and was given out earlier."""
     above = Above(QueueMode.FANOUT)
     foo, bar = above.open(read=1, app_id="foo"), above.open(read=1, app_id="bar")
     numbers = range(1, 6)

@@ -207,7 +207,8 @@ class PartitionJudge(Judge):
             raise Violation(rule, f"lease {lease} of partition {cell.index} is that of {who}, and of "
                                   f"{node.name}, {node.life}")
         history, last = self.history(cell.index), cell.summary.last
-        if not history.has(last, history.committed):
+        # a node that was paused when it had the promises may begin when others are leases ahead: it can commit nothing
+        if lease > history.committed[0] and not history.has(last, history.committed):
             raise Violation("R6", f"{node.name} begins lease {lease} of partition {cell.index} with a log up to {last}; "
                                   f"{history.committed} is committed")
         self.world.counts["leases"] += 1
