@@ -269,7 +269,7 @@ class Replication:
         self._statuses.up(node_id)
         for cell in self.cells:
             if self._serves(cell):
-                self._advise([node_id], cell, PrimaryStatus.E_ACTIVE)
+                self._advise([node_id], Primary(self.node_id, cell.machine.lease), cell.index, PrimaryStatus.E_ACTIVE)
             self._step(cell, now, PeerUp(node_id))
 
     def peer_down(self, node_id: int, now: float) -> None:
@@ -577,7 +577,8 @@ class Replication:
         report.info(f"Cluster [{self.name}]: Setting status of primary [{name}] of Partition [{index}] to [{states[0]}], "
                     f"oldPrimaryStatus: [{states[1]}], leaseId: [{output.lease}].")
         report.info(f"Cluster [{self.name}]: {'opening' if output.active else 'closing'} the gate {index}")
-        self._set_active(index, Primary(self.node_id, output.lease), output.active)
+        primary = Primary(self.node_id, output.lease)  # the machine may be under another lease by now
+        self._set_active(index, primary, output.active)
         if output.active:
             self._check_at = float("-inf")
             cell.partition.commit(cell.machine.committed)
@@ -588,7 +589,7 @@ class Replication:
             self._cluster.retire(index, output.cause, now, wall)
             cell.partition.forget_waiting()
         status = PrimaryStatus.E_ACTIVE if output.active else PrimaryStatus.E_PASSIVE
-        self._advise([node_id for node_id in self._members if node_id != self.node_id], cell, status)
+        self._advise([node_id for node_id in self._members if node_id != self.node_id], primary, index, status)
         self._host.performer.turn_due()
 
     def mark_end(self, index: int, now: float) -> None:
@@ -597,9 +598,9 @@ class Replication:
         cell.partition.sync_point(self._wall(now))
         self._moved(cell, at_once=True)
 
-    def _advise(self, nodes: list[int], cell: Cell, status: PrimaryStatus) -> None:
+    def _advise(self, nodes: list[int], primary: Primary, index: int, status: PrimaryStatus) -> None:
         event = encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
-            "primaryStatusAdvisory", PrimaryStatusAdvisory(cell.index, cell.machine.lease, status))))
+            "primaryStatusAdvisory", PrimaryStatusAdvisory(index, primary.lease, status))))
         for node_id in nodes:
             self._links.send(node_id, event)
 

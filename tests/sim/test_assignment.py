@@ -281,6 +281,26 @@ def test_a_primary_status_of_a_node_that_is_not_primary_or_of_another_lease_is_i
 
 
 @pytest.mark.spec("cluster", 62)
+def test_a_primary_that_is_appointed_anew_says_that_the_lease_before_is_over() -> None:
+    """It named the new one: others went on asking it for queues that it had given up, and were refused."""
+    nodes = ready(10)
+    primary = nodes.primary()
+    known = nodes.primaries()[0]
+    leadership = nodes.cluster(nodes.leader.name).leadership
+    leadership.metadata.propose(AssignPartitions([number(primary)], [number(primary)], {0: known.lease}),
+                                lambda outcome, wall: None, nodes.leader.broker.wall(nodes.leader.local_now))
+    nodes.leader.turn_due()
+    nodes.until(lambda: nodes.primaries()[0] == Primary(number(primary), known.lease + 1), 5.0)
+    nodes.until(lambda: nodes.replication(primary).serves(0), 5.0)
+    nodes.run(0.5)
+    for listener in nodes.replicas():
+        said = [line for line in listener.log()
+                if "received primary status advisory" in line and "partitionId = 0 " in line][-2:]
+        assert [f"primaryLeaseId = {lease} status = {status} " in line for lease, status, line in zip(
+            (known.lease, known.lease + 1), ("E_PASSIVE", "E_ACTIVE"), said, strict=True)] == [True, True], said
+
+
+@pytest.mark.spec("cluster", 62)
 def test_a_primary_status_that_is_ahead_of_the_metadata_counts_once_they_say_the_same() -> None:
     nodes = ready(10)
     leader = nodes.leader
