@@ -1,6 +1,8 @@
 """What bench/spark_cluster.py runs on a cluster and here, under spark-submit: BROKER DIRECTORY MESSAGES STORAGE.
 
 Reads storage files, posts a table to a queue, consumes the queue, and says for each of them which executors had a part.
+Posts another table of which one task posts most of its rows and then does not come to its end: on a cluster with
+speculation another executor begins it again, and posts the same rows.
 """
 
 from __future__ import annotations
@@ -8,6 +10,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import bmqtwist
@@ -22,6 +27,41 @@ def who(rows: Any) -> list[str]:
     return sorted({row["where"] for row in rows.select(here().alias("where")).distinct().collect()})
 
 
+_SLOW_S = 30.0  # that the first attempt of one task takes longer than the others
+_ROWS, _TASKS = 20_000, 4  # of each task; a few hundred would wait in buffers on their way to the sink
+
+
+def slowly(directory: str, number: int) -> str:
+    """A number as text, and a file for each attempt of a task; the first attempt of the first task stops at its last row."""
+    from pyspark import TaskContext
+
+    task: Any = TaskContext.get()
+    if not number % _ROWS:
+        Path(directory, f"{task.partitionId()}-{task.attemptNumber()}").touch()
+    if number == _ROWS - 1 and not task.attemptNumber():
+        time.sleep(_SLOW_S)
+    return str(number)
+
+
+def post_twice(spark: Any, sink: dict[str, str], directory: str) -> tuple[list[str], dict[int, int]]:
+    """The attempts of the tasks, and how often each number is in the queue then."""
+    from pyspark.sql import functions as F
+
+    attempts = Path(directory, "attempts")
+    attempts.mkdir(parents=True)
+    slow = F.udf(lambda number: slowly(str(attempts), number), "string").asNondeterministic()
+    rows = spark.range(0, _TASKS * _ROWS, 1, _TASKS).select(slow("id").alias("value"))
+    rows.write.format("bmq").options(**sink, maxUnackedMessages="100").mode("append").save()
+    found: Counter[int] = Counter()
+    options = {"bmq.bootstrap.servers": sink["bmq.bootstrap.servers"], "subscribe": sink["queue"],
+               "spoolDir": f"{directory}/spool-twice"}
+    query = spark.readStream.format("bmq").options(**options).load().writeStream.foreachBatch(
+        lambda batch, number: found.update(int(row["value"]) for row in batch.select("value").collect())).option(
+        "checkpointLocation", f"{directory}/checkpoint-twice").trigger(availableNow=True).start()
+    query.awaitTermination()
+    return sorted(each.name for each in attempts.iterdir()), dict(found)
+
+
 def main(broker: str, directory: str, count: int, storage: str) -> None:
     """All of it."""
     spark = session(name="bmqtwist-cluster")
@@ -29,7 +69,7 @@ def main(broker: str, directory: str, count: int, storage: str) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     assert ".zip" in bmqtwist.__file__, f"the package is not the one that was shipped: {bmqtwist.__file__}"
     uri = f"bmq://spark/{os.path.basename(directory)}"
-    records = spark.read.format("bmq-storage").options(includeArchive="true", maxPartitionRecords="100").load(storage)
+    records = spark.read.format("bmq-storage").options(includeArchive="true", maxPartitionRecords="20").load(storage)
     by_type = {row["type"]: row["count"] for row in records.groupBy("type").count().collect()}
     table = spark.range(0, count, 1, 4).selectExpr("cast(id as string) value", "concat('k', id) dedupKey")
     sink = {"bmq.bootstrap.servers": broker, "queue": uri}
@@ -45,7 +85,9 @@ def main(broker: str, directory: str, count: int, storage: str) -> None:
     query = spark.readStream.format("bmq").options(**options).load().writeStream.foreachBatch(batch).option(
         "checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()
-    print("RESULT " + json.dumps({"records": by_type, "messages": sum(got), "posted": count,
+    attempts, times = post_twice(spark, {"bmq.bootstrap.servers": broker, "queue": f"{uri}-twice"}, directory)
+    print("RESULT " + json.dumps({"records": by_type, "messages": sum(got), "posted": count, "attempts": attempts,
+                                  "each once": times == dict.fromkeys(range(_TASKS * _ROWS), 1),
                                   "executors": {"storage": who(records), "queue": sorted(workers)}}), flush=True)
     spark.stop()
 
