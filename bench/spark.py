@@ -45,6 +45,7 @@ _PARTITIONS = 8  # of a scan, on any number of cores
 _BATCH, _WINDOW = 100_000, 400_000  # messages
 _LARGE = 10_000_000
 
+_FORMAT = RECORD.format  # a Struct cannot be sent to a worker
 _OF_KIND = {RecordType.MESSAGE: layout.MESSAGE_RECORD, RecordType.CONFIRM: layout.CONFIRM_RECORD,
             RecordType.DELETION: layout.DELETION_RECORD}
 _KEYS = {int(kind): of.offset("queue_key") for kind, of in _OF_KIND.items()}
@@ -150,7 +151,7 @@ def _unpacked(data: bytes) -> tuple[Any, ...]:
     from datetime import UTC, datetime
     from struct import unpack
 
-    head, lease, wall, body, _ = unpack(RECORD.format, data)  # a Struct cannot be sent to a worker
+    head, lease, wall, body, _ = unpack(_FORMAT, data)
     kind = head >> TYPE_SHIFT
     at = _GUIDS.get(kind)
     keys = _KEYS.get(kind)
