@@ -54,8 +54,8 @@ def cluster(root: Path, environment: dict[str, str]) -> Iterator[str]:
         start("master", _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(free_port()))
         expect("master", "New state: ALIVE")
         for number in (1, 2):  # each a host of its own for Spark, which does not begin a task again on the same
-            start(f"worker{number}", _WORKER, "--host", f"127.0.0.{number}", "--cores", "1", "--memory", "1g", "--webui-port",
-                  str(free_port()), "--work-dir", str(root / f"work{number}"), url)
+            start(f"worker{number}", _WORKER, "--host", f"127.0.0.{number}", "--cores", "1", "--memory", "1g",
+                  "--webui-port", str(free_port()), "--work-dir", str(root / f"work{number}"), url)
         for number in (1, 2):
             expect(f"worker{number}", "Successfully registered with master")
         yield url
