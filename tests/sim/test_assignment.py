@@ -223,6 +223,7 @@ def test_what_a_leader_has_not_answered_it_is_asked_again_in_its_next_term(monke
         nodes.run(0.2)
     leadership.leadership_lost("a test says so")
     assert "openQueueResponse" in client.response(asked)
+    nodes.run(1.0)  # until the third node knows, too
     assert nodes.leader is leader and leadership.standing.term > term
 
 

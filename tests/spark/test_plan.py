@@ -87,7 +87,7 @@ def test_settled_guids_are_forgotten_by_whole_segments_when_there_are_enough_new
         plan.take(2 * number, 2)
         forgotten.append([each.start for each in plan.settle(2 * number + 2).forgotten])
     assert forgotten == [[], [], [0], [2]]
-    assert keys(3)[0] not in plan.settled and keys(4)[0] in plan.settled and len(plan.settled) == 4
+    assert keys(3)[0] not in plan.settled.keys and keys(4)[0] in plan.settled.keys and len(plan.settled) == 4
 
 
 def test_an_offset_of_another_source_is_refused() -> None:

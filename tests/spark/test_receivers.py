@@ -117,7 +117,7 @@ def test_receivers_leave_when_the_process_of_the_query_is_gone(broker: BrokerPro
             "from bmqtwist.spark.receivers import Receivers; "
             "found = Receivers(source_options({'bmq.bootstrap.servers': sys.argv[1], 'subscribe': sys.argv[2], "
             "'receivers': '2'})); found.start(); got = 0\n"
-            "while got < 5: found.wait(1.0); got += len(found.take())\n"
+            "while got < 5: found.wait(1.0); got += sum(len(each.messages) for each in found.take())\n"
             "print('all', flush=True); time.sleep(60)")
     with subprocess.Popen([sys.executable, "-c", code, broker.url, uri], stdout=subprocess.PIPE) as query:
         assert query.stdout is not None
