@@ -167,3 +167,12 @@ def test_an_event_of_another_size_is_refused(message: PartitionTalk) -> None:
             read(event[:size])
     with pytest.raises(PeerError):
         read(event + bytes(4))
+
+
+def test_records_whose_sizes_do_not_fit_are_refused() -> None:
+    """The checksum is of the records alone."""
+    event = bytearray(encode_partition_message(31, Records(2, 7, (4, 7), RUN)))
+    at = 8 + layout.RECORD_RUN.offset("qlist_bytes")
+    event[at:at + 4] = (1000).to_bytes(4, "big")
+    with pytest.raises(PeerError, match="sizes do not fit"):
+        read(bytes(event))
