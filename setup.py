@@ -43,8 +43,8 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "daemon/processor_time", "daemon/put_aside", "daemon/watchdog", "storage/psn", "storage/batch",
     "cluster/partition_events", "cluster/partition_table", "cluster/partition_machine", "cluster/partition_wire",
     "cluster/write_times", "cluster/story", "cluster/copies", "cluster/active_primaries", "storage/exchange", "node/cell",
-    "node/replication", "node/links", "node/leadership", "node/relays", "node/cluster", "node/handovers", "wire/budget",
-    "wire/ber", "wire/control")]
+    "node/images", "node/replication", "node/links", "node/leadership", "node/relays", "node/cluster",
+    "node/handovers", "wire/budget", "wire/ber", "wire/control")]
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

@@ -1,7 +1,7 @@
 """Two brokers of ours side by side in one run: an old commit beside a new one, cell by cell.
 
     python -m bench.compare --old PATH/bmqbrkr --new PATH/bmqbrkr [--cells NAME,PREFIX*] [--durability none]
-                            [--seconds 6] [--turns 5] [--json FILE]
+                            [--seconds 6] [--turns 5] [--nodes 1] [--json FILE]
 
 A machine that is shared changes its speed by half from one second to the next. So where producers post as fast as they can,
 both brokers are up in each turn, each with clients of its own, and one of the two is stopped (SIGSTOP) with its clients
@@ -34,6 +34,7 @@ from typing import Any, Final
 from bench.broker import Broker
 from bench.cells import CELLS, Cell, choose
 from bench.load import run_cell
+from bench.nodes import BrokerCluster
 
 _COLUMNS = (("cell", 18), ("old msg/s", 10), ("new msg/s", 10), ("x rate", 7), ("old us", 8), ("new us", 8), ("x CPU", 7),
             ("old p50", 8), ("new p50", 8), ("x p50", 7), ("foreign", 8))
@@ -43,27 +44,27 @@ SLICE_SECONDS: Final = 0.2
 SIDES: Final = ("old", "new")
 
 
-def _started(command: Path, durability: str, stack: ExitStack) -> Broker:
+def _started(command: Path, durability: str, nodes: int, stack: ExitStack) -> Broker | BrokerCluster:
     os.environ["BMQBRKR"] = str(command)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bmq-bench-broker-"))
-    return stack.enter_context(Broker(Path(folder), durability))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bmq-bench-broker-")))
+    return stack.enter_context(Broker(folder, durability) if nodes == 1 else BrokerCluster(folder, durability, nodes))
 
 
-def _one_by_one(commands: dict[str, Path], order: Iterable[str], cell: Cell, durability: str,
+def _one_by_one(commands: dict[str, Path], order: Iterable[str], cell: Cell, durability: str, nodes: int,
                 seconds: float) -> dict[str, dict[str, Any]]:
     rows = {}
     for side in order:
         with ExitStack() as stack:
-            rows[side] = run_cell(_started(commands[side], durability, stack), cell, seconds)
+            rows[side] = run_cell(_started(commands[side], durability, nodes, stack), cell, seconds)
     return rows
 
 
-def _by_turns(commands: dict[str, Path], order: Iterable[str], cell: Cell, durability: str,
+def _by_turns(commands: dict[str, Path], order: Iterable[str], cell: Cell, durability: str, nodes: int,
               seconds: float) -> dict[str, dict[str, Any]]:
     """Both are up; one side runs, while the other one is stopped."""
     both = Barrier(3)
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
-        brokers = {side: _started(commands[side], durability, stack) for side in SIDES}
+        brokers = {side: _started(commands[side], durability, nodes, stack) for side in SIDES}
         pids = {side: list(broker.pids) for side, broker in brokers.items()}
 
         def run(side: str) -> dict[str, Any]:
@@ -126,6 +127,7 @@ def main() -> int:
     parser.add_argument("--durability", default="none")
     parser.add_argument("--seconds", type=float, default=6.0, help="how long producers post")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=1, help="of a cluster on each side, with clients at a replica")
     parser.add_argument("--json", type=Path, help="append one JSON object for each measurement to this file")
     options = parser.parse_args()
     _print(tuple(name for name, _ in _COLUMNS))
@@ -136,7 +138,8 @@ def main() -> int:
         measure = _one_by_one if cell.rate else _by_turns
         for turn in range(options.turns):
             order = SIDES if turn % 2 == 0 else SIDES[::-1]
-            for side, row in measure(commands, order, cell, options.durability, options.seconds).items():
+            for side, row in measure(commands, order, cell, options.durability, options.nodes,
+                                     options.seconds).items():
                 complete = complete and row["complete"] and not row["nacked"]
                 rows[side].append(row)
                 if options.json:

@@ -44,6 +44,7 @@ PEER_OUTPUT_BYTES_MAX: Final = 256 << 20  # output another broker has not taken;
 EARLY_PUT_BYTES_MAX: Final = 4 << 20  # of PUTs of one session for queues whose open is not answered yet
 PENDING_REQUESTS_MAX: Final = 1 << 14  # unanswered opens, configures and closes of one session; about 1 kB each
 CLOSED_IDS_MAX: Final = 1 << 16  # closed queue ids a session remembers, oldest forgotten
+HELD_ACK_EVENTS_MAX: Final = 1 << 16  # of one partition, whose records are not here yet; then the connection is closed
 RELAY_WAITING_PUSHES_MAX: Final = 1 << 16  # of one queue, whose records are not here yet; then the connection is closed
 HELD_CONFIRMS_MAX: Final = 1 << 16  # CONFIRMs of one app that wait for the next upstream, 16 bytes each; oldest forgotten
 SENT_CONFIRMS_MAX: Final = 100_000  # of one connection until they are safe above; the oldest goes if there are more

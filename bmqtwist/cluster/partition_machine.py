@@ -97,10 +97,11 @@ class PartitionMachine:
         self._heard: dict[int, float] = {}  # while we lead: of which moment the newest Keepalive is that a node has answered
         self._source: int | None = None  # whom this node pulls from
         self._goal = NO_PSN  # what this node has to pull, or to see committed
-        self._matched = NO_PSN  # our log is that of whom we take records from, up to here
+        self.matched = NO_PSN  # our log is that of whom we take records from, up to here
         self._expected: Psn | None = None  # the last record of what is being appended
         self._told: tuple[Psn, Psn] | None = None  # by the last receipt
         self._told_committed = NO_PSN
+        self.announced = NO_PSN  # a primary that we follow has said that it is committed; the record may not be here yet
         self._parts = self._stamp = 0
         self._reported = self._owes_report = False
         self._beat_at: float | None = None
@@ -201,7 +202,7 @@ class PartitionMachine:
 
     def _begin_taking(self) -> None:
         """Records come from somebody else from now on, if they come at all."""
-        self._matched, self._expected, self._told = NO_PSN, None, None
+        self.matched, self._expected, self._told = NO_PSN, None, None
         self._parts, self._stamp, self._reported, self._owes_report = 0, 0, False, False
 
     def _demote(self, cause: str) -> None:
@@ -462,7 +463,10 @@ class PartitionMachine:
         return event.sender == (self._source if self.leads else self.primary)
 
     def _on_records(self, event: Records) -> None:
-        if not self._is_from_source(event) or self.log.busy or self.log.broken:
+        if not self._is_from_source(event):
+            return
+        self.announced = max(self.announced, event.committed)
+        if self.log.busy or self.log.broken:
             return
         if not self.leads:
             self.targets = {}
@@ -499,13 +503,13 @@ class PartitionMachine:
 
     def _reach(self, psn: Psn) -> None:
         """Our log is the primary's up to here."""
-        self._matched = max(self._matched, psn)
-        if self.role is HEALING and self._matched[0] == self.lease:
+        self.matched = max(self.matched, psn)
+        if self.role is HEALING and self.matched[0] == self.lease:
             self._deferred = 0
             self._be(FOLLOWING, self.primary, "has the primary's log")
 
     def _learn(self, committed: Psn) -> None:
-        known = min(committed, self._matched)
+        known = min(committed, self.matched)
         if known > self.committed and not self.leads:
             self.committed = known
             self._out.append(Committed(known))
@@ -521,14 +525,14 @@ class PartitionMachine:
 
     def _tell(self, always: bool = False) -> None:
         """A receipt, if it says anything new."""
-        durable = min(self.log.durable, self._matched)
+        durable = min(self.log.durable, self.matched)
         if durable[0] == self.lease and not self.leads:
             self.doubtful = False  # what was missing is safe here again
         source = self._source if self.leads else self.primary
-        if source is None or not always and (self._matched, durable) == self._told:
+        if source is None or not always and (self.matched, durable) == self._told:
             return
-        self._told = self._matched, durable
-        self._say(source, ReplicaReceipt(self.node_id, self.lease, self._matched, durable, self._parts, self._stamp))
+        self._told = self.matched, durable
+        self._say(source, ReplicaReceipt(self.node_id, self.lease, self.matched, durable, self._parts, self._stamp))
 
     def _replaced(self, event: LogReady) -> None:
         """A replica's log was cut, or is an image now."""
@@ -555,6 +559,7 @@ class PartitionMachine:
         if not self._is_from_source(event):
             return
         self._stamp = max(self._stamp, event.stamp)
+        self.announced = max(self.announced, event.committed)
         if not self.log.busy:
             lacks = self._parts != event.parts if event.previous is None else not self.log.summary.holds(event.previous)
             if lacks:
@@ -657,9 +662,12 @@ class PartitionMachine:
             self._out.append(Decline(self.lease, False, self._used, "it does not come forward"))
 
     def _ask(self, node_id: int, target: Target) -> None:
+        self._say(node_id, self.keepalive(target))
+
+    def keepalive(self, target: Target) -> Keepalive:
+        """What a node is asked with, and told."""
         previous = None if target.image else target.sent
-        self._say(node_id, Keepalive(self.node_id, self.lease, previous, target.parts_sent, self.committed,
-                                     int(self._now * 1000)))
+        return Keepalive(self.node_id, self.lease, previous, target.parts_sent, self.committed, int(self._now * 1000))
 
     def _check_files(self) -> None:
         if self.log.broken and self.leads:

@@ -169,7 +169,7 @@ class Node:
         leadership = Leadership(definition, node_id, metadata, broker, vote_file, links)
         extension = broker.configuration.extension
         members = MemberRelays(definition, cluster.partitions, lambda uri: metadata.state.queues.get(uri),
-                               replication.primary_of, links, statuses, broker, extension.relay_bytes_max)
+                               replication, links, statuses, broker, extension.relay_bytes_max)
         proposals = Proposals(node_id, metadata, links, broker, leadership.whom_to_ask, self.clock.timer_ns,
                               definition.queue_operations.assignment_timeout_ms / 1000)
         cluster.join(leadership, replication, proposals, members)

@@ -52,12 +52,13 @@ class ClientSession(SessionKind):
     """An application: its handles, its requests, its deliveries."""
 
     is_broker = False
-    __slots__ = ("description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
+    __slots__ = ("is_member", "description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
                  "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked",
                  "_inflating", "_reached", "_converting", "_converted")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
+        self.is_member = False
         self.description, self.outbox, self.stats = session.description, session.outbox, session.stats
         self.closed_ids: dict[int, None] = {}  # queue ids given up on this connection: no ACK may name them any more
         self.closing_now: set[int] = set()  # those of this turn

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.extensions import PLACES, RELAY_EXTENSION
+from bmqtwist.link.outbox import ACKS_MAX
 from bmqtwist.link.receipts import ConfirmReceipts, ReceiptLog
 from bmqtwist.link.session import Session
 from bmqtwist.queue.handle import Handle
@@ -15,7 +16,20 @@ from bmqtwist.queue.handles import drop_handle
 from bmqtwist.storage.message import Message
 from bmqtwist.wire.cluster_schema import ClusterMessage, ConfirmReceipt
 from bmqtwist.wire.control import ControlMessage
-from bmqtwist.wire.fast import CONFIRM_MESSAGE, IMPLICIT_PAYLOAD, OUT_OF_ORDER, RETURNED
+from bmqtwist.wire.fast import (
+    ACK_MESSAGE,
+    AHEAD,
+    CONFIRM_MESSAGE,
+    IMPLICIT_PAYLOAD,
+    ITEM_BYTES,
+    ITEMS_HEADER,
+    ITEMS_HEADER_BYTES,
+    OUT_OF_ORDER,
+    RECEIPT,
+    RETURNED,
+    EventType,
+    event_header,
+)
 from bmqtwist.wire.options import SubQueueInfo, rda_byte
 
 _UNLIMITED = rda_byte(SubQueueInfo(0))
@@ -26,7 +40,7 @@ class DownstreamClient(ClientSession):
     are told where messages are stored if they want to know (PLACES)."""
 
     is_broker = True
-    __slots__ = ("is_member", "tells_places", "receipts", "receipt_log")
+    __slots__ = ("tells_places", "receipts", "receipt_log", "_ahead", "_newest")
 
     def __init__(self, session: Session, is_member: bool = False) -> None:
         super().__init__(session)
@@ -34,6 +48,8 @@ class DownstreamClient(ClientSession):
         self.tells_places = not is_member and PLACES in session.features.get(RELAY_EXTENSION, ())
         self.receipts: ConfirmReceipts | None = None  # None: it does not want any
         self.receipt_log = ReceiptLog()
+        self._ahead: dict[int, list[bytes]] = {}  # ACKs of this turn that count once their records are safe there
+        self._newest: dict[int, Message] = {}  # the newest of these, by partition like them
         self.makes_guids = True  # the first broker has made those that clients did not make
 
     def ended(self, crashed: bool) -> None:
@@ -61,6 +77,37 @@ class DownstreamClient(ClientSession):
         self.push_to_broker(handle, sub_id, message, IMPLICIT_PAYLOAD | (OUT_OF_ORDER if redelivered else 0), 0, b"")
         self.window.count(message.size)
         self.session.flush()
+
+    def ack_ahead(self, handle: Handle, message: Message, partition_id: int) -> None:
+        """A PUT is acknowledged as soon as its record is safe at the member that has posted it; it is safe here."""
+        guid = message.guid
+        if self._unacked.get(guid) is handle:
+            del self._unacked[guid]
+        if handle.closing:
+            return
+        self.stats.ack_msgs += 1
+        acks = self._ahead.get(partition_id)
+        if acks is None:
+            acks = self._ahead[partition_id] = []
+        acks.append(ACK_MESSAGE.pack(0, guid, handle.q_id))
+        self._newest[partition_id] = message
+        if len(acks) >= ACKS_MAX:
+            self._seal_ahead()
+        self.session.flush()
+
+    def _seal_ahead(self) -> None:
+        for partition_id, acks in self._ahead.items():
+            newest = self._newest[partition_id]
+            size = RECEIPT.size + ITEMS_HEADER_BYTES + ITEM_BYTES * len(acks)
+            self.outbox.event_parts([event_header(EventType.ACK, size, AHEAD),
+                                     RECEIPT.pack(partition_id, newest.sequence, newest.lease), ITEMS_HEADER, *acks])
+        self._ahead, self._newest = {}, {}
+
+    def turn_over(self) -> None:
+        """The output of a turn is taken."""
+        super().turn_over()
+        if self._ahead:
+            self._seal_ahead()
 
     def refuse_put(self, handle: Handle | None, q_id: int, guid: bytes, size: int) -> None:
         """A PUT that cannot be taken. A member that has not heard yet that we are primary no longer keeps it."""

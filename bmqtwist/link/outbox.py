@@ -33,7 +33,7 @@ _PUSH_UNNAMED: Final = Struct(PUSH_HEADER.format + "I")
 _WORDS: Final = 8  # of a PUSH header
 _PUSH: Final = int(EventType.PUSH)
 _ACK: Final = int(EventType.ACK)
-_ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
+ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
 
 
 class Outbox:
@@ -134,7 +134,7 @@ class Outbox:
     def ack(self, q_id: int, guid: bytes, correlation_id: int, status: int) -> None:
         """One ACK message."""
         self._acks.append(ACK_MESSAGE.pack(status << 24 | correlation_id, guid, q_id))
-        if len(self._acks) >= _ACKS_MAX:
+        if len(self._acks) >= ACKS_MAX:
             self._seal()
 
     def event(self, data: bytes) -> None:

@@ -8,7 +8,7 @@ from bmqtwist.cluster.partition_events import PartitionInput
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.storage.image import ImageFiles, ImageSource
-from bmqtwist.storage.psn import LogSummary, Psn
+from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
 from bmqtwist.storage.replica import ReplicatedPartition
 
 
@@ -21,6 +21,7 @@ class Cell:
         self.inputs: deque[PartitionInput] = deque()
         self.stepping = self.busy = False
         self.lingers = False  # a moment is set at which what was written is sent in any case
+        self.announced = NO_PSN  # at a moment that is set nodes that lack this record are told that it is committed
         self.image: ImageFiles | None = None  # that is being taken
         self.times = WriteTimes()  # of what this node writes as primary
         self.images: dict[int, ImageSource] = {}  # that are being sent, by node
@@ -53,3 +54,7 @@ class Cell:
     def broken(self) -> bool:
         """As of `LogView`."""
         return self.partition.broken
+
+    def count_needed(self) -> None:
+        """As primary: of how many nodes a majority is, or how many there are to be by command, may have changed."""
+        self.partition.pair_commits = max(self.machine.majority, self.machine.factor) <= 2

@@ -117,7 +117,7 @@ ABOUT_NODES = ("nodeStatusAdvisory", "stopRequest", "stopResponse", "confirmRece
 class QueueUser(Protocol):
     """Who has queues open at other nodes, and for them."""
 
-    def said(self, node_id: int, kind: EventType, body: bytes, now: float) -> None:
+    def said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
         """An event about queues. PeerError: it makes no sense."""
 
     def control(self, node_id: int, message: ControlMessage, now: float) -> None:
@@ -267,7 +267,7 @@ class Leadership:
                 if self.replication is not None:
                     self.replication.received(node_id, *partition_event_of(node_id, kind, body), now)
             elif self.queues is not None:
-                self.queues.said(node_id, kind, body, now)
+                self.queues.said(node_id, kind, specific, body, now)
         except PeerError as error:
             if self._lines.admits(now):
                 self._host.report.error(f"#CORRUPTED_EVENT {self._name}: node {self._shown(node_id)}: {error}")

@@ -82,7 +82,7 @@ def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, co
 class LocalProducer:
     """`queue.handle.Client` and `node.asker.Asker` of one call."""
 
-    is_broker = False
+    is_broker = is_member = False
     kind = None
 
     def __init__(self, broker: Broker, by: str, data: bytes, has_properties: bool, count: int,

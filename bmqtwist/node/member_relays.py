@@ -8,6 +8,7 @@ to get them. When this node becomes primary its relays become what they stand fo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from bmqtwist.cluster.state import Primary, QueueRecord
 from bmqtwist.config.clusters import ClusterDefinition
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import QueueUri
+from bmqtwist.limits import HELD_ACK_EVENTS_MAX
 from bmqtwist.link import requests
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.node.downstreams import stop_request, stop_version
@@ -26,10 +28,12 @@ from bmqtwist.node.upstream_queue import Upstream, UpstreamQueue
 from bmqtwist.queue.domain import Domain
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition, PartitionUnavailable
+from bmqtwist.storage.psn import Psn
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, StopResponse
 from bmqtwist.wire.control import ControlMessage, encode_event
-from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.events import AckMessage, decode_ack
+from bmqtwist.wire.fast import AHEAD, RECEIPT, EventType
 from bmqtwist.wire.schema import OpenQueueResponse
 
 CHECK_PERIOD_S = 1.0
@@ -43,19 +47,33 @@ class MemberHost(RelayHost, Protocol):
         """A domain by its qualified name, loaded at the first call; raises Refused."""
 
 
+class PartitionFacts(Protocol):
+    """What `node.replication.Replication` knows of the partitions."""
+
+    def primary_of(self, index: int) -> Primary | None:
+        """The active primary of a partition, if that is another node."""
+
+    def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
+        """Whether a record is safe here that the primary of a lease has, or known to be committed."""
+
+    def knows_committed(self, index: int, psn: Psn) -> bool:
+        """Whether a record that its primary has safe is committed, whoever has it beside that node."""
+
+
 class MemberRelays:
     """`node.relays.RelayUser` and `node.leadership.QueueUser` of one cluster. `record_of`: what the metadata have of a
-    queue. `primary_of`: the active primary of a partition, if that is another node."""
+    queue."""
 
     def __init__(self, definition: ClusterDefinition, partitions: list[Partition],
-                 record_of: Callable[[str], QueueRecord | None], primary_of: Callable[[int], Primary | None],
-                 links: ClusterLinks, statuses: NodeStatuses, host: MemberHost, bytes_max: int) -> None:
+                 record_of: Callable[[str], QueueRecord | None], replication: PartitionFacts, links: ClusterLinks,
+                 statuses: NodeStatuses, host: MemberHost, bytes_max: int) -> None:
         self.name, self.title = definition.name, f"Cluster ({definition.name})"
         self.operations = definition.queue_operations
-        self._partitions, self._record_of, self._primary_of = partitions, record_of, primary_of
+        self._partitions, self._record_of, self._replication = partitions, record_of, replication
         self._links, self._host, self.statuses = links, host, statuses
         self.stop_awaited: set[int] = set()  # members that we have told that we go, and that have not answered
         self._upstreams: dict[int, Upstream] = {}  # by partition
+        self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition: the record that they wait for
         self.relays = Relays(self, host, bytes_max)
         self.leader_known: Callable[[], bool] = lambda: True
         self._alone_since: float | None = None  # since when there is no leader, and some primary is missing
@@ -65,13 +83,14 @@ class MemberRelays:
 
     def primary_changed(self, index: int) -> None:
         """Another node may be active primary of a partition, or none."""
-        primary, known = self._primary_of(index), self._upstreams.get(index)
+        primary, known = self._replication.primary_of(index), self._upstreams.get(index)
         gates = self.statuses.gates(primary.node_id) if primary is not None else CLOSED
         if not gates.confirm:
             primary = None
         peer = self._links.session(primary.node_id) if primary is not None else None
         if known is not None and (primary is None or peer is not known.peer or primary.lease != known.generation):
             del self._upstreams[index]
+            self._held_acks.pop(index, None)
             self.relays.lose([opened for opened in self.relays.opened.values() if opened.upstream is known])
         if primary is not None and peer is not None and peer.upbound is not None and index not in self._upstreams:
             upstream = self._upstreams[index] = Upstream(peer, peer.upbound, primary.lease)
@@ -102,9 +121,39 @@ class MemberRelays:
     def records_came(self, now: float) -> None:
         """A partition has written more: perhaps what messages wait for."""
         self.relays.look_again(now)
+        for index in list(self._held_acks):
+            self._release_acks(index, now)
+
+    def _acked_ahead(self, peer: PeerSession, body: bytes, now: float) -> None:
+        """ACKs that count once a record is safe here: it is at the primary. PeerError: none is taken."""
+        if len(body) < RECEIPT.size:
+            raise PeerError("event cut short", "ACK", len(body))
+        index, sequence, lease = RECEIPT.unpack_from(body)
+        upstream = self._upstreams.get(index)
+        found, error = decode_ack(body, RECEIPT.size, len(body))
+        if error is not None:
+            raise error
+        if upstream is None or upstream.peer is not peer or upstream.generation != lease:
+            return  # what is not answered is posted again
+        held = self._held_acks.setdefault(index, deque())
+        held.append(((lease, sequence), found))
+        if len(held) > HELD_ACK_EVENTS_MAX:
+            peer.session.close("#PEER_IMPROPER_BEHAVIOR %s: too many ACKs in partition %d without their records (limit: %d "
+                               "events)", peer.session.description, index, HELD_ACK_EVENTS_MAX)
+        else:
+            self._release_acks(index, now)
+
+    def _release_acks(self, index: int, now: float) -> None:
+        held, upstream = self._held_acks[index], self._upstreams[index]
+        while held and self._replication.knows_committed(index, held[0][0]):
+            self.relays.acked(upstream.peer, held.popleft()[1], now)
+        if not held:
+            del self._held_acks[index]
 
     def _check_use(self, now: float) -> None:
         """Who is cut off from leader and primaries can do nothing for proxies: others can, perhaps."""
+        for index in list(self._held_acks):
+            self._release_acks(index, now)
         missing = any(index not in self._upstreams and not partition.leading
                       for index, partition in enumerate(self._partitions))
         if self.leader_known() or not missing:
@@ -125,12 +174,15 @@ class MemberRelays:
         return self._host.domain(uri.qualified_domain)
 
     def stored(self, uri: str, guid: bytes) -> Message | None:
-        """From our own files, once the record is in them."""
+        """From our own files, once the record is safe in them: the primary may speak of what it alone has safe beside us."""
         found = self._find(uri, guid)
         if found is None:
             return None
         partition, message = found
-        if isinstance(partition, ReplicatedPartition) and (message.lease, message.sequence) > partition.written:
+        index, psn = partition.partition_id, (message.lease, message.sequence)
+        upstream = self._upstreams.get(index)
+        if isinstance(partition, ReplicatedPartition) and (upstream is None or psn > partition.written or not
+                                                           self._replication.has_safe(index, upstream.generation, psn)):
             return None
         try:
             payload = partition.read_payload(message)
@@ -160,13 +212,15 @@ class MemberRelays:
 
     # -- node.leadership.QueueUser ----------------------------------------------------------------------------------------
 
-    def said(self, node_id: int, kind: EventType, body: bytes, now: float) -> None:
+    def said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
         """Another member says something about queues that are open there. PeerError."""
         peer = self._links.session(node_id)
         if peer is None:
             return
         if kind is EventType.PUSH:
             self.relays.pushes(peer, body, now)
+        elif kind is EventType.ACK and specific == AHEAD:
+            self._acked_ahead(peer, body, now)
         elif kind is EventType.ACK:
             self.relays.acks(peer, body, now)
         else:

@@ -61,7 +61,7 @@ from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.message import Message
 from bmqtwist.wire import options
 from bmqtwist.wire.control import ControlMessage, Encoding, encode_event
-from bmqtwist.wire.events import decode_ack
+from bmqtwist.wire.events import AckMessage, decode_ack
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, OUT_OF_ORDER
 from bmqtwist.wire.schema import OpenQueueResponse, Status
 from bmqtwist.wire.text import bracketed
@@ -429,12 +429,16 @@ class Relays:
     def acks(self, peer: PeerSession, body: bytes, now: float) -> None:
         """ACKs of a node above. PeerError, with those before it taken."""
         found, error = decode_ack(body, 0, len(body))
-        for ack in found:
+        self.acked(peer, found, now)
+        if error is not None:
+            raise error
+
+    def acked(self, peer: PeerSession, acks: list[AckMessage], now: float) -> None:
+        """A node above has answered PUTs."""
+        for ack in acks:
             opened = self._by_id.get(ack.queue_id)
             if opened is not None and opened.relay is not None and opened.is_above(peer):
                 opened.relay.acked(ack.guid, ack.status, now)
-        if error is not None:
-            raise error
 
     def pushes(self, peer: PeerSession, body: bytes, now: float) -> None:
         """Messages of a node above. PeerError, with those before it taken."""

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
+from bmqtwist.cluster import copies
 from bmqtwist.cluster.active_primaries import ActivePrimaries
 from bmqtwist.cluster.changes import Primaries
-from bmqtwist.cluster.copies import copied
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeAt
 from bmqtwist.cluster.partition_events import (
     Activate,
@@ -30,8 +30,7 @@ from bmqtwist.cluster.partition_events import (
     Fed,
     Feed,
     FeedImage,
-    ImageLost,
-    ImagePart,
+    Keepalive,
     LogFailed,
     LogMoved,
     LogReady,
@@ -56,6 +55,7 @@ from bmqtwist.cluster.story import TOLD_MAX
 from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
+from bmqtwist.node import images
 from bmqtwist.node.appointments import AppointmentRules, Appointments
 from bmqtwist.node.cell import Cell
 from bmqtwist.node.handovers import Handovers
@@ -67,7 +67,6 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.report import LineLimiter, Report
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
-from bmqtwist.storage.image import ImageFiles, ImageSource
 from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
@@ -80,6 +79,7 @@ from bmqtwist.wire.text import bracketed
 _HEALED = (PartitionRole.PRIMARY_HEALED, PartitionRole.REPLICA_HEALED)
 LEASE_SHARE = 0.75  # of the time after which a silent leader is given up
 RETRY_SHARE = 0.5  # of the same
+ANNOUNCE_S = 0.02  # after something was committed: a node that lacks it until then is told so
 LINGER_S = 0.005  # that records nobody waits for may wait for those of a message
 SAVE_AGAIN_S = 1.0  # after a promise could not be written
 
@@ -313,6 +313,8 @@ class Replication:
                 self._yield(partition_id, message, now)
         elif not self._lost:
             self._step(self.cells[partition_id], now, message)
+            if isinstance(message, Keepalive):
+                self._cluster.records_came(now)
 
     def advised(self, sender: int, message: ClusterMessage) -> None:
         """A primary says whether it is active."""
@@ -348,6 +350,13 @@ class Replication:
         if not partition.leading:
             self._cluster.records_came(now)
 
+    def _announce(self, cell: Cell, now: float) -> None:
+        """Whoever waits for his own copy of what others have by now need not wait any longer."""
+        psn, cell.announced = cell.announced, NO_PSN
+        if cell.machine.leads and psn[0] == cell.machine.lease:
+            for output in copies.news(cell.machine, psn):
+                self._perform(cell, output, now)
+
     def _lingered(self, cell: Cell, now: float) -> None:
         cell.lingers = False
         if cell.written < cell.partition.written:
@@ -357,6 +366,7 @@ class Replication:
         """So many nodes must have a record before it is told to be committed."""
         for cell in self.cells:
             cell.machine.factor = factor
+            cell.count_needed()
             self._step(cell, now, LogMoved())
 
     # -- a machine ----------------------------------------------------------------------------------------------------
@@ -394,15 +404,20 @@ class Replication:
             cell.partition.commit(output.psn)
             if cell.partition.leading:
                 self._cluster.committed(cell.partition, now)
+                if cell.partition.pair_commits and cell.announced == NO_PSN:
+                    cell.announced = output.psn
+                    self._host.timers.at(now + ANNOUNCE_S, partial(self._announce, cell))
         elif isinstance(output, SavePromise):
             self._promise(cell.index, output.lease)
         elif isinstance(output, WakeAt):
             if output.moment is not None:
                 self._host.timers.at(output.moment, partial(self._tick, cell))
         elif isinstance(output, FeedImage):
-            self._feed_image(cell, output)
+            images.send_part(cell, output, self.node_id, self._links, self._host.report)
         elif isinstance(output, TakeImage):
-            self._take_image(cell, output.part, now, wall)
+            install = images.take_part(cell, output.part, wall)
+            if install is not None:
+                self._replace(cell, None, now, install)
         elif isinstance(output, Cut):
             self._replace(cell, output.psn, now, None)
         elif isinstance(output, Activate):
@@ -420,7 +435,7 @@ class Replication:
     def _count_copies(self, cell: Cell, now: float) -> None:
         """Somebody waits for other nodes than a majority: those that are available, whatever becomes of the others."""
         available = [node_id for node_id, status in self._statuses.others.items() if status is NodeStatus.E_AVAILABLE]
-        if cell.partition.copied(*copied(cell.machine, available)):
+        if cell.partition.copied(*copies.copied(cell.machine, available)):
             self._cluster.committed(cell.partition, now)
 
     def _tick(self, cell: Cell, now: float) -> None:
@@ -470,6 +485,7 @@ class Replication:
             cell.inputs.append(LogFailed(str(error)))
             return
         cell.partition.keep_batches()
+        cell.count_needed()
         cell.times = WriteTimes()
         cell.times.wrote(cell.written, self._host.now)
         cell.inputs.append(LogMoved())
@@ -490,40 +506,6 @@ class Replication:
             self._encoded = run, machine.committed, encode_partition_message(cell.index, message)
         self._links.send(output.node_id, self._encoded[2])  # all replicas are sent the same, as a rule
         cell.inputs.append(Fed(output.node_id, run.last, run.size))
-
-    def _feed_image(self, cell: Cell, output: FeedImage) -> None:
-        try:
-            if output.number == 0:
-                cell.images[output.node_id] = ImageSource(cell.partition)
-                self._host.report.info(f"{cell.machine.name}: node {self._links.name(output.node_id)} gets all that is live")
-            source = cell.images[output.node_id]
-            run, final = source.part()
-        except (OSError, KeyError) as error:
-            if cell.images.pop(output.node_id, None) is None:
-                cell.inputs.append(LogFailed(f"an image cannot be made: {error}"))
-            else:
-                cell.inputs.append(ImageLost(output.node_id))
-            return
-        if final:
-            del cell.images[output.node_id]
-        part = ImagePart(self.node_id, cell.machine.lease, output.number, source.at, final, run)
-        self._links.send(output.node_id, encode_partition_message(cell.index, part))
-        cell.inputs.append(Fed(output.node_id, None, run.size, final))
-
-    def _take_image(self, cell: Cell, part: ImagePart, now: float, wall: int) -> None:
-        try:
-            if part.number == 0:
-                cell.image = ImageFiles(cell.partition, wall)
-            if cell.image is None:
-                raise OSError("its beginning is missing")
-            cell.image.take(part.run)
-            if part.final:
-                image, cell.image = cell.image, None
-                self._replace(cell, None, now, image.complete(part.at, wall))
-        except (PeerError, RecordMismatch, OSError) as error:
-            cell.image = None
-            cell.partition.files.abandon_roll()
-            cell.inputs.append(LogFailed(f"an image is not taken: {error}"))
 
     def _replace(self, cell: Cell, psn: Psn | None, now: float, install: Callable[[], None] | None) -> None:
         """Read the log anew: cut behind a record, or after `install` has brought an image. Until then it is busy."""
@@ -649,6 +631,14 @@ class Replication:
     def is_available(self) -> bool:
         """Whether every partition has an active primary, as far as this node knows."""
         return all(self._active.find(index) is not None for index in range(len(self.cells)))
+
+    def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
+        """Whether a record of a partition is safe here, or known to be committed (`copies.has_safe`)."""
+        return copies.has_safe(self.machine(index), lease, psn)
+
+    def knows_committed(self, index: int, psn: Psn) -> bool:
+        """Whether a record that its primary has safe is committed (`copies.knows_committed`)."""
+        return copies.knows_committed(self.machine(index), psn)
 
     def machine(self, index: int) -> PartitionMachine:
         """Of a partition."""

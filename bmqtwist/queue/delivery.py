@@ -14,13 +14,13 @@ from bmqtwist.queue.routing import STOP, Subscription
 from bmqtwist.storage.message import Message
 
 
-def deliver(queue: Queue, now: float) -> None:
-    """Hand out whatever the consumers of the queue have room for."""
+def deliver(queue: Queue, now: float, held: int = 0) -> None:
+    """Hand out whatever the consumers of the queue have room for; those of apps whose bits are `held` have to wait."""
     queue.touched = False
     for app in queue.active:
         if app.unrouted:
             app.routes()
-        if app.returning:
+        if app.returning or held & app.bit:
             continue
         if not app.router.groups:
             if not app.stopped_at:

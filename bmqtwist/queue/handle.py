@@ -24,10 +24,18 @@ class Client(Protocol):
     description: str
     window: DeliveryWindow
     is_broker: bool  # with clients of its own behind it
+    is_member: bool  # such a broker that has the records of the queue itself
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None: ...
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None: ...
+
+
+class MemberClient(Client, Protocol):
+    """A client with `is_member`."""
+
+    def ack_ahead(self, handle: Handle, message: Message, partition_id: int) -> None:
+        """A PUT is acknowledged as soon as its record is safe there."""
 
 
 Unconfirmed = tuple["Message", Subscription, float]  # a message, against which window it counts, when it was pushed

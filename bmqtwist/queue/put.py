@@ -25,18 +25,21 @@ class Put:
     handle: whose, None = nobody is to be answered. message: what was posted; `arrived` and `wall` of it are those of the
     PUT. correlation_id: of a client that makes no GUIDs itself. wants_ack: an ACK was asked for. queue: set when it is
     taken. stored: the message is to be delivered, not a duplicate or a message that no app wants. copies: which other
-    nodes must have it, too. position: of the newest record that it waits for, see `storage.gate`.
+    nodes must have it, too. position: of the newest record that it waits for, see `storage.gate`. ahead: bits of the apps
+    whose consumers are given it, and all that came before it, while the cluster does not have it yet. told_ahead: another
+    node may know that it is committed before this one does.
     """
 
-    __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "position")
+    __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "position",
+                 "ahead", "told_ahead")
 
     queue: Queue
 
     def __init__(self, handle: Handle | None, message: Message, correlation_id: int, wants_ack: bool) -> None:
         self.handle, self.message, self.correlation_id, self.wants_ack = handle, message, correlation_id, wants_ack
-        self.stored = False
+        self.stored = self.told_ahead = False
         self.copies = _NONE
-        self.position = 0
+        self.position = self.ahead = 0
 
     def answer(self, status: int) -> None:
         """Acknowledge it, if that was asked for; a refusal is always told."""

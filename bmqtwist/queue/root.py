@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
@@ -18,7 +18,7 @@ from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
 from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App, Place
 from bmqtwist.queue.chores import Work
-from bmqtwist.queue.handle import Substream
+from bmqtwist.queue.handle import MemberClient, Substream
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.purge import Purge, purge_app, purge_queue, remove_app
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _CONFIRMED: Final = int(ConfirmReason.CONFIRMED)  # of the hot path
 _DONE: Final = int(DeletionReason.NONE)
+_MAJORITY: Final = Copies.MAJORITY
 
 
 class RootContext(QueueContext, Protocol):
@@ -70,6 +71,7 @@ class RootQueue(Queue):
         self.history.set_window(domain.settings.deduplication_ms / 1000, now)
         self.meter = Meter(f"queue [{uri}]", domain.meter)
         self.uncommitted: deque[Put] = deque()  # safe here, but not in the cluster; and what came after them
+        self._holds_apps = False  # an app waits until the cluster has what may be delivered ahead
         self._order = 0
         self.purges: list[Steps] = []  # under way
         self._purged = 0  # of what came before this order something was purged
@@ -196,15 +198,49 @@ class RootQueue(Queue):
     def release(self, put: Put, now: float) -> None:
         """The records of a PUT are safe here: acknowledge and deliver it, or wait for the cluster to have it, in order."""
         if self.uncommitted or put.copies and put.position > self.partition.marks[put.copies]:
+            if self.partition.pair_commits:
+                self._go_ahead(put, now)
             self.uncommitted.append(put)
         else:
             self._released(put, now)
+
+    def _go_ahead(self, put: Put, now: float) -> None:
+        """A node that has the records, too, may answer its producers and give its consumers a message when they are safe
+        there: they are safe here, and two copies are a majority. It need not wait until it is told so."""
+        waiting, ahead = self.uncommitted, -1
+        if waiting:
+            ahead = waiting[len(waiting) - 1].ahead  # nothing overtakes what came before
+        if put.stored and put.copies is _MAJORITY:
+            self._ack_ahead(put, now)
+            may = 0
+            for app in self.active:
+                if ahead & app.bit and app.routes().at_members:
+                    may |= app.bit
+            ahead = may
+            if ahead:
+                put.told_ahead = True
+                self.ready(put.message, ahead)
+        elif put.stored:
+            ahead = 0
+        put.ahead = ahead
+
+    def _ack_ahead(self, put: Put, now: float) -> None:
+        message, handle = put.message, put.handle
+        if put.wants_ack and handle is not None and handle.client.is_member:
+            put.wants_ack, put.told_ahead = False, True
+            self.stats.acked(now - message.arrived)
+            try:
+                cast(MemberClient, handle.client).ack_ahead(handle, message, self.partition_id)
+            except Exception as error:
+                self.context.client_failed(handle.client, error)
 
     def committed(self, now: float) -> None:
         """The cluster has more than before: release what waited for it, in order."""
         waiting, marks = self.uncommitted, self.partition.marks
         while waiting and waiting[0].position <= marks[waiting[0].copies]:
             self._released(waiting.popleft(), now)
+        if self._holds_apps:
+            self.touch()
 
     def _released(self, put: Put, now: float) -> None:
         message, handle = put.message, put.handle
@@ -215,11 +251,13 @@ class RootQueue(Queue):
             except Exception as error:
                 self.context.client_failed(handle.client, error)
         if put.stored:
-            self.ready(message)
+            self.ready(message, ~put.ahead)
 
-    def ready(self, message: Message) -> None:
-        """A message may be delivered."""
-        pending = message.pending if message.order >= self._purged else self._kept(message)
+    def ready(self, message: Message, apps: int = -1) -> None:
+        """A message may be delivered to the consumers of the apps with these bits."""
+        pending = apps & (message.pending if message.order >= self._purged else self._kept(message))
+        if not pending:
+            return
         for app in self.active:
             if pending & app.bit:
                 app.fresh.append(message)
@@ -227,12 +265,16 @@ class RootQueue(Queue):
             self.context.touch(self)
 
     def expire_uncommitted(self, now: float, wall: int) -> None:
-        """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on."""
+        """NACK and remove what has waited for the cluster longer than the deduplication window; what is behind goes on. What
+        another node may have told to be committed stays."""
         patience = self.domain.settings.deduplication_ms / 1000
         waiting, late, others = self.uncommitted, list[Put](), list[Put]()
         while waiting and len(late) < EXPIRED_AT_ONCE_MAX and now - waiting[0].message.arrived >= patience:
             put = waiting.popleft()
-            (late if put.copies else others).append(put)
+            if put.told_ahead and put.wants_ack:
+                put.wants_ack = False
+                self._answer(put, AckStatus.UNKNOWN)
+            (late if put.copies and not put.told_ahead else others).append(put)
         waiting.extendleft(reversed(others))
         if not late:
             return
@@ -276,7 +318,19 @@ class RootQueue(Queue):
 
     def deliver(self, now: float) -> None:
         """Redelivery first, then what was put aside, then new messages, app by app."""
-        delivery.deliver(self, now)
+        held = 0
+        if self.uncommitted and self.uncommitted[0].ahead:
+            held = self._not_for_all(self.uncommitted[0].ahead)
+        self._holds_apps = held != 0
+        delivery.deliver(self, now, held)
+
+    def _not_for_all(self, ahead: int) -> int:
+        """The bits of apps that have messages the cluster does not have yet, and consumers who may not be given them."""
+        held = 0
+        for app in self.active:
+            if ahead & app.bit and not app.routes().at_members:
+                held |= app.bit
+        return held
 
     def payload(self, message: Message) -> bytes:
         """The application data, from memory or from the partition."""

@@ -100,12 +100,15 @@ STOP = "stop"
 
 
 class Router:
-    """The groups of one app, rebuilt whenever a consumer of it opens, configures or closes."""
+    """The groups of one app, rebuilt whenever a consumer of it opens, configures or closes. `at_members`: there are
+    consumers, and all of them are at other nodes that have the records of the queue, too."""
 
-    __slots__ = ("groups", "only", "subscriptions")
+    __slots__ = ("groups", "only", "subscriptions", "at_members")
 
     def __init__(self, subscriptions: Iterable[Subscription] = ()) -> None:
         self.subscriptions = list(subscriptions)
+        self.at_members = bool(self.subscriptions) and all(
+            subscription.substream.handle.client.is_member for subscription in self.subscriptions)
         groups: dict[str, Group] = {}
         for subscription in self.subscriptions:
             group = groups.get(subscription.text)

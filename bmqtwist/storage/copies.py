@@ -21,6 +21,7 @@ class CopyMarks:
 
     marks: list[int]
     counted = False  # somebody waits for ONE or ALL
+    pair_commits = False  # what one other node has, too, is committed: there are no more than three
 
     @property
     def committed(self) -> int:

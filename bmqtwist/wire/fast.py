@@ -135,6 +135,8 @@ def sub_queue_infos(infos: Sequence[tuple[int, int]], lease: int = 0, sequence: 
 ITEMS_HEADER: Final = layout.ITEMS_HEADER.struct.pack(layout.ITEMS_HEADER.word(header_words=layout.ITEMS_HEADER.words,
                                                                        item_words=layout.ACK_MESSAGE.words))
 RETURNED: Final = 1  # type-specific byte of a REJECT event, ours: the messages come back, and it costs no attempt
+AHEAD: Final = 1  # the same of an ACK event: it begins with a RECEIPT, and counts once whoever gets it has that record safe
+RECEIPT: Final = layout.RECEIPT.struct  # partition; sequence number and lease of a record
 ITEMS_HEADER_BYTES: Final = layout.ITEMS_HEADER.size
 HEADER_WORDS_SHIFT: Final = layout.ITEMS_HEADER.shift("header_words")  # in the first byte of an ITEMS_HEADER
 ITEM_WORDS_MASK: Final = layout.ITEMS_HEADER.mask("item_words")

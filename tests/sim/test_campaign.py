@@ -13,10 +13,11 @@ from sim.campaign.play import Run, campaign, play
 from sim.campaign.schedule import LEADER, Schedule, Step
 from sim.campaign.shrink import shrink
 
-# Mistakes of partitions: the rule that each breaks, with which seed it is likely found first, and size.
+# Mistakes of partitions: the rules that each breaks first, with which seed it is likely found first, and size.
 PARTITION_MISTAKES = {"promise not persisted": ("A7", 0, 3), "older leases counted": ("R5", 0, 3),
                       "lease expiry ignored": ("A8", 0, 3), "generation check off": ("P2", 1, 1),
-                      "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R7", 10, 3)}
+                      "deduplication lost": ("D2", 3, 3), "old set deleted first": ("R7", 29, 3),
+                      "own copy not waited for": ("D6", 0, 3), "two copies of five": ("D1 D6", 0, 5)}
 SHORT_LIVES, SHORT_STEPS, SHORT_SIZES = 50, 10, (1, 2, 3, 3, 5)  # of each seed: many beginnings rather than long lives
 CANARY_SEEDS = 12  # within which each of them is found
 
@@ -108,14 +109,14 @@ def test_the_same_seed_with_clients_is_the_same_life_byte_for_byte() -> None:
 @pytest.mark.spec("cluster", 117)
 @pytest.mark.parametrize("name, rules", PARTITION_MISTAKES.items())
 def test_a_mistake_that_is_planted_into_partitions_is_found(name: str, rules: tuple[str, int, int]) -> None:
-    rule, seed, size = rules
+    breaks, seed, size = rules
     with planted(name):
         broken = (campaign(each, size, clients=True).rule for each in range(seed, seed + CANARY_SEEDS))
-        assert next(filter(None, broken), "") == rule
+        assert next(filter(None, broken), "") in breaks.split()
 
 
 def test_everything_that_may_happen_with_clients_does() -> None:
-    counts = sum((campaign(seed, 3, clients=True).counts for seed in range(1, 8)), start=Counter[str]())
+    counts = sum((campaign(seed, 3, clients=True).counts for seed in range(7)), start=Counter[str]())
     assert not [kind for kind in CLIENT_WEIGHTS if not counts[kind]]
     assert min(counts[each] for each in ("writes torn", "bits flipped", "deaths between operations on a disk", "relayed",
                                          "posted again", "cuts")) > 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from bmqtwist.cluster import partition_machine
 from bmqtwist.sdk.results import EventKind, Result
 from bmqtwist.storage import replica
 from bmqtwist.testing.config import CLUSTER
@@ -156,6 +157,7 @@ def test_row_34_a_consumer_never_confirms_while_its_node_stops() -> None:
 @row(35)
 def test_row_35_the_source_of_a_node_that_catches_up_dies_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 8)
+    monkeypatch.setattr(partition_machine, "FLIGHT_BYTES_MAX", 1 << 12)
     world = FaultWorld(35)
     source = world.primary()
     behind = world.others(source)[0]
@@ -175,7 +177,7 @@ def test_row_35_the_source_of_a_node_that_catches_up_dies_in_the_middle(monkeypa
     until = world.now + 10.0
     while not begun < world.cell(behind, index).summary.last < target:
         assert world.now < until
-        world.run(0.0003)
+        world.run(0.05)
     source.crash(power=False, down=None)
     reached, cuts = world.cell(behind, index).summary.last, world.counts["cuts"]
     assert reached < target

@@ -102,8 +102,7 @@ def test_a_queue_that_is_led_elsewhere_has_statistics_and_a_story(place: str) ->
     assert [(each["before"], each["after"]) for each in ask(node, story)] == [("CLOSED", "OPEN")]
     above = primary if place == "member" else nodes.node(f"n{node.broker.proxies[CLUSTER].selector.active}")
     above.crash(power=False, down=None)
-    nodes.run(1.0)
-    assert ("OPEN", "CLOSED") in [(each["before"], each["after"]) for each in ask(node, story)]
+    nodes.until(lambda: ("OPEN", "CLOSED") in [(each["before"], each["after"]) for each in ask(node, story)], 1.0)
     assert "is not open here" in told(node, f"DOMAINS DOMAIN {DOMAIN} QUEUE nothing STORY")
 
 

@@ -200,6 +200,8 @@ class Run:
         self.worker("live", "consume", proxy, [LIVE])
         self.worker("fan", "consume", anywhere, [f"{FAN}?id={app}" for app in APPS])
         self.client("probe", "soak.probe", broker=proxy, queues=PROBES)
+        self.until(lambda: all((self.root / f"{name}.open").exists() for name in (*PRODUCERS.values(), "live", "fan")),
+                   "clients to open their queues", WELL_SECONDS_MAX)
         self.until(lambda: all(self.stored(uri) > 0 for uri in (FAN, LATE)), "the first messages", WELL_SECONDS_MAX)
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -32,6 +32,7 @@ from kit.partition_rules import (
     waiting,
 )
 
+from bmqtwist.cluster.copies import has_safe, knows_committed, news
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick
 from bmqtwist.cluster.partition_events import (
     Activate,
@@ -374,6 +375,35 @@ def test_a_replica_that_lost_its_primary_waits_for_it() -> None:
     situation.do(PeerUp(PRIMARY))
     assert situation.said(Prepare(PRIMARY, LEASE)) == ["RoleChanged", "Promise to 2"]
     assert waiting().said(records()) == []
+
+
+def test_what_a_replica_has_safe_beside_its_primary_is_committed_under_that_lease_alone() -> None:
+    situation = following()
+    machine = situation.machine
+    situation.log.durable = (4, 7)
+    assert not has_safe(machine, LEASE, (5, 1)), "appended"
+    situation.log.durable = (5, 1)
+    assert has_safe(machine, LEASE, (5, 1)) and has_safe(machine, LEASE, (4, 7)) and not has_safe(machine, LEASE, (5, 2))
+    assert not has_safe(machine, LEASE - 1, (5, 1)) and not has_safe(machine, LEASE + 1, (5, 1))
+    assert knows_committed(machine, (5, 1)) and not knows_committed(machine, (5, 2))
+    situation.do(PeerDown(PRIMARY))
+    assert not has_safe(machine, LEASE, (5, 1)), "nobody has said that this is the primary's record"
+    situation = following()
+    machine = situation.machine
+    situation.do(Keepalive(PRIMARY, LEASE, (5, 1), 0, (5, 2), 1))
+    assert knows_committed(machine, (5, 2)), "the primary says so; it is not here yet"
+    assert not knows_committed(machine, (5, 3))
+    assert has_safe(machine, LEASE - 1, (5, 1)) and not has_safe(machine, LEASE, (5, 2)), "known to be committed"
+    situation.do(Prepare(OTHER, LEASE + 1))
+    assert has_safe(machine, LEASE, (5, 1)), "it was committed before"
+    assert not knows_committed(machine, (5, 1)), "who leads next posts it again if it was not"
+
+
+def test_a_primary_has_news_for_those_who_lack_a_record() -> None:
+    machine = healed().machine
+    assert news(machine, (5, 1)) == []
+    (told,) = news(machine, (5, 2))
+    assert told.node_id == OTHER and isinstance(told.message, Keepalive) and told.message.committed == machine.committed
 
 
 @pytest.mark.parametrize("number", range(len(CHANGES)), ids=lambda number: CHANGES[number][3].replace(" ", "-"))

@@ -29,19 +29,22 @@ WALL = 1_795_237_326
 class Client:
     """The other end of a handle: what it was pushed and told."""
 
-    is_broker = False
-
     def __init__(self, description: str) -> None:
+        self.is_broker = self.is_member = False
         self.window = DeliveryWindow()
         self.description = description
         self.got: list[tuple[bytes, int, bool]] = []  # payload, subscription id, out of order
         self.acks: list[tuple[bytes, int]] = []
+        self.acks_ahead: list[bytes] = []  # GUIDs
 
     def push(self, handle: Handle, sub_id: int, message: Any, redelivered: bool) -> None:
         self.got.append((payload_of(message), sub_id, redelivered))
 
     def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         self.acks.append((guid, status))
+
+    def ack_ahead(self, handle: Handle, message: Any, partition_id: int) -> None:
+        self.acks_ahead.append(message.guid)
 
     def take(self) -> list[bytes]:
         """The payloads since the last look."""
@@ -116,9 +119,10 @@ class Engine:
 
     # what tests do
 
-    def reader(self, app: str | None = None, name: str = "reader", **spec: Any) -> Handle:
-        """A configured consumer; keywords of `spec_of`."""
+    def reader(self, app: str | None = None, name: str = "reader", member: bool = False, **spec: Any) -> Handle:
+        """A configured consumer; keywords of `spec_of`. `member`: it is another node that has the records, too."""
         handle = self.open(read=1, app=app, name=name)
+        handle.client.is_broker = handle.client.is_member = member
         self.configure(handle, spec_of(**spec))
         return handle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,12 @@ import pytest
 from bmqtwist.queue.expression import compile_expression
 from bmqtwist.queue.routing import ASIDE, STOP, Router, Subscription
 from bmqtwist.queue.window import DeliveryWindow
+
+
+class Handle:
+    """A handle of an application."""
+
+    client = SimpleNamespace(is_member=False)
 
 
 class Stream:
@@ -20,7 +27,7 @@ class Stream:
 
 def subscription(x: str = "", priority: int = 0, count: int = 1, m: int = 100, b: int = 100, full: bool = False,
                  handle: object = None) -> Subscription:
-    stream: Any = Stream(handle or object())
+    stream: Any = Stream(handle or Handle())
     made = Subscription(stream, 1, compile_expression(x) if x else None, priority, count, m, b, DeliveryWindow())
     made.full = full or made.full
     return made
@@ -133,9 +140,9 @@ def test_the_simple_case_is_one_group_without_an_expression() -> None:
 
 
 def test_broadcast_chooses_the_first_matching_subscription_of_every_handle() -> None:
-    one, two = object(), object()
+    one, two = Handle(), Handle()
     first, second = subscription("x > 0", handle=one), subscription("x > 1", handle=one)
-    other, deaf = subscription("x > 1", handle=two), subscription(m=0, handle=object())
+    other, deaf = subscription("x > 1", handle=two), subscription(m=0, handle=Handle())
     router = Router([first, second, other, deaf])
     assert router.eligible({"x": 9}) == [first, other]
     assert router.eligible({"x": 1}) == [first]

@@ -12,6 +12,8 @@ from bmqtwist.cluster.log_events import Entries
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.record_log import RecordLog
+from bmqtwist.node.cell import Cell
+from bmqtwist.node.replication import Replication
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.exchange import Applier
 from bmqtwist.storage.image import ImageFiles
@@ -120,6 +122,10 @@ def _old_set_first(self: ImageFiles, partition: ReplicatedPartition, wall: int) 
     journal.resize(JOURNAL_HEADER_BYTES, False)
 
 
+def _pair_commits(self: Cell) -> None:
+    self.partition.pair_commits = True
+
+
 def _posts_go_on(self: RelayQueue) -> None:
     """PUTs go to whichever upstream there is."""
 
@@ -144,6 +150,8 @@ PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
     "lease expiry ignored": [(PartitionMachine, "supported_until", property(lambda self: float("inf")))],
     "deduplication lost": [(Applier, "stored", _as_if_new)],
     "old set deleted first": [(ImageFiles, "__init__", _old_set_first)],
+    "own copy not waited for": [(Replication, "has_safe", lambda self, index, lease, psn: True)],
+    "two copies of five": [(Cell, "count_needed", _pair_commits)],
     "generation check off": [(RelayQueue, "posts_stopped", _posts_go_on)],
 }
 

@@ -9,18 +9,20 @@ from bmqtwist.cluster.partition_events import (
     Activate,
     Committed,
     Cut,
+    LogMoved,
     PartitionInput,
     PartitionOutput,
     PartitionRole,
     PartitionTalk,
     Promise,
+    Records,
     ReplicaReceipt,
     Say,
     TakeImage,
 )
 from bmqtwist.node.cell import Cell
 from bmqtwist.storage.exchange import placed
-from bmqtwist.storage.psn import NO_PSN, Psn
+from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun, psns_of
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.judges import Judge, Violation, durable_promises
@@ -67,6 +69,7 @@ class PartitionJudge(Judge):
         self.histories: dict[int, History] = {}
         self._seen: dict[tuple[str, int], Psn] = {}  # (node, partition): up to here its log was looked at
         self._safe: dict[tuple[str, int], Psn] = {}  # up to here it is on its disk
+        self._safe_in_time: dict[tuple[str, int], Psn] = {}  # the same, before the node had promised a newer lease
         self._promised: dict[tuple[str, int], int] = {}  # the highest lease that it has promised to anybody
         self._begun: dict[tuple[int, int], tuple[str, int]] = {}  # (partition, lease): node and life that write under it
         self._known: dict[tuple[str, int], tuple[int, Psn]] = {}  # (node, partition): life, and what was committed there
@@ -114,6 +117,15 @@ class PartitionJudge(Judge):
             seen = psn
         self._seen[key] = seen
 
+    def _sent(self, node: SimulatedNode, cell: Cell, run: RecordRun) -> None:
+        """What a primary has compacted in the turn in which it wrote it is seen on its way only."""
+        seen = run.previous
+        for psn, at in zip(psns_of(run.journal), range(0, len(run.journal), RECORD_BYTES), strict=True):
+            if psn not in self.history(cell.index).records:
+                record = run.journal[at:at + RECORD_BYTES]
+                self._one(node, cell, psn, placed(record, RECORD.unpack(record)[0], 0, 0), seen)
+            seen = psn
+
     def _one(self, node: SimulatedNode, cell: Cell, psn: Psn, record: bytes, previous: Psn) -> None:
         history = self.history(cell.index)
         if psn != (previous[0], previous[1] + 1) and (psn[0] <= previous[0] or psn[1] != 1):
@@ -147,9 +159,13 @@ class PartitionJudge(Judge):
     def partition_stepped(self, node: SimulatedNode, cell: Cell, now: float, event: PartitionInput,
                           outputs: list[PartitionOutput]) -> None:
         key, machine = (node.name, cell.index), cell.machine
+        if isinstance(event, Records):
+            self._sent(node, cell, event.run)
         self._look(node, cell)
         if isinstance(event, ReplicaReceipt) and event.lease == machine.lease and machine.leads:
             self._stamp(key, event, now)
+        if isinstance(event, LogMoved) and machine.leads and self._is_safe(node, cell, cell.durable):
+            self._has_safe(key, machine.lease, cell.durable)
         for output in outputs:
             if isinstance(output, Say):
                 self._said(node, cell, output.message)
@@ -197,7 +213,25 @@ class PartitionJudge(Judge):
         if isinstance(message, ReplicaReceipt) and message.durable != NO_PSN:
             if not cell.busy and not self._is_safe(node, cell, message.durable):
                 raise Violation("R3", f"{node.name}, partition {cell.index}: {message.durable} is safe, it says, and is not")
-            self._safe[key] = message.durable
+            self._has_safe(key, message.lease, message.durable)
+
+    def _has_safe(self, key: tuple[str, int], lease: int, psn: Psn) -> None:
+        """What a majority has safe under the lease that wrote it is committed, before anybody knows."""
+        self._safe[key], index = psn, key[1]
+        if psn[0] != lease:
+            return
+        history, needed = self.history(index), len(self.world.machines) // 2 + 1
+        self._safe_in_time[key] = psn
+        reached = sorted((safe for (_, each), safe in self._safe_in_time.items() if each == index and safe[0] == lease),
+                         reverse=True)
+        if len(reached) >= needed and reached[needed - 1] > history.committed:
+            self._now_committed(history, key, reached[needed - 1])
+
+    def _now_committed(self, history: History, key: tuple[str, int], psn: Psn) -> None:
+        if not history.has(psn, history.committed):
+            raise Violation("R6", f"{key[0]}, partition {key[1]}: {psn} is committed without {history.committed}")
+        history.committed = psn
+        self.world.counts["records committed"] += 1
 
     def _begins(self, node: SimulatedNode, cell: Cell, lease: int) -> None:
         """The first record of a lease."""
@@ -219,7 +253,8 @@ class PartitionJudge(Judge):
         kept = history.common(cell.summary.last, history.committed)
         if kept > history.common(cell.summary.last, psn):
             raise Violation("R6", f"{node.name}, partition {cell.index}: cut off behind {psn}, and {kept} is committed")
-        self._safe[key] = history.common(self._safe.get(key, NO_PSN), psn)
+        for safe in self._safe, self._safe_in_time:
+            safe[key] = history.common(safe.get(key, NO_PSN), psn)
         self.world.counts["cuts"] += 1
 
     def _commits(self, node: SimulatedNode, cell: Cell, psn: Psn) -> None:
@@ -228,16 +263,13 @@ class PartitionJudge(Judge):
             raise Violation("R5", f"{node.name}, partition {cell.index}: {psn} is counted under lease {cell.machine.lease}")
         if history.committed >= psn:
             return
-        if not history.has(psn, history.committed):
-            raise Violation("R6", f"{node.name}, partition {cell.index}: {psn} is committed without {history.committed}")
         own = node.name, cell.index
         if self._is_safe(node, cell, psn):
             self._safe[own] = psn
         holders = [name for (name, index), safe in self._safe.items() if index == cell.index and history.has(safe, psn)]
         if len(holders) < len(self.world.machines) // 2 + 1:
             raise Violation("R5", f"{node.name}, partition {cell.index}: {psn} is committed, and safe at {holders}")
-        history.committed = psn
-        self.world.counts["records committed"] += 1
+        self._now_committed(history, own, psn)
 
     # -- at any moment ------------------------------------------------------------------------------------------------
 

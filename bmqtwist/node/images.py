@@ -1,0 +1,54 @@
+"""Images of a partition on their way between nodes: all that is live, for a node that lacks too much of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bmqtwist.cluster.partition_events import Fed, FeedImage, ImageLost, ImagePart, LogFailed
+from bmqtwist.cluster.partition_wire import encode_partition_message
+from bmqtwist.errors import PeerError
+from bmqtwist.node.cell import Cell
+from bmqtwist.node.links import ClusterLinks
+from bmqtwist.report import Report
+from bmqtwist.storage.image import ImageFiles, ImageSource
+from bmqtwist.storage.replay import RecordMismatch
+
+
+def send_part(cell: Cell, output: FeedImage, node_id: int, links: ClusterLinks, report: Report) -> None:
+    """The next part for another node; `node_id`: ours."""
+    try:
+        if output.number == 0:
+            cell.images[output.node_id] = ImageSource(cell.partition)
+            report.info(f"{cell.machine.name}: node {links.name(output.node_id)} gets all that is live")
+        source = cell.images[output.node_id]
+        run, final = source.part()
+    except (OSError, KeyError) as error:
+        if cell.images.pop(output.node_id, None) is None:
+            cell.inputs.append(LogFailed(f"an image cannot be made: {error}"))
+        else:
+            cell.inputs.append(ImageLost(output.node_id))
+        return
+    if final:
+        del cell.images[output.node_id]
+    part = ImagePart(node_id, cell.machine.lease, output.number, source.at, final, run)
+    links.send(output.node_id, encode_partition_message(cell.index, part))
+    cell.inputs.append(Fed(output.node_id, None, run.size, final))
+
+
+def take_part(cell: Cell, part: ImagePart, wall: int) -> Callable[[], None] | None:
+    """A part from another node. After the last one: what puts the image in the place of our files."""
+    try:
+        if part.number == 0:
+            cell.image = ImageFiles(cell.partition, wall)
+        if cell.image is None:
+            raise OSError("its beginning is missing")
+        cell.image.take(part.run)
+        if not part.final:
+            return None
+        image, cell.image = cell.image, None
+        return image.complete(part.at, wall)
+    except (PeerError, RecordMismatch, OSError) as error:
+        cell.image = None
+        cell.partition.files.abandon_roll()
+        cell.inputs.append(LogFailed(f"an image is not taken: {error}"))
+        return None

@@ -1,0 +1,163 @@
+"""Behind a replica of three nodes, messages and acknowledgements come once the replica has what its primary has: nobody
+waits until the primary knows it, too."""
+
+from __future__ import annotations
+
+import pytest
+from kit import codec
+
+from bmqtwist.errors import PeerError
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire.fast import ACK_MESSAGE, AHEAD, ITEMS_HEADER, RECEIPT, EventType
+from sim.replicated import FANOUT, STRONG, ReplicatingCluster
+
+WAY_BACK_S = 0.4  # from a replica to the primary
+
+
+def start(seed: int, count: int = 3, uri: str = STRONG) -> tuple[ReplicatingCluster, SimulatedNode, SimulatedNode]:
+    """The cluster, the replica that has clients, the primary; what any replica says to the primary takes long."""
+    nodes = ReplicatingCluster(seed, count)
+    nodes.settle()
+    nodes.post(1, uri)
+    primary = nodes.primary(nodes.record(uri).partition_id)
+    node = next(each for each in nodes.machines if each is not primary)
+    return nodes, node, primary
+
+
+def slow(nodes: ReplicatingCluster, primary: SimulatedNode) -> None:
+    for each in nodes.machines:
+        if each is not primary:
+            nodes.network.slow(each.name, primary.name, WAY_BACK_S)
+
+
+@pytest.mark.parametrize("count, ways", [(2, 1), (3, 1), (5, 2)])
+def test_it_takes_one_way_to_the_primary_and_two_where_a_pair_is_no_majority(count: int, ways: int) -> None:
+    nodes, node, primary = start(1, count)
+    reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
+    reader.confirm(*reader.take(1))
+    nodes.run(2.0)
+    slow(nodes, primary)
+    for number in range(3):
+        begun, guid = nodes.now, queue.put(b"%d" % number)
+        assert queue.next_ack(guid).status == 0
+        acknowledged = nodes.now - begun
+        (push,) = reader.take(1)
+        delivered = nodes.now - begun
+        assert push.payload == b"%d" % number
+        for took in acknowledged, delivered:
+            assert ways * WAY_BACK_S <= took < (ways + 0.5) * WAY_BACK_S, (acknowledged, delivered)
+        reader.confirm(push)
+        nodes.run(2.0)
+    assert not reader.pushes() and not queue.acks()
+    assert {len(nodes.stored(each)) for each in nodes.machines} == {0}
+
+
+def test_a_consumer_elsewhere_waits_and_each_app_goes_its_own_way() -> None:
+    nodes, node, primary = start(2, uri=FANOUT)
+    here, there = nodes.client(node.name).consume(FANOUT, app="foo"), nodes.client(primary.name).consume(FANOUT, app="bar")
+    queue = nodes.client(primary.name).open(FANOUT, write=1)
+    for each in here, there:
+        each.confirm(*each.take(1))
+    nodes.run(2.0)
+    slow(nodes, primary)
+    begun, guid = nodes.now, queue.put(b"x")
+    here.take(1)
+    assert nodes.now - begun < WAY_BACK_S / 2
+    there.take(1)
+    assert WAY_BACK_S <= nodes.now - begun < 1.5 * WAY_BACK_S
+    assert queue.next_ack(guid).status == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_told_while_the_replica_lacks_the_record_and_the_next_primary_has_what_was(seed: int) -> None:
+    nodes, node, primary = start(seed)
+    reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
+    reader.confirm(*reader.take(1))
+    nodes.run(2.0)
+    node.disk_delay_s = 0.3  # of a sync
+    for each in nodes.machines:
+        nodes.network.slow(each.name, primary.name, 0.0 if each is node else 5.0)
+    begun, guid = nodes.now, queue.put(b"x")
+    assert queue.next_ack(guid).status == 0
+    (push,) = reader.take(1)
+    assert 0.3 <= nodes.now - begun < 0.6
+    primary.crash(power=True, down=None)
+    nodes.settle()
+    assert nodes.stored(nodes.primary(nodes.record(STRONG).partition_id)) == [b"x"]
+    reader.confirm(push)
+    nodes.run(2.0)
+    assert not reader.pushes()
+
+
+def test_acks_that_make_no_sense_are_told_and_those_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, node, primary = start(1)
+    reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
+    members, index = nodes.cluster(node.name).members, nodes.record(STRONG).partition_id
+    assert members is not None
+    number, lease = next(each for each in nodes.primaries().values() if nodes.node(f"n{each.node_id}") is primary)
+    items = ITEMS_HEADER + ACK_MESSAGE.pack(0, bytes(16), 99)
+    far = RECEIPT.pack(index, 1 << 40, lease)
+    for body in b"", far[:-1], far, far + ITEMS_HEADER:
+        with pytest.raises(PeerError):
+            members.said(number, EventType.ACK, AHEAD, body, nodes.now)
+    members.said(number, EventType.ACK, AHEAD, RECEIPT.pack(99, 1, lease) + items, nodes.now)
+    monkeypatch.setattr("bmqtwist.node.member_relays.HELD_ACK_EVENTS_MAX", 5)
+    for _ in range(6):
+        members.said(number, EventType.ACK, AHEAD, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
+    assert not any("too many ACKs" in line for line in node.log()), "those of another lease wait for nothing"
+    for _ in range(6):
+        members.said(number, EventType.ACK, AHEAD, far + items, nodes.now)
+    assert any("too many ACKs in partition" in line for line in node.log())
+    nodes.settle()
+    guid = queue.put(b"x")
+    assert queue.next_ack(guid).status == 0 and len(reader.take(2)) == 2
+
+
+def test_a_replica_whose_disk_is_slow_does_not_wait_for_it_once_the_others_have_a_message() -> None:
+    nodes, node, _ = start(1)
+    reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(node.name).open(STRONG, write=1)
+    reader.confirm(*reader.take(1))
+    nodes.run(2.0)
+    node.disk_delay_s = 2.0  # of a sync
+    begun, guid = nodes.now, queue.put(b"x")
+    assert queue.next_ack(guid).status == 0
+    acknowledged = nodes.now - begun
+    reader.take(1)
+    assert acknowledged < 0.2 and nodes.now - begun < 0.2, (acknowledged, nodes.now - begun)
+
+
+def test_when_three_are_to_have_a_message_two_are_not_enough() -> None:
+    nodes, node, primary = start(1)
+    queue = nodes.client(node.name).open(STRONG, write=1)
+    slow(nodes, primary)
+    for factor, ways in (3, 2), (2, 1):
+        nodes.replication(primary).set_factor(factor, nodes.now)
+        begun, guid = nodes.now, queue.put(b"x")
+        assert queue.next_ack(guid).status == 0
+        assert ways * WAY_BACK_S <= nodes.now - begun < (ways + 0.5) * WAY_BACK_S
+        nodes.run(2.0)
+
+
+@pytest.mark.parametrize("most", [1000, 2])
+def test_an_event_of_acks_names_the_newest_record_and_is_no_longer_than_others(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, node, primary = start(1)
+    queue = nodes.client(node.name).open(STRONG, write=1)
+    monkeypatch.setattr("bmqtwist.link.downstream.ACKS_MAX", most)
+    members, index = nodes.cluster(node.name).members, nodes.record(STRONG).partition_id
+    assert members is not None
+    bodies: list[bytes] = []
+    said = members.said
+
+    def spied(node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
+        if kind is EventType.ACK and specific == AHEAD:
+            bodies.append(body)
+        said(node_id, kind, specific, body, now)
+    monkeypatch.setattr(members, "said", spied)
+    monkeypatch.setattr(nodes.cluster(node.name).leadership, "queues", members)
+    guids = [queue.client.new_guid() for _ in range(5)]
+    queue.client.send(codec.put_frame([codec.put_message(queue.q_id, guid, b"x", ack=True) for guid in guids]))
+    assert {queue.next_ack(guid).status for guid in guids} == {0}
+    messages = nodes.partition(primary, index).state.queues[nodes.record(STRONG).key].messages
+    names = [[guid for _, guid, _ in ACK_MESSAGE.iter_unpack(body[RECEIPT.size + len(ITEMS_HEADER):])] for body in bodies]
+    assert [RECEIPT.unpack_from(body)[1] for body in bodies] == [max(messages[guid].sequence for guid in each) for each in names]
+    assert [guid for each in names for guid in each] == guids and max(map(len, names)) == min(most, 5)
