@@ -9,6 +9,8 @@
    the clock        Tick ---------------------->  +------------------+  -----> RoleChanged, WakeAt, Alarm
    other nodes      Prepare, Promise, Stale, Pull, Records, ImagePart, ReplicaReceipt, Keepalive
 ```
+
+Those that there are of every message have an `__init__` of their own: the one that a dataclass makes is not compiled.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ class Pull:
     after: Psn | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Records:
     """Records that follow a common one; `committed`: what the primary knows to be committed."""
 
@@ -120,6 +122,9 @@ class Records:
     lease: int
     committed: Psn
     run: RecordRun
+
+    def __init__(self, sender: int, lease: int, committed: Psn, run: RecordRun) -> None:
+        self.sender, self.lease, self.committed, self.run = sender, lease, committed, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class ImagePart:
     run: RecordRun
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplicaReceipt:
     """The sender's log is mine up to `matched`, and safe here up to `durable`; `parts`: of an image, taken so far; `stamp`:
     of the newest Keepalive."""
@@ -145,6 +150,10 @@ class ReplicaReceipt:
     durable: Psn
     parts: int
     stamp: int
+
+    def __init__(self, sender: int, lease: int, matched: Psn, durable: Psn, parts: int, stamp: int) -> None:
+        self.sender, self.lease, self.matched = sender, lease, matched
+        self.durable, self.parts, self.stamp = durable, parts, stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +207,17 @@ class LogFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fed:
     """A Feed or FeedImage was sent: up to which record (of an image: None), and how many bytes."""
 
     node_id: int
     last: Psn | None
     size: int
-    final: bool = False
+    final: bool
+
+    def __init__(self, node_id: int, last: Psn | None, size: int, final: bool = False) -> None:
+        self.node_id, self.last, self.size, self.final = node_id, last, size, final
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,20 +266,26 @@ class SavePromise:
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Say:
     """A message for another node."""
 
     node_id: int
     message: PartitionTalk
 
+    def __init__(self, node_id: int, message: PartitionTalk) -> None:
+        self.node_id, self.message = node_id, message
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Feed:
     """Send a node Records with what follows `after`, one event of it, and say how much that was with a Fed."""
 
     node_id: int
     after: Psn
+
+    def __init__(self, node_id: int, after: Psn) -> None:
+        self.node_id, self.after = node_id, after
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +296,15 @@ class FeedImage:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Append:
     """Append what `run` holds behind the record `behind`, the last one of the log. A LogMoved or LogFailed follows."""
 
     run: RecordRun
     behind: Psn
+
+    def __init__(self, run: RecordRun, behind: Psn) -> None:
+        self.run, self.behind = run, behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,11 +328,14 @@ class Activate:
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Committed:
     """Everything up to this record is committed."""
 
     psn: Psn
+
+    def __init__(self, psn: Psn) -> None:
+        self.psn = psn
 
 
 @dataclass(frozen=True, slots=True)

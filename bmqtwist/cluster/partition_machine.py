@@ -64,7 +64,7 @@ from bmqtwist.cluster.story import TransitionLog
 from bmqtwist.storage.psn import NO_PSN, Psn, common_prefix
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole
-_METHODS = {role: {event.value: action for event, action in row.items()} for role, row in ACTIONS.items()}
+_METHODS = {role: {event.value: action for event, action in row.items()} for role, row in ACTIONS.items()}  # by class
 
 FLIGHT_BYTES_MAX = 4 << 20  # sent to one node and not taken yet; beyond it nothing more is sent to it
 FLIGHT_PARTS_MAX = 4  # of an image, likewise
@@ -81,7 +81,7 @@ class PartitionMachine:
         self.members = frozenset(members)
         self.others = tuple(sorted(self.members - {node_id}))
         self.majority = self.factor = len(self.members) // 2 + 1
-        self.role = UNKNOWN
+        self.role, self._methods = UNKNOWN, _METHODS[UNKNOWN]
         self.primary: int | None = None
         self.lease = 0  # under which this node leads, or follows
         self.committed = NO_PSN
@@ -120,7 +120,7 @@ class PartitionMachine:
         sender = getattr(event, "sender", self.node_id)
         if sender in self.members:
             self._event = name
-            getattr(self, _METHODS[self.role][name])(event)
+            getattr(self, self._methods[name])(event)
         if self._beat_at != self._wake:
             self._wake = self._beat_at
             self._out.append(WakeAt(self._wake))
@@ -210,7 +210,7 @@ class PartitionMachine:
         self._be(UNKNOWN, None, cause)
 
     def _be(self, role: PartitionRole, primary: int | None, cause: str) -> None:
-        before, self.role, self.primary = self.role, role, primary
+        before, self.role, self.primary, self._methods = self.role, role, primary, _METHODS[role]
         if before is not role:
             self._out.append(RoleChanged(PartitionEvent(self._event).name, before, role))
         self.story.note(self._now, before.name, role.name, cause)
@@ -608,8 +608,12 @@ class PartitionMachine:
             return
         if self.log.durable[0] == self.lease:
             self.doubtful = False
-        safe = sorted([self.log.durable, *(target.durable for target in self.targets.values())], reverse=True)
-        reach, told = (safe[count - 1] if count <= len(safe) else NO_PSN for count in (self.majority, self.factor))
+        safe = [self.log.durable]
+        for target in self.targets.values():
+            safe.append(target.durable)
+        safe.sort(reverse=True)
+        reach = safe[self.majority - 1] if self.majority <= len(safe) else NO_PSN
+        told = safe[self.factor - 1] if self.factor <= len(safe) else NO_PSN
         if reach[0] == self.lease and reach > self.committed:
             self.committed = reach
             self._moved_at = self._now

@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
-from bmqtwist.daemon.epoll_round import Round, round_of
+from bmqtwist.daemon.epoll_round import OwnRounds, Rounds, rounds_of
 from bmqtwist.daemon.processor_time import ProcessorTime
 from bmqtwist.daemon.put_aside import FEW_BYTES, HEAVY_TURN_INPUT_S, TURN_INPUT_S, PutAside
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
@@ -73,8 +73,8 @@ class ReactorPerformer:
         self._turn_due = False
         self._aside, self._waits = PutAside(), False  # and whether anything is in it
         self._heavy = False  # somebody's input took more than his slices of this turn
-        self._round: Round = lambda delay: None
-        self._twisteds_round: Round = self._round
+        self._rounds: Rounds = OwnRounds(reactor)
+        self._twisteds_round: Callable[[float | None], object] = reactor.doIteration
         self._tick_call: Any = None
         self._tick_at = float("inf")
         self._lag_call: Any = None
@@ -91,7 +91,7 @@ class ReactorPerformer:
         """Start the threads and the clock."""
         self._disk.start()
         self._judges.start()
-        self._round, self._twisteds_round = round_of(self.reactor), self.reactor.doIteration
+        self._rounds, self._twisteds_round = rounds_of(self.reactor), self.reactor.doIteration
         self.reactor.doIteration = self._iterate
         self._running = True
         self.watchdog.start()
@@ -117,13 +117,18 @@ class ReactorPerformer:
         self._turn_due = True
 
     def _iterate(self, delay: float | None) -> None:
-        """One round of the reactor, and the turn that is due then."""
-        self._round(0 if self._turn_due else delay)
-        if self._turn_due:
-            self._turn_due = self._heavy = False
-            if self._waits:
-                self._take_aside()
-            self._perform(self.broker.turn)
+        """Rounds of the reactor, each with the turn that is due then, until it has something else to do."""
+        rounds = self._rounds
+        while True:
+            rounds.run(0 if self._turn_due else delay)
+            if self._turn_due:
+                self._turn_due = self._heavy = False
+                if self._waits:
+                    self._take_aside()
+                self._perform(self.broker.turn)
+            delay = rounds.more()
+            if delay is not None and delay < 0 or not self._running:
+                return
 
     def _take_aside(self) -> None:
         """As much of what was put aside as there is time for; at least one chunk, whatever the time."""

@@ -72,6 +72,9 @@ class SessionContext(Protocol):
     def flush_later(self, session: Session) -> None:
         """The session has something to write at the end of the turn."""
 
+    def flush_soon(self, session: Session) -> None:
+        """The session has something to write that may wait for a moment; `session.lingered` is called then."""
+
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
         """A queue raised what nobody expected; `disable`: it can go on no more."""
 

@@ -23,6 +23,7 @@ from bmqtwist.link.states import State, row
 from bmqtwist.link.upbound import Upbound
 from bmqtwist.wire.fast import EventType
 
+EVENT_TYPES = {int(each): each for each in EventType}
 FRAMES = ("CONTROL", "PUT", "CONFIRM", "PUSH", "ACK", "CLUSTER_STATE", "ELECTOR", "STORAGE", "RECOVERY", "PARTITION_SYNC",
           "REJECT", "REPLICATION_RECEIPT")  # event types that brokers send each other
 
@@ -162,12 +163,18 @@ class PeerSession(SessionKind):
                 if requests.is_of_a_client(message):
                     requests.handle(client, message)
                     return None
-        self._peers.received(self, EventType(kind), specific, buffer[start:end])
+        self._peers.received(self, EVENT_TYPES[kind], specific, buffer[start:end])
         return None
 
-    def send(self, event: bytes) -> None:
-        """Queue a whole event; what is sent in one turn leaves in one write. Nothing is sent once the session is over."""
-        if self.session.state is State.SERVING:
+    def send(self, event: bytes, hurry: bool = True) -> None:
+        """Queue a whole event; what is sent in one turn leaves in one write, and without `hurry` with what is sent next, or
+        in a moment. Nothing is sent once the session is over."""
+        session = self.session
+        if session.state is State.SERVING:
             if self.upbound is not None:
                 self.upbound.seal()
-            self.session.send_event(event)
+            session.outbox.event(event)
+            if hurry:
+                session.flush()
+            else:
+                session.flush_soon()

@@ -1,15 +1,18 @@
 """What brokers behind us are told of their CONFIRMs: how many of them, since the connection was made, the cluster has.
 
-They keep each until then, and send it again where they go on when we are lost.
+They keep each until then, and send it again where they go on when we are lost. Nobody waits for it: it is told now and then.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bmqtwist.storage.partition import Partition
+
+TELL_S = 0.05  # after it is known, at the latest
+LOST_S = 10.0  # after a partition is led elsewhere they have noticed that, and sent again what nobody knows of
 
 
 class ReceiptLog:
@@ -33,11 +36,15 @@ class Receiver(Protocol):
 
 
 class ConfirmReceipts:
-    """Of one cluster. `partitions`: of this node, whose list is kept up to date by whoever has it."""
+    """Of one cluster. `partitions`: of this node, whose list is kept up to date by whoever has it. `later(seconds, action)`:
+    action(now) is called after a while."""
 
-    def __init__(self, partitions: Sequence[Partition] = ()) -> None:
-        self._partitions = partitions
+    def __init__(self, later: Callable[[float, Callable[[float], None]], None],
+                 partitions: Sequence[Partition] = ()) -> None:
+        self._later, self._partitions = later, partitions
         self._waiting: dict[Receiver, None] = {}
+        self._lost: dict[Partition, float] = {}  # partitions led elsewhere for which CONFIRMs wait: since when
+        self._due = False
 
     def taken(self, client: Receiver, count: int) -> None:
         """So many more CONFIRMs of a broker are in the batches of the partitions that are led here."""
@@ -45,24 +52,40 @@ class ConfirmReceipts:
         log.taken += count
         log.unsafe.append((log.taken, [(each, each.position) for each in self._partitions
                                        if each.leading and each.committed < each.position]))
-        self._tell(client)
+        self._waiting[client] = None
+        self.committed()
 
     def committed(self) -> None:
         """The cluster has more of some partition."""
+        if self._waiting and not self._due:
+            self._due = True
+            self._later(TELL_S, self._tell_all)
+
+    def _tell_all(self, now: float) -> None:
+        self._due = False
         for client in list(self._waiting):
-            self._tell(client)
+            self._tell(client, now)
 
     def forget(self, client: Receiver) -> None:
         """Its connection is over."""
         self._waiting.pop(client, None)
 
-    def _tell(self, client: Receiver) -> None:
+    def _tell(self, client: Receiver, now: float) -> None:
         safe, log = 0, client.receipt_log
-        while log.unsafe and all(not each.leading or each.committed >= position for each, position in log.unsafe[0][1]):
+        while log.unsafe and self._is_safe(log.unsafe[0][1], now):
             safe = log.unsafe.popleft()[0]
-        if log.unsafe:
-            self._waiting[client] = None
-        else:
-            self._waiting.pop(client, None)
+        if not log.unsafe:
+            del self._waiting[client]
         if safe:
             client.confirms_are_safe(safe)
+
+    def _is_safe(self, needed: list[tuple[Partition, int]], now: float) -> bool:
+        for partition, position in needed:
+            if partition.leading:
+                self._lost.pop(partition, None)
+                if partition.committed < position:
+                    return False
+            elif now - self._lost.setdefault(partition, now) < LOST_S:
+                self.committed()  # to look again
+                return False
+        return True

@@ -63,7 +63,7 @@ class Session:
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
                  "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "_held",
-                 "_held_max", "_work", "_later", "_hung_up", "sends_at_once", "__weakref__")
+                 "_held_max", "_work", "_later", "_hung_up", "sends_at_once", "_lingers", "_unflushed", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -79,6 +79,7 @@ class Session:
         self.channel = ChannelStats()
         self.closing = False  # close the connection once everything is written
         self.waiting = False  # a flush is due at the end of the turn
+        self._lingers = self._unflushed = False  # `lingered` will be called; something is to be written by then
         self.now, self.wall = now, 0
         self.connected_at = self.last_received = now
         self.negotiated_at: float | None = None
@@ -201,7 +202,7 @@ class Session:
 
     def take(self) -> list[bytes]:
         """What to write now, in order."""
-        self.waiting = False
+        self.waiting = self._unflushed = False
         self.kind.turn_over()
         data = self.outbox.take()
         self.channel.out_chunks += 1
@@ -347,6 +348,19 @@ class Session:
         """Something is to be written at the end of the turn."""
         if not self.waiting:
             self.context.flush_later(self)
+
+    def flush_soon(self) -> None:
+        """Something is to be written with whatever comes next, or in a moment."""
+        self._unflushed = True
+        if not self._lingers:
+            self._lingers = True
+            self.context.flush_soon(self)
+
+    def lingered(self, now: float) -> None:
+        """The moment is over."""
+        self._lingers = False
+        if self._unflushed and self.state is not State.CLOSED:
+            self.flush()
 
     def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage,
              encoding: int | None = None) -> None:

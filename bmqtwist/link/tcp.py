@@ -65,7 +65,7 @@ class Connection(Protocol):
         self.waiting_bytes = self.taken_bytes = 0
         self._queue: deque[memoryview] = deque()  # behind the piece that the transport has
         self._given = 0  # size of that piece
-        self._send: Callable[[bytes], object] | None = None  # plain TCP only
+        self._send: Callable[[bytes], int] | None = None  # plain TCP only
         self._acknowledge: Callable[[], object] | None = None
         self._reading = True
         self._behind = False
@@ -80,10 +80,11 @@ class Connection(Protocol):
         """From the reactor: the connection stands."""
         transport = self.transport
         transport.setTcpNoDelay(True)
-        self._acknowledge = _quick_acknowledgement(getattr(transport, "socket", None))
+        channel = getattr(transport, "socket", None)
+        self._acknowledge = _quick_acknowledgement(channel)
         peer = transport.getPeer()
         # A TLS transport hands on unknown attributes to the TCP one below it: asked for, not tried.
-        self._send = None if isinstance(transport, TLSMemoryBIOProtocol) else getattr(transport, "writeSomeData", None)
+        self._send = None if channel is None or isinstance(transport, TLSMemoryBIOProtocol) else channel.send
         if self._send is None:
             transport.registerProducer(self, True)
         self.session = self._opened(self, f"{peer.host}:{peer.port}", transport.getHost().port)
@@ -118,8 +119,9 @@ class Connection(Protocol):
             if not self._behind:
                 self._give()
             return size
-        sent = self._send(data)
-        if not isinstance(sent, int):  # the connection is lost: the transport finds out when it writes
+        try:
+            sent = self._send(data)
+        except OSError:  # nothing is taken, or the connection is lost: then the transport finds out when it writes
             sent = 0
         if sent < size:
             self._queue.append(memoryview(data)[sent:])

@@ -65,6 +65,11 @@ class Upbound:
         if len(self._confirms) >= _ITEMS_MAX:
             self.seal()
 
+    @property
+    def confirms(self) -> int:
+        """How many CONFIRMs are in the batch."""
+        return len(self._confirms)
+
     def keep(self, whose: object, app_id: str, guid: bytes) -> None:
         """The CONFIRM that was added last is kept until the broker above says that it is safe."""
         self.sent.append((whose, app_id, guid))

@@ -63,6 +63,7 @@ from bmqtwist.wire.fast import HEARTBEAT_REQ
 from bmqtwist.wire.frames import Held
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
 
+LINGER_S = 0.005  # that output nobody waits for may wait for other output of the same connection
 EXPIRY_PERIOD_S = 1.0
 EXPIRY_GOES_ON_S = 0.01  # where there was more than may be removed at once
 SYNC_POINT_PERIOD_S = 1.0
@@ -205,6 +206,14 @@ class Broker:
         """Seconds since the epoch at a moment of the monotonic clock."""
         return int(now + self._wall_offset)
 
+    def flush_soon(self, session: Session) -> None:
+        """What the session has to write may wait for something else that goes there."""
+        self.timers.at(self.now + LINGER_S, session.lingered)
+
+    def later(self, seconds: float, action: Callable[[float], None]) -> None:
+        """Call `action(now)` after a while."""
+        self.timers.at(self.now + seconds, action)
+
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called."""
         return self.timers.next_at
@@ -336,6 +345,7 @@ class Broker:
 
     def received(self, session: Session, data: bytes, now: float) -> None:
         """Bytes for a session."""
+        self.now = now
         try:
             session.receive(data, now, self.wall(now))
         except Exception as error:
@@ -343,6 +353,7 @@ class Broker:
 
     def lost(self, session: Session, now: float) -> None:
         """The channel of a session is gone."""
+        self.now = now
         try:
             session.lost(now, self.wall(now))
         except Exception as error:

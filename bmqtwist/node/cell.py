@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from bmqtwist.cluster.partition_events import PartitionInput
+from bmqtwist.cluster.partition_events import PartitionInput, PartitionTalk, ReplicaReceipt
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.storage.image import ImageFiles, ImageSource
@@ -21,6 +21,7 @@ class Cell:
         self.inputs: deque[PartitionInput] = deque()
         self.stepping = self.busy = False
         self.lingers = False  # a moment is set at which what was written is sent in any case
+        self.told_ahead = False  # since the last receipt: clients here are told of records as soon as they are safe here
         self.announced = NO_PSN  # at a moment that is set nodes that lack this record are told that it is committed
         self.image: ImageFiles | None = None  # that is being taken
         self.times = WriteTimes()  # of what this node writes as primary
@@ -54,6 +55,14 @@ class Cell:
     def broken(self) -> bool:
         """As of `LogView`."""
         return self.partition.broken
+
+    def hurries(self, message: PartitionTalk) -> bool:
+        """Whether anybody may wait for a message to another node: not for a receipt of records that clients here are told of
+        already, if there is another replica, whose receipt the primary gets at once."""
+        if not isinstance(message, ReplicaReceipt) or not self.told_ahead:
+            return True
+        self.told_ahead = False
+        return len(self.machine.up) < 2 or self.machine.leads
 
     def count_needed(self) -> None:
         """As primary: of how many nodes a majority is, or how many there are to be by command, may have changed."""

@@ -57,6 +57,9 @@ class ClusterContext(RootContext, Protocol):
 
     now: float
 
+    def later(self, seconds: float, action: Callable[[float], None]) -> None:
+        """Call `action(now)` after a while."""
+
     def wall(self, now: float) -> int:
         """Seconds since the epoch at a moment of the monotonic clock."""
 
@@ -82,7 +85,7 @@ class Cluster:
         self.proposals: Proposals | None = None  # of the same
         self.members: MemberRelays | None = None  # of the same
         self.partitions: list[Partition] = []
-        self.receipts = ConfirmReceipts(self.partitions)  # for brokers behind this one
+        self.receipts = ConfirmReceipts(context.later, self.partitions)  # for brokers behind this one
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self._creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # who waits for a queue to be made

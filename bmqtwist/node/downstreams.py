@@ -59,6 +59,9 @@ class DownstreamHost(Protocol):
     security: Security
     negotiations: int
 
+    def later(self, seconds: float, action: Callable[[float], None]) -> None:
+        """Call `action(now)` after a while."""
+
 
 class Downstreams:
     """`link.context.PeerContext` for the proxies of one cluster. `introduce(session number)`: who we are in it."""
@@ -71,7 +74,7 @@ class Downstreams:
         self.stop_awaited: set[PeerSession] = set()  # asked to stop, and have not answered
         self.drains = False  # some of them finish their work here first: they know version 1 alone
         self._stopped = False
-        self.receipts = ConfirmReceipts()  # nothing is stored here, unless somebody says otherwise
+        self.receipts = ConfirmReceipts(host.later)  # nothing is stored here, unless somebody says otherwise
 
     def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
         """Everybody is welcome who does not say to be a node of the cluster."""

@@ -99,11 +99,11 @@ class ClusterLinks:
         node = self._nodes.get(node_id)
         return node.name if node is not None else str(node_id)
 
-    def send(self, node_id: int, event: bytes) -> None:
-        """A whole event for a node; lost if that one is not connected."""
+    def send(self, node_id: int, event: bytes, hurry: bool = True) -> None:
+        """A whole event for a node; lost if that one is not connected. `hurry`: as of `PeerSession.send`."""
         peer = self._sessions.get(node_id)
         if peer is not None:
-            peer.send(event)
+            peer.send(event, hurry)
 
     def is_up(self, node_id: int) -> bool:
         """Whether a node can be spoken with."""

@@ -59,6 +59,9 @@ class PartitionFacts(Protocol):
     def knows_committed(self, index: int, psn: Psn) -> bool:
         """Whether a record that its primary has safe is committed, whoever has it beside that node."""
 
+    def told_ahead(self, index: int) -> None:
+        """Clients here are told of records as soon as they are safe here."""
+
 
 class MemberRelays:
     """`node.relays.RelayUser` and `node.leadership.QueueUser` of one cluster. `record_of`: what the metadata have of a
@@ -135,6 +138,7 @@ class MemberRelays:
             raise error
         if upstream is None or upstream.peer is not peer or upstream.generation != lease:
             return  # what is not answered is posted again
+        self._replication.told_ahead(index)
         held = self._held_acks.setdefault(index, deque())
         held.append(((lease, sequence), found))
         if len(held) > HELD_ACK_EVENTS_MAX:

@@ -69,6 +69,8 @@ from bmqtwist.wire.walk import MessageError, walk_pushes
 
 LATE_S = 5.0  # that an answer may be late: a node above gives up itself, and says so
 RECORD_WAIT_S = 10.0  # that a PUSH may come before the record it speaks of; then the message goes back above
+LINGERING_MAX = 32  # CONFIRMs that wait for something else that goes up; who may hold not many more waits for each of them
+_WINDOW, _WINDOW_BYTES = 8 * LINGERING_MAX, 1 << 20
 
 
 class RelayHost(QueueContext, Protocol):
@@ -158,7 +160,7 @@ class Relays:
     def _make(self, opened: UpstreamQueue, response: OpenQueueResponse) -> RelayQueue:
         """The upstream has said what kind of queue it is."""
         domain = self._user.domain_of(opened.uri, response)
-        queue = opened.relay = RelayQueue(opened.uri.canonical, opened.uri.queue, domain, self._host, self)
+        queue = opened.relay = RelayQueue(opened.name, opened.uri.queue, domain, self._host, self)
         self._stream(opened, DEFAULT_APP_ID)
         for stream in opened.streams.values():
             if stream.state is StreamState.OPEN:
@@ -250,7 +252,7 @@ class Relays:
     def _forget(self, opened: UpstreamQueue) -> bool:
         if self._by_id.pop(opened.q_id, None) is None:
             return False
-        del self.opened[opened.uri.canonical]
+        del self.opened[opened.name]
         return True
 
     def take(self, uri: str) -> tuple[RelayQueue | None, list[OpenAsked]]:
@@ -327,7 +329,7 @@ class Relays:
     def _answered(self, opened: UpstreamQueue, stream: AppStream, value: object, number: int) -> None:
         self._answering = number
         if isinstance(value, OpenQueueResponse):
-            self._host.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.uri.canonical}'")
+            self._host.report.info(f"{self._user.title}: received OpenQueueResponse {number} for '{opened.name}'")
         self._step(opened, stream, Answered(value))
         self._look_whether_restored(stream)
         if stream.told == stream.wanted and opened.relay is not None:
@@ -343,7 +345,7 @@ class Relays:
         opened.relay.confirms_open(stream.app_id)
         if stream.app_id == DEFAULT_APP_ID and not upstream.stopping:
             opened.relay.posts_open(upstream.generation)
-            self._host.report.info(f"{opened.uri.canonical}: now has an upstream for subQueueId: {stream.sub_id} with "
+            self._host.report.info(f"{opened.name}: now has an upstream for subQueueId: {stream.sub_id} with "
                                    f"generation count {upstream.generation}.")
 
     def _put_off(self, opened: UpstreamQueue, stream: AppStream, output: RetryIn) -> None:
@@ -352,7 +354,7 @@ class Relays:
                                                                               refused.message)))
         again = "re" if stream.state is StreamState.PUT_OFF else ""
         text = (f"{self._user.title}: queue {again}open-request failed. queue: "
-                f"'{opened.uri.canonical}', appId: '{stream.app_id}', error response: {response}. Attempt number was: "
+                f"'{opened.name}', appId: '{stream.app_id}', error response: {response}. Attempt number was: "
                 f"{output.attempts}. Attempting again after {output.seconds * 1000:.0f} milliseconds")
         if output.attempts == most:
             self._host.report.alarm("QUEUE_REOPEN_FAILURE", text)
@@ -418,7 +420,7 @@ class Relays:
         upstream.stopping = True
         for opened in self.opened.values():
             if opened.upstream is upstream and opened.relay is not None:
-                self._host.report.info(f"{opened.uri.canonical}: buffering PUTs with generation count "
+                self._host.report.info(f"{opened.name}: buffering PUTs with generation count "
                                        f"{upstream.generation} because upstream is stopping.")
                 opened.relay.posts_stopped()
 
@@ -455,7 +457,7 @@ class Relays:
                     message.lease, message.sequence = lease, sequence
                     opened.relay.pushed(message, targets, late)
                     continue
-                stored = self._user.stored(opened.uri.canonical, guid) if not opened.waiting else None
+                stored = self._user.stored(opened.name, guid) if not opened.waiting else None
                 if stored is not None:
                     opened.relay.pushed(stored, targets, late)
                 else:
@@ -470,7 +472,7 @@ class Relays:
         if len(opened.waiting) > RELAY_WAITING_PUSHES_MAX:
             opened.waiting.clear()
             peer.session.close("#PEER_IMPROPER_BEHAVIOR %s: too many messages of queue '%s' without their records (limit: "
-                               "%d)", peer.session.description, opened.uri.canonical, RELAY_WAITING_PUSHES_MAX)
+                               "%d)", peer.session.description, opened.name, RELAY_WAITING_PUSHES_MAX)
 
     def look_again(self, now: float) -> None:
         """More records are here."""
@@ -482,7 +484,7 @@ class Relays:
         relay = opened.relay
         while relay is not None and opened.waiting:
             push = opened.waiting[0]
-            message = self._user.stored(opened.uri.canonical, push.guid)
+            message = self._user.stored(opened.name, push.guid)
             if message is not None:
                 relay.pushed(message, push.targets, push.late)
             elif now < push.deadline:
@@ -506,10 +508,14 @@ class Relays:
         found = self._found(queue, app_id)
         if found is not None:
             upstream, q_id, stream = found
-            upstream.upbound.confirm(q_id, guid, stream.sub_id)
+            upbound = upstream.upbound
+            upbound.confirm(q_id, guid, stream.sub_id)
             if upstream.tells_receipts:
-                upstream.upbound.keep(queue, app_id, guid)
-            upstream.peer.session.flush()
+                upbound.keep(queue, app_id, guid)
+            if upbound.confirms > LINGERING_MAX or _hurries(stream):
+                upstream.peer.session.flush()
+            else:
+                upstream.peer.session.flush_soon()
 
     def reject(self, queue: RelayQueue, app_id: str, guid: bytes) -> None:
         """A REJECT goes up."""
@@ -602,6 +608,14 @@ class Relays:
             session.close("#PEER_TIMEOUT %s: %s: no %s in time", self._user.title, session.description, asked.expected)
 
 
+def _hurries(stream: AppStream) -> bool:
+    """Whether its consumers may wait for each CONFIRM."""
+    for spec in stream.told:
+        if spec.max_messages < _WINDOW or spec.max_bytes < _WINDOW_BYTES:
+            return True
+    return False
+
+
 def _takes_back(peer: PeerSession) -> bool:
     return RETURNED_MESSAGES in peer.session.features.get(RELAY_EXTENSION, ())
 
@@ -611,6 +625,10 @@ def _targets(opened: UpstreamQueue, area: bytes) -> tuple[list[tuple[str, int | 
     message is stored, 0 where that is not told."""
     found: list[tuple[str, int | None]] = []
     apps, lease, sequence = opened.ids.apps, 0, 0
+    only = options.only_info(area)
+    if only is not None:
+        number, attempts = only
+        return [(apps.get(number, "" if number else DEFAULT_APP_ID), attempts)], 0, 0
     for option in options.decode(area):
         if isinstance(option, options.SubQueueInfos):
             found += [(apps.get(item.id, DEFAULT_APP_ID if not item.id else ""), item.attempts) for item in option.items]

@@ -395,7 +395,8 @@ class Replication:
     def _perform(self, cell: Cell, output: PartitionOutput, now: float) -> None:
         wall = self._wall(now)
         if isinstance(output, Say):
-            self._links.send(output.node_id, encode_partition_message(cell.index, output.message))
+            hurry = cell.hurries(output.message)
+            self._links.send(output.node_id, encode_partition_message(cell.index, output.message), hurry)
         elif isinstance(output, Feed):
             self._feed(cell, output)
         elif isinstance(output, Append):
@@ -635,6 +636,10 @@ class Replication:
     def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
         """Whether a record of a partition is safe here, or known to be committed (`copies.has_safe`)."""
         return copies.has_safe(self.machine(index), lease, psn)
+
+    def told_ahead(self, index: int) -> None:
+        """Clients here are told of records of a partition as soon as they are safe here."""
+        self.cells[index].told_ahead = True
 
     def knows_committed(self, index: int, psn: Psn) -> bool:
         """Whether a record that its primary has safe is committed (`copies.knows_committed`)."""

@@ -56,6 +56,7 @@ class UpstreamQueue:
 
     def __init__(self, uri: QueueUri, q_id: int, retry_s: float) -> None:
         self.uri, self.q_id, self._retry_s = uri, q_id, retry_s
+        self.name = uri.canonical
         self.relay: RelayQueue | None = None
         self.upstream: Upstream | None = None
         self.waiting: deque[WaitingPush] = deque()  # in order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """The records of one turn in order, as they went to the files: `first` is the position of the first of them.
 
@@ -17,6 +17,9 @@ class Batch:
     journal: list[bytes]
     data: list[bytes]
     qlist: list[bytes]
+
+    def __init__(self, first: int, journal: list[bytes], data: list[bytes], qlist: list[bytes]) -> None:
+        self.first, self.journal, self.data, self.qlist = first, journal, data, qlist
 
 
 def joined(batches: list[Batch], records_max: int) -> list[Batch]:

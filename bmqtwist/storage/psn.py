@@ -17,13 +17,16 @@ NO_PSN: Psn = (0, 0)  # before the first record
 Leases = tuple[tuple[int, int], ...]  # (lease, its last sequence in a log), ascending
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class LogSummary:
     """A log: its last PSN, its base, and its leases from that of the base on."""
 
-    last: Psn = NO_PSN
-    base: Psn = NO_PSN
-    leases: Leases = ()
+    last: Psn
+    base: Psn
+    leases: Leases
+
+    def __init__(self, last: Psn = NO_PSN, base: Psn = NO_PSN, leases: Leases = ()) -> None:
+        self.last, self.base, self.leases = last, base, leases
 
     def holds(self, psn: Psn) -> bool:
         """Whether the log has this record, or had it before its last compaction ended just there."""
@@ -64,7 +67,7 @@ def common_prefix(one: LogSummary, other: LogSummary) -> Psn | None:
     return found if found >= one.base and found >= other.base else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecordRun:
     """Neighbouring records of a log, as they lie in its files: JOURNAL records, DATA records of the MESSAGEs and QLIST
     records of the CREATIONs and ADDITIONs among them. `previous`: PSN of the record before the first; `last`: of the last.
@@ -72,9 +75,12 @@ class RecordRun:
 
     previous: Psn
     last: Psn
-    journal: bytes = b""
-    data: bytes = b""
-    qlist: bytes = b""
+    journal: bytes
+    data: bytes
+    qlist: bytes
+
+    def __init__(self, previous: Psn, last: Psn, journal: bytes = b"", data: bytes = b"", qlist: bytes = b"") -> None:
+        self.previous, self.last, self.journal, self.data, self.qlist = previous, last, journal, data, qlist
 
     @property
     def size(self) -> int:

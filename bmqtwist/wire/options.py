@@ -23,7 +23,7 @@ from struct import Struct
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import DELIVERY_ATTEMPTS_MAX
 from bmqtwist.wire import layout
-from bmqtwist.wire.fast import PAD4, SUB_QUEUE_IDS_OLD, sub_queue_ids, sub_queue_infos
+from bmqtwist.wire.fast import OPTION_ONE_INFO_HEAD, PAD4, SUB_QUEUE_IDS_OLD, sub_queue_ids, sub_queue_infos
 
 GROUP_ID_BYTES_MAX = 31
 _WORD = layout.OPTION_HEADER.struct
@@ -34,6 +34,7 @@ _SPECIFIC_SHIFT = layout.OPTION_HEADER.shift("type_specific")
 _SPECIFIC_MASK = layout.OPTION_HEADER.mask("type_specific")
 _INFO = layout.SUB_QUEUE_INFO.struct
 _PLACED = layout.PLACED_SUB_QUEUE_INFO.struct
+_ONLY_INFO = Struct(_WORD.format + _INFO.format.lstrip(">"))
 _UNLIMITED = layout.SUB_QUEUE_INFO.word(unlimited=1)
 _POISONOUS = layout.SUB_QUEUE_INFO.word(poisonous=1)
 _RDA_MASK = 0xFF  # of a packed SUB_QUEUE_INFOS: the second word of an item, which has only 8 bits that count
@@ -95,6 +96,15 @@ def rda_byte(info: SubQueueInfo) -> int:
 def _info(id_: int, rda: int, lease: int = 0, sequence: int = 0) -> SubQueueInfo:
     attempts = None if rda & _UNLIMITED else rda & DELIVERY_ATTEMPTS_MAX
     return SubQueueInfo(id_, attempts, bool(rda & _POISONOUS), lease, sequence)
+
+
+def only_info(area: bytes) -> tuple[int, int | None] | None:
+    """Id and attempts of an area with a single SUB_QUEUE_INFO and nothing else, as PUSHes between brokers have it; None: it
+    is another one."""
+    if len(area) != _ONLY_INFO.size:
+        return None
+    word, number, rda = _ONLY_INFO.unpack(area)
+    return (number, None if rda & _UNLIMITED else rda & DELIVERY_ATTEMPTS_MAX) if word == OPTION_ONE_INFO_HEAD else None
 
 
 def decode(area: bytes) -> list[Option]:

@@ -261,6 +261,13 @@ def test_options_are_read_back_as_they_were_written(several):
     assert options.decode(options.encode(several)) == several
 
 
+@given(OPTIONS | st.builds(lambda info: [options.SubQueueInfos((info,))], INFO) | st.just([options.SubQueueIds((1, 2))]))
+def test_the_options_of_most_pushes_are_read_in_one_go(several):
+    infos = several[0].items if len(several) == 1 and isinstance(several[0], options.SubQueueInfos) else ()
+    only = (infos[0].id, infos[0].attempts) if len(infos) == 1 and not several[0].packed and not infos[0].lease else None
+    assert options.only_info(options.encode(several)) == only
+
+
 @given(st.binary(max_size=60) | WORDS)
 def test_any_bytes_are_options_or_the_peers_fault(raw):
     try:

@@ -7,6 +7,7 @@ import pytest
 from kit import codec
 
 from bmqtwist.errors import PeerError
+from bmqtwist.node.broker import LINGER_S
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.fast import ACK_MESSAGE, AHEAD, ITEMS_HEADER, RECEIPT, EventType
 from sim.replicated import FANOUT, STRONG, ReplicatingCluster
@@ -139,7 +140,7 @@ def test_when_three_are_to_have_a_message_two_are_not_enough() -> None:
 
 
 @pytest.mark.parametrize("most", [1000, 2])
-def test_an_event_of_acks_names_the_newest_record_and_is_no_longer_than_others(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_of_acks_names_the_newest_record_and_has_a_bound(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes, node, primary = start(1)
     queue = nodes.client(node.name).open(STRONG, write=1)
     monkeypatch.setattr("bmqtwist.link.downstream.ACKS_MAX", most)
@@ -159,5 +160,24 @@ def test_an_event_of_acks_names_the_newest_record_and_is_no_longer_than_others(m
     assert {queue.next_ack(guid).status for guid in guids} == {0}
     messages = nodes.partition(primary, index).state.queues[nodes.record(STRONG).key].messages
     names = [[guid for _, guid, _ in ACK_MESSAGE.iter_unpack(body[RECEIPT.size + len(ITEMS_HEADER):])] for body in bodies]
-    assert [RECEIPT.unpack_from(body)[1] for body in bodies] == [max(messages[guid].sequence for guid in each) for each in names]
+    newest = [max(messages[guid].sequence for guid in each) for each in names]
+    assert [RECEIPT.unpack_from(body)[1] for body in bodies] == newest
     assert [guid for each in names for guid in each] == guids and max(map(len, names)) == min(most, 5)
+
+
+@pytest.mark.parametrize("window, waits", [(10, False), (1000, True)])
+def test_confirms_wait_a_moment_for_something_else_unless_a_consumer_may_wait_for_them(window: int, waits: bool) -> None:
+    nodes, node, primary = start(1)
+    reader = nodes.client(node.name).consume(STRONG, m=window)
+    nodes.post(1)
+    first, second = reader.take(2)
+    nodes.run(1.0)
+    queue = nodes.cluster(primary.name).queues[STRONG]
+    taken: list[float] = []
+    for push in first, second:
+        begun, left = nodes.now, len(queue.messages)
+        reader.confirm(push)
+        nodes.until(lambda left=left: len(queue.messages) < left, step=0.0002)
+        taken.append(nodes.now - begun)
+        nodes.run(1.0)
+    assert all((each >= LINGER_S) is waits for each in taken), taken

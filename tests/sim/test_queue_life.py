@@ -102,6 +102,7 @@ def test_a_queue_that_is_made_again_has_another_key_and_nothing_of_the_old_one()
     assert new.key != old.key
     away.boot()
     nodes.ready()
+    nodes.run(0.5)  # until it has the metadata, too
     for _ in range(2):
         for node in nodes.machines:
             assert nodes.stored(node) == [b"new"]

@@ -11,7 +11,7 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.posixbase import PosixReactorBase
 from twisted.logger import globalLogPublisher
 
-from bmqtwist.daemon.epoll_round import round_of
+from bmqtwist.daemon.epoll_round import rounds_of
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def test_what_is_ready_reads_and_one_that_fails_is_closed_alone(reactor: Any) ->
         for each in (bad, good, gone):
             reactor.addReader(each)
         reactor.removeReader(gone)
-        one_round = round_of(reactor)
-        one_round(0)
-        one_round(0.0)
+        rounds = rounds_of(reactor)
+        rounds.run(0)
+        rounds.run(0.0)
         assert good.read == [b"x"] and not good.lost and not gone.read
         assert bad.read == [b"x"] and isinstance(bad.lost[0], ValueError)
         assert [event["failure"].value for event in logged if "failure" in event] == bad.lost
@@ -72,14 +72,12 @@ def test_what_is_ready_reads_and_one_that_fails_is_closed_alone(reactor: Any) ->
 
 def test_one_that_an_earlier_one_of_the_round_has_removed_is_left_alone(reactor: Any) -> None:
     readers = [Reader(), Reader()]
-    for each, other in zip(readers, reversed(readers), strict=True):
-        each.doRead = lambda other=other: reactor.removeReader(other)  # type: ignore[method-assign]
-        reactor.addReader(each)
     served: list[Any] = []
-    act = reactor._doReadOrWrite
-    reactor._doReadOrWrite = lambda selectable, *rest: (served.append(selectable), act(selectable, *rest))
+    for each, other in zip(readers, reversed(readers), strict=True):
+        each.doRead = lambda other=other: (served.append(other), reactor.removeReader(other))[1]  # type: ignore[method-assign]
+        reactor.addReader(each)
     try:
-        round_of(reactor)(0)
+        rounds_of(reactor).run(0)
         assert len(served) == 1
     finally:
         reactor.removeAll()
@@ -96,4 +94,24 @@ def test_other_reactors_go_their_own_way() -> None:
             """Nothing."""
 
     other = Other()
-    assert round_of(other) == other.doIteration
+    rounds = rounds_of(other)
+    assert rounds.run == other.doIteration and rounds.more() == -1
+
+
+def test_another_round_follows_unless_the_reactor_has_something_else_to_do(reactor: Any) -> None:
+    rounds = rounds_of(reactor)
+    assert rounds.more() == -1, "it does not run"
+    reactor.running = True
+    assert rounds.more() is None
+    call = reactor.callLater(5, int)
+    assert rounds.more() == -1, "a call that it has not looked at"
+    reactor.timeout()
+    assert 4 < rounds.more() <= 5
+    call.reset(1)
+    assert 0 < rounds.more() <= 1
+    call.cancel()
+    reactor.callFromThread(int)
+    assert rounds.more() == -1
+    reactor.runUntilCurrent()
+    reactor._justStopped = True
+    assert rounds.more() == -1

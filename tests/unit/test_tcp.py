@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,25 +15,45 @@ from bmqtwist.limits import TRANSPORT_BYTES_MAX
 from bmqtwist.link.tcp import LINGER_S, Connection, ConnectionFactory
 
 
+class Socket:
+    """Below a transport; it takes nothing when the connection is lost."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = weakref.ref(transport)
+        self.options: list[tuple[int, ...]] = []
+
+    def setsockopt(self, *option: int) -> None:
+        self.options.append(option)
+
+    def fileno(self) -> int:
+        return 9
+
+    def send(self, data: bytes) -> int:
+        transport = self._transport()
+        assert transport is not None
+        if transport.lost:
+            raise ConnectionResetError
+        if transport.room == 0:
+            transport.direct.append(b"")
+            raise BlockingIOError
+        taken = len(data) if transport.room is None else min(transport.room, len(data))
+        if transport.room is not None:
+            transport.room -= taken
+        transport.direct.append(data[:taken])
+        return taken
+
+
 class Transport(StringTransport):
-    """A TCP transport with a kernel buffer of `room` bytes; `writeSomeData` answers None when it is lost."""
+    """A TCP transport with a kernel buffer of `room` bytes."""
 
     def __init__(self, room: int | None = None) -> None:
         super().__init__(IPv4Address("TCP", "127.0.0.1", 30114), IPv4Address("TCP", "127.0.0.1", 5))
         self.room, self.lost, self.direct, self.later = room, False, list[bytes](), list[bytes]()
         self.no_delay = self.aborted = False
+        self.socket: Any = Socket(self)
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         self.no_delay = enabled
-
-    def writeSomeData(self, data: bytes) -> int | Exception:
-        if self.lost:
-            return ConnectionError()
-        taken = len(data) if self.room is None else min(self.room, len(data))
-        if self.room is not None:
-            self.room -= taken
-        self.direct.append(data[:taken])
-        return taken
 
     def write(self, data: bytes) -> None:
         self.later.append(data)
@@ -48,7 +69,9 @@ class Transport(StringTransport):
 class Tls(Transport):
     """A transport that does not let anybody write beside it."""
 
-    writeSomeData = None  # type: ignore[assignment]
+    def __init__(self, room: int | None = None) -> None:
+        super().__init__(room)
+        self.socket = None
 
 
 class Driver:
@@ -84,27 +107,16 @@ def connect(transport: Transport, driver: Driver | None = None) -> tuple[Connect
 
 
 def test_a_connection_says_who_it_is_and_hands_on_its_bytes() -> None:
-    transport = Transport()
-    connection, driver = connect(transport)
-    connection.dataReceived(b"abc")
-    assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", "session", b"abc")] and transport.no_delay
-
-
-class Socket:
-    """Where options are set."""
-
-    def __init__(self) -> None:
-        self.options: list[tuple[int, ...]] = []
-
-    def setsockopt(self, *option: int) -> None:
-        self.options.append(option)
+    transport, driver = Transport(), Driver()
+    session = driver.session = SimpleNamespace(sends_at_once=False)
+    connect(transport, driver)[0].dataReceived(b"abc")
+    assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", session, b"abc")] and transport.no_delay
 
 
 def test_what_was_read_is_acknowledged_at_once_and_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)  # whatever this kernel can be asked
     transport = Transport()
-    transport.socket = Socket()  # type: ignore[attr-defined]
-    asked = transport.socket.options  # type: ignore[attr-defined]
+    asked = transport.socket.options
     driver = Driver()
     session = driver.session = SimpleNamespace(sends_at_once=False)
     connection, _ = connect(transport, driver)
