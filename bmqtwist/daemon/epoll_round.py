@@ -1,8 +1,8 @@
 """Rounds of Twisted's epoll reactor: wait, then let every connection that is ready read or write.
 
 Twisted does the same, and between two rounds looks twice through its delayed calls; around each event and each round it
-makes a logging context. Nothing here logs through one: an error names its connection itself. Other reactors
-are left alone.
+makes a logging context. Nothing here logs through one: an error names its connection itself. Other reactors go their own
+way.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ except ImportError:  # not Linux
     EPollReactor = None  # type: ignore[assignment, misc]
 
 _READABLE: Final = getattr(select, "EPOLLIN", 1)
+_WAIT_SECONDS_MAX: Final = 2_000_000.0  # epoll counts milliseconds in 31 bits
 
 
 class Rounds(Protocol):
@@ -67,7 +68,7 @@ class EpollRounds:
         if reactor.threadCallQueue or reactor._newTimedCalls or reactor._justStopped or not reactor.running:
             return -1.0
         pending = reactor._pendingTimedCalls
-        return float(pending[0].time - reactor.seconds()) if pending else None
+        return min(_WAIT_SECONDS_MAX, float(pending[0].time - reactor.seconds())) if pending else None
 
 
 class OwnRounds:

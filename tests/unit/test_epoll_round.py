@@ -110,6 +110,11 @@ def test_another_round_follows_unless_the_reactor_has_something_else_to_do(react
     call.reset(1)
     assert 0 < rounds.more() <= 1
     call.cancel()
+    reactor._pendingTimedCalls.clear()
+    reactor.callLater(1e9, int)
+    reactor.timeout()
+    assert rounds.more() == 2e6
+    rounds.run(0)
     reactor.callFromThread(int)
     assert rounds.more() == -1
     reactor.runUntilCurrent()
