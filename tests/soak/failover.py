@@ -51,6 +51,7 @@ CUTS = ("isolate", "deaf", "dumb", "pair")
 FAULTS = ("kill", "pause", "stop", *CUTS)
 WELL_SECONDS_MAX = 60.0
 FINISH_SECONDS_MAX = 240.0
+SLOWEST_TOLD = 5  # acknowledgements, farther from each other than the next number
 AFTERMATH_S = 10.0  # how long after the begin of a fault a slow acknowledgement is put down to it
 _TESTS = Path(__file__).resolve().parent.parent
 _HEARTBEATS = {"client": 0, "downstreamBroker": 3, "upstreamBroker": 3, "clusterPeer": 3}
@@ -74,6 +75,8 @@ class Run:
         self.faults: Counter[str] = Counter()
         self.begun: list[tuple[float, str, bool]] = []  # when, which, and whether it hit the primary
         self.slowest_recovery_s = 0.0
+        self.slowest: list[tuple[float, int]] = []  # acknowledgements: seconds after the start, and how long in ms
+        self.started = time.monotonic()
 
     def _through(self, relays: CuttingRelays) -> None:
         for dialler in self.cluster.names:
@@ -253,6 +256,10 @@ class Run:
             if status != "SUCCESS":
                 verdict.accuse("refused", f"probe: {status}")
         verdict.numbers["probes"] += len(posts)
+        for began, took, _ in sorted(posts, key=lambda post: -post[1]):
+            at = round(began - self.started, 1)
+            if len(self.slowest) < SLOWEST_TOLD and all(abs(at - other) > AFTERMATH_S for other, _ in self.slowest):
+                self.slowest.append((at, _ms(took)))
         waits: dict[str, list[float]] = {}
         for at, kind, primary in self.begun:
             worst = max((took for began, took, _ in posts if at - 1 <= began <= at + AFTERMATH_S), default=0.0)
@@ -305,7 +312,8 @@ def run(seconds: float, *, nodes: int = 3, kinds: list[str] | None = None, perio
         shutil.rmtree(root)
     return {"run": "failover", "cluster": CLUSTER, "nodes": nodes, "durability": durability, "seed": seed,
             "seconds": round(time.monotonic() - began), "faults": dict(whole.faults),
-            "slowest acknowledgement ms": whole.waits, "slowest recovery s": round(whole.slowest_recovery_s, 1),
+            "slowest acknowledgement ms": whole.waits, "slowest of all, at s, ms": whole.slowest,
+            "slowest recovery s": round(whole.slowest_recovery_s, 1),
             **verdict.numbers, "wrong": dict(verdict.wrong), "examples": verdict.examples,
             **({"kept": str(root)} if verdict.wrong else {})}
 
