@@ -53,11 +53,15 @@ class ConfirmReceipts:
         log.unsafe.append((log.taken, [(each, each.position) for each in self._partitions
                                        if each.leading and each.committed < each.position]))
         self._waiting[client] = None
-        self.committed()
+        self._look_later()
 
     def committed(self) -> None:
         """The cluster has more of some partition."""
-        if self._waiting and not self._due:
+        if self._waiting:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if not self._due:
             self._due = True
             self._later(TELL_S, self._tell_all)
 
@@ -86,6 +90,6 @@ class ConfirmReceipts:
                 if partition.committed < position:
                     return False
             elif now - self._lost.setdefault(partition, now) < LOST_S:
-                self.committed()  # to look again
+                self._look_later()
                 return False
         return True
