@@ -428,9 +428,9 @@ class Cluster:
             self._propose(change, partial(self._updated, queue), wall)
 
     def _updated(self, queue: RootQueue, outcome: Outcome, wall: int) -> None:
-        """A change of a queue's apps is committed, or is not."""
+        """A change of a queue's apps is committed, or is not; another node may be its primary by now."""
         self._note(outcome, wall)
-        if not isinstance(outcome, NotDone):
+        if not isinstance(outcome, NotDone) and self.queues.get(queue.uri) is queue:
             self._follow(queue, outcome.value, wall)
 
     def _follow(self, queue: RootQueue, record: QueueRecord, wall: int) -> None:

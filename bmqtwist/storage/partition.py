@@ -173,13 +173,13 @@ class Partition(CopyMarks):
 
     def _set_journal_limit(self) -> None:
         """Hot paths compare one number: below 0 sends every append the slow way, which says why or pays what is owed."""
-        free = self.available and not self._owed
+        free = self.available and self.leading and not self._owed
         self._journal_limit = self.files.sizes.journal - _NORMAL_RESERVE if free else -1
 
     def _refuse(self) -> None:
-        if not self.available:
-            why = ("disabled by an operator" if self._disabled else "full: purge a queue" if self._full
-                   else "failing to write its files")
+        if not (self.available and self.leading):
+            why = ("led by another node, or by none" if not self.leading else "disabled by an operator" if self._disabled
+                   else "full: purge a queue" if self._full else "failing to write its files")
             raise PartitionUnavailable(f"Partition [{self.partition_id}] is {why}")
 
     def may_roll(self, needed: tuple[int, int, int]) -> bool:
@@ -390,7 +390,7 @@ class Partition(CopyMarks):
                 self._make_room(0, 0, wall)
             except PartitionUnavailable:
                 room = self._journal_end + RECORD_BYTES + SYNC_POINT_RESERVE_BYTES <= self.files.sizes.journal
-                if not whole or not room or self._disabled or self._write_failed or self.broken:
+                if not (whole and room and self.leading) or self._disabled or self._write_failed or self.broken:
                     raise
         start_psn = (start.lease, start.sequence) if start else (0, 0)
         record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key or NULL_KEY, QueueOp.PURGE, 0,

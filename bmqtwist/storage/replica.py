@@ -121,6 +121,7 @@ class ReplicatedPartition(Partition):
         """As `Partition.activate`; what this node has appended as a replica is in its files by then."""
         self._known = self.summary
         self.leading = self.replicated = True
+        self._set_journal_limit()
         self.primary_id = self.node_id
         super().activate(lease, wall)
         self._starts.append((self._base, lease))

@@ -194,9 +194,13 @@ class CampaignConsumer(CampaignClient):
     def _opened(self, connection: ClientConnection) -> None:
         self._s_id, self._last, self._heard = self._s_id + 1, [], set()
         sub_id = 0 if len(APPS[self.uri]) == 1 else 1
+
+        def answered(answer: dict[str, Any]) -> None:
+            if "status" in answer and self.connection is connection:
+                self._go_on(connection)
         connection.request({"configureStream": {"qId": 0, "streamParameters": {"appId": self._app, "subscriptions": [
             {"sId": self._s_id, "expression": {"version": "E_UNDEFINED", "text": ""},
-             "consumers": [consumer_info(0, 1, 20, 1 << 20)]}]}}}, lambda answer: None, sub_id)
+             "consumers": [consumer_info(0, 1, 20, 1 << 20)]}]}}}, answered, sub_id)
 
     def on_push(self, connection: ClientConnection, push: Push) -> None:
         assert isinstance(connection, CampaignConnection)

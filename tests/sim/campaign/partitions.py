@@ -210,6 +210,8 @@ class PartitionJudge(Judge):
                 raise Violation(rule, f"{node.name} says {type(message).__name__} under lease {message.lease} of partition "
                                       f"{cell.index}; its disk says {durable}, it has promised {self._promised.get(key, 0)}")
             self._promised[key] = durable
+            if isinstance(message, Promise) and not cell.busy and self._is_safe(node, cell, cell.durable):
+                self._has_safe(key, message.lease, cell.durable)  # an image brings records, too
         if isinstance(message, ReplicaReceipt) and message.durable != NO_PSN:
             if not cell.busy and not self._is_safe(node, cell, message.durable):
                 raise Violation("R3", f"{node.name}, partition {cell.index}: {message.durable} is safe, it says, and is not")
