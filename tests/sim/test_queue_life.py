@@ -9,6 +9,8 @@ import pytest
 from kit.client import payloads
 
 from bmqtwist.cluster.state import QueueRecord
+from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.elected import heal
@@ -248,3 +250,46 @@ def test_apps_that_change_while_a_member_is_away_are_the_same_everywhere_when_it
     nodes.run(0.5)
     nodes.ready()
     assert payloads(nodes.client(away.name).consume(APPS, "three").take(1)) == [b"3"]
+
+
+def test_a_former_primary_whose_change_of_apps_is_committed_late_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asked the leader when it could not be heard; when it can, another node writes the partition."""
+    nodes = apart(8, texts=apps_domain("one", "two"))
+    former = nodes.primary()
+    client = nodes.client(former.name)
+    client.open(APPS, write=1).post_all(b"1", b"2")
+    index = nodes.record(APPS).partition_id
+    wrong: list[ReplicatedPartition] = []
+    append = ReplicatedPartition._append
+
+    def watched(partition: ReplicatedPartition, record: bytes) -> None:
+        if not partition.leading:
+            wrong.append(partition)
+        append(partition, record)
+    monkeypatch.setattr(ReplicatedPartition, "_append", watched)
+    nodes.isolate(former)
+    nodes.domains.texts["apps"] = apps_domain("one", "two", "three")["apps"]
+    assert nodes.admin(former, "DOMAINS RECONFIGURE apps") == "SUCCESS"
+    others = [node for node in nodes.machines if node is not former]
+    nodes.until(lambda: any(nodes.replication(node).serves(index) for node in others), 30.0)
+    heal(nodes)
+    nodes.until(lambda: all("three" in nodes.cluster(node.name).metadata.state.queues[APPS].apps for node in others), 30.0)
+    nodes.settle()
+    assert not wrong and not any("are not changed in its partition" in line for line in former.log())
+    assert [stored_apps(nodes, node, APPS) for node in nodes.machines] == [set(nodes.record(APPS).apps.items())] * 3
+    assert len({nodes.partition(node, index).summary.last for node in nodes.machines}) == 1
+
+
+def test_a_replica_takes_no_records_but_those_of_its_primary() -> None:
+    nodes = ready(9)
+    nodes.post(2)
+    record, replica = nodes.record(STRONG), nodes.replicas()[0]
+    partition, wall = nodes.partition(replica, record.partition_id), replica.broker.wall(replica.local_now)
+    before = partition.summary.last
+    for write in (lambda: partition.create_queue(b"other", "bmq://other/q", [], wall),
+                  lambda: partition.add_apps(record.key, STRONG, [("more", b"aaaaa")], wall),
+                  lambda: partition.purge(record.key, None, None, wall),
+                  lambda: partition.delete_queue(record.key, wall)):
+        with pytest.raises(PartitionUnavailable, match="led by another node"):
+            write()
+    assert partition.summary.last == before and not partition.batch_waits
