@@ -502,9 +502,9 @@ class PartitionMachine:
             self._report()
 
     def _reach(self, psn: Psn) -> None:
-        """Our log is the primary's up to here."""
+        """Our log is the primary's up to here: with all that is committed, as far as we know, it follows the primary."""
         self.matched = max(self.matched, psn)
-        if self.role is HEALING and self.matched[0] == self.lease:
+        if self.role is HEALING and self.matched[0] == self.lease and self.matched >= self.announced:
             self._deferred = 0
             self._be(FOLLOWING, self.primary, "has the primary's log")
 

@@ -608,6 +608,8 @@ class Cluster:
         closed = [f"{self.name}/{partition.partition_id}" for partition in self.partitions if not partition.available]
         if not closed and (not self.partitions or self.replication is not None and not self.replication.is_available):
             closed = [f"{self.name} (no primaries)"]
+        if not closed and self.members is not None and self.members.statuses.own is NodeStatus.E_STARTING:
+            closed = [f"{self.name} (this node gets what it lacks)"]
         return ", ".join(closed)
 
     # -- helpers ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from kit.client import payloads
 
 from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.storage import replica
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.fast import HEARTBEAT_REQ
@@ -42,6 +43,30 @@ def test_heartbeats_are_answered_while_a_node_heals() -> None:
             assert session.link.receive(1.0) and nodes.now - begun < 0.1
             answered += 1
     assert PartitionRole.REPLICA_HEALING in roles and answered > 10, (roles, answered)
+
+
+def test_a_node_that_comes_back_is_ready_once_it_has_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stops the next node when this one says that it is ready must find a majority that has everything."""
+    monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 4)
+    nodes = ready(2)
+    nodes.post(5)
+    index, away = nodes.record(STRONG).partition_id, nodes.replicas()[0]
+    away.crash(power=False, down=None)
+    for _ in range(4):
+        nodes.post(20)
+    for node in nodes.machines:
+        if node is not away:
+            nodes.network.slow(node.name, away.name, 0.05)
+    committed = nodes.replication(nodes.primary(index)).cells[index].machine.committed
+    away.boot()
+    reasons = set[str]()
+    while nodes.cluster(away.name).unavailable:
+        assert nodes.statuses(away).own is NodeStatus.E_STARTING
+        reasons.add(nodes.cluster(away.name).unavailable)
+        nodes.run(0.001)
+    assert nodes.statuses(away).own is NodeStatus.E_AVAILABLE
+    assert nodes.partition(away, index).summary.last >= committed
+    assert reasons == {"c3 (no primaries)", "c3 (this node gets what it lacks)"}
 
 
 def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, Any]:
