@@ -375,13 +375,14 @@ class PartitionMachine:
             self._begin_feeding(event.sender)
 
     def _begin_feeding(self, node_id: int) -> None:
-        common = common_prefix(self.log.summary, self._promises[node_id].log)
+        theirs = self._promises[node_id].log
+        common = common_prefix(self.log.summary, theirs) or (theirs.last if self.log.offers(theirs.last) else None)
         target = self.targets[node_id] = Target(common or NO_PSN)
         if common is None:
-            self._start_image(node_id, target)
+            self._start_image(node_id, target)  # the next keepalive tells how many parts it has by then
         else:
             self._feed(node_id, target)
-        self._ask(node_id, target)
+            self._ask(node_id, target)
 
     def _feed(self, node_id: int, target: Target) -> None:
         if target.feeding or self.log.busy:

@@ -10,7 +10,7 @@ from bmqtwist.storage.datacheck import check_messages
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
-from bmqtwist.storage.psn import RecordRun
+from bmqtwist.storage.psn import Psn, RecordRun
 from bmqtwist.storage.records import (
     DATA_HEADER,
     DATA_WORDS_MASK,
@@ -135,6 +135,17 @@ def records_of(run: RecordRun) -> list[tuple[bytes, bytes]]:
     if data_at != len(data) or qlist_at != len(qlist):
         raise PeerError("more DATA or QLIST than records", "data", data_at)
     return found
+
+
+def rest_of(run: RecordRun, after: Psn) -> RecordRun:
+    """What follows a record of a run that goes on from it (`RecordRun.goes_on`)."""
+    if run.previous == after:
+        return run
+    parts: dict[bool, list[bytes]] = {True: [], False: []}
+    skipped = after[1] - run.previous[1]
+    for record, belongs in records_of(run)[skipped:]:
+        parts[record[0] >> 4 == _MESSAGE].append(belongs)
+    return RecordRun(after, run.last, run.journal[RECORD_BYTES * skipped:], b"".join(parts[True]), b"".join(parts[False]))
 
 
 def checked(message: Message, data: bytes) -> int:

@@ -87,6 +87,11 @@ class RecordRun:
         """Bytes of all three."""
         return len(self.journal) + len(self.data) + len(self.qlist)
 
+    def goes_on(self, after: Psn) -> bool:
+        """Whether the next record is in it: the log had `after` just before the run, or has it in the run."""
+        return self.previous == after or self.previous[0] == after[0] == self.last[0] and (
+            self.previous[1] < after[1] < self.last[1])
+
     def leases(self) -> Leases:
         """(lease, last sequence) of its records."""
         return leases_of(psns_of(self.journal))

@@ -17,7 +17,7 @@ from typing import Any
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.batch import joined
 from bmqtwist.storage.copies import Copies
-from bmqtwist.storage.exchange import Applier, attachment, placed, records_of
+from bmqtwist.storage.exchange import Applier, attachment, placed, records_of, rest_of
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.journal import is_sync_point
@@ -219,17 +219,21 @@ class ReplicatedPartition(Partition):
         for batch in batches:
             previous, last = self.psn_at(batch.first - 1), self.psn_at(batch.first + len(batch.journal) - 1)
             run = RecordRun(previous, last, b"".join(batch.journal), b"".join(batch.data), b"".join(batch.qlist))
-            if run.size > RUN_BYTES or len(batch.journal) > RUN_RECORDS_MAX:
-                continue
-            self._recent.append(run)
-            self._recent_bytes += run.size
-            while self._recent_bytes > RECENT_BYTES:
-                self._recent_bytes -= self._recent.popleft().size
+            if run.size <= RUN_BYTES and len(batch.journal) <= RUN_RECORDS_MAX:
+                self._remember(run)
         return bool(batches)
 
+    def _remember(self, run: RecordRun) -> None:
+        """Records that were written last may be asked for when a compaction has taken them out of the files."""
+        self._recent.append(run)
+        self._recent_bytes += run.size
+        while self._recent_bytes > RECENT_BYTES:
+            self._recent_bytes -= self._recent.popleft().size
+
     def offers(self, after: Psn) -> bool:
-        """Whether `read_run` has what follows a record; after a compaction that may be in memory still."""
-        return self.summary.holds(after) or any(run.previous == after for run in self._recent)
+        """Whether `read_run` has what follows a record, or will: after a compaction that may be in memory still."""
+        return self.summary.holds(after) or bool(self._batches) and after >= self.kept or any(
+            run.goes_on(after) for run in self._recent)
 
     def bytes_behind(self, after: Psn) -> int:
         """About how many bytes the records take that follow one of the log: counted for those that were written last, for
@@ -248,8 +252,8 @@ class ReplicatedPartition(Partition):
     def read_run(self, after: Psn) -> RecordRun | None:
         """Some of the written records behind one that the log holds; None: there are none. OSError."""
         for run in reversed(self._recent):
-            if run.previous == after:
-                return run
+            if run.goes_on(after):
+                return rest_of(run, after)
             if run.previous < after:
                 break
         summary = self.summary
@@ -307,6 +311,7 @@ class ReplicatedPartition(Partition):
                 self.inform(f"Received QueueOpRecord of type [{QueueOp(own[_OP_AT]).name}], PSN {psn[0]}-{psn[1]}")
             elif kind == _JOURNAL_OP:
                 self._sync_point_came(own, wall)
+        self._remember(run)
 
     def _sync_point_came(self, record: bytes, wall: int) -> None:
         """A replica rolls over where its primary did, so that their files are equal."""

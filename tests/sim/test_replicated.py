@@ -8,10 +8,12 @@ import pytest
 
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.node.replication import LINGER_S
+from bmqtwist.storage import image, replica
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.promise_file import NAME
 from bmqtwist.storage.psn import psns_of
 from bmqtwist.storage.records import RECORD
+from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.elected import heal, resume
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, settled
 
@@ -164,8 +166,15 @@ def test_a_primary_that_was_paused_serves_nothing_and_becomes_a_replica() -> Non
     nodes.judge_partitions()
 
 
+def images(nodes: ReplicatingCluster, target: SimulatedNode | None = None) -> int:
+    """How often all that is live was sent, to one node or to any."""
+    name = f"[{target.name}, " if target is not None else ""
+    return sum(f"node {name}" in line and "gets all that is live" in line for node in nodes.machines for line in node.log())
+
+
 @pytest.mark.spec("cluster", 73)
-def test_a_node_that_was_away_while_the_others_compacted_gets_an_image() -> None:
+def test_a_node_that_was_away_while_the_others_compacted_gets_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     nodes = settled(5, maxJournalFileSize=1 << 16)
     nodes.post(5)
     away = nodes.replicas()[0]
@@ -178,12 +187,68 @@ def test_a_node_that_was_away_while_the_others_compacted_gets_an_image() -> None
     assert nodes.partition(primary).summary.base > (0, 0)
     away.boot()
     nodes.settle()
-    assert nodes.partition(away).summary.base > (0, 0), "it got an image"
+    assert nodes.partition(away).summary.base > (0, 0) and images(nodes, away) == 1
     nodes.post(3)
     nodes.run(1.0)
     nodes.judge_partitions()
     away.crash(power=True, down=1.0)
     nodes.settle()
+    nodes.judge_partitions()
+
+
+def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keepalive that was made before its first part went out asked for all of it again."""
+    monkeypatch.setattr(replica, "RECENT_BYTES", 0)
+    monkeypatch.setattr(image, "RUN_RECORDS_MAX", 4)
+    nodes = settled(5)
+    nodes.post(5)
+    away = nodes.replicas()[0]
+    away.crash(power=False, down=None)
+    nodes.post(100)
+    primary = nodes.primary()
+    nodes.partition(primary).rollover(primary.broker.wall(primary.local_now))
+    nodes.run(1.0)
+    away.boot()
+    nodes.settle()
+    assert images(nodes, away) == 1 and nodes.stored(away) == nodes.acknowledged[STRONG]
+    nodes.judge_partitions()
+
+
+@pytest.mark.parametrize("lead", [True, False], ids=["same primary", "another primary"])
+def test_a_node_that_was_away_for_a_compaction_gets_what_is_remembered(lead: bool) -> None:
+    """Whoever wrote it, and if its log ends within what was written at once."""
+    nodes = settled(6)
+    nodes.post(5)
+    away = nodes.replicas()[0]
+    away.crash(power=False, down=None)
+    nodes.post(40)
+    primary = nodes.primary()
+    nodes.partition(primary).rollover(primary.broker.wall(primary.local_now))
+    nodes.post(5)
+    nodes.run(1.0)
+    up = [node for node in nodes.machines if node.up]
+    assert all(nodes.partition(node).summary.base > nodes.partition(primary).psn_at(20) for node in up)
+    if not lead:
+        primary.crash(power=False, down=3.0)
+        nodes.run(0.1)
+    away.boot()
+    nodes.settle()
+    assert not images(nodes)
+    assert [nodes.stored(node) for node in nodes.machines] == [nodes.acknowledged[STRONG]] * 3
+    nodes.judge_partitions()
+
+
+def test_replicas_roll_over_with_their_primary_and_need_no_image_for_it() -> None:
+    """Its last record before that waits for a moment as confirms do, and is in no file any more when it is sent."""
+    nodes = settled(7)
+    nodes.post(5)
+    nodes.run(2.0)
+    primary = nodes.primary()
+    assert nodes.admin(primary, "CLUSTERS CLUSTER c3 STORAGE PARTITION ALL ROLLOVER") == "SUCCESS"
+    primary.turn_due()
+    nodes.run(1.0)
+    assert {nodes.partition(node).summary.base for node in nodes.machines} == {nodes.partition(primary).summary.base}
+    assert nodes.partition(primary).summary.base > (0, 0) and not images(nodes)
     nodes.judge_partitions()
 
 

@@ -30,6 +30,7 @@ STEPS = 60
 SETTLE_STEP_S = 4.0
 PATIENT_SEEDS = 8  # each of so many
 RUN_RECORDS = 8  # of one message to a replica: an image comes in several parts
+RECENT_BYTES = 4000  # of records in memory: who was away for longer gets an image after a compaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,17 @@ class Run:
 @contextmanager
 def _log_limits(schedule: Schedule) -> Iterator[None]:
     usual, run_records = (metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES), replica.RUN_RECORDS_MAX
+    recent_bytes = replica.RECENT_BYTES
     if schedule.clients:
         replica.RUN_RECORDS_MAX = image.RUN_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
+        replica.RECENT_BYTES = RECENT_BYTES
     metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = schedule.retained_bytes, schedule.message_bytes
     try:
         yield
     finally:
         metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = usual
         replica.RUN_RECORDS_MAX = image.RUN_RECORDS_MAX = run_records  # type: ignore[misc]
+        replica.RECENT_BYTES = recent_bytes
 
 
 def play(schedule: Schedule) -> Run:
