@@ -118,12 +118,12 @@ MISTAKES: list[Callable[..., PartitionMachine]] = [TakesItsOwnLog, NeedsNoQuorum
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.__name__)
 def test_mistakes_are_found(mistake: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "PartitionMachine", mistake)
-    for seed in range(200):
+    for seed in range(800):
         try:
             campaign(seed, 3, 400, 0.0, "planted")
         except AssertionError:
             return
-    raise AssertionError("not found in 200 lives")
+    raise AssertionError("not found in 800 lives")
 
 
 def test_who_forgets_its_promises_is_found() -> None:
