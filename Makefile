@@ -9,10 +9,11 @@ CONSOLE_PORT ?= 30115
 PYTEST := BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m pytest
 WORKERS ?= 2
 SEEDS ?= 20
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 MINUTES ?= 10
 HOURS ?= 24
 
-.PHONY: help run cluster demo browser test test-fast conformance soak soak-spark spark-cluster sim fast bench bench-console lint docs clean
+.PHONY: help run cluster demo browser test test-fast conformance soak soak-spark spark-cluster sim fast wheels bench bench-console lint docs clean
 
 help:
 	@echo "make run          start a one-node broker from $(CONFIG)/ (Ctrl-C stops it)"
@@ -26,6 +27,7 @@ help:
 	@echo "make soak-spark   100,000 messages through a Spark query while query, executor, broker and connections die"
 	@echo "make spark-cluster  the jobs on a standalone Spark cluster of a master and two workers on this machine"
 	@echo "make fast         a second environment, $(FAST)/, whose broker has its hot modules compiled (needs a C compiler)"
+	@echo "make wheels       wheels in dist/, compiled ones for each of PYTHONS that is installed, and a plain one for all others"
 	@echo "make bench        throughput and latency of the compiled broker (BENCH=options, see bench/run.py)"
 	@echo "make bench-console  what the web console costs, and how fast it shows what happens (CONSOLE=options, see bench/console.py)"
 	@echo "make lint         ruff, mypy and pyright (which fetches itself from npm)"
@@ -111,6 +113,9 @@ $(FAST)/.installed: setup.cfg setup.py $(wildcard bmqtwist/*.py bmqtwist/*/*.py)
 	$(FAST)/bin/python -m pip uninstall -q -y bmqtwist
 	BMQTWIST_COMPILE=1 $(FAST)/bin/python -m pip install -q --no-build-isolation '.[test]'
 	touch $@
+
+wheels:
+	.ci/wheels $(PYTHONS)
 
 # The scenarios, properties and recordings against the compiled broker; unit tests use stand-ins that it does not take.
 test-fast: fast
