@@ -232,8 +232,7 @@ class ReplicatedPartition(Partition):
 
     def offers(self, after: Psn) -> bool:
         """Whether `read_run` has what follows a record, or will: after a compaction that may be in memory still."""
-        return self.summary.holds(after) or bool(self._batches) and after >= self.kept or any(
-            run.goes_on(after) for run in self._recent)
+        return self.summary.holds(after) or after == self.kept or any(run.goes_on(after) for run in self._recent)
 
     def bytes_behind(self, after: Psn) -> int:
         """About how many bytes the records take that follow one of the log: counted for those that were written last, for

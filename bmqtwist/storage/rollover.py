@@ -31,6 +31,7 @@ from bmqtwist.storage.state import Live, PartitionState
 from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES, PartitionFiles
 
 BEGIN_PERCENT = 70  # used part of a file at which a large partition begins to roll over
+REPLICA_BEGIN_PERCENT = 85  # of a replica, which repeats what its primary does, whose files are as full as its own
 GAIN_PERCENT = 10  # of that file must be garbage then
 SMALL_RECORDS, SMALL_BYTES = 8192, 4 << 20  # live records and bytes of DATA up to which one step is short enough
 SLICE_RECORDS, SLICE_BYTES = 512, 1 << 19  # of one slice of a copy
@@ -269,8 +270,8 @@ class Rollover:
     def _watch(self, wall: int) -> bool:
         """Begin if it is time to, and worth it."""
         partition = self._partition
-        sizes = partition.files.sizes
-        gain = any(end * 100 >= size * BEGIN_PERCENT and (end - keeps) * 100 >= size * GAIN_PERCENT
+        sizes, begin = partition.files.sizes, BEGIN_PERCENT if partition.leading else REPLICA_BEGIN_PERCENT
+        gain = any(end * 100 >= size * begin and (end - keeps) * 100 >= size * GAIN_PERCENT
                    for end, keeps, size in zip(partition.positions(), partition.outstanding(),
                                                (sizes.journal, sizes.data, sizes.qlist), strict=True))
         if self.small or not gain or wall < self._not_early_before:

@@ -8,11 +8,11 @@ import pytest
 
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.node.replication import LINGER_S
-from bmqtwist.storage import image, replica
+from bmqtwist.storage import image, replica, rollover
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.promise_file import NAME
 from bmqtwist.storage.psn import psns_of
-from bmqtwist.storage.records import RECORD
+from bmqtwist.storage.records import RECORD, SyncPoint
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.elected import heal, resume
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, settled
@@ -250,6 +250,37 @@ def test_replicas_roll_over_with_their_primary_and_need_no_image_for_it() -> Non
     assert {nodes.partition(node).summary.base for node in nodes.machines} == {nodes.partition(primary).summary.base}
     assert nodes.partition(primary).summary.base > (0, 0) and not images(nodes)
     nodes.judge_partitions()
+
+
+def test_replicas_roll_over_once_for_each_rollover_of_their_primary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In slices, too: their files are as full as its own, but it comes first."""
+    monkeypatch.setattr(rollover, "SMALL_RECORDS", 4)
+    monkeypatch.setattr(rollover, "SLICE_RECORDS", 4)
+    nodes = settled(8, maxJournalFileSize=1 << 14)
+    nodes.post(30)
+    reader = nodes.client(nodes.primary().name).consume(STRONG)
+    reader.take(30)
+    for _ in range(40):
+        nodes.post(10)
+        reader.confirm(*reader.take(10))
+        nodes.run(0.2)
+    nodes.run(2.0)
+    done = [sum("ROLLOVER COMPLETE" in line for line in node.log()) for node in nodes.machines]
+    assert done[0] >= 2 and len(set(done)) == 1 and not images(nodes), done
+    assert [nodes.stored(node) for node in nodes.machines] == [nodes.acknowledged[STRONG][:30]] * 3
+
+
+def test_only_what_was_written_is_offered() -> None:
+    """Before a batch is kept for others, too; a record of another log is none of it."""
+    nodes = settled(9)
+    nodes.post(3)
+    primary = nodes.primary()
+    partition = nodes.partition(primary)
+    lease, sequence = partition.summary.last
+    partition.append_sync_point(SyncPoint.REGULAR, primary.broker.wall(primary.local_now))
+    assert partition.write_batch()
+    assert partition.offers((lease, sequence)) and not partition.offers((lease, sequence + 100))
+    assert not partition.offers((lease - 1, sequence)) and not partition.offers((lease + 1, 1))
 
 
 def test_a_message_that_is_posted_again_after_a_failover_is_stored_once() -> None:
