@@ -10,7 +10,8 @@ lost          acknowledged and never delivered
 doubled       one post under two GUIDs
 unexpected    delivered, but never posted; or under another GUID than the acknowledged one
 again         one GUID twice on the same connection
-out of order  the first deliveries of one producer's posts do not follow its numbers, or one connection goes backwards
+out of order  the first deliveries of one producer's posts do not follow its numbers, or one connection goes backwards; where
+              primaries change: unless what comes late is marked as delivered again, since somebody on the way was lost
 events        a session told its events in another order than CONNECTION_LOST, RECONNECTED, reopens, STATE_RESTORED
 """
 
@@ -79,6 +80,7 @@ def judge_posts(verdict: Verdict, produced: Produced) -> dict[int, str]:
 def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dict[int, str]], moves: bool) -> None:
     """`posted`: GUIDs by number, of each producer to this queue; `moves` as of `judge`."""
     first: dict[str, int] = dict.fromkeys(posted, 0)  # the number whose first delivery is due
+    skipped: dict[str, set[int]] = {producer: set() for producer in posted}  # they have to come later, marked
     seen: dict[tuple[str, int], str] = {}
     connection, here, last = -1, set[str](), dict[str, int]()
     where = f"{consumed.uri} {consumed.app}".rstrip()
@@ -103,8 +105,15 @@ def judge_deliveries(verdict: Verdict, consumed: Consumed, posted: dict[str, dic
         if number == first[producer]:
             first[producer] += 1
         elif number > first[producer]:
-            verdict.accuse("out of order", f"{what} came before {first[producer]}")
+            if not moves:
+                verdict.accuse("out of order", f"{what} came before {first[producer]}")
+            skipped[producer].update(range(first[producer], number))
             first[producer] = number + 1
+        elif number in skipped[producer]:
+            skipped[producer].remove(number)
+            verdict.numbers["late"] += 1
+            if moves and not redelivered:
+                verdict.accuse("out of order", f"{what} came after {first[producer] - 1}, and not as one that comes again")
         else:
             verdict.numbers["deliveries repeated"] += 1
             verdict.numbers["of these marked as such"] += redelivered

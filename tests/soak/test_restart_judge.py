@@ -47,6 +47,10 @@ def test_where_primaries_move_messages_may_come_again_on_one_connection_and_noth
     assert not judge(produced, [Consumed(URI, "", again)], [EVENTS], moves=True).wrong
     crossed = [ALL[1], ALL[0], *ALL[2:]]
     assert set(judge(produced, [Consumed(URI, "", crossed)], [EVENTS], moves=True).wrong) == {"out of order"}
+    marked = [ALL[1], (*ALL[0][:4], True), *ALL[2:]]  # somebody on the way had it, and was lost
+    assert not judge(produced, [Consumed(URI, "", marked)], [EVENTS], moves=True).wrong
+    assert set(judge(produced, [Consumed(URI, "", marked)], [EVENTS]).wrong) == {"out of order"}
+    assert set(judge(produced, [Consumed(URI, "", [ALL[1], *ALL[2:]])], [EVENTS], moves=True).wrong) == {"lost"}
 
 
 @pytest.mark.parametrize("letters", ["CD", "CLROSD", "CLRLRLROSLROSD"])
