@@ -172,6 +172,16 @@ def images(nodes: ReplicatingCluster, target: SimulatedNode | None = None) -> in
     return sum(f"node {name}" in line and "gets all that is live" in line for node in nodes.machines for line in node.log())
 
 
+def compacted_without_one(nodes: ReplicatingCluster, count: int) -> tuple[SimulatedNode, SimulatedNode]:
+    """So many messages and a rollover while a replica is away: that one, and the primary."""
+    nodes.post(5)
+    away, primary = nodes.replicas()[0], nodes.primary()
+    away.crash(power=False, down=None)
+    nodes.post(count)
+    nodes.partition(primary).rollover(primary.broker.wall(primary.local_now))
+    return away, primary
+
+
 @pytest.mark.spec("cluster", 73)
 def test_a_node_that_was_away_while_the_others_compacted_gets_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
@@ -201,12 +211,7 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
     monkeypatch.setattr(image, "RUN_RECORDS_MAX", 4)
     nodes = settled(5)
-    nodes.post(5)
-    away = nodes.replicas()[0]
-    away.crash(power=False, down=None)
-    nodes.post(100)
-    primary = nodes.primary()
-    nodes.partition(primary).rollover(primary.broker.wall(primary.local_now))
+    away, _ = compacted_without_one(nodes, 100)
     nodes.run(1.0)
     away.boot()
     nodes.settle()
@@ -218,12 +223,7 @@ def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_node_that_was_away_for_a_compaction_gets_what_is_remembered(lead: bool) -> None:
     """Whoever wrote it, and if its log ends within what was written at once."""
     nodes = settled(6)
-    nodes.post(5)
-    away = nodes.replicas()[0]
-    away.crash(power=False, down=None)
-    nodes.post(40)
-    primary = nodes.primary()
-    nodes.partition(primary).rollover(primary.broker.wall(primary.local_now))
+    away, primary = compacted_without_one(nodes, 40)
     nodes.post(5)
     nodes.run(1.0)
     up = [node for node in nodes.machines if node.up]
