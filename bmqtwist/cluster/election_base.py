@@ -45,6 +45,7 @@ class Scouting:
     term: int
     willing: set[int]
     unwilling: set[int] = field(default_factory=set)
+    leader: int | None = None  # that one of them knows
 
 
 class ElectionBase:
@@ -63,6 +64,7 @@ class ElectionBase:
         self.ballot = Ballot(kept=bool(self.others))
         self.leader: int | None = None
         self.tentative: int | None = None  # voted for, and no heartbeat yet
+        self.elsewhere: int | None = None  # who leads, as another node has said lately to this one, which hears no leader
         self.supporters: set[int] = set()  # of a candidate or leader
         self.story = TransitionLog()
         self.age = 0
@@ -149,7 +151,7 @@ class ElectionBase:
 
     def _change(self, state: ElectionState, leader: int | None, reason: ElectionReason, cause: str) -> None:
         """After `_clear`: where the node stands now is told."""
-        before, self.state, self.leader = self._told, state, leader
+        before, self.state, self.leader, self.elsewhere = self._told, state, leader, None
         self._told = Standing(state, leader, self.term)
         self.age += 1
         self._out.append(ElectionChanged(self.age, before, self._told, reason, cause))

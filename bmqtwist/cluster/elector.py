@@ -21,7 +21,7 @@ since an older one may have that, too.
 
 from __future__ import annotations
 
-from bmqtwist.cluster.election_base import ElectionBase, Scouting, lsn_of
+from bmqtwist.cluster.election_base import NOBODY, ElectionBase, Scouting, lsn_of
 from bmqtwist.cluster.election_events import (
     ElectionMode,
     ElectionReason,
@@ -103,16 +103,19 @@ class Elector(ElectionBase):
         if scouting is None or self.leader is not None or self.tentative is not None:
             return
         (scouting.willing if message.value.will_vote else scouting.unwilling).add(event.sender)
+        if message.value.leader not in (None, NOBODY):
+            scouting.leader = self.elsewhere = message.value.leader
         if len(scouting.willing) >= self.quorum:
             self._propose(scouting.term, f"{len(scouting.willing)} nodes would vote for it")
         elif len(scouting.willing | scouting.unwilling) == len(self.members):
-            self._give_up_scouting(f"only {len(scouting.willing)} nodes would vote for it")
+            self._give_up_scouting(scouting, f"only {len(scouting.willing)} nodes would vote for it")
 
     def _scout_timeout(self, event: ElectionTimer) -> None:
         if self._scouting is not None:
-            self._give_up_scouting(f"only {len(self._scouting.willing)} nodes would vote for it in time")
+            self._give_up_scouting(self._scouting, f"only {len(self._scouting.willing)} nodes would vote for it in time")
 
-    def _give_up_scouting(self, cause: str) -> None:
+    def _give_up_scouting(self, scouting: Scouting, cause: str) -> None:
+        self.elsewhere = scouting.leader
         self._clear()
         self._note(cause)
         self._out.append(Outvoted())

@@ -5,7 +5,8 @@
    connections      PeerUp, PeerDown ---------->  |                  |  -----> SavePromise
    the promise file Promised ------------------>  | PartitionMachine |  -----> Append, Cut, TakeImage, Activate
    the log          LogMoved, LogReady, ------->  |                  |  -----> Feed, FeedImage
-                    LogFailed, Fed, ImageLost     |                  |  -----> Committed, Serve, Decline
+                    LogFailed, Fed, ImageLost,    |                  |  -----> Committed, Serve, Decline
+                    FeedFailed                    |                  |
    the clock        Tick ---------------------->  +------------------+  -----> RoleChanged, WakeAt, Alarm
    other nodes      Prepare, Promise, Stale, Pull, Records, ImagePart, ReplicaReceipt, Keepalive
 ```
@@ -227,8 +228,16 @@ class ImageLost:
     node_id: int
 
 
-PartitionInput = (Assigned | PeerUp | PeerDown | Promised | LogMoved | LogReady | LogFailed | Fed | ImageLost | Tick | Stop
-                  | PartitionTalk)
+@dataclass(frozen=True, slots=True)
+class FeedFailed:
+    """What this node was to be sent cannot be read."""
+
+    node_id: int
+    reason: str
+
+
+PartitionInput = (Assigned | PeerUp | PeerDown | Promised | LogMoved | LogReady | LogFailed | Fed | ImageLost | FeedFailed
+                  | Tick | Stop | PartitionTalk)
 
 
 class PartitionEvent(Enum):
@@ -244,6 +253,7 @@ class PartitionEvent(Enum):
     LOG_FAILED = "LogFailed"
     FED = "Fed"
     IMAGE_LOST = "ImageLost"
+    FEED_FAILED = "FeedFailed"
     TICK = "Tick"
     STOP = "Stop"
     PREPARE = "Prepare"

@@ -31,6 +31,7 @@ from bmqtwist.cluster.partition_events import (
     Decline,
     Fed,
     Feed,
+    FeedFailed,
     FeedImage,
     ImageLost,
     ImagePart,
@@ -382,10 +383,10 @@ class PartitionMachine:
             self._start_image(node_id, target)  # the next keepalive tells how many parts it has by then
         else:
             self._feed(node_id, target)
-            self._ask(node_id, target)
+            self._say(node_id, self.keepalive(target))
 
     def _feed(self, node_id: int, target: Target) -> None:
-        if target.feeding or self.log.busy:
+        if target.feeding or self.log.busy or self._now < target.rests_until:
             return
         if target.image:
             if not target.complete and target.parts_sent - target.parts_taken < FLIGHT_PARTS_MAX:
@@ -398,14 +399,21 @@ class PartitionMachine:
             self._out.append(Feed(node_id, target.sent))
 
     def _start_image(self, node_id: int, target: Target) -> None:
-        target.image, target.complete, target.feeding = True, False, True
-        target.parts_sent = target.parts_taken = 0
+        target.begin_image()
+        target.feeding = True
         self._out.append(FeedImage(node_id, 0))
 
     def _begin_image(self, event: ImageLost) -> None:
         target = self.targets.get(event.node_id)
         if target is not None and target.image:
             self._start_image(event.node_id, target)
+
+    def _unreadable(self, event: FeedFailed) -> None:
+        """The node gets all that is live, after a while, since that may be unreadable as well."""
+        self._alarm(event.reason)
+        target = self.targets.get(event.node_id)
+        if target is not None:
+            target.begin_image(self._now + self.timing.retry)
 
     def _on_fed(self, event: Fed) -> None:
         target = self.targets.get(event.node_id)
@@ -417,9 +425,7 @@ class PartitionMachine:
                 target.parts_sent += 1
                 target.complete = event.final
         elif not target.image and event.last > target.sent:
-            target.sent = event.last
-            target.flight.append((event.last, event.size))
-            target.flying += event.size
+            target.fed(event.last, event.size)
         else:
             return
         self._feed(event.node_id, target)
@@ -429,10 +435,7 @@ class PartitionMachine:
         target = self.targets.get(event.sender)
         if target is None or event.lease != self.lease:
             return
-        target.matched, target.durable = max(target.matched, event.matched), max(target.durable, event.durable)
-        target.parts_taken = min(max(target.parts_taken, event.parts), target.parts_sent)
-        while target.flight and target.flight[0][0] <= target.matched:
-            target.flying -= target.flight.popleft()[1]
+        target.took(event.matched, event.durable, event.parts)
         self._feed(event.sender, target)
 
     def _on_receipt(self, event: ReplicaReceipt) -> None:
@@ -652,7 +655,7 @@ class PartitionMachine:
             self._beat_at = self._now + self.timing.keepalive
             for node_id in sorted(self.up):
                 if node_id in self.targets:
-                    self._ask(node_id, self.targets[node_id])
+                    self._say(node_id, self.keepalive(self.targets[node_id]))
                 elif node_id not in self._promises:
                     self._say(node_id, Prepare(self.node_id, self.lease))
         stands = self._now - self._moved_at
@@ -665,9 +668,6 @@ class PartitionMachine:
         elif stands >= PATIENCE * self.timing.retry and len(self.up) >= self.majority - 1:
             self._moved_at = self._now
             self._out.append(Decline(self.lease, False, self._used, "it does not come forward"))
-
-    def _ask(self, node_id: int, target: Target) -> None:
-        self._say(node_id, self.keepalive(target))
 
     def keepalive(self, target: Target) -> Keepalive:
         """What a node is asked with, and told."""
@@ -682,8 +682,6 @@ class PartitionMachine:
     def _failed(self, event: LogFailed) -> None:
         self._alarm(event.reason)
         self._expected, self._parts, self._owes_report = None, 0, False
-        for target in self.targets.values():
-            target.feeding = False
         if self.role is STG2 and not self._begun and self._source is None:
             self._demote(event.reason)
             self._insist(event)

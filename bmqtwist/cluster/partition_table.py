@@ -20,6 +20,7 @@ _ROWS = {
     "LOG_FAILED":    "_failed     _failed       _failed      _failed      _failed     _failed       _failed",
     "FED":           "_ignore     _ignore       _on_fed      _on_fed      _ignore     _on_fed       _on_fed",
     "IMAGE_LOST":    "_ignore     _ignore       _begin_image _begin_image _ignore     _begin_image  _ignore",
+    "FEED_FAILED":   "_ignore     _ignore       _unreadable  _unreadable  _ignore     _unreadable   _ignore",
     "TICK":          "_insist     _beat         _beat        _beat        _ignore     _ignore       _ignore",
     "STOP":          "_stop       _stop         _stop        _stop        _stop       _stop         _stop",
     "PREPARE":       "_on_prepare _on_prepare   _on_prepare  _on_prepare  _on_prepare _on_prepare   _on_prepare",

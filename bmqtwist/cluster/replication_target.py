@@ -23,3 +23,22 @@ class Target:
     parts_sent: int = 0
     parts_taken: int = 0
     feeding: bool = False  # a Fed is to come
+    rests_until: float = 0.0  # it is sent nothing before
+
+    def begin_image(self, when: float = 0.0) -> None:
+        """It gets an image, from its beginning, not before that moment."""
+        self.image, self.complete, self.feeding, self.rests_until = True, False, False, when
+        self.parts_sent = self.parts_taken = 0
+
+    def fed(self, last: Psn, size: int) -> None:
+        """It was sent records up to `last`, of so many bytes."""
+        self.sent = last
+        self.flight.append((last, size))
+        self.flying += size
+
+    def took(self, matched: Psn, durable: Psn, parts: int) -> None:
+        """It has so much by now."""
+        self.matched, self.durable = max(self.matched, matched), max(self.durable, durable)
+        self.parts_taken = min(max(self.parts_taken, parts), self.parts_sent)
+        while self.flight and self.flight[0][0] <= self.matched:
+            self.flying -= self.flight.popleft()[1]

@@ -26,6 +26,7 @@ class Cell:
         self.image: ImageFiles | None = None  # that is being taken
         self.times = WriteTimes()  # of what this node writes as primary
         self.images: dict[int, ImageSource] = {}  # that are being sent, by node
+        self.unreadable = NO_PSN  # up to here there is a record that cannot be read for another node
 
     @property
     def index(self) -> int:

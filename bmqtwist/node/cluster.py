@@ -114,7 +114,7 @@ class Cluster:
         if proposals is not None:
             proposals.refusal = self._refusal
         if members is not None:
-            members.leader_known = lambda: leadership.standing.leader is not None
+            members.leadership = leadership
             members.statuses.changed = self._statuses_changed
 
     def start(self, leadership: Leadership, files: list[PartitionFiles], durability: Durability, cache_bytes: int,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
-from bmqtwist.cluster.partition_events import Fed, FeedImage, ImageLost, ImagePart, LogFailed
+from bmqtwist.cluster.partition_events import Fed, FeedFailed, FeedImage, ImageLost, ImagePart, LogFailed
 from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.errors import PeerError
 from bmqtwist.node.cell import Cell
@@ -18,15 +19,20 @@ def send_part(cell: Cell, output: FeedImage, node_id: int, links: ClusterLinks, 
     """The next part for another node; `node_id`: ours."""
     try:
         if output.number == 0:
-            cell.images[output.node_id] = ImageSource(cell.partition)
+            cell.images[output.node_id] = ImageSource(cell.partition, cell.unreadable)
             report.info(f"{cell.machine.name}: node {links.name(output.node_id)} gets all that is live")
-        source = cell.images[output.node_id]
+        source = cell.images.get(output.node_id)
+        if source is None:
+            raise OSError(errno.ESTALE, "it was given up")
         run, final = source.part()
-    except (OSError, KeyError) as error:
-        if cell.images.pop(output.node_id, None) is None:
-            cell.inputs.append(LogFailed(f"an image cannot be made: {error}"))
-        else:
+    except OSError as error:
+        cell.images.pop(output.node_id, None)
+        if error.errno == errno.ESTALE:
             cell.inputs.append(ImageLost(output.node_id))
+        else:
+            cell.unreadable = cell.summary.last
+            cell.inputs.append(FeedFailed(output.node_id, f"an image cannot be made for node {links.name(output.node_id)}: "
+                                          f"{error}"))
         return
     if final:
         del cell.images[output.node_id]

@@ -201,6 +201,17 @@ class Leadership:
         return self._links is not None and self._links.is_up(node_id)
 
     @property
+    def knows_leader(self) -> bool:
+        """Whether this node hears one, or is one."""
+        return self.elector.leader is not None
+
+    @property
+    def others_may_have_one(self) -> bool:
+        """Whether other nodes may have a leader while this one has none: one of them says so, or too few can be asked."""
+        elector = self.elector
+        return elector.elsewhere is not None or sum(map(self.is_up, elector.others)) + 1 < elector.quorum
+
+    @property
     def can_decide(self) -> bool:
         """Whether there are as many nodes without this one as a leader and a change of the metadata need."""
         elector = self.elector

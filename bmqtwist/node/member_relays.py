@@ -36,8 +36,7 @@ from bmqtwist.wire.events import AckMessage, decode_ack
 from bmqtwist.wire.fast import AHEAD, RECEIPT, EventType
 from bmqtwist.wire.schema import OpenQueueResponse
 
-CHECK_PERIOD_S = 1.0
-ALONE_S = 15.0  # without a leader: longer than an election takes; then proxies are told to look elsewhere
+CHECK_PERIOD_S = 0.2
 
 
 class MemberHost(RelayHost, Protocol):
@@ -62,6 +61,21 @@ class PartitionFacts(Protocol):
     def told_ahead(self, index: int) -> None:
         """Clients here are told of records as soon as they are safe here."""
 
+    def serves(self, index: int) -> bool:
+        """Whether this node is active primary of a partition."""
+
+
+class LeaderFacts(Protocol):
+    """What `node.leadership.Leadership` knows of the leader."""
+
+    @property
+    def knows_leader(self) -> bool:
+        """Whether this node hears one, or is one."""
+
+    @property
+    def others_may_have_one(self) -> bool:
+        """Whether other nodes may have one while this node has none."""
+
 
 class MemberRelays:
     """`node.relays.RelayUser` and `node.leadership.QueueUser` of one cluster. `record_of`: what the metadata have of a
@@ -78,8 +92,9 @@ class MemberRelays:
         self._upstreams: dict[int, Upstream] = {}  # by partition
         self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition: the record that they wait for
         self.relays = Relays(self, host, bytes_max)
-        self.leader_known: Callable[[], bool] = lambda: True
-        self._alone_since: float | None = None  # since when there is no leader, and some primary is missing
+        self.leadership: LeaderFacts
+        self._without_since: float | None = None  # a leader, and the primary of some partition
+        self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # others give a silent leader up within it
         host.timers.every(host.now, CHECK_PERIOD_S, self._check_use)
 
     # -- the primaries ----------------------------------------------------------------------------------------------------
@@ -155,16 +170,17 @@ class MemberRelays:
             del self._held_acks[index]
 
     def _check_use(self, now: float) -> None:
-        """Who is cut off from leader and primaries can do nothing for proxies: others can, perhaps."""
+        """Who is cut off from leader and primaries can do nothing for proxies, and others can."""
         for index in list(self._held_acks):
             self._release_acks(index, now)
-        missing = any(index not in self._upstreams and not partition.leading
-                      for index, partition in enumerate(self._partitions))
-        if self.leader_known() or not missing:
-            self._alone_since = None
-        elif self._alone_since is None:
-            self._alone_since = now
-        self.statuses.be_of_use(self._alone_since is None or now - self._alone_since < ALONE_S)
+        missing = any(index not in self._upstreams and not self._replication.serves(index)
+                      for index in range(len(self._partitions)))
+        if not missing or self.leadership.knows_leader:
+            self._without_since = None
+        elif self._without_since is None:
+            self._without_since = now
+        self.statuses.be_of_use(self._without_since is None or now < self._without_since + self._patience
+                                or not self.leadership.others_may_have_one)
 
     # -- node.relays.RelayUser --------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from bmqtwist.cluster.partition_events import (
     Decline,
     Fed,
     Feed,
+    FeedFailed,
     FeedImage,
     Keepalive,
     LogFailed,
@@ -496,7 +497,9 @@ class Replication:
         try:
             run = cell.partition.read_run(output.after)
         except OSError as error:
-            cell.inputs.append(LogFailed(f"its records cannot be read: {error}"))
+            cell.unreadable = cell.summary.last
+            cell.inputs.append(FeedFailed(output.node_id, f"node {self._links.name(output.node_id)} gets all that is live, "
+                                          f"since records cannot be read that it lacks: {error}"))
             return
         if run is None:
             cell.inputs.append(Fed(output.node_id, output.after, 0))

@@ -33,6 +33,7 @@ from bmqtwist.storage.store import PartitionFiles
 
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
 _DATA_AT = MESSAGE_RECORD.offset("data_dwords")
+_CRC_AT = MESSAGE_RECORD.offset("crc")
 _QLIST_AT = QUEUE_OP_RECORD.offset("qlist_words")
 _MARKS_AT = JOURNAL_OP_RECORD.offset("data_dwords")
 _LISTED = (QueueOp.CREATION, QueueOp.ADDITION)
@@ -174,7 +175,7 @@ def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
 
 
 def attachment(files: PartitionFiles, record: bytes, head: int) -> bytes:
-    """The DATA or QLIST record of a JOURNAL record, from the same files."""
+    """The DATA or QLIST record of a JOURNAL record, from the same files. OSError: it is not what was written."""
     kind = head >> TYPE_SHIFT
     if kind == _MESSAGE:
         offset = int.from_bytes(record[_DATA_AT:_DATA_AT + 4], "big") * 8
@@ -183,6 +184,10 @@ def attachment(files: PartitionFiles, record: bytes, head: int) -> bytes:
         data = files.read_data(offset, size)
         if size <= DATA_HEADER.size or len(data) != size:
             raise OSError(errno.EIO, f"DATA holds no record at offset {offset}")
+        try:
+            checked(Message(b"", None, crc=int.from_bytes(record[_CRC_AT:_CRC_AT + 4], "big")), data)
+        except RecordMismatch as error:
+            raise OSError(errno.EIO, f"DATA at offset {offset}: {error}") from None
         return data
     if kind == _QUEUE_OP and record[_QLIST_AT - 1] in _LISTED:
         offset = int.from_bytes(record[_QLIST_AT:_QLIST_AT + 4], "big") * 4

@@ -3,8 +3,9 @@
 A single broker makes the best of damage. A node of several must not: it tells the others what it holds, so its log ends
 before the first record that is not whole, and the others have the rest. What a loss of power tore was never told to be
 safe here. Other damage is told: a record that is followed by two sync points, which are written a second apart and synced,
-was safe once. Damage before the base, in what a compaction has copied, leaves nothing to be built upon: the file set is put
-aside, and the node begins with nothing. A node that has lost what was safe remembers that until it has been healed.
+was safe once. Of those that are not, the messages are whole as well that later records have deleted: other nodes are sent
+them. Damage before the base, in what a compaction has copied, leaves nothing to be built upon: the file set is put aside,
+and the node begins with nothing. A node that has lost what was safe remembers that until it has been healed.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bmqtwist.storage.exchange import attachment
 from bmqtwist.storage.journal import JournalScan, is_sync_point
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
-from bmqtwist.storage.records import MAGIC, RECORD_BYTES, SEQUENCE_MASK
+from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, SEQUENCE_MASK
 from bmqtwist.storage.recovery import KnownQueue, RecoveredPartition, recover
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes, PartitionFiles
 
@@ -75,6 +77,22 @@ class _Journal:
         """Behind the record with this PSN, which is in the log."""
         return self.end - RECORD_BYTES * self.summary.distance(psn)
 
+    def torn_at_the_end(self, files: PartitionFiles) -> list[Psn]:
+        """The first record that may not have been safe yet and that cannot be sent to another node, if there is one."""
+        summary = self.summary
+        counted = [psn for psn in self.sync_points if psn <= summary.last]
+        safe = max(counted[-SYNC_POINTS], summary.base) if len(counted) >= SYNC_POINTS else summary.base
+        start = self.offset(safe) if safe != NO_PSN else JOURNAL_HEADER_BYTES
+        records = files.read_journal(start, self.end - start)
+        for at in range(0, len(records), RECORD_BYTES):
+            record = records[at:at + RECORD_BYTES]
+            head, lease, _, _, _ = RECORD.unpack(record)
+            try:
+                attachment(files, record, head)
+            except OSError:
+                return [(lease, head & SEQUENCE_MASK)]
+        return []
+
 
 def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, clock: RecoveryClock, partition_id: int,
              wall: int, limit: int | None = None) -> FoundLog:
@@ -82,10 +100,10 @@ def find_log(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None, cl
     journal = _read_journal(files, limit)
     reach, sync_points = journal.reach, journal.sync_points
     while journal.whole:
-        view = FilesUpTo(files, journal.end)
-        recovered = recover(view, known, clock.epoch, partition_id, clock.wall_max)  # type: ignore[arg-type]
-        torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable,
-                   default=None)
+        view: PartitionFiles = FilesUpTo(files, journal.end)  # type: ignore[assignment]
+        recovered = recover(view, known, clock.epoch, partition_id, clock.wall_max)
+        torn = min([(message.lease, message.sequence) for message in recovered.quarantined] + recovered.unreadable
+                   + journal.torn_at_the_end(view), default=None)
         if torn is None:
             safe = sum(psn > journal.summary.last for psn in sync_points)
             return FoundLog(journal.summary, recovered, max(0, reach - journal.end), doubtful=safe >= SYNC_POINTS)

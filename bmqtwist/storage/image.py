@@ -40,17 +40,18 @@ _MESSAGE, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.JOURNAL_OP)
 
 
 class ImageSource:
-    """All that is live in a partition as of the end of its last rollover, or as of its last record if there was none, in
-    parts. The partition may go on; `OSError` once it has moved to another file set."""
+    """All that is live in a partition as of the end of its last rollover, or as of its last record if there was none, or
+    none behind `unreadable`, in parts. The partition may go on; once it has moved to another file set, `OSError` (ESTALE).
+    """
 
-    def __init__(self, partition: ReplicatedPartition) -> None:
+    def __init__(self, partition: ReplicatedPartition, unreadable: Psn = NO_PSN) -> None:
         if partition.batch_waits and not partition.write_batch():
             raise OSError(errno.EIO, "its last records cannot be written")
         if partition.roll.moved is not None:
             partition.roll.moved.settle(1 << 62)
         self._files, self._set = partition.sets, partition.sets.base
         base = partition.summary.base
-        copied_to = partition.cut_at(base) if base != NO_PSN else None
+        copied_to = partition.cut_at(base) if base > unreadable else None
         self.at = partition.summary.last if copied_to is None else base
         self._items: list[Live] = list(partition.state.live.values()) if copied_to is None else []
         self._next = 0

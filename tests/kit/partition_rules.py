@@ -9,6 +9,7 @@ from bmqtwist.cluster.election_events import PeerDown, PeerUp, Stop, Tick, WakeA
 from bmqtwist.cluster.partition_events import (
     Assigned,
     Fed,
+    FeedFailed,
     ImageLost,
     ImagePart,
     Keepalive,
@@ -175,6 +176,7 @@ EVENTS: dict[PartitionEvent, PartitionInput] = {
     PartitionEvent.LOG_FAILED: LogFailed("disk"),
     PartitionEvent.FED: Fed(OTHER, (5, 1), 60),
     PartitionEvent.IMAGE_LOST: ImageLost(OTHER),
+    PartitionEvent.FEED_FAILED: FeedFailed(OTHER, "disk"),
     PartitionEvent.TICK: Tick(),
     PartitionEvent.STOP: Stop(),
     PartitionEvent.PREPARE: Prepare(PRIMARY, LEASE + 1),

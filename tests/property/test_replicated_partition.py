@@ -22,7 +22,7 @@ from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402
 from bmqtwist.storage.message import Message  # noqa: E402
 from bmqtwist.storage.partition import PartitionUnavailable  # noqa: E402
 from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
-from bmqtwist.storage.records import SyncPoint  # noqa: E402
+from bmqtwist.storage.records import DATA_HEADER, SyncPoint  # noqa: E402
 from bmqtwist.storage.replica import ReplicatedPartition  # noqa: E402
 from bmqtwist.storage.state import PartitionState  # noqa: E402
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes  # noqa: E402
@@ -409,6 +409,35 @@ def test_a_replica_syncs_what_it_took_while_a_sync_came_through() -> None:
     assert replica.wants_sync() is None, "nothing that was not synced is in the files yet"
     pair.replica.sync()
     assert replica.durable == replica.written == run.last
+
+
+@pytest.mark.parametrize("points", [0, 1, 2])
+def test_a_log_that_may_not_have_been_safe_ends_before_a_message_that_is_not_whole(points: int) -> None:
+    """Though a later record has deleted it: other nodes are sent both. What two sync points follow is not looked at."""
+    pair = Pair()
+    machine, partition = pair.machines[0], pair.primary.partition
+    for name in ("put", "put"):  # the first one makes the queue
+        pair.work(name, 0)
+    partition.flush(WALL)
+    whole = partition.summary.last
+    place = partition.positions()[1]
+    pair.work("put", 0)
+    doomed = partition.summary.last
+    partition.append_deletion(KEYS[0], list(partition.state.queues[KEYS[0]].messages.values())[-1], 2, WALL)
+    for _ in range(points):
+        partition.append_sync_point(SyncPoint.REGULAR, WALL)
+    partition.flush(WALL)
+    last = partition.summary.last
+    assert partition.read_run(whole) is not None
+    machine.files.close(truncate=False)
+    machine.disk.kill()
+    path = next(path for path in machine.disk.paths() if path.endswith(".bmq_data"))
+    machine.disk.flip(path, place + DATA_HEADER.size)
+    machine.boot()
+    assert machine.partition.summary.last == (last if points == 2 else (doomed[0], doomed[1] - 1))
+    if points == 2:
+        with pytest.raises(OSError, match="does not match its checksum"):
+            machine.partition.read_run(whole)
 
 
 def test_a_partition_that_is_given_up_claims_no_record_that_is_in_no_file() -> None:

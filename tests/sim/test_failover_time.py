@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from kit.profiles import FAST_APP
 
-from bmqtwist.config.load import BROKER_FILE
-from bmqtwist.config.sample import SAMPLE_CLUSTER, cluster_files
 from bmqtwist.testing.cluster import Cluster
 from bmqtwist.testing.config import CLUSTER
 
 FAILOVER_SECONDS_MAX = 3.0
-_APP = json.loads(cluster_files(SAMPLE_CLUSTER, "fast")["n1"][BROKER_FILE])["appConfig"]["networkInterfaces"]
-APP = {"heartbeats": _APP["heartbeats"], "tcp": {"heartbeatIntervalMs": _APP["tcpInterface"]["heartbeatIntervalMs"]}}
 
 
 def primaries(cluster: Cluster) -> dict[int, str]:
@@ -32,7 +27,7 @@ def primaries(cluster: Cluster) -> dict[int, str]:
 def test_another_primary_serves_within_three_seconds(how: str, assignment: str) -> None:
     took = []
     for seed in range(12):
-        cluster = Cluster(3, seed, app=APP, cluster={"masterAssignment": assignment})
+        cluster = Cluster(3, seed, app=FAST_APP, cluster={"masterAssignment": assignment})
         leader = cluster.elect()
         cluster.until(lambda c=cluster: len(primaries(c)) == 2)
         cluster.run(5.0 + seed / 10)
@@ -45,5 +40,42 @@ def test_another_primary_serves_within_three_seconds(how: str, assignment: str) 
             cluster.kill(lost, power=how == "machine", silently=how == "machine")
         cluster.until(lambda c=cluster, gone=lost: len(primaries(c)) == 2 and gone not in primaries(c).values(), 30.0)
         took.append(cluster.now - begun)
+        told = [line for name in cluster.names if name != lost for line in cluster.log(name) if "proxies are told" in line]
+        assert not told, "an election is no reason for a proxy to go elsewhere"
     assert max(took) < FAILOVER_SECONDS_MAX, sorted(took)
     assert how != "process" or max(took) < 1.5, sorted(took)
+
+
+def cut_off(cluster: Cluster, lost: str, how: str) -> None:
+    """One node cannot speak with others, or not be heard, or not hear them; `pair`: with the leader alone."""
+    others = [name for name in cluster.names if name != lost]
+    if how == "pair":
+        others = [cluster.leader if cluster.leader != lost else others[0]]
+    for other in others:
+        one, two = (lost, other) if how == "dumb" else (other, lost)
+        cluster.cut(one, two, both=how in ("isolated", "pair"))
+
+
+@pytest.mark.parametrize("how", ["isolated", "deaf", "dumb", "pair"])
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_application_behind_a_node_that_is_cut_off_waits_for_three_seconds_at_most(leads: bool, how: str) -> None:
+    """Its proxy goes to another node: the one that it uses tells it soon that it can do nothing for it."""
+    took = []
+    for seed in range(12):
+        cluster = Cluster(3, seed, proxies=1, app=FAST_APP)
+        leader = cluster.elect()
+        cluster.until(lambda c=cluster: len(primaries(c)) == 2)
+        with cluster.blocking_session("p1") as session:
+            queue = session.open("bmq://bmq.test.persistent.priority.sc/q", write=True)
+            selector = cluster._proxies["p1"].broker.proxies[CLUSTER].selector
+            assert queue.post(b"before").ok
+            used = f"n{selector.active}"
+            if (used == leader) is not leads:
+                continue
+            cluster.run(5.0 + seed / 10)
+            cut_off(cluster, used, how)
+            begun = cluster.now
+            assert queue.post(b"after").ok
+            took.append(cluster.now - begun)
+            cluster.heal()
+    assert took and max(took) < FAILOVER_SECONDS_MAX, sorted(took)

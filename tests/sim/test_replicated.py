@@ -412,6 +412,72 @@ def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> N
     nodes.judge_partitions()
 
 
+def deleted_and_rotten(nodes: ReplicatingCluster) -> tuple[SimulatedNode, SimulatedNode]:
+    """A replica is away while a message is stored and confirmed, whose data rot at the primary: that node and the primary."""
+    nodes.post(5)
+    away, primary = nodes.replicas()[0], nodes.primary()
+    place = nodes.partition(primary).positions()[1]
+    away.crash(power=False, down=None)
+    nodes.post(1)
+    client = nodes.client(primary.name)
+    queue = client.consume(STRONG)
+    queue.confirm(*queue.take(len(nodes.acknowledged[STRONG])))
+    queue.close()
+    client.kill()
+    nodes.acknowledged[STRONG].clear()
+    nodes.post(5)
+    nodes.run(3.0)
+    index = nodes.cluster("n1").metadata.state.queues[STRONG].partition_id
+    path = [path for path in primary.disk.paths() if f"/storage/bmq_{index}." in path and path.endswith("data")][-1]
+    primary.disk.flip(path, place + 20)
+    return away, primary
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_node_that_lacks_a_record_that_cannot_be_read_gets_what_is_live(rolled: bool,
+                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last rollover was before that record, so that what it copied would not help."""
+    monkeypatch.setattr(replica, "RECENT_BYTES", 0)
+    nodes = settled(5)
+    if rolled:
+        nodes.post(5)
+        first = nodes.primary()
+        nodes.partition(first).rollover(first.broker.wall(first.local_now))
+        nodes.run(1.0)
+    away, primary = deleted_and_rotten(nodes)
+    before = images(nodes, away)
+    away.boot()
+    nodes.settle()
+    said = [line for line in primary.log() if "records cannot be read that it lacks" in line]
+    assert len(said) == 1 and images(nodes, away) == before + 2  # the alarm says so, too
+    nodes.post(3)
+    nodes.run(1.0)
+    assert nodes.stored(away) == nodes.acknowledged[STRONG]
+    nodes.judge_partitions()
+
+
+def test_a_live_message_that_cannot_be_read_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image of it can be made, and the others go on."""
+    monkeypatch.setattr(replica, "RECENT_BYTES", 0)
+    nodes = settled(5)
+    away, primary = deleted_and_rotten(nodes)
+    monkeypatch.setattr(image.ImageSource, "part", unreadable)
+    away.boot()
+    nodes.run(10.0)
+    said = [line for line in primary.log() if "an image cannot be made for node" in line]
+    assert 1 <= len(said) <= 20
+    nodes.post(3)
+    monkeypatch.undo()
+    nodes.settle()
+    nodes.run(1.0)
+    assert nodes.stored(away) == nodes.acknowledged[STRONG]
+
+
+def unreadable(source: image.ImageSource) -> None:
+    """Its disk fails."""
+    raise OSError(5, "a sector is gone")
+
+
 def test_without_a_majority_nothing_is_acknowledged_and_what_comes_again_is_stored_once() -> None:
     nodes = settled(13)
     nodes.post(1)

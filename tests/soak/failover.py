@@ -3,7 +3,8 @@
     python -m tests.soak failover [--minutes 30] [--faults kill,pause,stop,isolate,deaf,dumb,pair] [--nodes 3]
                                   [--period 10] [--durability group] [--seed N]
 
-Three nodes and a proxy as processes, strong consistency. Every `--period` seconds one fault, while all nodes are well:
+Three nodes and a proxy as processes, with the times of the profile `fast`, strong consistency. Every `--period` seconds one
+fault, while all nodes are well:
 
 kill      kill -9 of a node, started again after a moment        isolate   nothing passes between a node and all others
 pause     SIGSTOP of the leader, for longer than its lease       deaf      a node hears nobody, and is heard
@@ -38,6 +39,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from kit.profiles import FAST_APP
+
 from bmqtwist.testing import ClusterProcess
 from bmqtwist.testing.config import CLUSTER
 from soak.cutting import CuttingRelays
@@ -54,7 +57,6 @@ FINISH_SECONDS_MAX = 240.0
 SLOWEST_TOLD = 5  # acknowledgements, farther from each other than the next number
 AFTERMATH_S = 10.0  # how long after the begin of a fault a slow acknowledgement is put down to it
 _TESTS = Path(__file__).resolve().parent.parent
-_HEARTBEATS = {"client": 0, "downstreamBroker": 3, "upstreamBroker": 3, "clusterPeer": 3}
 _POLL_S = 0.05
 
 
@@ -63,9 +65,8 @@ class Run:
 
     def __init__(self, root: Path, nodes: int, durability: str, seed: int, relays: CuttingRelays | None) -> None:
         self.root, self.random, self.relays = root, Random(seed), relays
-        self.cluster = ClusterProcess(root, nodes, proxies=1, app={
-            "heartbeats": _HEARTBEATS, "tcp": {"heartbeatIntervalMs": 1000}, "bmqtwist": {"durability": durability}},
-            cluster={"partition": {"maxJournalFileSize": 16 << 20}})
+        self.cluster = ClusterProcess(root, nodes, proxies=1, app={**FAST_APP, "bmqtwist": {"durability": durability}},
+                                      cluster={"partition": {"maxJournalFileSize": 16 << 20}})
         for name in (*self.cluster.names, *self.cluster.proxies):
             for domain, options in (("p", {}), ("f", {"mode": "fanout", "app_ids": list(APPS)}), ("probe", {})):
                 self.cluster[name].domain(domain, consistency="strong", **options)

@@ -9,6 +9,7 @@ import pytest
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick, WakeAt
 from bmqtwist.cluster.membership import (
     ACTIONS,
+    MEMBER_RETRY_SECONDS_MAX,
     PROXY,
     RETRY_AT_ONCE_S,
     RETRY_SECONDS_MAX,
@@ -105,9 +106,10 @@ def test_who_may_connect() -> None:
     assert made.mismatch(3, 3) == "" and made.mismatch(3, 1) == "node 1 is at the address of node 3"
 
 
-def delays(chance: float, count: int) -> list[float]:
+def delays(chance: float, count: int, node_id: int = 2) -> list[float]:
     """Between an attempt that fails at once and the next one."""
-    made, now, found = joined(chance), BEGIN, list[float]()
+    made, now, found = Membership(node_id, (1, 2, 3), lambda: chance), BEGIN, list[float]()
+    made.step(BEGIN, Join())
     for _ in range(count):
         wake = [each.moment for each in made.step(now, LinkFailed(3)) if isinstance(each, WakeAt)]
         assert wake[0] is not None
@@ -120,10 +122,17 @@ def delays(chance: float, count: int) -> list[float]:
 
 @pytest.mark.spec("cluster", 5)
 def test_delays_begin_with_one_to_three_seconds_and_grow_at_most_to_double_and_to_thirty() -> None:
-    assert delays(0.0, 4) == [1.0] * 4
-    almost = delays(0.999, 8)
+    assert delays(0.0, 4, PROXY) == [1.0] * 4
+    almost = delays(0.999, 8, PROXY)
     assert 2.9 < almost[0] < 3.0 and almost[-1] == RETRY_SECONDS_MAX
     assert all(before < after <= 2 * before for before, after in zip(almost, almost[1:4], strict=False))
+
+
+def test_members_dial_each_other_again_within_five_seconds() -> None:
+    """A node that was away for long is of no use before."""
+    assert delays(0.0, 4) == [1.0] * 4
+    almost = delays(0.999, 8)
+    assert 2.9 < almost[0] < 3.0 and almost[1:] == pytest.approx([MEMBER_RETRY_SECONDS_MAX] * 7)
 
 
 @pytest.mark.spec("cluster", 5)

@@ -43,6 +43,8 @@ from bmqtwist.cluster.partition_events import (
     Decline,
     Fed,
     Feed,
+    FeedFailed,
+    FeedImage,
     Keepalive,
     LogMoved,
     LogReady,
@@ -90,6 +92,7 @@ CELLS = {
         TICK: Prepare to 2, Keepalive to 3
         STOP: STOPPED
         PREPARE: REPLICA_WAITING SavePromise
+        FEED_FAILED: Alarm
         PROMISE: Feed, Keepalive to 2
         STALE: UNKNOWN Decline
         RECEIPT: PRIMARY_HEALED Committed, Serve
@@ -102,6 +105,7 @@ CELLS = {
         TICK: Prepare to 2, Keepalive to 3
         STOP: STOPPED Serve
         PREPARE: REPLICA_WAITING Serve, SavePromise
+        FEED_FAILED: Alarm
         PROMISE: Feed, Keepalive to 2
         STALE: UNKNOWN Serve, Decline
     """,
@@ -117,6 +121,7 @@ CELLS = {
         PEER_DOWN: REPLICA_WAITING
         LOG_MOVED: ReplicaReceipt to 2
         LOG_FAILED: Alarm
+        FEED_FAILED: Alarm
         STOP: STOPPED
         PREPARE: REPLICA_WAITING SavePromise
         PULL: Feed
@@ -340,6 +345,21 @@ def test_what_a_slow_node_has_not_taken_is_bounded() -> None:
         outputs = situation.do(Fed(OTHER, (5, sent), 1 << 20))
     assert sent == 1 + 4
     assert Feed(OTHER, (5, 5)) in situation.do(ReplicaReceipt(OTHER, LEASE, (5, 3), (5, 1), 0, 0))
+
+
+def test_what_cannot_be_read_for_a_node_is_replaced_by_an_image_after_a_while() -> None:
+    situation = healed()
+
+    def fed(after: float) -> list[object]:
+        told = ReplicaReceipt(OTHER, LEASE, (5, 1), (5, 1), 0, 0)
+        return [each for each in situation.do(told, after) if isinstance(each, (Feed, FeedImage))]
+    situation.log.be(LogSummary((5, 9), NO_PSN, ((4, 7), (5, 9))))
+    assert Feed(OTHER, (5, 1)) in situation.do(LogMoved())
+    for _ in range(3):  # an image that cannot be read either is tried again, and not at once
+        assert situation.said(FeedFailed(OTHER, "disk")) == ["Alarm"]
+        assert fed(TIMING.retry / 2) == []
+        assert fed(TIMING.retry / 2) == [FeedImage(OTHER, 0)]
+    assert FeedImage(OTHER, 1) in situation.do(Fed(OTHER, None, 60))
 
 
 def test_an_image_that_is_torn_is_asked_for_again() -> None:

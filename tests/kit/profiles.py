@@ -1,0 +1,13 @@
+"""What `bmq cluster up` writes and `etc/cluster` holds, for clusters that tests make themselves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bmqtwist.config.load import BROKER_FILE
+from bmqtwist.config.sample import SAMPLE_CLUSTER, cluster_files
+
+_INTERFACES = json.loads(cluster_files(SAMPLE_CLUSTER, "fast")["n1"][BROKER_FILE])["appConfig"]["networkInterfaces"]
+FAST_APP: dict[str, Any] = {"heartbeats": _INTERFACES["heartbeats"],
+                            "tcp": {"heartbeatIntervalMs": _INTERFACES["tcpInterface"]["heartbeatIntervalMs"]}}
