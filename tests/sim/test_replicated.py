@@ -413,7 +413,7 @@ def test_what_rotted_on_a_disk_comes_from_the_others(kind: str, where: int) -> N
 
 
 def deleted_and_rotten(nodes: ReplicatingCluster) -> tuple[SimulatedNode, SimulatedNode]:
-    """A replica is away while a message is stored and confirmed, whose data rot at the primary: that node and the primary."""
+    """A replica is away while a message is stored and confirmed, whose data rot at the primary: both nodes."""
     nodes.post(5)
     away, primary = nodes.replicas()[0], nodes.primary()
     place = nodes.partition(primary).positions()[1]
