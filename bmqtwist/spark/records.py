@@ -56,6 +56,7 @@ def _dtype(of: Layout) -> np.dtype[Any]:
 
 # `type`: type, flags and sequence number in one; `lease`; `wall`; `magic`
 HEADER = _dtype(layout.JOURNAL_RECORD)
+_KEY_AS_NUMBER = np.dtype({"names": ["key"], "formats": [f"V{KEY_BYTES}"], "offsets": [8 - KEY_BYTES], "itemsize": 8})
 DTYPES = {kind: _dtype(each) for kind, each in OF_TYPE.items()}
 
 
@@ -206,30 +207,22 @@ class Chosen:
 
     def raw_bytes(self, width: int, *of: RecordType, name: str) -> pa.Array:
         """A column of so many bytes, from wherever each type has them."""
-        found: np.ndarray[Any, Any] = np.zeros((len(self), width), np.uint8)
-        present: np.ndarray[Any, Any] = np.zeros(len(self), bool)
-        for kind in of:
-            mask = self._is[kind]
-            if mask.any():
-                at = OF_TYPE[kind].offset(name)
-                if mask.all():
-                    found = np.ascontiguousarray(self.bytes[:, at:at + width])
-                else:
-                    found[mask] = self.bytes[mask, at:at + width]
-                present |= mask
-        return binary_column(found, present)
+        found: np.ndarray[Any, Any] = np.zeros(len(self), f"V{width}")
+        self._gather(found, name, of)
+        return binary_column(found.view(np.uint8).reshape(-1, width), self.are(*of))
 
     def keys(self, name: str, *of: RecordType) -> np.ndarray[Any, Any]:
         """5-byte keys as numbers, 0 in rows of other types."""
-        found: np.ndarray[Any, Any] = np.zeros(len(self), np.uint64)
-        for kind in of:
+        found: np.ndarray[Any, Any] = np.zeros(len(self), _KEY_AS_NUMBER)
+        self._gather(found["key"], name, of)
+        return found.view(">u8").astype(np.uint64)
+
+    def _gather(self, found: np.ndarray[Any, Any], name: str, kinds: Iterable[RecordType]) -> None:
+        """Copy a raw field from wherever each type has it."""
+        for kind in kinds:
             mask = self._is[kind]
             if mask.any():
-                at = OF_TYPE[kind].offset(name)
-                wide: np.ndarray[Any, Any] = np.zeros((int(mask.sum()), 8), np.uint8)
-                wide[:, 3:] = self.bytes[mask, at:at + KEY_BYTES]
-                found[mask] = wide.view(">u8").reshape(-1)
-        return found
+                np.copyto(found, self.of(kind)[name], where=mask)
 
 
 def binary_column(values: np.ndarray[Any, Any], present: np.ndarray[Any, Any] | None = None) -> pa.Array:
@@ -245,8 +238,8 @@ def binary_column(values: np.ndarray[Any, Any], present: np.ndarray[Any, Any] | 
 
 def text_column(codes: np.ndarray[Any, Any], text_of: Callable[[int], str | None]) -> pa.Array:
     """Texts from numbers of which there are few different ones."""
-    distinct, places = np.unique(codes, return_inverse=True)
-    return pa.array([text_of(int(each)) for each in distinct], pa.string()).take(pa.array(places.reshape(-1)))
+    found = pa.array(codes).dictionary_encode()
+    return pa.array([text_of(code) for code in found.dictionary.to_pylist()], pa.string()).take(found.indices)
 
 
 def enum_text(values: Iterable[Any]) -> Callable[[int], str | None]:
@@ -283,10 +276,13 @@ def _queue(rows: Chosen, place: Place, names: Names) -> pa.Array:
 
 def _app(rows: Chosen, place: Place, names: Names) -> pa.Array:
     queues, apps = rows.keys("queue_key", *WITH_APP), rows.keys("app_key", *WITH_APP)
-    pairs, places = np.unique(np.stack([queues, apps], axis=1), axis=0, return_inverse=True)
-    texts = [names.apps.get(int(queue).to_bytes(KEY_BYTES, "big") + int(app).to_bytes(KEY_BYTES, "big")) if app else None
-             for queue, app in pairs]
-    return pa.array(texts, pa.string()).take(pa.array(places.reshape(-1)))
+    of_queues, of_apps = pa.array(queues).dictionary_encode(), pa.array(apps).dictionary_encode()
+    known_queues, known_apps = of_queues.dictionary.to_pylist(), of_apps.dictionary.to_pylist()
+
+    def text(pair: int) -> str | None:
+        queue, app = known_queues[pair // len(known_apps)], known_apps[pair % len(known_apps)]
+        return names.apps.get(queue.to_bytes(KEY_BYTES, "big") + app.to_bytes(KEY_BYTES, "big")) if app else None
+    return text_column(of_queues.indices.to_numpy().astype(np.int64) * len(known_apps) + of_apps.indices.to_numpy(), text)
 
 
 def _op(rows: Chosen, place: Place, names: Names) -> pa.Array:
