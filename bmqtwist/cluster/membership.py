@@ -1,7 +1,7 @@
 """Which nodes of a cluster are connected, who dials whom, and when it is tried again. A machine without sockets and clock.
 
-The node with the smaller id dials the one with the larger, for ever: at once after the start, later after a delay that grows
-with each failure, to 5 s between members and 30 s at a proxy. There is one connection for each pair; another one is refused.
+The node with the smaller id dials the one with the larger, for ever: at once after the start, later after 1 to 3 s. A proxy
+waits longer with each failure. There is one connection for each pair; a second one is refused.
 
 ```
    ABSENT      the other node dials, and has not        DIALLING   an attempt is under way
@@ -18,8 +18,7 @@ from enum import Enum
 from bmqtwist.cluster.election_events import PeerDown, PeerUp, Tick, WakeAt
 
 RETRY_S = 2.0  # of the first delay, which is half of it to one and a half
-RETRY_SECONDS_MAX = 30.0
-MEMBER_RETRY_SECONDS_MAX = 5.0  # between members: one that is back is of use once it is dialled
+RETRY_SECONDS_MAX = 30.0  # of a proxy; between members it does not grow, since one that is back is of use once it is dialled
 RETRY_AT_ONCE_S = 180.0  # since the last attempt: then the next one needs no delay
 PROXY = -1  # instead of a node's id
 
@@ -87,7 +86,6 @@ class Membership:
         self.node_id, self.members = node_id, frozenset(members)
         self.links = {other: Link(LinkState.ABSENT) for other in sorted(self.members - {node_id})}
         self._chance = chance
-        self._retry_seconds_max = RETRY_SECONDS_MAX if node_id == PROXY else MEMBER_RETRY_SECONDS_MAX
         self._wake: float | None = None
         self._now = 0.0
         self._out: list[LinkOutput] = []
@@ -140,8 +138,8 @@ class Membership:
     def _failed(self, node_id: int, link: Link) -> None:
         if self._now - link.tried_at >= RETRY_AT_ONCE_S:
             link.delay = 0.0
-        elif link.delay:
-            link.delay = min(self._retry_seconds_max, link.delay + self._chance() * link.delay)
+        elif link.delay and self.node_id == PROXY:
+            link.delay = min(RETRY_SECONDS_MAX, link.delay + self._chance() * link.delay)
         else:
             link.delay = RETRY_S * (0.5 + self._chance())
         link.state, link.due = LinkState.WAITING, self._now + link.delay

@@ -239,7 +239,7 @@ class BrokerService(Service):
             return "stopping"
         if not self.started:
             return "starting"
-        closed = [cluster.unavailable for cluster in self.broker.clusters.values() if cluster.unavailable]
+        closed = [cluster.unready for cluster in self.broker.clusters.values() if cluster.unready]
         return f"partitions not available: {', '.join(closed)}" if closed else ""
 
     def log_failure(self, failure: Failure) -> None:

@@ -612,6 +612,12 @@ class Cluster:
             closed = [f"{self.name} (this node gets what it lacks)"]
         return ", ".join(closed)
 
+    @property
+    def unready(self) -> str:
+        """The same, or why no other node should be stopped yet, if this one has just started."""
+        awaited = self.members.awaited() if self.members is not None else ""
+        return self.unavailable or awaited and f"{self.name} (not connected with {awaited} yet)"
+
     # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _note_created(self, record: QueueRecord) -> None:

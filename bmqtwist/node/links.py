@@ -30,6 +30,8 @@ from bmqtwist.security.authorization import Action
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
 
+AWAITED_S = 6.0  # after the start: two attempts of the nodes that dial this one
+
 
 class LinkHost(Protocol):
     """The broker, as far as connections with other nodes need it."""
@@ -74,12 +76,19 @@ class ClusterLinks:
         self._dialled: dict[Session, int] = {}  # on their way to the node with that id
         self._failing: set[int] = set()  # nodes of which it was told that no connection with them came about
         self._stopped = False
+        self._awaited_until = float("-inf")
         self._refused: dict[int, float] = {}  # node id -> when somebody who says to be it, too, was refused
         self._alarmed: set[int] = set()  # nodes of whose configuration something was told
 
     def start(self, now: float) -> None:
         """Connect with all other nodes, and stay so."""
+        self._awaited_until = now + AWAITED_S
         self._step(now, Join())
+
+    def awaited(self, now: float) -> str:
+        """The nodes that a start waits for: they may be there, and only have to dial this one."""
+        lacking = [] if now >= self._awaited_until else [each for each in self.membership.links if not self.is_up(each)]
+        return ", ".join(map(self.name, lacking))
 
     def session(self, node_id: int) -> PeerSession | None:
         """The connection with a node."""

@@ -99,6 +99,10 @@ class MemberRelays:
 
     # -- the primaries ----------------------------------------------------------------------------------------------------
 
+    def awaited(self) -> str:
+        """As of `ClusterLinks.awaited`."""
+        return self._links.awaited(self._host.now)
+
     def primary_changed(self, index: int) -> None:
         """Another node may be active primary of a partition, or none."""
         primary, known = self._replication.primary_of(index), self._upstreams.get(index)

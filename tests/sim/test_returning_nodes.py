@@ -69,6 +69,37 @@ def test_a_node_that_comes_back_is_ready_once_it_has_what_is_committed(monkeypat
     assert reasons == {"c3 (no primaries)", "c3 (this node gets what it lacks)"}
 
 
+def test_a_node_that_comes_back_is_ready_once_it_is_connected_with_those_that_are_there() -> None:
+    """Who dials it may have tried just before: until it does so again, the two would not find each other without a third."""
+    seen = set[str]()
+    for seed in range(6):
+        nodes = ready(seed)
+        away = nodes.node("n3")
+        away.crash(power=False, down=None)
+        nodes.run(4.0 + seed / 4)
+        away.boot()
+        begun = nodes.now
+        while nodes.cluster("n3").unready:
+            seen.add(nodes.cluster("n3").unready)
+            nodes.run(0.01)
+        assert nodes.now - begun < 3.1
+        for name in ("n1", "n2"):
+            assert nodes.node(name).broker.peers["c3"].is_up(3)
+    assert seen & {f"c3 (not connected with [{name}, {name[1:]}] yet)" for name in ("n1", "n2")}, seen
+
+
+def test_a_node_that_comes_back_does_not_wait_for_ever_for_another_one() -> None:
+    nodes = ready(2)
+    gone, away = nodes.node("n1"), nodes.node("n3")
+    gone.crash(power=False, down=None)
+    nodes.run(5.0)
+    away.crash(power=False, down=1.0)
+    nodes.run(5.0)
+    assert nodes.cluster("n3").unready == "c3 (not connected with [n1, 1] yet)" and not nodes.cluster("n3").unavailable
+    nodes.run(3.0)
+    assert not nodes.cluster("n3").unready
+
+
 def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, Any]:
     """What the others know and do when a node is gone."""
     found: dict[str, Any] = {}
