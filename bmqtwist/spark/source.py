@@ -31,6 +31,7 @@ from bmqtwist.spark.engine import Engine
 from bmqtwist.spark.messages import Batch, ddl, from_ipc
 from bmqtwist.spark.options import SourceOptions, flag, sink_options, source_options
 from bmqtwist.spark.plan import Key, Offset, keys_of
+from bmqtwist.spark.tasks import keep_imports
 
 GC_THRESHOLDS = 100_000, 20, 20  # many messages live here: to look at them all again and again took a third of the time
 
@@ -87,6 +88,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
         """In a task: its part."""
+        keep_imports()
         yield _chosen(from_ipc(partition.content), self._names)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ from bmqtwist.spark.options import OptionError, StorageOptions, storage_options
 from bmqtwist.spark.payloads import Payloads
 from bmqtwist.spark.records import TYPE_NAMES, Block, Names, Place, columns_of
 from bmqtwist.spark.tail import StoragePosition, advance, parts_between
+from bmqtwist.spark.tasks import keep_imports
 from bmqtwist.storage.records import RECORD_BYTES
 from bmqtwist.storagetool.inputs import ReadOnlyFile
 
@@ -113,6 +114,7 @@ class StorageReader(DataSourceReader):
 
     def read(self, partition: JournalPart) -> Iterator[pa.RecordBatch]:
         """In a task: the rows of a range."""
+        keep_imports()
         file = ReadOnlyFile(partition.path)
         of_payload = set(self.columns) & set(payloads.NAMES)
         data = Payloads(partition.data, self.options.verify_crc or "crcGood" in of_payload) if of_payload else None
@@ -201,6 +203,7 @@ class LifelineReader(StorageReader):
 
     def read(self, partition: SharePart) -> Iterator[pa.RecordBatch]:
         """In a task: the life lines of a share."""
+        keep_imports()
         gathered, names = Gathered(), Names({}, {})
         for each in partition.journals:
             names = Names({**names.queues, **each.names.queues}, {**names.apps, **each.names.apps})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from kit.shell import until
 
 from bmqtwist.cli.main import main
 from bmqtwist.sdk.simple import Session
+from bmqtwist.spark import tasks
 from bmqtwist.storage.journal import JournalScan
 from bmqtwist.storagetool.inputs import ReadOnlyFile
 from bmqtwist.storagetool.journalview import records
@@ -122,6 +124,20 @@ def test_only_wanted_columns_are_made(spark: SparkSession) -> None:
     assert narrow.columns == ["type", "time"] and narrow.count() > 0
     with pytest.raises(Exception, match="no column 'tipe'"):
         table(spark, ROLLOVER, columns="tipe").count()
+
+
+def test_a_process_that_runs_tasks_keeps_its_imports_out_of_the_search_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark searches behind each task; at the first one all that is there is put aside."""
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    tasks.keep_imports.cache_clear()
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from bmqtwist.spark.storage import StorageDataSource
+    reader = StorageDataSource({"path": ROLLOVER, "maxPartitionRecords": "10"}).reader(StructType([StructField("sequence", LongType())]))
+    for part in reader.partitions():
+        assert list(reader.read(part)) and frozen == [1]
+    assert len(reader.partitions()) > 1
 
 
 def test_a_table_in_sql(spark: SparkSession) -> None:
