@@ -128,13 +128,15 @@ def test_only_wanted_columns_are_made(spark: SparkSession) -> None:
 
 def test_a_process_that_runs_tasks_keeps_its_imports_out_of_the_search_for_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark searches behind each task; at the first one all that is there is put aside."""
+    from pyspark.sql.types import LongType, StructType
+
+    from bmqtwist.spark.storage import StorageDataSource
+
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     tasks.keep_imports.cache_clear()
-    from pyspark.sql.types import LongType, StructField, StructType
-
-    from bmqtwist.spark.storage import StorageDataSource
-    reader = StorageDataSource({"path": ROLLOVER, "maxPartitionRecords": "10"}).reader(StructType([StructField("sequence", LongType())]))
+    source = StorageDataSource({"path": ROLLOVER, "maxPartitionRecords": "10"})
+    reader = source.reader(StructType().add("sequence", LongType()))
     for part in reader.partitions():
         assert list(reader.read(part)) and frozen == [1]
     assert len(reader.partitions()) > 1
