@@ -76,19 +76,19 @@ class ClusterLinks:
         self._dialled: dict[Session, int] = {}  # on their way to the node with that id
         self._failing: set[int] = set()  # nodes of which it was told that no connection with them came about
         self._stopped = False
+        self._awaited: set[int] = set()  # nodes that have not been connected since the start
         self._awaited_until = float("-inf")
         self._refused: dict[int, float] = {}  # node id -> when somebody who says to be it, too, was refused
         self._alarmed: set[int] = set()  # nodes of whose configuration something was told
 
     def start(self, now: float) -> None:
         """Connect with all other nodes, and stay so."""
-        self._awaited_until = now + AWAITED_S
+        self._awaited, self._awaited_until = set(self.membership.links), now + AWAITED_S
         self._step(now, Join())
 
     def awaited(self, now: float) -> str:
         """The nodes that a start waits for: they may be there, and only have to dial this one."""
-        lacking = [] if now >= self._awaited_until else [each for each in self.membership.links if not self.is_up(each)]
-        return ", ".join(map(self.name, lacking))
+        return ", ".join(map(self.name, sorted(self._awaited))) if now < self._awaited_until else ""
 
     def session(self, node_id: int) -> PeerSession | None:
         """The connection with a node."""
@@ -228,6 +228,7 @@ class ClusterLinks:
                 if output.moment is not None:
                     host.timers.at(output.moment, self._tick)
             elif isinstance(output, PeerUp):
+                self._awaited.discard(output.node_id)
                 host.report.info(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is connected")
                 self.user.peer_up(output.node_id, now)
             else:

@@ -100,6 +100,18 @@ def test_a_node_that_comes_back_does_not_wait_for_ever_for_another_one() -> None
     assert not nodes.cluster("n3").unready
 
 
+def test_a_node_that_goes_while_another_has_just_started_is_not_waited_for() -> None:
+    nodes = ready(2)
+    gone, away = nodes.node("n1"), nodes.node("n3")
+    away.crash(power=False, down=0.5)
+    nodes.run(0.6)
+    while nodes.cluster("n3").unready:
+        nodes.run(0.01)
+    gone.crash(power=False, down=None)
+    nodes.run(0.1)
+    assert not away.broker.peers["c3"].is_up(1) and "not connected" not in nodes.cluster("n3").unready
+
+
 def seen_by_others(nodes: ReplicatingCluster, away: SimulatedNode) -> dict[str, Any]:
     """What the others know and do when a node is gone."""
     found: dict[str, Any] = {}
