@@ -141,8 +141,9 @@ def banner(identity: Identity, instance: str) -> str:
 
 
 def take_signals(reactor: Any, logs: Logs, service: Service) -> None:
-    """Once the reactor runs, the first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way.
-    SIGHUP reopens logs and certificates. Others that would end the process are ignored, with a line."""
+    """Once the reactor runs, the first SIGINT or SIGTERM stops gracefully; further ones are told that this is under way,
+    and after the stop all are ignored, or one would kill the interpreter while it ends. SIGHUP reopens logs and
+    certificates. Others that would end the process are ignored, with a line."""
     report, stopping = logs.report, False
 
     def stop(name: str) -> None:
@@ -175,8 +176,13 @@ def take_signals(reactor: Any, logs: Logs, service: Service) -> None:
         for number in numbers:
             signal.signal(number, handler)
 
+    def ignore_all() -> None:
+        for number in actions:
+            signal.signal(number, signal.SIG_IGN)
+
     take(others)
     reactor.callWhenRunning(take, actions)
+    reactor.addSystemEventTrigger("after", "shutdown", ignore_all)
 
 
 def _port(text: str) -> int:

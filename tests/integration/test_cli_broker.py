@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -96,6 +97,21 @@ def test_in_an_empty_directory_a_broker_starts_that_keeps_what_it_took(tmp_path:
         assert not any("was missing" in line for line in broker.lines)
         assert "hello" in bmq(port, "consume", "bmq://bmq.test.persistent.priority/q", "-n", "1")
         broker.stop()
+    finally:
+        broker.process.kill()
+        broker.process.wait()
+
+
+@pytest.mark.process
+def test_signals_until_the_very_end_do_not_make_a_failure_of_a_graceful_stop(tmp_path: Path) -> None:
+    broker = Running(tmp_path, "--port", str(free_port()), "--console-port", str(free_port()))
+    try:
+        while broker.process.poll() is None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                broker.process.send_signal(number)
+            time.sleep(0.002)
+        assert broker.process.stdout is not None and broker.process.returncode == 0
+        assert "STOPPED bmqbrkr" in broker.process.stdout.read()
     finally:
         broker.process.kill()
         broker.process.wait()
