@@ -1,6 +1,6 @@
 """One queue for very many readers: five nodes, two levels of proxies, and what the primary sends for it.
 
-    python -m tests.soak spread [--consumers 50,500] [--messages 200] [--nodes 5]
+    python -m tests.soak spread [--consumers 50,500] [--messages 1000] [--nodes 5]
 
 Consumers stand at every broker but the primary: at the other nodes, at two proxies of the cluster, and at a proxy of each of
 these. Every message of a broadcast queue must come to each of them, every message of a fanout queue once to each of its ten
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.soak spread", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--consumers", default="50,500")
-    parser.add_argument("--messages", type=int, default=200)
+    parser.add_argument("--messages", type=int, default=1_000)
     parser.add_argument("--nodes", type=int, default=5)
     options = parser.parse_args(arguments)
     counts = sorted(map(int, options.consumers.split(",")))
