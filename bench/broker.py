@@ -15,6 +15,7 @@ from typing import Any, Self
 from bench.cells import Cell
 from bench.load import Plan, our_command, raw_command, sdk_command
 from bench.rabbit import free_port
+from bmqtwist.cli.adminclient import AdminClient
 from bmqtwist.config.sample import ELECTORS
 
 STARTED = "BMQbrkr started successfully"
@@ -24,6 +25,12 @@ DOMAINS = {"priority": "bench.priority", "fanout": "bench.fanout", "broadcast": 
 _PLENTY = {"messages": 1 << 40, "messagesWatermarkRatio": 0.8, "bytes": 1 << 50, "bytesWatermarkRatio": 0.8}
 _MODES: dict[str, Any] = {"priority": {"priority": {}}, "broadcast": {"broadcast": {}},
                           "fanout": {"fanout": {"appIDs": list(FANOUT_APPS)}}}
+
+
+def _milliseconds(text: str) -> float:
+    """Of a duration in a table of statistics: empty = 0."""
+    number, _, unit = text.strip().partition(" ")
+    return round(float(number or 0) * {"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6, "": 0.0}[unit], 2)
 
 
 class Broker:
@@ -113,6 +120,13 @@ class Broker:
                 raise RuntimeError(f"the broker did not start: {self.output(position)[-2000:]}")
             time.sleep(0.005)
         return time.monotonic() - begin
+
+    def stalls_ms(self) -> dict[str, float]:
+        """Since the start: the longest turn, and the latest that the loop came to something that was due."""
+        with AdminClient("127.0.0.1", self.port) as client:
+            client.negotiate()
+            cells = client.run("STAT SHOW").rpartition("EVENT LOOP")[2].rstrip().rpartition("\n")[2].split("|")
+        return {"turn": _milliseconds(cells[-1]), "late": _milliseconds(cells[2])}
 
     def output(self, position: int = 0) -> str:
         """What it has printed since a position of the log."""

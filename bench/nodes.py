@@ -59,6 +59,11 @@ class BrokerCluster:
         elector = answer["clusterStatus"]["electorInfo"]
         return str(elector["leaderNode"]).strip("[]").partition(",")[0] if elector["leaderStatus"] == "ACTIVE" else ""
 
+    def stalls_ms(self) -> dict[str, float]:
+        """As of `Broker`, the worst of all."""
+        found = [broker.stalls_ms() for broker in self.brokers]
+        return {name: max(each[name] for each in found) for name in found[0]}
+
     def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
         """Client processes, all at the first node that is not the leader."""
         leader = self._leader()

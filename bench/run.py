@@ -7,8 +7,9 @@ With `--nodes 3` the brokers are clusters: queues of ours are strongly consisten
 are at a node that does not lead them. CPU is then that of all nodes together, memory that of the largest.
 
 Every cell runs against a fresh broker, ours and RabbitMQ's in turn, so that a ratio joins neighbours in time. With
-several repetitions the row of a cell is the one with the median rate. `foreign` says how many cores were busy with anything
-else meanwhile.
+several repetitions the row of a cell is the one with the median rate. `turn` and `late`: the longest turn of our broker
+since its start, and how late it was at most for what was due. `foreign` says how many cores were busy with anything else
+meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bench.rabbit import Missing, Rabbit
 
 _COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7),
             ("client us", 9),
-            ("cores", 6), ("RSS MiB", 8), ("foreign", 7), ("x rabbit", 9))
+            ("cores", 6), ("RSS MiB", 8), ("turn ms", 8), ("late ms", 8), ("foreign", 7), ("x rabbit", 9))
 
 
 def _target(root: Path, durability: str | None, nodes: int) -> Broker | BrokerCluster | Rabbit | RabbitCluster:
@@ -46,6 +47,8 @@ def _measure(cell: Cell, durability: str | None, seconds: float, nodes: int) -> 
     with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name:
         with _target(Path(name), durability, nodes) as target:
             row = run_cell(target, cell, seconds)
+            if isinstance(target, Broker | BrokerCluster):
+                row["stalls_ms"] = target.stalls_ms()
     row["durability"] = durability or "confirms"
     return row
 
@@ -63,11 +66,11 @@ def _print(values: tuple[object, ...]) -> None:
 
 
 def _line(row: dict[str, Any]) -> None:
-    latency = row["latency_ms"]
+    latency, stalls = row["latency_ms"], row.get("stalls_ms", {})
     label = f"{row['target']} {row['durability']}" if row["target"] == "bmqtwist" else row["target"]
     _print((row["cell"], label, row["messages_per_s"] if row["complete"] else "LOST", latency["p50"], latency["p99"],
             latency["p99.9"], row["broker_cpu_us_per_message"], row["client_cpu_us_per_message"],
-            row["broker_cpu_share"], row["rss_mib"]["peak"],
+            row["broker_cpu_share"], row["rss_mib"]["peak"], stalls.get("turn", ""), stalls.get("late", ""),
             row["foreign_cores"], row.get("rate_vs_rabbit", "")))
 
 

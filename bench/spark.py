@@ -4,7 +4,9 @@
 
 scan: the columns that a journal has in every record and the GUID (`_SCANNED`), to nowhere and aggregated by queue, type and
 minute, on local[1] and local[2], against `sc.binaryRecords` with unpacking in Python into the same columns; all columns,
-too. source: messages a second through a streaming query, against consumers of the client libraries, the official one
+too. A task on local[1] keeps more than one processor busy, since Python prepares what the virtual machine takes: so local[2]
+is compared with local[1] on a single processor as well, and both with many small tasks, between which nothing is prepared.
+source: messages a second through a streaming query, against consumers of the client libraries, the official one
 and ours. `--large`: the report on 10,000,000 records, on local[2]: seconds of one run, without a warm-up.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,7 +44,7 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
 _QUEUES, _CHUNK = 16, 1 << 20
 _SCANNED = "type,lease,sequence,time,queueKey,guid,refCount"
-_PARTITIONS = 8  # of a scan, on any number of cores
+_TASKS, _SMALL_TASKS = 8, 40  # of a scan, on any number of cores
 _BATCH, _WINDOW = 100_000, 400_000  # messages
 _LARGE = 10_000_000
 
@@ -108,14 +111,14 @@ def _best(rounds: int, work: Any) -> float:
     return min(times)
 
 
-def scan(way: str, cores: int, path: str, count: int, rounds: int) -> float:
+def scan(way: str, cores: int, tasks: int, path: str, count: int, rounds: int) -> float:
     """Seconds of the best round; the first scan is not counted."""
     from pyspark.sql import functions as F
 
     spark = _session(cores, adaptive=way == "report")
 
     def table(columns: str = _SCANNED) -> Any:
-        options = {"maxPartitionRecords": -(-count // _PARTITIONS), "columns": columns}
+        options = {"maxPartitionRecords": -(-count // tasks), "columns": columns}
         return spark.read.format("bmq-storage").options(**options).load(path)
 
     def to_nowhere(rows: Any) -> None:
@@ -239,13 +242,33 @@ def _stream(spark: Any, url: str, uri: str, root: Path, count: int) -> float:
     return count / seconds
 
 
-def child(arguments: list[str]) -> float:
-    """One measurement in a process of its own."""
+def child(arguments: list[str], processors: int | None = None) -> float:
+    """One measurement in a process of its own, which may be on so many processors only."""
+    mine = sorted(os.sched_getaffinity(0))[:processors]
     ended = subprocess.run([sys.executable, "-m", "bench.spark", "--child", *arguments], capture_output=True,
-                           text=True, check=False)
+                           text=True, check=False, preexec_fn=lambda: os.sched_setaffinity(0, mine))
     if ended.returncode:
         raise RuntimeError(ended.stderr[-2000:])
     return float(ended.stdout.strip().splitlines()[-1])
+
+
+def scans(path: Path, count: int, rounds: list[str]) -> None:
+    """All scans of a journal, a line for each, and how they compare."""
+    def seconds(way: str, cores: int, tasks: int = _TASKS, processors: int | None = None) -> float:
+        took = child([way, str(cores), str(tasks), str(path), str(count), *rounds], processors)
+        print(json.dumps({"scan": way, "cores": cores, "tasks": tasks, "processors": processors or "all",
+                          "rows/s": round(count / took)}), flush=True)
+        return took
+
+    alone = {}
+    for way in ("table", "aggregated"):
+        two, one = seconds(way, 2), seconds(way, 1)
+        alone[way] = one
+        ratios = {"2/1": one / two, "2/1 on one processor": seconds(way, 1, processors=1) / two,
+                  f"2/1, {_SMALL_TASKS} tasks": seconds(way, 1, _SMALL_TASKS) / seconds(way, 2, _SMALL_TASKS)}
+        print(json.dumps({"scan": way, **{name: round(each, 2) for name, each in ratios.items()}}), flush=True)
+    seconds("all columns", 2)
+    print(json.dumps({"table/binaryRecords": round(seconds("binaryRecords", 1) / alone["table"], 1)}), flush=True)
 
 
 def main() -> None:
@@ -256,11 +279,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["scan", "source"])
     parser.add_argument("--large", action="store_true")
-    parser.add_argument("--child", nargs=4, metavar=("WAY", "CORES", "PATH", "COUNT"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=5, metavar=("WAY", "CORES", "TASKS", "PATH", "COUNT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        way, cores, path, count = options.child
-        print(scan(way, int(cores), path, int(count), options.rounds))
+        way, cores, tasks, name, count = options.child
+        print(scan(way, int(cores), int(tasks), name, int(count), options.rounds))
         return
     rounds = ["--rounds", str(options.rounds)]
     if options.only != "source":
@@ -270,19 +293,13 @@ def main() -> None:
             make_journal(path, count)
             if options.large:
                 print(json.dumps({"records": count, "report on local[2], seconds": child(
-                    ["report", "2", str(path), str(count), "--rounds", "1"])}), flush=True)
+                    ["report", "2", str(_TASKS), str(path), str(count), "--rounds", "1"])}), flush=True)
                 return
             with open(path, "rb") as whole, open(f"{path}.raw", "wb") as records:
                 whole.seek(JOURNAL_HEADER_BYTES)
                 while data := whole.read(1 << 24):
                     records.write(data)
-            seconds = {f"{way} local[{cores}]": child([way, str(cores), str(path), str(count), *rounds]) for way, cores in (
-                ("table", 1), ("table", 2), ("aggregated", 1), ("aggregated", 2), ("binaryRecords", 1), ("all columns", 2))}
-        print(json.dumps({"records": count, "rows/s": {name: round(count / each) for name, each in seconds.items()},
-                          "table/binaryRecords": round(seconds["binaryRecords local[1]"] / seconds["table local[1]"], 1),
-                          "table 2/1": round(seconds["table local[1]"] / seconds["table local[2]"], 2),
-                          "aggregated 2/1": round(seconds["aggregated local[1]"] / seconds["aggregated local[2]"], 2)}),
-              flush=True)
+            scans(path, count, rounds)
     if options.only != "scan":
         print(json.dumps({"messages": options.messages, **{
             name: round(value, 2) for name, value in source(options.messages, options.rounds).items()}}), flush=True)

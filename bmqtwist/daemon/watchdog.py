@@ -48,11 +48,10 @@ class Watchdog:
         if self._over is not None:
             self._over.set()
 
-    def over(self, now: float) -> None:
-        """A turn that began at `began` has taken more than SLOW_S."""
-        took = now - self.began
-        self.slow += 1
+    def over(self, took: float) -> None:
+        """The turn that began at `began` has taken so many seconds: more than SLOW_S, or more than any other."""
         self.longest = max(self.longest, took)
+        self.slow += took > SLOW_S
         if took >= STALLED_S:
             self.stalled += 1
             where = self._where if self._seen == self.began else "nobody knows where"

@@ -66,6 +66,14 @@ def test_a_turn_is_measured_from_the_first_bytes_to_its_end(world: Any) -> None:
     assert counts(performer) == (2, 0, 0.54)
 
 
+def test_the_longest_turn_is_known_however_short_it_was(world: Any) -> None:
+    reactor, broker, performer = world
+    for milliseconds, longest in ((20, 0.02), (10, 0.02), (50, 0.05)):
+        reactor.work = [lambda size=milliseconds: performer.received(Session(), bytes(size))]
+        reactor.doIteration(5.0)
+        assert counts(performer) == (0, 0, longest)
+
+
 def test_what_timers_and_jobs_take_is_measured_too(world: Any) -> None:
     reactor, broker, performer = world
     broker.seconds = SLOW_S * 2

@@ -1,0 +1,124 @@
+"""What a message costs when there are many queues, or many connections.
+
+    python -m bench.many_queues [--queues 1,100,10000] [--connections 1] [--rate 5000] [--seconds 10] [--size 1024]
+
+For each number of queues a fresh broker and one client process, which spreads the queues over its connections, opens all of
+them for reading and writing, then posts `rate` messages a second to one queue after the other, in an order that does not
+repeat itself soon, and confirms what comes. `--rate 10` tells what queues cost that are hardly used. One JSON object a line:
+CPU per message and share of a core, latency, memory, the longest turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.broker import DOMAINS, Broker
+from bench.gauge import Samples, busy_seconds, cpu_seconds, memory_mib
+from bench.rawclient import READ, WRITE, RawClient, pushes
+from bmqtwist.wire.fast import CONFIRM_MESSAGE, EventType, items_event
+
+_STAMP = struct.Struct("=QI")  # when it was posted, ns, and its queue id
+_STRIDE = 7919  # prime: from one queue to the next
+_WARM_UP_SHARE = 0.2
+_DRAIN_S = 10.0
+
+
+class Crowd:
+    """Connections of one process, each with its share of the queues."""
+
+    def __init__(self, port: int, connections: int, queues: int) -> None:
+        self.clients = [RawClient(port, "bench-crowd") for _ in range(connections)]
+        self._by_fd = {client.fileno(): client for client in self.clients}
+        self._poll = select.epoll()
+        for fd in self._by_fd:
+            self._poll.register(fd, select.EPOLLIN)
+        self.queues = queues
+        for number in range(queues):
+            client, q_id = self._of(number)
+            client.open(f"bmq://{DOMAINS['priority']}/many.{number}", q_id, READ | WRITE)
+            client.consume(q_id, number)
+        self.samples, self.posted, self.received = Samples(), 0, 0
+
+    def _of(self, queue: int) -> tuple[RawClient, int]:
+        return self.clients[queue % len(self.clients)], queue // len(self.clients)
+
+    def post(self, size: int) -> None:
+        """One message to the next queue."""
+        client, q_id = self._of(self.posted * _STRIDE % self.queues)
+        client.send(client.put_event(q_id, [_STAMP.pack(time.monotonic_ns(), q_id).ljust(size, b"x")])[0])
+        self.posted += 1
+
+    def take(self, seconds: float) -> None:
+        """Confirm what comes within that time at the most; until something has come."""
+        for fd, _ in self._poll.poll(max(0.0, seconds)):
+            client = self._by_fd[fd]
+            for buffer, (kind, _, start, end) in client.events():
+                if kind == EventType.PUSH:
+                    self._confirm(client, buffer, start, end)
+
+    def _confirm(self, client: RawClient, buffer: bytes, start: int, end: int) -> None:
+        now, confirms = time.monotonic_ns(), []
+        for guid, data in pushes(buffer, start, end):
+            posted, q_id = _STAMP.unpack_from(buffer, data)
+            self.samples.pairs.extend((posted, now))
+            confirms.append(CONFIRM_MESSAGE.pack(q_id, guid, 0))
+        self.received += len(confirms)
+        client.send(items_event(EventType.CONFIRM, confirms))
+
+
+def run(queues: int, connections: int, rate: float, seconds: float, size: int) -> dict[str, Any]:
+    """One row."""
+    with tempfile.TemporaryDirectory(prefix="bmq-many-") as name, Broker(Path(name)) as broker:
+        empty = memory_mib(broker.pid)["now"]
+        began = time.monotonic()
+        crowd = Crowd(broker.port, connections, queues)
+        opened = time.monotonic() - began
+        opening = broker.stalls_ms()
+        start, busy, cpu = time.monotonic(), busy_seconds(), sum(cpu_seconds(broker.pid))
+        while (now := time.monotonic()) < start + seconds:
+            due = start + crowd.posted / rate
+            if now >= due:
+                crowd.post(size)
+                due += 1 / rate
+            crowd.take(min(due, start + seconds) - time.monotonic())
+        took = time.monotonic() - start
+        cpu, busy = sum(cpu_seconds(broker.pid)) - cpu, busy_seconds() - busy
+        deadline = time.monotonic() + _DRAIN_S
+        while crowd.received < crowd.posted and time.monotonic() < deadline:
+            crowd.take(0.1)
+        return {"queues": queues, "connections": connections, "messages": crowd.posted,
+                "messages_per_s": round(crowd.posted / took), "received": crowd.received,
+                "cpu_us_per_message": round(cpu / crowd.posted * 1e6, 1), "cores": round(cpu / took, 3),
+                "busy_cores_of_all": round(busy / took, 2),
+                "latency_ms": crowd.samples.percentiles_ms(int((start + seconds * _WARM_UP_SHARE) * 1e9)),
+                "rss_empty_mib": empty, "rss_mib": memory_mib(broker.pid)["now"], "opened_s": round(opened, 1),
+                "stalls_ms_opening": opening, "stalls_ms": broker.stalls_ms()}
+
+
+def main() -> int:
+    """Command line; the exit code says whether every message came."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queues", default="1,100,10000")
+    parser.add_argument("--connections", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=5000.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--size", type=int, default=1024)
+    options = parser.parse_args()
+    complete = True
+    for queues in map(int, options.queues.split(",")):
+        row = run(queues, min(options.connections, queues), options.rate, options.seconds, options.size)
+        complete = complete and row["received"] == row["messages"]
+        print(json.dumps(row), flush=True)
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
