@@ -120,7 +120,7 @@ def _run(directory: str, overrides: Overrides, reactor: Any, make_broker: MakeBr
         service.startService()
     except LocalError as error:
         return EXIT_START, start_panic(error)
-    _print(console, f"STARTED bmqbrkr [pid: {pid}]")
+    reactor.callWhenRunning(_print, console, f"STARTED bmqbrkr [pid: {pid}]")
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     reactor.run()
     _remove_pid(pid)

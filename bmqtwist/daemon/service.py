@@ -5,7 +5,8 @@
     stop     listeners closed, deliveries stop, confirms awaited, connections closed, files closed, locks released
                                                                              `BMQbrkr stopped (shutdown took ...)`
 
-From the reactor: startService, stopService (through the application, at SIGINT and SIGTERM), `_wait_for_stop`.
+From the reactor: startService, stopService (through the application, at SIGINT and SIGTERM), `_announce`,
+`_wait_for_stop`.
 """
 
 from __future__ import annotations
@@ -153,11 +154,15 @@ class BrokerService(Service):
         for companion in self.companions:
             companion.start()
         self.performer.turn_due()  # from here on timers run, also where nobody connects
+        self.reactor.callWhenRunning(self._announce)
+
+    def _announce(self) -> None:
+        """Signals are taken by now: whoever reads this may stop the broker, and it stops gracefully."""
         self.opened()
-        report.info("BMQbrkr started successfully")
+        self.report.info("BMQbrkr started successfully")
         for cluster in self.broker.clusters.values():
             if not cluster.unavailable:
-                report.info("Cluster (%s) is available", cluster.name)
+                self.report.info("Cluster (%s) is available", cluster.name)
 
     def _open_ports(self) -> None:
         interface = self.configuration.app.network_interfaces.tcp_interface

@@ -295,7 +295,7 @@ def test_strangers_get_a_few_milliseconds_of_each_turn_and_others_go_first(world
     reactor.work = [partial(performer.received, stranger, b"ss") for stranger in strangers]
     reactor.work.append(partial(performer.received, good, b"g"))
     assert rounds_until_still(reactor, heard) == [[b"g", b"ss", b"ss"], *[[b"ss"] * 2] * 4]
-    assert performer.watchdog.longest == 0.0 and broker.turns == 5
+    assert round(performer.watchdog.longest, 3) == 0.005 and performer.watchdog.slow == 0 and broker.turns == 5
 
 
 def test_a_turn_that_has_taken_long_takes_no_more_and_the_order_of_each_session_stays(world: Any) -> None:

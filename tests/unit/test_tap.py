@@ -226,3 +226,33 @@ def test_twistd_runs_a_broker_as_a_daemon(directory: ConfigDirectory) -> None:
     while time.monotonic() < end and (directory.root / "twistd.pid").exists():
         time.sleep(0.05)
     assert "BMQbrkr stopped" in (directory.root / "twistd.log").read_text()
+
+
+EAGER = """
+import os, signal, sys
+from bmqtwist import tap
+from bmqtwist.logs.observer import TwistedReport
+from twisted.scripts.twistd import run
+
+told = TwistedReport.info
+
+def info(self, text, *arguments):
+    told(self, text, *arguments)
+    if text == "%s":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+TwistedReport.info = info
+sys.exit((run if sys.argv[1] == "-n" else tap.bmqbrkr)())
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("arguments, code", [(["-n", "--pidfile=", "bmq", "--config", "etc"], -signal.SIGTERM), (["etc"], 0)])
+def test_who_reads_that_the_broker_has_started_may_stop_it(directory: ConfigDirectory, arguments: list[str],
+                                                           code: int) -> None:
+    """The line comes when signals are taken, not before: one that came sooner killed a broker on a busy machine."""
+    run = subprocess.run([sys.executable, "-c", EAGER % STARTED, *arguments], cwd=directory.root, timeout=60,
+                         capture_output=True, text=True, check=False)
+    log = run.stdout + run.stderr + "".join(each.read_text() for each in directory.root.glob("**/*.log"))
+    assert STARTED in log and "BMQbrkr stopped (shutdown took " in log, log
+    assert run.returncode == code
