@@ -247,7 +247,8 @@ sys.exit((run if sys.argv[1] == "-n" else tap.bmqbrkr)())
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("arguments, code", [(["-n", "--pidfile=", "bmq", "--config", "etc"], -signal.SIGTERM), (["etc"], 0)])
+@pytest.mark.parametrize("arguments, code", [
+    (["-n", "--pidfile=", "bmq", "--config", "etc"], -signal.SIGTERM), (["etc"], 0)])
 def test_who_reads_that_the_broker_has_started_may_stop_it(directory: ConfigDirectory, arguments: list[str],
                                                            code: int) -> None:
     """The line comes when signals are taken, not before: one that came sooner killed a broker on a busy machine."""
