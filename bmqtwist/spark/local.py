@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,8 @@ def session(master: str = "local[*]", name: str = "bmqtwist", **config: Any) -> 
     builder = SparkSession.builder.appName(name)
     defaults = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC",
                 "spark.sql.python.filterPushdown.enabled": "true"}
+    if hasattr(socket, "AF_UNIX"):  # over TCP each task of a Python worker waits 40 ms for an acknowledgement that is late
+        defaults["spark.python.unix.domain.socket.enabled"] = "true"
     if "SPARK_ENV_LOADED" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:  # not under spark-submit
         builder = builder.master(master)
         if master.startswith("local"):
