@@ -1,6 +1,6 @@
 """Spark over a journal and over a queue, against the ways there would be without our formats. One JSON object a line.
 
-    python -m bench.spark [--records 5000000] [--messages 200000] [--rounds 3] [--only scan|source] [--large]
+    python -m bench.spark [--records 10000000] [--messages 200000] [--rounds 3] [--only scan|source] [--large]
 
 scan: the columns that a journal has in every record and the GUID (`_SCANNED`), to nowhere and aggregated by queue, type and
 minute, on local[1] and local[2], against `sc.binaryRecords` with unpacking in Python into the same columns; all columns,
