@@ -64,10 +64,15 @@ class BrokerCluster:
         found = [broker.stalls_ms() for broker in self.brokers]
         return {name: max(each[name] for each in found) for name in found[0]}
 
+    @property
+    def leader(self) -> Broker:
+        """The node that leads all partitions."""
+        return self.brokers[int(self._leader().removeprefix("n")) - 1]
+
     def commands(self, cell: Cell, seconds: float, board: Path, directory: Path) -> Plan:
         """Client processes, all at the first node that is not the leader."""
-        leader = self._leader()
-        replica = next(broker for number, broker in enumerate(self.brokers, 1) if f"n{number}" != leader)
+        leader = self.leader
+        replica = next(broker for broker in self.brokers if broker is not leader)
         return replica.commands(cell, seconds, board, directory)
 
 

@@ -74,6 +74,8 @@ class RawClient:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout = timeout
+        self._poll = select.poll()  # `select` takes no descriptor above 1023
+        self._poll.register(self.socket, select.POLLIN)
         self._frames = FrameBuffer(_EVENT_BYTES_MAX)
         self._kept: list[tuple[bytes, Span]] = []  # events that came while a request was waited for
         self._r_id, self._guids, self._client = 0, 0, os.urandom(6)
@@ -103,7 +105,7 @@ class RawClient:
         found, self._kept = self._kept, []
         if found:
             timeout = 0.0
-        if select.select([self.socket], [], [], timeout)[0]:
+        if self._poll.poll(None if timeout is None else timeout * 1000):
             chunk = self.socket.recv(_CHUNK_BYTES)
             if not chunk:
                 raise Closed

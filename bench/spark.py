@@ -45,7 +45,7 @@ from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 _QUEUES, _CHUNK = 16, 1 << 20
 _SCANNED = "type,lease,sequence,time,queueKey,guid,refCount"
 _TASKS, _SMALL_TASKS = 8, 40  # of a scan, on any number of cores
-_OVER_TCP = "aggregated, workers over TCP"  # as Spark does unless told otherwise; `bmqtwist.spark.session` tells it otherwise
+_OVER_TCP = "aggregated, workers over TCP"  # as Spark does by itself; `bmqtwist.spark.session` asks for Unix sockets
 _BATCH, _WINDOW = 100_000, 400_000  # messages
 _LARGE = 10_000_000
 

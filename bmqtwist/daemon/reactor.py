@@ -245,6 +245,7 @@ class ReactorPerformer:
             self._waits = True
             self.read(session, False)
         else:
+            session.heard_in = watchdog.began
             self.broker.received(session, data, now)
             if session.under_way:
                 self._heavy = True
@@ -356,6 +357,8 @@ class ReactorPerformer:
         connection = session.transport
         if not isinstance(connection, Connection) or connection.session is None:
             return 0
+        if connection.incoming is not None:
+            connection.incoming.answered_at_once = session.heard_in == self.watchdog.began
         session.channel.out_bytes += connection.write(parts)
         return connection.waiting_bytes
 

@@ -63,7 +63,8 @@ class Session:
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
                  "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "_held",
-                 "_held_max", "_work", "_later", "_hung_up", "sends_at_once", "_lingers", "_unflushed", "__weakref__")
+                 "_held_max", "_work", "_later", "_hung_up", "sends_at_once", "heard_in", "_lingers", "_unflushed",
+                 "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -71,6 +72,7 @@ class Session:
         self.identity = ClientIdentity()
         self.features: dict[str, list[str]] = {}  # what the other side says that it can do, by group
         self.sends_at_once = False  # the other side waits for no acknowledgement of TCP before it sends more
+        self.heard_in = 0.0  # the performer's: when the turn began that it was heard in last
         self.encoding = Encoding.BER
         self.transport: object = None  # what performs take(), the performer's
         self.session_number = 0

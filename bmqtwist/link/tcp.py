@@ -6,10 +6,8 @@ From the broker: `write` at the end of a turn, `finish` to close, `abort` when a
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 from typing import Protocol as Interface
 
@@ -21,6 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from bmqtwist.limits import TRANSPORT_BYTES_MAX
+from bmqtwist.link.incoming import Incoming
 from bmqtwist.link.session import Session
 
 LINGER_S = 5.0  # a peer that does not read the end of its connection is cut off after that
@@ -62,11 +61,11 @@ class Connection(Protocol):
         self._driver = driver
         self._opened = opened or driver.connected
         self.session: Session | None = None
+        self.incoming: Incoming | None = None
         self.waiting_bytes = self.taken_bytes = 0
         self._queue: deque[memoryview] = deque()  # behind the piece that the transport has
         self._given = 0  # size of that piece
         self._send: Callable[[bytes], int] | None = None  # plain TCP only
-        self._acknowledge: Callable[[], object] | None = None
         self._reading = True
         self._behind = False
 
@@ -81,23 +80,21 @@ class Connection(Protocol):
         transport = self.transport
         transport.setTcpNoDelay(True)
         channel = getattr(transport, "socket", None)
-        self._acknowledge = _quick_acknowledgement(channel)
+        self.incoming = incoming = Incoming(self._driver, channel)
         peer = transport.getPeer()
         # A TLS transport hands on unknown attributes to the TCP one below it: asked for, not tried.
-        self._send = None if channel is None or isinstance(transport, TLSMemoryBIOProtocol) else channel.send
-        if self._send is None:
+        if channel is None or isinstance(transport, TLSMemoryBIOProtocol):
             transport.registerProducer(self, True)
-        self.session = self._opened(self, f"{peer.host}:{peer.port}", transport.getHost().port)
+        else:
+            self._send, transport.doRead = channel.send, incoming.doRead
+        self.session = incoming.session = self._opened(self, f"{peer.host}:{peer.port}", transport.getHost().port)
         if self.session is None:
             transport.abortConnection()
 
     def dataReceived(self, data: bytes) -> None:
         """From the reactor: bytes."""
-        session = self.session
-        if session is not None:
-            if self._acknowledge is not None and not session.sends_at_once:  # first of all: the client goes on meanwhile
-                self._acknowledge()
-            self._driver.received(session, data)
+        if self.incoming is not None:
+            self.incoming.take(data)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """From the reactor: the connection is gone."""
@@ -105,7 +102,9 @@ class Connection(Protocol):
         self.waiting_bytes = self._given = 0
         self._queue.clear()
         self._behind = False
-        self.transport = self._send = self._acknowledge = None  # with all that was not read; `abort` may still be due
+        if self.incoming is not None:
+            self.incoming.close()
+        self.transport = self._send = None  # with all that was not read; `abort` may still be due
         if session is not None:
             self._driver.lost(session, _complaint(reason))
 
@@ -205,16 +204,6 @@ def _complaint(reason: Failure | None) -> str:
     if isinstance(parts, list):  # of OpenSSL: (library, function, text) each
         return "; ".join(str(part[-1]) for part in parts)
     return f"{type(reason.value).__name__}: {reason.getErrorMessage()}"
-
-
-def _quick_acknowledgement(channel: socket.socket | None) -> Callable[[], object] | None:
-    """What makes the kernel acknowledge at once what was just read, where it can be asked to.
-
-    Official SDKs leave Nagle's algorithm on: with an answer that waits for a disk, a delayed TCP acknowledgement would
-    hold back their next messages, and the disk would be given a handful at a time.
-    """
-    option = getattr(socket, "TCP_QUICKACK", None)
-    return None if channel is None or option is None else partial(channel.setsockopt, socket.IPPROTO_TCP, option, 1)
 
 
 class ConnectionFactory(Factory):

@@ -20,7 +20,8 @@ RANKS: dict[str, float] = {
     "console": 7, "cli": 7, "kombu": 7, "spark": 7, "storagetool": 7, "testing": 8,
     "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
-IO_MODULES = {"storage.files", "link.tcp", "config.load", "security.tls", "logs.observer", "logs.background",
+IO_MODULES = {"storage.files", "link.tcp", "link.incoming", "config.load", "security.tls", "logs.observer",
+              "logs.background",
               "daemon.service", "daemon.directories", "daemon.reactor", "daemon.epoll_round", "daemon.control_pipe",
               "daemon.process", "daemon.rehearsal", "daemon.statistics_log", "daemon.watchdog", "storagetool.inputs",
               "sdk._adapters.identity", "sdk._adapters.sockets", "sdk._adapters.transport", "sdk.simple", "sdk.aio",

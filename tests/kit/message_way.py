@@ -26,7 +26,7 @@ class Step:
 # Headline, steps.
 WAY: list[tuple[str, list[Step]]] = [
     ("A chunk of bytes comes from the producer", [
-        Step("link.tcp", "Connection.dataReceived", "Twisted has read the socket", sockets=True),
+        Step("link.incoming", "Incoming.doRead", "reads the socket", sockets=True),
         Step("daemon.reactor", "ReactorPerformer.received", "notes that a turn is due", sockets=True),
         Step("node.broker", "Broker.received", "is the wall around the session"),
         Step("link.session", "Session.receive", "finds the frames, looks each up in the table of its kind"),

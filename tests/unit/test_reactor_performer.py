@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
 from bmqtwist.daemon.service import connections_max
 from bmqtwist.link.authentication import Authenticate, Granted
+from bmqtwist.link.incoming import Incoming
 from bmqtwist.link.newcomers import Newcomers
 from bmqtwist.link.states import State
+from bmqtwist.link.tcp import Connection
 from bmqtwist.report import ListReport
 
 
@@ -225,6 +228,28 @@ def test_writing_to_what_is_no_connection_takes_everything(world: Any) -> None:
     assert performer.write(session, [b"x"]) == 0
     performer.finish(session)
     performer.read(session, False)
+
+
+def test_an_answer_is_at_once_in_the_turn_that_took_the_question(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reactor, broker, performer = world
+    monkeypatch.setattr(Connection, "write", lambda connection, parts: 1)
+    session: Any = Session()
+    connection = session.transport = Connection(performer)
+    connection.session, connection.incoming = session, Incoming(performer, None)
+    session.channel = SimpleNamespace(out_bytes=0)
+    found = []
+
+    def write(now: float) -> None:
+        performer.write(session, [b"x"])
+        found.append(connection.incoming.answered_at_once)
+
+    monkeypatch.setattr(broker, "turn", write)
+    performer.received(session, b"x")
+    for _ in range(2):
+        reactor.doIteration(0.0)
+        reactor.rightNow += 0.001
+        performer.turn_due()
+    assert found == [True, False]
 
 
 def test_after_the_stop_the_reactor_has_its_own_rounds_back_and_nothing_is_pending() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from twisted.internet.address import IPv4Address
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.internet.testing import StringTransport
 
 from bmqtwist.limits import TRANSPORT_BYTES_MAX
 from bmqtwist.link.tcp import LINGER_S, Connection, ConnectionFactory
+from bmqtwist.wire.fast import EventType, event_header
 
 
 class Socket:
@@ -21,6 +23,13 @@ class Socket:
     def __init__(self, transport: Transport) -> None:
         self._transport = weakref.ref(transport)
         self.options: list[tuple[int, ...]] = []
+        self.comes: list[bytes | OSError] = []
+
+    def recv(self, size: int) -> bytes:
+        data = self.comes.pop(0) if self.comes else BlockingIOError()
+        if isinstance(data, OSError):
+            raise data
+        return data
 
     def setsockopt(self, *option: int) -> None:
         self.options.append(option)
@@ -128,6 +137,47 @@ def test_what_was_read_is_acknowledged_at_once_and_before_it_is_taken(monkeypatc
     session.sends_at_once = True  # another broker, with TCP_NODELAY
     connection.dataReceived(b"ghi")
     assert seen == [1, 2, 2]
+
+
+def put(body: bytes) -> bytes:
+    return event_header(EventType.PUT, len(body)) + body
+
+
+@pytest.mark.parametrize("data, asked", [
+    (put(b"x" * 100), 0), (put(b""), 0), (put(b"x" * 4088), 0),
+    (put(b"x" * 4089), 1),  # the other side has more than fits into a packet
+    (put(b"x") + put(b"y"), 1), (put(b"x" * 100)[:-1], 1), (b"abc", 1)])  # it has kept messages back, or does
+def test_a_single_small_event_is_acknowledged_by_its_answer_where_the_last_was_answered_at_once(
+        monkeypatch: pytest.MonkeyPatch, data: bytes, asked: int) -> None:
+    monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)
+    transport, driver = Transport(), Driver()
+    driver.session = SimpleNamespace(sends_at_once=False)
+    connection, _ = connect(transport, driver)
+    assert connection.incoming is not None and not connection.incoming.answered_at_once
+    connection.dataReceived(data)
+    assert len(transport.socket.options) == 1
+    connection.incoming.answered_at_once = True
+    connection.dataReceived(data)
+    assert len(transport.socket.options) == 1 + asked
+
+
+def test_the_socket_is_read_without_the_transport() -> None:
+    """Until it has nothing, its end, or the loss of the connection."""
+    transport, driver = Transport(), Driver()
+    session = driver.session = SimpleNamespace(sends_at_once=True)
+    connection, _ = connect(transport, driver)
+    transport.socket.comes = [b"abc", BlockingIOError(), b"def", b"", ConnectionResetError()]
+    read: Any = transport.doRead  # type: ignore[attr-defined]
+    assert [read() for _ in range(5)] == [None, None, None, CONNECTION_DONE, CONNECTION_LOST]
+    assert driver.heard[1:] == [("received", session, b"abc"), ("received", session, b"def")]
+    connection.connectionLost()
+    assert read() is CONNECTION_DONE and driver.heard[3:] == [("lost", session)]
+
+
+def test_tls_is_read_by_its_transport() -> None:
+    transport = Tls()
+    connect(transport)
+    assert not hasattr(transport, "doRead")
 
 
 def test_a_refused_connection_is_aborted_and_says_nothing() -> None:

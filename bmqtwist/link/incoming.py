@@ -1,0 +1,82 @@
+"""What comes in over one connection: read, acknowledged to the kernel of the other side, and handed on.
+
+From the reactor: `doRead`, in the place of the transport's where nothing lies between the socket and us (Twisted goes three
+steps for it), and `take` from a TLS transport.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+
+from bmqtwist.link.session import Session
+from bmqtwist.wire.fast import EVENT_HEADER, EVENT_HEADER_BYTES
+
+READ_BYTES: Final = 1 << 16  # at a time, as Twisted does
+_FEW_BYTES: Final = 4096
+
+
+class Taker(Protocol):
+    """Who is given what comes in."""
+
+    def received(self, session: Session, data: bytes) -> None:
+        """Bytes for a session."""
+
+
+class Incoming:
+    """See above. `session` is None as long as nobody wants the bytes.
+
+    Official SDKs leave Nagle's algorithm on: while the kernel here keeps back the TCP acknowledgement, waiting for an answer
+    to send it with, they keep back their next messages. So it is asked for at once, but for a single small message
+    where the last one was answered in the turn that took it: the answer brings it.
+    """
+
+    __slots__ = ("session", "answered_at_once", "_taker", "_receive", "_acknowledge")
+
+    def __init__(self, taker: Taker, channel: Any) -> None:
+        self.session: Session | None = None
+        self.answered_at_once = False
+        self._taker = taker
+        self._receive: Callable[[int], bytes] | None = None if channel is None else channel.recv
+        self._acknowledge = _quick_acknowledgement(channel)
+
+    def doRead(self) -> Exception | None:
+        """From the reactor: there is something to read. Why the connection is over, if it is."""
+        try:
+            data = self._receive(READ_BYTES) if self._receive is not None else b""
+        except BlockingIOError:
+            return None
+        except OSError:
+            return CONNECTION_LOST
+        if not data:
+            return CONNECTION_DONE
+        self.take(data)
+        return None
+
+    def take(self, data: bytes) -> None:
+        """Bytes that have come."""
+        session = self.session
+        if session is not None:
+            if self._acknowledge is not None and not session.sends_at_once and not (
+                    self.answered_at_once and _one_small_event(data)):
+                self._acknowledge()  # first of all: the client goes on meanwhile
+            self._taker.received(session, data)
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.session = self._receive = self._acknowledge = None
+
+
+def _one_small_event(data: bytes) -> bool:
+    size = len(data)
+    return EVENT_HEADER_BYTES <= size <= _FEW_BYTES and bool(EVENT_HEADER.unpack_from(data)[0] == size)
+
+
+def _quick_acknowledgement(channel: Any) -> Callable[[], object] | None:
+    """What makes the kernel acknowledge at once what was just read, where it can be asked to."""
+    option = getattr(socket, "TCP_QUICKACK", None)
+    return None if channel is None or option is None else partial(channel.setsockopt, socket.IPPROTO_TCP, option, 1)
