@@ -44,7 +44,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/batch",
     "cluster/partition_events", "cluster/partition_table", "cluster/replication_target", "cluster/partition_machine",
     "cluster/partition_wire", "cluster/write_times", "cluster/story", "cluster/copies", "cluster/active_primaries",
-    "storage/exchange", "node/cell", "node/images", "node/replication", "node/links", "node/leadership",
+    "storage/exchange", "node/cell", "node/images", "node/feeding", "node/replication", "node/links", "node/leadership",
     "node/upstream_queue", "node/relays", "node/member_relays", "node/cluster", "node/handovers", "wire/budget", "wire/ber",
     "wire/control")]
 

@@ -15,8 +15,8 @@ from bmqtwist.storage.image import ImageFiles, ImageSource
 from bmqtwist.storage.replay import RecordMismatch
 
 
-def send_part(cell: Cell, output: FeedImage, node_id: int, links: ClusterLinks, report: Report) -> None:
-    """The next part for another node; `node_id`: ours."""
+def send_part(cell: Cell, output: FeedImage, node_id: int, links: ClusterLinks, report: Report) -> Fed | None:
+    """Send the next part to another node; `node_id`: ours. None: that cannot be done."""
     try:
         if output.number == 0:
             cell.images[output.node_id] = ImageSource(cell.partition, cell.unreadable)
@@ -33,12 +33,12 @@ def send_part(cell: Cell, output: FeedImage, node_id: int, links: ClusterLinks, 
             cell.unreadable = cell.summary.last
             cell.inputs.append(FeedFailed(output.node_id, f"an image cannot be made for node {links.name(output.node_id)}: "
                                           f"{error}"))
-        return
+        return None
     if final:
         del cell.images[output.node_id]
     part = ImagePart(node_id, cell.machine.lease, output.number, source.at, final, run)
     links.send(output.node_id, encode_partition_message(cell.index, part))
-    cell.inputs.append(Fed(output.node_id, None, run.size, final))
+    return Fed(output.node_id, None, run.size, final)
 
 
 def take_part(cell: Cell, part: ImagePart, wall: int) -> Callable[[], None] | None:

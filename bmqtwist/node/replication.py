@@ -3,6 +3,7 @@
     machine     cluster.partition_machine, one for each partition: says what is to be done
     partition   storage.replica, one for each: its files. It is replaced by another one when it was cut, or is an image now
     promises    one file for all partitions, written in a thread; what follows from a promise waits for it
+    feeding     what other nodes lack is sent to them
     turn        what a partition has written in a turn is sent at once, before it is synced, but for confirms, which nobody
                 waits for; a replica that has written or synced something says so
 
@@ -27,9 +28,7 @@ from bmqtwist.cluster.partition_events import (
     Committed,
     Cut,
     Decline,
-    Fed,
     Feed,
-    FeedFailed,
     FeedImage,
     Keepalive,
     LogFailed,
@@ -40,7 +39,6 @@ from bmqtwist.cluster.partition_events import (
     PartitionRole,
     PartitionTalk,
     Promised,
-    Records,
     ReplicationTiming,
     RoleChanged,
     SavePromise,
@@ -59,6 +57,7 @@ from bmqtwist.errors import PeerError
 from bmqtwist.node import images
 from bmqtwist.node.appointments import AppointmentRules, Appointments
 from bmqtwist.node.cell import Cell
+from bmqtwist.node.feeding import Feeding
 from bmqtwist.node.handovers import Handovers
 from bmqtwist.node.leadership import Leadership, timing
 from bmqtwist.node.links import ClusterLinks
@@ -70,7 +69,7 @@ from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog, RecoveryClock, find_log
 from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.promise_file import PromiseFile, StoredPromise
-from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
+from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.replay import RecordMismatch
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, PrimaryStatus, PrimaryStatusAdvisory
@@ -149,7 +148,7 @@ class Replication:
         self._wanted: list[StoredPromise] = []
         self._saving = self._lost = False
         self._check_at = float("-inf")  # when the leases have to be looked at
-        self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
+        self._feeding = Feeding(node_id, links, host.timers, host.report, self._step)
         self._lines = LineLimiter()
         self._made: Callable[[int, FoundLog], ReplicatedPartition]
         self._clock: Callable[[float], RecoveryClock]
@@ -399,7 +398,7 @@ class Replication:
             hurry = cell.hurries(output.message)
             self._links.send(output.node_id, encode_partition_message(cell.index, output.message), hurry)
         elif isinstance(output, Feed):
-            self._feed(cell, output)
+            self._feeding.send_records(cell, output, now)
         elif isinstance(output, Append):
             self._append(cell, output, wall)
         elif isinstance(output, Committed):
@@ -415,7 +414,7 @@ class Replication:
             if output.moment is not None:
                 self._host.timers.at(output.moment, partial(self._tick, cell))
         elif isinstance(output, FeedImage):
-            images.send_part(cell, output, self.node_id, self._links, self._host.report)
+            self._feeding.send_image(cell, output, now)
         elif isinstance(output, TakeImage):
             install = images.take_part(cell, output.part, wall)
             if install is not None:
@@ -492,24 +491,6 @@ class Replication:
         cell.times.wrote(cell.written, self._host.now)
         cell.inputs.append(LogMoved())
         self._host.performer.turn_due()
-
-    def _feed(self, cell: Cell, output: Feed) -> None:
-        try:
-            run = cell.partition.read_run(output.after)
-        except OSError as error:
-            cell.unreadable = cell.summary.last
-            cell.inputs.append(FeedFailed(output.node_id, f"node {self._links.name(output.node_id)} gets all that is live, "
-                                          f"since records cannot be read that it lacks: {error}"))
-            return
-        if run is None:
-            cell.inputs.append(Fed(output.node_id, output.after, 0))
-            return
-        machine = cell.machine
-        message = Records(self.node_id, machine.lease, machine.committed, run)
-        if self._encoded[0] is not run or self._encoded[1] != machine.committed:
-            self._encoded = run, machine.committed, encode_partition_message(cell.index, message)
-        self._links.send(output.node_id, self._encoded[2])  # all replicas are sent the same, as a rule
-        cell.inputs.append(Fed(output.node_id, run.last, run.size))
 
     def _replace(self, cell: Cell, psn: Psn | None, now: float, install: Callable[[], None] | None) -> None:
         """Read the log anew: cut behind a record, or after `install` has brought an image. Until then it is busy."""

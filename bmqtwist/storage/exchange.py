@@ -36,6 +36,7 @@ _DATA_AT = MESSAGE_RECORD.offset("data_dwords")
 _CRC_AT = MESSAGE_RECORD.offset("crc")
 _QLIST_AT = QUEUE_OP_RECORD.offset("qlist_words")
 _MARKS_AT = JOURNAL_OP_RECORD.offset("data_dwords")
+AHEAD_BYTES = 1 << 16  # of DATA, read at a time
 _LISTED = (QueueOp.CREATION, QueueOp.ADDITION)
 
 
@@ -174,7 +175,25 @@ def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
     return record
 
 
-def attachment(files: PartitionFiles, record: bytes, head: int) -> bytes:
+class FilesAhead:
+    """What JOURNAL records refer to. DATA is read ahead: of records in order it lies in order, as a rule."""
+
+    def __init__(self, files: PartitionFiles) -> None:
+        self._files, self._start, self._data = files, 0, b""
+
+    def read_qlist(self, offset: int, size: int) -> bytes:
+        """As of `PartitionFiles`."""
+        return self._files.read_qlist(offset, size)
+
+    def read_data(self, offset: int, size: int) -> bytes:
+        """Likewise."""
+        at = offset - self._start
+        if at < 0 or at + size > len(self._data):
+            self._start, self._data, at = offset, self._files.read_data(offset, max(size, AHEAD_BYTES)), 0
+        return self._data[at:at + size]
+
+
+def attachment(files: FilesAhead, record: bytes, head: int) -> bytes:
     """The DATA or QLIST record of a JOURNAL record, from the same files. OSError: it is not what was written."""
     kind = head >> TYPE_SHIFT
     if kind == _MESSAGE:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bmqtwist.storage.exchange import attachment
+from bmqtwist.storage.exchange import FilesAhead, attachment
 from bmqtwist.storage.journal import JournalScan, is_sync_point
 from bmqtwist.storage.psn import NO_PSN, LogSummary, Psn
 from bmqtwist.storage.records import MAGIC, RECORD, RECORD_BYTES, SEQUENCE_MASK
@@ -84,11 +84,12 @@ class _Journal:
         safe = max(counted[-SYNC_POINTS], summary.base) if len(counted) >= SYNC_POINTS else summary.base
         start = self.offset(safe) if safe != NO_PSN else JOURNAL_HEADER_BYTES
         records = files.read_journal(start, self.end - start)
+        ahead = FilesAhead(files)
         for at in range(0, len(records), RECORD_BYTES):
             record = records[at:at + RECORD_BYTES]
             head, lease, _, _, _ = RECORD.unpack(record)
             try:
-                attachment(files, record, head)
+                attachment(ahead, record, head)
             except OSError:
                 return [(lease, head & SEQUENCE_MASK)]
         return []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from bmqtwist.storage.exchange import attachment, checked, placed, records_of
+from bmqtwist.storage.exchange import FilesAhead, attachment, checked, placed, records_of
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 from bmqtwist.storage.records import (
@@ -32,7 +32,7 @@ from bmqtwist.storage.records import (
     data_record_bytes,
     pack_sync_point,
 )
-from bmqtwist.storage.replica import RUN_BYTES, RUN_RECORDS_MAX, ReplicatedPartition
+from bmqtwist.storage.replica import READ_BYTES, READ_RECORDS_MAX, ReplicatedPartition
 from bmqtwist.storage.state import Live
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
@@ -50,6 +50,7 @@ class ImageSource:
         if partition.roll.moved is not None:
             partition.roll.moved.settle(1 << 62)
         self._files, self._set = partition.sets, partition.sets.base
+        self._ahead = FilesAhead(self._files)
         base = partition.summary.base
         copied_to = partition.cut_at(base) if base > unreadable else None
         self.at = partition.summary.last if copied_to is None else base
@@ -67,7 +68,7 @@ class ImageSource:
 
     def _copied_part(self, end: int) -> tuple[RecordRun, bool]:
         """What the rollover has copied."""
-        wanted = min(end - self._copied_at, RECORD_BYTES * RUN_RECORDS_MAX)
+        wanted = min(end - self._copied_at, RECORD_BYTES * READ_RECORDS_MAX)
         journal = self._files.read_journal(self._copied_at, wanted)
         if len(journal) < wanted:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
@@ -75,8 +76,8 @@ class ImageSource:
         while at < wanted:
             record = journal[at:at + RECORD_BYTES]
             head = int.from_bytes(record[:8], "big")
-            belongs = attachment(self._files, record, head)
-            if at and size + len(belongs) > RUN_BYTES:
+            belongs = attachment(self._ahead, record, head)
+            if at and size + len(belongs) > READ_BYTES:
                 break
             (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(belongs)
             size, at = size + len(belongs) + RECORD_BYTES, at + RECORD_BYTES
@@ -85,13 +86,13 @@ class ImageSource:
 
     def _live_part(self) -> tuple[RecordRun, bool]:
         journal, data, qlist, size = list[bytes](), list[bytes](), list[bytes](), 0
-        while self._next < len(self._items) and len(journal) < RUN_RECORDS_MAX:
+        while self._next < len(self._items) and len(journal) < READ_RECORDS_MAX:
             item = self._items[self._next]
             if isinstance(item, Message):
                 length = data_record_bytes(DATA_HEADER.size + len(item.options) + item.size)
-                if journal and size + length > RUN_BYTES:
+                if journal and size + length > READ_BYTES:
                     break
-                content = self._files.read_data(item.data_offset * 8, length)
+                content = self._ahead.read_data(item.data_offset * 8, length)
                 if len(content) < length:
                     raise OSError(errno.EIO, "DATA is shorter than its records")
                 journal.append(_message_record(item))

@@ -1,6 +1,6 @@
 """A partition at one of several nodes: the log that its primary writes and its replicas repeat.
 
-    primary    appends as any partition does; what it wrote is kept for a while as it is sent to the others (`read_run`)
+    primary    appends as any partition does; what it wrote is kept for a while as it is sent to the others (`recent_run`)
     replica    `append_run`: checks records that came from another node, gives them the places of its own files, and applies
                them; it compacts its files when it has to, without a PSN of its own
     cut        `cut_at`: what follows a record is taken away; the state is read again from what is left
@@ -17,7 +17,7 @@ from typing import Any
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.batch import joined
 from bmqtwist.storage.copies import Copies
-from bmqtwist.storage.exchange import Applier, attachment, placed, records_of, rest_of
+from bmqtwist.storage.exchange import Applier, FilesAhead, attachment, placed, records_of, rest_of
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.journal import is_sync_point
@@ -37,8 +37,8 @@ from bmqtwist.storage.records import (
 )
 from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 
-RUN_BYTES = 1 << 20  # of the records of one message to another node, unless a single one is larger
-RUN_RECORDS_MAX = 4096
+RUN_BYTES, RUN_RECORDS_MAX = 1 << 20, 4096  # of what was written at once, kept to be sent in one message
+READ_BYTES, READ_RECORDS_MAX = 1 << 18, 512  # of one message with what is read again, unless one record is larger
 RECENT_BYTES = 8 << 20  # of what was written last, kept in memory as it is sent
 LINGERING_BATCHES_MAX = 16
 
@@ -231,7 +231,7 @@ class ReplicatedPartition(Partition):
             self._recent_bytes -= self._recent.popleft().size
 
     def offers(self, after: Psn) -> bool:
-        """Whether `read_run` has what follows a record, or will: after a compaction that may be in memory still."""
+        """Whether `recent_run` or `read_run` has what follows a record, or will: a compaction may have left it in memory."""
         return self.summary.holds(after) or after == self.kept or any(run.goes_on(after) for run in self._recent)
 
     def bytes_behind(self, after: Psn) -> int:
@@ -248,29 +248,33 @@ class ReplicatedPartition(Partition):
         journal, data, _ = self.positions()
         return size + (wanted - counted) * (journal + data) // max(1, journal // RECORD_BYTES)
 
-    def read_run(self, after: Psn) -> RecordRun | None:
-        """Some of the written records behind one that the log holds; None: there are none. OSError."""
+    def recent_run(self, after: Psn) -> RecordRun | None:
+        """Some of the records behind one, if they are kept in memory."""
         for run in reversed(self._recent):
             if run.goes_on(after):
                 return rest_of(run, after)
             if run.previous < after:
                 break
+        return None
+
+    def read_run(self, after: Psn) -> RecordRun | None:
+        """Some of the written records behind one that the log holds, read again; None: there are none. OSError."""
         summary = self.summary
         count = summary.distance(after) - len(self._journal)
         if count <= 0 or not summary.holds(after):
             return None
         start = self.files.journal_position - RECORD_BYTES * count
-        journal = self.files.read_journal(start, RECORD_BYTES * min(count, RUN_RECORDS_MAX))
+        journal = self.files.read_journal(start, RECORD_BYTES * min(count, READ_RECORDS_MAX))
         if len(journal) < RECORD_BYTES:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
-        last, end, data, qlist, size = after, 0, list[bytes](), list[bytes](), 0
+        ahead, last, end, data, qlist, size = FilesAhead(self.files), after, 0, list[bytes](), list[bytes](), 0
         for at in range(0, len(journal) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
             record = journal[at:at + RECORD_BYTES]
             head, lease, _, _, magic = RECORD.unpack(record)
             if magic != MAGIC:
                 raise OSError(errno.EIO, f"JOURNAL holds no record at offset {start + at}")
-            belongs = attachment(self.files, record, head)
-            if end and size + len(belongs) > RUN_BYTES:
+            belongs = attachment(ahead, record, head)
+            if end and size + len(belongs) > READ_BYTES:
                 break
             (data if head >> TYPE_SHIFT == _MESSAGE else qlist).append(belongs)
             last, end = (lease, head & SEQUENCE_MASK), at + RECORD_BYTES

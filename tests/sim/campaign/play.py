@@ -47,16 +47,17 @@ class Run:
 @contextmanager
 def _log_limits(schedule: Schedule) -> Iterator[None]:
     usual, run_records = (metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES), replica.RUN_RECORDS_MAX
-    recent_bytes = replica.RECENT_BYTES
+    read_records, recent_bytes = replica.READ_RECORDS_MAX, replica.RECENT_BYTES
     if schedule.clients:
-        replica.RUN_RECORDS_MAX = image.RUN_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
+        replica.RUN_RECORDS_MAX = replica.READ_RECORDS_MAX = image.READ_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
         replica.RECENT_BYTES = RECENT_BYTES
     metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = schedule.retained_bytes, schedule.message_bytes
     try:
         yield
     finally:
         metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = usual
-        replica.RUN_RECORDS_MAX = image.RUN_RECORDS_MAX = run_records  # type: ignore[misc]
+        replica.RUN_RECORDS_MAX = run_records  # type: ignore[misc]
+        replica.READ_RECORDS_MAX = image.READ_RECORDS_MAX = read_records  # type: ignore[misc]
         replica.RECENT_BYTES = recent_bytes
 
 
