@@ -3,7 +3,7 @@
     python -m bench.catch_up [--messages 1000000] [--missed 100000] [--size 100] [--rate 1000]
 
 Fills a strongly consistent queue, kills a node that is not the leader (`kill -9`) and posts `missed` messages without it;
-starts it again, which it catches up with records, and posts `rate` messages a second until it says that it is available.
+starts it again, which it catches up with records, and posts `rate` messages a second until it has all that is committed.
 Then the same with an empty disk: it is given an image. One JSON object for each: seconds until then, latency of the
 acknowledgements meanwhile, and for each node the longest turn and how late it was at most, since its start.
 """
@@ -26,7 +26,7 @@ from bench.rawclient import WRITE, RawClient, acks
 from bmqtwist.wire.fast import EventType
 
 _BATCH, _WINDOW = 50, 2000  # messages
-_AVAILABLE, _SECONDS_MAX = "is available", 300.0
+_CAUGHT_UP, _SECONDS_MAX = "State 'REPLICA_HEALED'", 300.0  # of its only partition
 
 
 class Poster:
@@ -67,9 +67,9 @@ class Poster:
         self.take(0, _SECONDS_MAX, Samples())
 
     def trickle(self, rate: float, broker: Broker, position: int) -> dict[str, Any]:
-        """Post at that rate until the broker says that it is available."""
+        """Post at that rate until the broker says that it has all that is committed."""
         samples, begun, posted = Samples(), time.monotonic(), 0
-        while _AVAILABLE not in broker.output(position):
+        while _CAUGHT_UP not in broker.output(position):
             if time.monotonic() > begun + _SECONDS_MAX:
                 raise RuntimeError(f"the node does not catch up: {broker.output(position)[-1000:]}")
             for _ in range(max(1, int(rate / 20))):

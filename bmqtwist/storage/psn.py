@@ -97,6 +97,14 @@ class RecordRun:
         return leases_of(psns_of(self.journal))
 
 
+def joined_runs(runs: list[RecordRun]) -> RecordRun:
+    """One run with the records of several that follow one another."""
+    if len(runs) == 1:
+        return runs[0]
+    return RecordRun(runs[0].previous, runs[-1].last, b"".join([run.journal for run in runs]),
+                     b"".join([run.data for run in runs]), b"".join([run.qlist for run in runs]))
+
+
 def psns_of(journal: bytes) -> Iterable[Psn]:
     """The PSNs of JOURNAL records one behind the other; a rest that is no whole record is left out."""
     whole = len(journal) // RECORD_BYTES * RECORD_BYTES

@@ -11,7 +11,9 @@ After a cut or an image (`image.py`) there is another `ReplicatedPartition` over
 from __future__ import annotations
 
 import errno
+from bisect import bisect_right
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from bmqtwist.errors import PeerError
@@ -24,7 +26,7 @@ from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Durability, Partition, PartitionUnavailable
-from bmqtwist.storage.psn import LogSummary, Psn, RecordRun
+from bmqtwist.storage.psn import LogSummary, Psn, RecordRun, joined_runs
 from bmqtwist.storage.records import (
     MAGIC,
     RECORD,
@@ -45,6 +47,10 @@ LINGERING_BATCHES_MAX = 16
 _MESSAGE, _QUEUE_OP, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)
 _OP_AT = QUEUE_OP_RECORD.offset("qlist_words") - 1
 _KIND_AT, _NODE_AT = JOURNAL_OP_RECORD.offset("sync_point_type"), JOURNAL_OP_RECORD.offset("node")
+
+
+def _previous(run: RecordRun) -> Psn:
+    return run.previous
 
 
 class ReplicatedPartition(Partition):
@@ -232,7 +238,7 @@ class ReplicatedPartition(Partition):
 
     def offers(self, after: Psn) -> bool:
         """Whether `recent_run` or `read_run` has what follows a record, or will: a compaction may have left it in memory."""
-        return self.summary.holds(after) or after == self.kept or any(run.goes_on(after) for run in self._recent)
+        return self.summary.holds(after) or after == self.kept or self._recent_at(after) >= 0
 
     def bytes_behind(self, after: Psn) -> int:
         """About how many bytes the records take that follow one of the log: counted for those that were written last, for
@@ -250,12 +256,25 @@ class ReplicatedPartition(Partition):
 
     def recent_run(self, after: Psn) -> RecordRun | None:
         """Some of the records behind one, if they are kept in memory."""
-        for run in reversed(self._recent):
-            if run.goes_on(after):
-                return rest_of(run, after)
-            if run.previous < after:
+        if self._recent and self._recent[-1].previous == after:
+            return self._recent[-1]
+        at = self._recent_at(after)
+        if at < 0:
+            return None
+        runs = islice(self._recent, at, None)
+        found = [rest_of(next(runs), after)]
+        size, room = found[0].size, RECORD_BYTES * READ_RECORDS_MAX - len(found[0].journal)
+        for run in runs:
+            size, room = size + run.size, room - len(run.journal)
+            if run.previous != found[-1].last or size > READ_BYTES or room < 0:
                 break
-        return None
+            found.append(run)
+        return joined_runs(found)
+
+    def _recent_at(self, after: Psn) -> int:
+        """Which one of those in memory goes on from a record; -1: none."""
+        at = bisect_right(self._recent, after, key=_previous) - 1
+        return at if at >= 0 and self._recent[at].goes_on(after) else -1
 
     def read_run(self, after: Psn) -> RecordRun | None:
         """Some of the written records behind one that the log holds, read again; None: there are none. OSError."""
