@@ -24,7 +24,7 @@ from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.node_history import NodeHistory
 from bmqtwist.monitor.snapshot import ProcessState
 from bmqtwist.monitor.statistics import Statistics
-from bmqtwist.monitor.tables import stats_tables, stats_tree
+from bmqtwist.monitor.tables import tables_in_steps, tree_in_steps
 from bmqtwist.node.appointments import Appointments
 from bmqtwist.node.cluster import Cluster, is_collectable
 from bmqtwist.report import INTERNAL_ERROR, shown, stack
@@ -144,14 +144,15 @@ class AdminExecutor:
     def _broker_config(self, command: commands.BrokerConfigDump) -> results.Result:
         return results.BrokerConfigResult(pretty_json(self._broker.configuration.app))
 
-    def _stat_show(self, command: commands.StatShow) -> results.Result:
+    def _stat_show(self, command: commands.StatShow) -> Slowly[results.Result]:
         broker, statistics = self._broker, self._statistics
         if not statistics.enabled:
             raise LocalError("Statistics are switched off (appConfig.stats.snapshotInterval is 0)")
         statistics.admit(broker.now)
-        statistics.sample(broker.now, snapshots.sources(broker))
-        state = snapshots.broker_state(broker, broker.now, self._process())
-        return results.StatsResult(stats_tables(state, statistics), stats_tree(state, statistics))
+        yield from statistics.sampling(broker.now, snapshots.sources(broker))
+        state = yield from snapshots.broker_in_steps(broker, broker.now, self._process())
+        return results.StatsResult((yield from tables_in_steps(state, statistics)),
+                                   (yield from tree_in_steps(state, statistics)))
 
     # -- domains ----------------------------------------------------------------------------------------------------
 

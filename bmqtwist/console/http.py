@@ -10,11 +10,12 @@ the console (`pages.py`) and its API (`api.py`) are served beside that, on the s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from klein import Klein
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.web.http import Request
 from twisted.web.resource import Resource
@@ -23,7 +24,7 @@ from twisted.web.server import Site
 from werkzeug.exceptions import HTTPException
 
 from bmqtwist import __version__
-from bmqtwist.console.prometheus import CONTENT_TYPE, exposition
+from bmqtwist.console.prometheus import CONTENT_TYPE, exposition_in_steps
 from bmqtwist.monitor.prometheus import Family
 from bmqtwist.monitor.snapshot import BrokerState
 
@@ -43,8 +44,11 @@ class Source(Protocol):
     def state(self) -> BrokerState:
         """The broker now."""
 
-    def families(self) -> list[Family]:
-        """Its metrics now."""
+    def families(self) -> Generator[None, None, list[Family]]:
+        """Its metrics now, in steps."""
+
+    def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
+        """What the work gives, which goes on in turns of the loop."""
 
     def unready(self) -> str:
         """Why clients are not served; empty = they are."""
@@ -80,10 +84,12 @@ class Console:
         return _text(request, f"{reason or 'ok'}\n")
 
     @app.route("/metrics", methods=["GET"])
-    def metrics(self, request: Request) -> str:
+    def metrics(self, request: Request) -> Deferred[str]:
         """For Prometheus."""
-        return _text(request, exposition(self._source.families(), self._labels.prefix, self._labels.instance),
-                     CONTENT_TYPE)
+        def text() -> Generator[None, None, str]:
+            families = yield from self._source.families()
+            return (yield from exposition_in_steps(families, self._labels.prefix, self._labels.instance))
+        return self._source.in_steps(text()).addCallback(lambda text: _text(request, text, CONTENT_TYPE))
 
     @app.route("/", methods=["GET"])
     def status(self, request: Request) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
-from bmqtwist.monitor.prometheus import Family
+from bmqtwist.monitor.prometheus import POINTS_AT_ONCE, Family, Labels
+from bmqtwist.wire.budget import at_once, in_steps
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -14,16 +15,21 @@ _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 
 def exposition(families: Iterable[Family], prefix: str = "", instance: str = "") -> str:
     """The whole text. `prefix` goes in front of every name, `instance` replaces the label Instance where it is given."""
+    return at_once(exposition_in_steps(families, prefix, instance))
+
+
+def exposition_in_steps(families: Iterable[Family], prefix: str = "", instance: str = "") -> Generator[None, None, str]:
+    """Likewise in steps."""
     prefix = _NOT_IN_A_NAME.sub("_", prefix)
     lines: list[str] = []
     for family in families:
-        name = prefix + family.name
-        lines.append(f"# TYPE {name} {family.kind}")
-        for labels, value in family.samples:
+        def line(sample: tuple[Labels, float], name: str = prefix + family.name) -> str:
             inside = ",".join([f'{key}="{_escaped(instance if instance and key == "Instance" else text)}"'
-                               for key, text in labels if text])
-            number = int(value) if float(value).is_integer() else value
-            lines.append(f"{name}{{{inside}}} {number}" if inside else f"{name} {number}")
+                               for key, text in sample[0] if text])
+            number = int(sample[1]) if float(sample[1]).is_integer() else sample[1]
+            return f"{name}{{{inside}}} {number}" if inside else f"{name} {number}"
+        lines.append(f"# TYPE {prefix}{family.name} {family.kind}")
+        lines += yield from in_steps(family.samples, line, POINTS_AT_ONCE)
     return "\n".join(lines) + "\n" if lines else ""
 
 

@@ -108,7 +108,7 @@ class WebConsole:
         return self._health.readyz(request)
 
     @app.route("/metrics", methods=["GET"])
-    def metrics(self, request: Request) -> str:
+    def metrics(self, request: Request) -> Deferred[str]:
         """As without the console."""
         return self._health.metrics(request)
 

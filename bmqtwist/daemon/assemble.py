@@ -11,8 +11,9 @@ for nodes in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from functools import partial
 
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.unsafe import unsafe_of
@@ -235,11 +236,14 @@ class Node:
     def _sample_regularly(self, statistics: Statistics) -> None:
         period = max(self.broker.configuration.app.stats.snapshot_interval, statistics.step_seconds)
         if statistics.enabled:
-            self.broker.timers.every(self.clock.now(), period, self.sample)
+            self.broker.timers.every(self.clock.now(), period, self._sample)
 
-    def sample(self, now: float) -> None:
-        """Take a sample of everything that is counted."""
-        self.observe().sample(now, snapshots.sources(self.broker))
+    def _sample(self, now: float) -> None:
+        self.broker.in_steps(self.sampling(now), lambda done: None, partial(self.broker.contain.told, "Statistics"))
+
+    def sampling(self, now: float) -> Generator[None, None, None]:
+        """Take a sample of everything that is counted, in steps."""
+        return self.observe().sampling(now, snapshots.sources(self.broker))
 
     # -- end --------------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from twisted.application.service import Service
@@ -36,9 +37,9 @@ from bmqtwist.ids import make_client_id
 from bmqtwist.link.admin import AdminAnswer
 from bmqtwist.link.tcp import ConnectionFactory
 from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.prometheus import Family, families
+from bmqtwist.monitor.prometheus import Family, families_in_steps
 from bmqtwist.monitor.snapshot import BrokerState, ProcessState
-from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
+from bmqtwist.monitor.tables import stats_json, tables_in_steps, tree_in_steps
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
@@ -212,11 +213,20 @@ class BrokerService(Service):
         log = self._statistics_log
         if log is None or not (log.wants_json or log.wants_tables):
             return
-        self.node.sample(now)
-        state = self.state()
-        log.write(stats_tables(state, self.statistics) if log.wants_tables else "",
-                  stats_json(stats_tree(state, self.statistics, snapshots.take_latencies(self.broker)), False)
-                  if log.wants_json else "")
+        self.broker.in_steps(self._printed(log, now), lambda texts: log.write(*texts),
+                             partial(self.broker.contain.told, "The statistics log"))
+
+    def _printed(self, log: StatisticsLog, now: float) -> Generator[None, None, tuple[str, str]]:
+        """Tables and JSON; what is not wanted is empty."""
+        tables = text = ""
+        yield from self.node.sampling(now)
+        state = yield from snapshots.broker_in_steps(self.broker, now, self.process())
+        if log.wants_tables:
+            tables = yield from tables_in_steps(state, self.statistics)
+        if log.wants_json:
+            latencies = yield from snapshots.latencies_in_steps(self.broker)
+            text = stats_json((yield from tree_in_steps(state, self.statistics, latencies)), False)
+        return tables, text
 
     # -- console.http.Source ----------------------------------------------------------------------------------------
 
@@ -233,10 +243,18 @@ class BrokerService(Service):
         """What the operating system says of this process."""
         return process_state(self.performer.lag, self.performer.lag_max, self.performer.watchdog)
 
-    def families(self) -> list[Family]:
-        """Its metrics now."""
-        self.node.sample(self.clock.now())
-        return families(self.state(), self.statistics)
+    def families(self) -> Generator[None, None, list[Family]]:
+        """Its metrics now, in steps."""
+        now = self.clock.now()
+        yield from self.node.sampling(now)
+        state = yield from snapshots.broker_in_steps(self.broker, now, self.process())
+        return (yield from families_in_steps(state, self.statistics))
+
+    def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
+        """What the work gives, which goes on in turns."""
+        done: Deferred[str] = Deferred()
+        self.broker.in_steps(work, done.callback, done.errback)
+        return done
 
     def unready(self) -> str:
         """Why clients are not served; empty = they are."""

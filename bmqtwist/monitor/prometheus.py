@@ -5,16 +5,19 @@ A counter's total keeps the plain name (`queue_put_msgs`), what it gained in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 from bmqtwist.monitor.snapshot import BrokerState, DomainState, QueueState
 from bmqtwist.monitor.statistics import COUNTED, GAUGES, INVALID_QUEUE, TIMED, Statistics
 from bmqtwist.monitor.tables import published_apps
+from bmqtwist.wire.budget import at_once, in_steps
 
 Labels = tuple[tuple[str, str], ...]
 Kind = Literal["counter", "gauge"]
+POINTS_AT_ONCE = 512
 _PEAKS = ("queue_content_msgs", "queue_content_bytes")
 _NOW = ("queue_msgs_current", "queue_bytes_current")
 _APP_METRICS = (*_NOW, *_PEAKS, *(f"queue_{name}_{kind}" for name in ("confirm_time", "queue_time")
@@ -36,10 +39,18 @@ Point = tuple[str, Kind, Labels, float]
 
 def families(state: BrokerState, statistics: Statistics) -> list[Family]:
     """Every metric of the broker, in a steady order; the statistics must have been sampled for this state."""
+    return at_once(families_in_steps(state, statistics))
+
+
+def families_in_steps(state: BrokerState, statistics: Statistics) -> Generator[None, None, list[Family]]:
+    """Likewise in steps."""
     found: dict[str, Family] = {}
-    for points in (_broker(state), _domains(state, statistics), _clusters(state), _sessions(state, statistics)):
-        for name, kind, labels, value in points:
-            found.setdefault(name, Family(name, kind)).samples.append((labels, value))
+
+    def add(point: Point) -> None:
+        name, kind, labels, value = point
+        found.setdefault(name, Family(name, kind)).samples.append((labels, value))
+    yield from in_steps(chain(_broker(state), _domains(state, statistics), _clusters(state), _sessions(state, statistics)),
+                        add, POINTS_AT_ONCE)
     return list(found.values())
 
 

@@ -5,7 +5,7 @@ Everything is read, nothing is changed. What costs more than a look at a counter
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable
 from typing import TYPE_CHECKING
 
 from bmqtwist import __version__
@@ -15,6 +15,7 @@ from bmqtwist.monitor import snapshot as state
 from bmqtwist.monitor.statistics import Source
 from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.mode import QueueMode
+from bmqtwist.wire.budget import at_once, in_steps
 from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
@@ -38,14 +39,23 @@ _KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", Clie
 
 def broker_state(broker: Broker, now: float, process: state.ProcessState | None = None) -> state.BrokerState:
     """Everything, at the moment `now` of the monotonic clock."""
-    identity = broker.identity
+    return at_once(broker_in_steps(broker, now, process))
+
+
+def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | None = None
+                    ) -> Generator[None, None, state.BrokerState]:
+    """Likewise in steps; each queue and session as it is when it is looked at."""
+    identity, domains = broker.identity, list[state.DomainState]()
+    for domain in list(broker.domains.values()):
+        domains.append((yield from domain_in_steps(broker, domain)))
+    sessions = yield from in_steps(list(broker.sessions), lambda session: session_state(session, wall_offset(broker)))
+    clusters = []
+    for cluster in list(broker.clusters.values()):
+        clusters.append((yield from cluster_in_steps(cluster)))
     return state.BrokerState(
         broker.configuration.app.broker_instance_name, __version__, identity.host_name, now,
-        now + wall_offset(broker), identity.started_wall,
-        (*(domain_state(broker, domain) for domain in broker.domains.values()), *_proxied_domains(broker)),
-        tuple(session_state(session, wall_offset(broker)) for session in broker.sessions),
-        tuple(cluster_state(cluster) for cluster in broker.clusters.values()),
-        process or state.ProcessState(), broker.invalid_queue.totals())
+        now + wall_offset(broker), identity.started_wall, (*domains, *_proxied_domains(broker)), tuple(sessions),
+        tuple(clusters), process or state.ProcessState(), broker.invalid_queue.totals())
 
 
 def wall_offset(broker: Broker) -> float:
@@ -66,24 +76,34 @@ def meter_state(meter: Meter) -> state.MeterSnapshot:
 
 def domain_state(broker: Broker, domain: Domain) -> state.DomainState:
     """A loaded domain, its open queues, and all its stored ones."""
-    cluster = broker.clusters[domain.cluster]
+    return at_once(domain_in_steps(broker, domain))
+
+
+def domain_in_steps(broker: Broker, domain: Domain) -> Generator[None, None, state.DomainState]:
+    """Likewise in steps."""
+    cluster, config = broker.clusters[domain.cluster], broker.loaded[domain.source].config
+    queues = yield from in_steps([queue for queue in domain.queues.values() if is_active(queue)], queue_state)
+    stored = yield from in_steps(_storages(cluster), lambda storage: storage if _is_of(storage, domain.name) else None)
     return state.DomainState(
-        domain.name, domain.cluster, domain.mode, pretty_json(broker.loaded[domain.source].config),
-        meter_state(domain.meter), (*(queue_state(queue) for queue in domain.queues.values() if is_active(queue)),
-                                    *_relayed_of(broker, cluster.relays, domain)),
-        tuple(storages(cluster, domain.name)), domain.settings.publish_app_metrics, domain.removing)
+        domain.name, domain.cluster, domain.mode, pretty_json(config), meter_state(domain.meter),
+        (*queues, *_relayed_of(broker, cluster.relays, domain)), tuple(each for each in stored if each is not None),
+        domain.settings.publish_app_metrics, domain.removing)
 
 
 def storages(cluster: Cluster, domain_name: str) -> list[state.StorageState]:
     """The stored queues of a domain, loaded or not."""
-    return [storage for storage in _storages(cluster) if parse_uri(storage.uri).qualified_domain == domain_name]
+    return [storage for storage in _storages(cluster) if _is_of(storage, domain_name)]
+
+
+def _is_of(storage: state.StorageState, domain_name: str) -> bool:
+    return parse_uri(storage.uri).qualified_domain == domain_name
 
 
 def _storages(cluster: Cluster) -> Iterable[state.StorageState]:
-    for queue in cluster.queues.values():
+    for queue in list(cluster.queues.values()):
         yield state.StorageState(queue.uri, hexadecimal(queue.key), queue.partition_id, len(queue.messages),
                                  queue.meter.bytes, not queue.in_memory)
-    for record in cluster.metadata.state.queues.values():
+    for record in list(cluster.metadata.state.queues.values()):
         if record.uri in cluster.queues or record.partition_id >= len(cluster.partitions):
             continue
         stored = cluster.partitions[record.partition_id].state.queues.get(record.key)
@@ -179,13 +199,18 @@ def session_state(session: Session, offset: float) -> state.SessionState:
 
 def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
     """A cluster as this node sees it; if it is the only member, it leads, and is primary of every partition."""
+    return at_once(cluster_in_steps(cluster))
+
+
+def cluster_in_steps(cluster: Cluster) -> Generator[None, None, state.ClusterSnapshot]:
+    """Likewise in steps."""
     names = {node.id: f"[{node.name}, {node.id}]" for node in cluster.definition.nodes}
     name = names.get(cluster.node_id, f"[{cluster.node_name}, {cluster.node_id}]")
     leadership = cluster.leadership
     primaries = {partition_id: names.get(primary.node_id, "") for partition_id, primary in
                  cluster.metadata.state.partitions.items()}
     stored: dict[int, list[state.StorageState]] = {}
-    for storage in _storages(cluster):
+    for storage in (yield from in_steps(_storages(cluster), lambda storage: storage)):
         stored.setdefault(storage.partition_id, []).append(storage)
     active = {queue.uri for queue in cluster.queues.values() if is_active(queue)}
     partitions = tuple(partition_state(each, primaries.get(each.partition_id, ""),
@@ -203,16 +228,13 @@ def cluster_state(cluster: Cluster) -> state.ClusterSnapshot:
         nodes.append(state.NodeState(
             names[node.id], node.name, node.id, node.data_center, "self" if ours else str(up).lower(), status,
             tuple(sorted(number for number, primary in primaries.items() if primary == names[node.id]))))
-    queues = tuple(
-        state.AssignedQueue(record.uri, hexadecimal(record.key), record.partition_id,
-                            primaries.get(record.partition_id, ""),
-                            "PRIMARY" if record.uri in active else "UNASSIGNED",
-                            parse_uri(record.uri).qualified_domain, record.uri in active)
-        for record in cluster.metadata.state.queues.values())
+    queues = yield from in_steps(list(cluster.metadata.state.queues.values()), lambda record: state.AssignedQueue(
+        record.uri, hexadecimal(record.key), record.partition_id, primaries.get(record.partition_id, ""),
+        "PRIMARY" if record.uri in active else "UNASSIGNED", parse_uri(record.uri).qualified_domain, record.uri in active))
     log, unsafe = cluster.metadata.log, cluster.metadata.state.unsafe
     return state.ClusterSnapshot(
         cluster.name, name, not cluster.unavailable, tuple(nodes),
-        elector_state(cluster, names), partitions, queues,
+        elector_state(cluster, names), partitions, tuple(queues),
         cluster.definition.partition_config.location, ledger_bytes=log.log.size, ledger_limit=log.log.max_bytes,
         unsafe_since=unsafe.since if unsafe is not None else 0)
 
@@ -290,28 +312,27 @@ def _proxied_domains(broker: Broker) -> Iterable[state.DomainState]:
                                     tuple(_relayed_of(broker, proxy.relays, domain)))
 
 
-def sources(broker: Broker) -> list[Source]:
-    """All counters that statistics look at, with what is stored now. Apps count under (queue, app id), and only where
-    they have counters and metrics of their own."""
-    found: list[Source] = []
-    for domain in broker.domains.values():
+def sources(broker: Broker) -> Iterable[Source]:
+    """All counters that statistics look at, with what is stored when it is its turn. Apps count under (queue, app id), and
+    only where they have counters and metrics of their own."""
+    for domain in list(broker.domains.values()):
         by_app = domain.mode == QueueMode.FANOUT and domain.settings.publish_app_metrics
-        for queue in domain.queues.values():
+        for queue in list(domain.queues.values()):
             if not is_active(queue):
                 continue
-            found.append(Source(queue.uri, queue.stats, len(queue.messages), queue.meter.bytes))
-            for app in queue.apps.values() if by_app else ():
+            yield Source(queue.uri, queue.stats, len(queue.messages), queue.meter.bytes)
+            for app in list(queue.apps.values()) if by_app else ():
                 messages = app_messages(queue, app)
-                found.append(Source((queue.uri, app.app_id), app.stats, messages, app_bytes(queue, app, messages)))
-    for relays in _all_relays(broker):
-        for relay in relays.queues.values():
-            found.append(Source(relay.uri, relay.stats, len(relay.messages), sum(
-                message.size for message in relay.messages.values())))
-    return found
+                yield Source((queue.uri, app.app_id), app.stats, messages, app_bytes(queue, app, messages))
+    for relays in list(_all_relays(broker)):
+        for relay in list(relays.queues.values()):
+            yield Source(relay.uri, relay.stats, len(relay.messages), sum(
+                message.size for message in relay.messages.values()))
 
 
-def take_latencies(broker: Broker) -> dict[Hashable, dict[int, int]]:
+def latencies_in_steps(broker: Broker) -> Generator[None, None, dict[Hashable, dict[int, int]]]:
     """Of queues and apps, by the keys of `sources`: how many messages took how long from arrival to confirmation, since this
-    was asked for last."""
-    return {source.key: source.counters.take_latencies() for source in sources(broker)
-            if isinstance(source.counters, AppStats)}
+    was asked for last. In steps."""
+    taken = yield from in_steps(sources(broker), lambda source: (source.key, source.counters.take_latencies())
+                                if isinstance(source.counters, AppStats) else None)
+    return dict(each for each in taken if each is not None)

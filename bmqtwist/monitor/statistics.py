@@ -9,12 +9,13 @@ Times are nanoseconds here, as in the original's metrics.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from bmqtwist.errors import LocalError
 from bmqtwist.monitor.snapshot import AppState, QueueState
 from bmqtwist.queue.counters import Counters
+from bmqtwist.wire.budget import at_once, in_steps
 
 SLOTS = 6  # steps in which the window moves
 SHOWS_PER_INTERVAL_MAX = 4  # looks on demand within one snapshotInterval
@@ -113,18 +114,24 @@ class Statistics:
 
     def sample(self, now: float, sources: Iterable[Source]) -> None:
         """Look at every source; move the window on when it is due."""
-        steps = 0
+        at_once(self.sampling(now, sources))
+
+    def sampling(self, now: float, sources: Iterable[Source]) -> Generator[None, None, None]:
+        """Likewise in steps."""
+        steps, before, named = 0, set(self._records), set[Hashable]()
         if now >= self.due:
             steps = min(SLOTS, 1 + int((now - self.due) / self.step_seconds))
             self.due += (1 + int((now - self.due) / self.step_seconds)) * self.step_seconds
-        records: dict[Hashable, _Record] = {}
-        for source in sources:
-            record = self._records.get(source.key) or _Record()
+
+        def look(source: Source) -> None:
+            record = self._records.setdefault(source.key, _Record())
             record.look(source)
             for _ in range(steps):
                 record.step(source)
-            records[source.key] = record
-        self._records = records
+            named.add(source.key)
+        yield from in_steps(sources, look)
+        for key in before - named:
+            self._records.pop(key, None)
 
     def delta(self, key: Hashable, name: str) -> int:
         """What a counter gained in the window; 0 for unknown keys."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +13,11 @@ from bmqtwist.monitor.statistics import INVALID_QUEUE, Statistics
 from bmqtwist.queue.counters import latency_bounds
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
+from bmqtwist.wire.budget import at_once, in_steps
 
 Latencies = Mapping[Hashable, Mapping[int, int]]  # by the keys of `statistics.Source`: confirms in each bucket
 _NONE: Latencies = MappingProxyType({})
+_Row = tuple[str, dict[str, Any]]
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"))
 # group, metric without "queue_", heading, how it is written
 _COLUMNS = (
@@ -53,11 +56,16 @@ def published_apps(domain: DomainState, queue: QueueState) -> bool:
 
 def stats_tree(state: BrokerState, statistics: Statistics, latencies: Latencies = _NONE) -> dict[str, Any]:
     """All queue metrics, by domain, queue and app; members in alphabetical order. `latencies`: as
-    `snapshots.take_latencies` gives them."""
+    `snapshots.latencies_in_steps` gives them."""
+    return at_once(tree_in_steps(state, statistics, latencies))
+
+
+def tree_in_steps(state: BrokerState, statistics: Statistics, latencies: Latencies = _NONE
+                  ) -> Generator[None, None, dict[str, Any]]:
+    """Likewise in steps."""
     domains: dict[str, Any] = {}
     for domain in sorted(state.domains, key=lambda domain: domain.name):
-        queues: dict[str, Any] = {}
-        for queue in sorted(domain.queues, key=lambda queue: queue.uri):
+        def branch(queue: QueueState, domain: DomainState = domain) -> tuple[str, dict[str, Any]]:
             tree: dict[str, Any] = {}
             if published_apps(domain, queue):
                 tree["appIds"] = {app.app_id: {**_histogram(latencies.get((queue.uri, app.app_id))),
@@ -65,8 +73,8 @@ def stats_tree(state: BrokerState, statistics: Statistics, latencies: Latencies 
                                   for app in sorted(queue.apps, key=lambda app: app.app_id)}
             tree |= _histogram(latencies.get(queue.uri))
             tree["values"] = statistics.queue_values(queue)
-            queues[queue.uri] = tree
-        domains[domain.name] = queues
+            return queue.uri, tree
+        domains[domain.name] = dict((yield from in_steps(sorted(domain.queues, key=lambda queue: queue.uri), branch)))
     return {"_timestamp": timestamp_text(float(int(state.wall))).partition("+")[0],
             "domainQueues": {"domains": domains}}
 
@@ -87,22 +95,32 @@ def stats_json(tree: dict[str, Any], pretty: bool) -> str:
 
 def stats_tables(state: BrokerState, statistics: Statistics) -> str:
     """The tables of domains and queues, clients, cluster nodes and connections; zeros are left blank."""
-    queues: list[tuple[str, dict[str, Any]]] = []
+    return at_once(tables_in_steps(state, statistics))
+
+
+def tables_in_steps(state: BrokerState, statistics: Statistics) -> Generator[None, None, str]:
+    """Likewise in steps."""
+    queues: list[_Row] = []
     for domain in state.domains:
-        queues.append((domain.name, {}))
-        for queue in domain.queues:
-            queues.append(("  " + queue.uri, _unprefixed(statistics.queue_values(queue))))
+        def rows(queue: QueueState, domain: DomainState = domain) -> list[_Row]:
+            found = [("  " + queue.uri, _unprefixed(statistics.queue_values(queue)))]
             if published_apps(domain, queue):
-                queues += [("    " + app.app_id, _unprefixed(statistics.app_values(queue, app))) for app in queue.apps]
+                found += [("    " + app.app_id, _unprefixed(statistics.app_values(queue, app))) for app in queue.apps]
+            return found
+        queues.append((domain.name, {}))
+        queues += chain.from_iterable((yield from in_steps(domain.queues, rows)))
     clients = [(session.description, dict(session.counters)) for session in state.sessions]
     if any(state.invalid_queue.values()):
         clients.append((INVALID_QUEUE, dict(state.invalid_queue)))
-    nodes: list[tuple[str, dict[str, Any]]] = [
+    nodes: list[_Row] = [
         (f"{cluster.name} {node.description}", {}) for cluster in state.clusters for node in cluster.nodes]
     channels = [(session.address, dict(session.channel)) for session in state.sessions]
-    return (_table("DOMAINQUEUES", _COLUMNS, queues) + _table("CLIENTS", _CLIENT_COLUMNS, clients)
-            + _table("CLUSTERS", _CLIENT_COLUMNS, nodes) + _table("TCP CHANNELS", _CHANNEL_COLUMNS, channels)
-            + _table("EVENT LOOP", _LOOP_COLUMNS, [("", _loop(state.process))]))
+    tables = []
+    for title, columns, found in (("DOMAINQUEUES", _COLUMNS, queues), ("CLIENTS", _CLIENT_COLUMNS, clients),
+                                  ("CLUSTERS", _CLIENT_COLUMNS, nodes), ("TCP CHANNELS", _CHANNEL_COLUMNS, channels),
+                                  ("EVENT LOOP", _LOOP_COLUMNS, [("", _loop(state.process))])):
+        tables.append((yield from _table(title, columns, found)))
+    return "".join(tables)
 
 
 def _loop(process: ProcessState) -> dict[str, int]:
@@ -124,10 +142,15 @@ def _unprefixed(values: dict[str, int]) -> dict[str, Any]:
     return {name.removeprefix("queue_"): value for name, value in values.items()}
 
 
-def _table(title: str, columns: Sequence[tuple[str, str, str, Any]], rows: list[tuple[str, dict[str, Any]]]) -> str:
+def _table(title: str, columns: Sequence[tuple[str, str, str, Any]], rows: list[_Row]) -> Generator[None, None, str]:
     cells = [[""] + [heading for _, _, heading, _ in columns]]
-    cells += [[label] + [_cell(values.get(name, 0), write) for _, name, _, write in columns] for label, values in rows]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(columns) + 1)]
+    widths = [len(cell) for cell in cells[0]]
+
+    def written(row: _Row) -> list[str]:
+        found = [row[0]] + [_cell(row[1].get(name, 0), write) for _, name, _, write in columns]
+        widths[:] = map(max, widths, map(len, found))
+        return found
+    cells += yield from in_steps(rows, written)
     groups: dict[str, int] = {}
     for (group, _, _, _), width in zip(columns, widths[1:], strict=True):
         groups[group] = groups.get(group, -3) + width + 3
@@ -137,7 +160,7 @@ def _table(title: str, columns: Sequence[tuple[str, str, str, Any]], rows: list[
             groups[group] = len(group)
     head = " " * widths[0] + "".join(f" | {group:^{width}}" for group, width in groups.items())
     lines = [head.rstrip(), _row(cells[0], widths), "-+-".join("-" * width for width in widths)]
-    lines += [_row(row, widths) for row in cells[1:]]
+    lines += yield from in_steps(cells[1:], lambda row: _row(row, widths))
     return f"\n:::::::::: :::::::::: {title} >>\n" + "\n".join(lines) + "\n"
 
 

@@ -29,7 +29,6 @@ def check_messages(read: Callable[[int, int], bytes],
     """
     damaged: dict[str, list[Message]] = {}
     window, base, top, good = memoryview(b""), 0, 0, 0
-    unpack = DATA_HEADER.unpack_from
     for message in messages:
         offset = message.data_offset * 8
         if not base <= offset <= top - DATA_HEADER.size:
@@ -39,29 +38,32 @@ def check_messages(read: Callable[[int, int], bytes],
         try:
             if offset < DATA_HEADER_BYTES or offset + DATA_HEADER.size > top:
                 raise ValueError("its DATA record is outside of the file")
-            words, flags, schema_id, _ = unpack(window, offset - base)
-            size = (words & DATA_WORDS_MASK) << 2
+            size = (DATA_HEADER.unpack_from(window, offset - base)[0] & DATA_WORDS_MASK) << 2
             if offset + size > top:
                 base = offset
                 window = memoryview(read(base, max(size, ROLLOVER_CHUNK_BYTES)))
                 top = base + len(window)
-            start = offset - base + DATA_HEADER.size
-            stop = offset - base + size
-            options = flags >> DATA_OPTIONS_SHIFT << 2
-            if words >> DATA_HEADER_WORDS_SHIFT != DATA_HEADER_WORDS or size < DATA_RECORD_BYTES_MIN or stop > top - base:
-                raise ValueError("the header of its DATA record is wrong")
-            stop -= window[stop - 1]
-            message.size = length = stop - start - options
-            if length < 0 or data_record_bytes(DATA_HEADER.size + options + length) != size:
-                raise ValueError("the padding of its DATA record is wrong")
-            if crc32c(window[start + options:stop]) != message.crc:
-                raise ValueError("its data does not match its checksum")
+            good += check_message(window, offset - base, message)
         except ValueError as error:
             damaged.setdefault(str(error), []).append(message)
-            continue
-        message.has_properties = bool(flags & PROPERTIES_FLAG)
-        message.schema_id = schema_id
-        if options:
-            message.options = bytes(window[start:start + options])
-        good += size
     return good, damaged
+
+
+def check_message(window: memoryview, at: int, message: Message) -> int:
+    """Likewise for one, whose DATA record begins at `at`; the bytes of the record. ValueError: what is wrong with it."""
+    words: int
+    words, flags, schema_id, _ = DATA_HEADER.unpack_from(window, at)
+    size, options = (words & DATA_WORDS_MASK) << 2, flags >> DATA_OPTIONS_SHIFT << 2
+    start, stop = at + DATA_HEADER.size, at + size
+    if words >> DATA_HEADER_WORDS_SHIFT != DATA_HEADER_WORDS or size < DATA_RECORD_BYTES_MIN or stop > len(window):
+        raise ValueError("the header of its DATA record is wrong")
+    stop -= window[stop - 1]
+    length = stop - start - options
+    if length < 0 or data_record_bytes(DATA_HEADER.size + options + length) != size:
+        raise ValueError("the padding of its DATA record is wrong")
+    if crc32c(window[start + options:stop]) != message.crc:
+        raise ValueError("its data does not match its checksum")
+    message.size, message.has_properties, message.schema_id = length, bool(flags & PROPERTIES_FLAG), schema_id
+    if options:
+        message.options = bytes(window[start:start + options])
+    return size

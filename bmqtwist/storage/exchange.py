@@ -6,7 +6,7 @@ import errno
 from typing import Protocol
 
 from bmqtwist.errors import PeerError
-from bmqtwist.storage.datacheck import check_messages
+from bmqtwist.storage.datacheck import check_message
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
 from bmqtwist.storage.message import Message
@@ -152,13 +152,12 @@ def rest_of(run: RecordRun, after: Psn) -> RecordRun:
 
 def checked(message: Message, data: bytes) -> int:
     """Complete a message from its DATA record; the bytes of that. RecordMismatch if the record is not what was written."""
-    offset = message.data_offset * 8
-    probe = offset or DATA_HEADER.size * 8
-    message.data_offset = probe >> 3
-    good, damaged = check_messages(lambda at, size: data[at - probe:at - probe + size], [message])
-    message.data_offset = offset >> 3
-    if damaged or good != len(data):
-        raise RecordMismatch(f"the data of message {message.guid.hex().upper()}: {', '.join(damaged) or 'wrong size'}")
+    try:
+        good = check_message(memoryview(data), 0, message)
+        if good != len(data):
+            raise ValueError("its DATA record has another size")
+    except ValueError as error:
+        raise RecordMismatch(f"the data of message {message.guid.hex().upper()}: {error}") from None
     return good
 
 

@@ -9,13 +9,16 @@ it without.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
 RECORD_VALUES = 4
 SLICE_VALUES = 1024  # about 2 ms
 
+ITEMS_AT_ONCE = 32  # of 10 to 50 us each
+
 _T = TypeVar("_T")
+_U = TypeVar("_U")
 
 
 class Budget:
@@ -31,6 +34,17 @@ class Budget:
     def next_pause(self) -> None:
         """Pause again after SLICE_VALUES."""
         self.pause = max(0, self.left - SLICE_VALUES)
+
+
+def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE
+             ) -> Generator[None, None, list[_T]]:
+    """What is made of each item, with a pause after so many."""
+    found: list[_T] = []
+    for item in items:
+        found.append(made(item))
+        if not len(found) % pause_after:
+            yield
+    return found
 
 
 def at_once(steps: Generator[object, None, _T]) -> _T:

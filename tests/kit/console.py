@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from argon2 import PasswordHasher
 from treq.testing import StubTreq
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
@@ -20,6 +21,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.prometheus import Family
 from bmqtwist.monitor.snapshot import BrokerState, ProcessState
+from bmqtwist.wire.budget import at_once
 from kit.memory import MemoryWorld
 
 PASSWORDS = {"vera": "seeing is believing", "olaf": "operators operate", "ada": "all of it"}
@@ -104,9 +106,14 @@ class ConsoleHost:
         """The broker now."""
         return snapshots.broker_state(self.node.broker, self.moment()[0])
 
-    def families(self) -> list[Family]:
+    def families(self) -> Generator[None, None, list[Family]]:
         """No metrics."""
+        yield
         return []
+
+    def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
+        """At once."""
+        return execute(at_once, work)
 
     def unready(self) -> str:
         """It serves."""

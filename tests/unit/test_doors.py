@@ -22,6 +22,7 @@ from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.prometheus import families
 from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
 from bmqtwist.report import shown
+from bmqtwist.wire.budget import at_once
 
 FORGED = "21NOV2026_00:00:00.000 forged"
 HOSTILE = {
@@ -128,7 +129,7 @@ def looks(world: MemoryWorld) -> dict[str, str]:
     """Every place where a text may come out, as it comes out."""
     state = snapshots.broker_state(world.broker, world.now)
     statistics = world.assembled.observe()
-    world.assembled.sample(world.now)
+    at_once(world.assembled.sampling(world.now))
     layout = LineFormat("%d %s %m\n")
     return {
         "log": "".join(layout.render(Record(0.0, severity, "c", text)) for severity, text in world.report.lines),

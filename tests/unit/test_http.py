@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 from treq.testing import StubTreq
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.python.failure import Failure
 
 from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, Console, Labels, make_site
 from bmqtwist.console.prometheus import exposition
-from bmqtwist.monitor.prometheus import Family, families
+from bmqtwist.monitor.prometheus import Family, families, families_in_steps
 from bmqtwist.monitor.snapshot import (
     AppState,
     BrokerState,
@@ -30,6 +32,7 @@ from bmqtwist.monitor.snapshot import (
     StorageState,
 )
 from bmqtwist.monitor.statistics import Statistics
+from bmqtwist.wire.budget import at_once
 
 METER = MeterSnapshot("m", 21, 1000, 63, 1048576)
 QUEUE = QueueState("bmq://t.fan.~lab/q", "q", "t.fan.~lab", "AABBCCDDEE", "fanout", 1, 21, 63, METER,
@@ -58,8 +61,11 @@ class Stub:
             raise RuntimeError("secret detail")
         return STATE
 
-    def families(self) -> list[Family]:
-        return families(self.state(), Statistics(0.0))
+    def families(self) -> Generator[None, None, list[Family]]:
+        return families_in_steps(self.state(), Statistics(0.0))
+
+    def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
+        return execute(at_once, work)
 
     def unready(self) -> str:
         return self.reason

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.memory import MemoryWorld
 
 from bmqtwist.monitor import snapshot as state
+from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.prometheus import families
 from bmqtwist.monitor.statistics import (
     INVALID_QUEUE,
@@ -20,6 +23,7 @@ from bmqtwist.monitor.statistics import (
 )
 from bmqtwist.monitor.tables import interval_text, stats_json, stats_tables, stats_tree
 from bmqtwist.queue.counters import AppStats, ChannelStats, ClientStats, QueueStats
+from bmqtwist.wire.budget import ITEMS_AT_ONCE, at_once
 
 URI = "bmq://d.~lcl/q"
 METER = state.MeterSnapshot("queue", 0, 1000, 0, 1048576)
@@ -262,3 +266,39 @@ def test_the_log_tells_how_long_it_took_from_arrival_to_confirmation() -> None:
     assert "confirmLatency" not in tree["appIds"]["bar"]
     lab.counters.confirmed(0.0, 0.001)
     assert list(lab.counters.take_latencies().values()) == [1] and not lab.counters.take_latencies()
+
+
+def test_a_sample_of_many_queues_pauses_and_keeps_what_came_meanwhile() -> None:
+    statistics, counters = Statistics(0.0), {name: QueueStats() for name in range(100)}
+    statistics.sample(1.0, [Source(name, each) for name, each in counters.items()] + [Source("gone", QueueStats())])
+    for each in counters.values():
+        each.put_msgs += 1
+    steps = statistics.sampling(2.0, (Source(name, each) for name, each in counters.items()))
+    next(steps)
+    young = QueueStats()
+    young.put_msgs = 7
+    statistics.sample(2.0, [Source("young", young), *(Source(name, each) for name, each in counters.items())])
+    pauses = 1 + sum(1 for _ in steps)
+    assert pauses == 100 // ITEMS_AT_ONCE
+    assert statistics.total("young", "put_msgs") == 7 and statistics.total(99, "put_msgs") == 1
+    statistics.sample(3.0, [Source("young", young)])
+    assert not statistics.total(99, "put_msgs")
+
+
+def test_queues_come_and_go_while_a_broker_with_many_is_looked_at(tmp_path: Path) -> None:
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    for number in range(70):
+        world.producer(f"bmq://d/many{number}")
+    statistics = world.assembled.observe()
+    looks = (statistics.sampling(world.now, snapshots.sources(world.broker)),
+             snapshots.broker_in_steps(world.broker, world.now), snapshots.latencies_in_steps(world.broker))
+    for look in looks:
+        next(look)
+    for number in range(70, 80):
+        world.producer(f"bmq://d/many{number}")
+    world.admin("DOMAINS DOMAIN d QUEUE many0 PURGE *")
+    at_once(looks[0])
+    found = at_once(looks[1])
+    assert len(found.queues) >= 70 and at_once(looks[2]).keys() >= {"bmq://d/many69"}
+    assert "bmq://d/many79" in world.admin("STAT SHOW")
