@@ -29,13 +29,17 @@ _STAMP = struct.Struct("=QI")  # when it was posted, ns, and its queue id
 _STRIDE = 7919  # prime: from one queue to the next
 _WARM_UP_SHARE = 0.2
 _DRAIN_S = 10.0
+_CONNECT_S = 0.0025  # from one connection to the next: a broker takes 500 a second from one address
 
 
 class Crowd:
     """Connections of one process, each with its share of the queues."""
 
     def __init__(self, port: int, connections: int, queues: int) -> None:
-        self.clients = [RawClient(port, "bench-crowd") for _ in range(connections)]
+        self.clients = []
+        for _ in range(connections):
+            self.clients.append(RawClient(port, "bench-crowd"))
+            time.sleep(_CONNECT_S)
         self._by_fd = {client.fileno(): client for client in self.clients}
         self._poll = select.epoll()
         for fd in self._by_fd:
