@@ -334,7 +334,8 @@ class ClientSession(SessionKind):
                 correlation_id = int.from_bytes(guid[1:4], "big")
                 wants_ack = wants_ack or correlation_id != 0
                 guid = self.context.make_guid()
-            if (size > APPLICATION_DATA_BYTES_MAX or crc32c(payload) != crc or options and (
+            computed: int = crc32c(payload)
+            if (size > APPLICATION_DATA_BYTES_MAX or computed != crc or options and (
                     len(options) > PUT_OPTIONS_BYTES_MAX or size + len(options) > APPLICATION_DATA_BYTES_MAX)):
                 self._invalid_put("PUT message that is too large or does not match its CRC32-C", q_id)
                 self.ack(handle, guid if self.makes_guids else NULL_GUID, correlation_id, AckStatus.UNKNOWN)

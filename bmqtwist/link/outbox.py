@@ -27,6 +27,8 @@ from bmqtwist.wire.fast import (
 )
 
 _PUSH_ONE: Final = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
+_pack_push_one: Final = _PUSH_ONE.pack
+_pack_ack: Final = ACK_MESSAGE.pack
 _PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # the same for another broker
 _PUSH_PLACED: Final = Struct(PUSH_HEADER.format + "IIB3xIQ")  # the same, with where the message is stored
 _PUSH_UNNAMED: Final = Struct(PUSH_HEADER.format + "I")
@@ -55,7 +57,7 @@ class Outbox:
         """One PUSH message with one subscription id."""
         size = len(payload)
         words = 11 + (size >> 2)  # header 8, option 2, data with padding (size >> 2) + 1
-        self._pushes += (_PUSH_ONE.pack(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, 0,
+        self._pushes += (_pack_push_one(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, 0,
                                         OPTION_ONE_ID_HEAD, sub_id), payload, PAD4[size & 3])
         self._push_bytes += words << 2
         if self._push_bytes > OUT_EVENT_BYTES_MAX:
@@ -133,7 +135,7 @@ class Outbox:
 
     def ack(self, q_id: int, guid: bytes, correlation_id: int, status: int) -> None:
         """One ACK message."""
-        self._acks.append(ACK_MESSAGE.pack(status << 24 | correlation_id, guid, q_id))
+        self._acks.append(_pack_ack(status << 24 | correlation_id, guid, q_id))
         if len(self._acks) >= ACKS_MAX:
             self._seal()
 

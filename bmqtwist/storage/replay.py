@@ -75,6 +75,10 @@ class Replay:
     def message(self, entry: Entry) -> None:
         """MESSAGE."""
         _, head, lease, wall, body = entry
+        ref_high: int
+        compression: int
+        data_offset: int
+        crc: int
         ref_high, compression, key, data_offset, guid, crc = MESSAGE_BODY.unpack(body)
         queue = self.state.queues.get(key) or self.unknown_queue(key, entry)
         if queue is None or guid in queue.messages or guid == NULL_GUID:

@@ -289,6 +289,8 @@ class ReplicatedPartition(Partition):
         ahead, last, end, data, qlist, size = FilesAhead(self.files), after, 0, list[bytes](), list[bytes](), 0
         for at in range(0, len(journal) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
             record = journal[at:at + RECORD_BYTES]
+            head: int
+            lease: int
             head, lease, _, _, magic = RECORD.unpack(record)
             if magic != MAGIC:
                 raise OSError(errno.EIO, f"JOURNAL holds no record at offset {start + at}")
@@ -306,6 +308,9 @@ class ReplicatedPartition(Partition):
         """Append the records of `run` that follow `behind`, the last one here. PeerError or RecordMismatch: one of them does
         not fit, those before it are appended. OSError: there is no room."""
         self._applier.wall = wall
+        head: int
+        lease: int
+        recorded: int
         for record, belongs in records_of(run):
             head, lease, recorded, body, magic = RECORD.unpack(record)
             psn = lease, head & SEQUENCE_MASK

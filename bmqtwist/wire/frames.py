@@ -62,6 +62,10 @@ class FrameBuffer:
         if self._held is None and self.error is None:
             size = len(chunk)
             if size >= EVENT_HEADER_BYTES:
+                length: int
+                version_type: int
+                words: int
+                specific: int
                 length, version_type, words, specific, _ = _unpack(chunk)
                 kind = version_type & EVENT_TYPE_MASK
                 if length == size and words == EVENT_HEADER_WORDS and kind and size <= self.limit_bytes:
@@ -98,6 +102,9 @@ class FrameBuffer:
 
     def _cut(self, data: bytes) -> tuple[bytes, list[Span]]:
         spans: list[Span] = []
+        version_type: int
+        words: int
+        specific: int
         pos, size = 0, len(data)
         while size - pos >= _LENGTH_BYTES:
             length = int.from_bytes(data[pos:pos + _LENGTH_BYTES], "big")

@@ -71,6 +71,9 @@ def put_at(buffer: bytes, position: int, end: int) -> WalkedPut:
     """The message at `position` of a PUT event that ends at `end`, or MessageError. For a loop without a generator."""
     if end - position < PUT_HEADER_BYTES:
         raise MessageError(CUT_SHORT, "message cut short", "MessageWords", position)
+    first: int
+    second: int
+    schema_id: int
     first, second, queue_id, guid, crc, schema_id, _ = _unpack_put(buffer, position)
     stop = position + ((first & WORDS_MASK) << 2)
     if second == PUT_HEADER_WORDS:  # the usual: no options, not compressed
@@ -95,6 +98,9 @@ def walk_pushes(buffer: bytes, position: int, end: int) -> Iterator[WalkedPush]:
     """The messages of a PUSH event whose body is buffer[position:end]; MessageError ends them."""
     if position >= end:
         raise MessageError(NO_MESSAGES, "no messages", "PUSH", position)
+    first: int
+    second: int
+    schema_id: int
     while position < end:
         if end - position >= PUSH_HEADER_BYTES:
             first, second, queue_id, guid, schema_id, _ = _unpack_push(buffer, position)
