@@ -47,7 +47,7 @@ def _measure(cell: Cell, durability: str | None, seconds: float, nodes: int) -> 
     with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name:
         with _target(Path(name), durability, nodes) as target:
             row = run_cell(target, cell, seconds)
-            if isinstance(target, Broker | BrokerCluster):
+            if isinstance(target, Broker | BrokerCluster) and not isinstance(target, FloorBroker):
                 row["stalls_ms"] = target.stalls_ms()
     row["durability"] = durability or "confirms"
     return row
