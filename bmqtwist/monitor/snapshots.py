@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bmqtwist.storage.partition import Partition
 
 EXACT_MESSAGES_MAX = 20_000  # of an app that are looked at; how much more of them are is estimated
+SUMMED_AT_ONCE = 1024  # messages whose sizes are added up in one of many steps
 _KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
 
 
@@ -92,14 +93,15 @@ def domain_in_steps(broker: Broker, domain: Domain) -> Generator[None, None, sta
 
 def storages(cluster: Cluster, domain_name: str) -> list[state.StorageState]:
     """The stored queues of a domain, loaded or not."""
-    return [storage for storage in _storages(cluster) if _is_of(storage, domain_name)]
+    return [storage for storage in _storages(cluster) if storage is not None and _is_of(storage, domain_name)]
 
 
-def _is_of(storage: state.StorageState, domain_name: str) -> bool:
-    return parse_uri(storage.uri).qualified_domain == domain_name
+def _is_of(storage: state.StorageState | None, domain_name: str) -> bool:
+    return storage is not None and parse_uri(storage.uri).qualified_domain == domain_name
 
 
-def _storages(cluster: Cluster) -> Iterable[state.StorageState]:
+def _storages(cluster: Cluster) -> Iterable[state.StorageState | None]:
+    """All of a cluster; None now and then, where a queue has very many messages that have to be looked at."""
     for queue in list(cluster.queues.values()):
         yield state.StorageState(queue.uri, hexadecimal(queue.key), queue.partition_id, len(queue.messages),
                                  queue.meter.bytes, not queue.in_memory)
@@ -107,9 +109,12 @@ def _storages(cluster: Cluster) -> Iterable[state.StorageState]:
         if record.uri in cluster.queues or record.partition_id >= len(cluster.partitions):
             continue
         stored = cluster.partitions[record.partition_id].state.queues.get(record.key)
-        messages = stored.messages.values() if stored is not None else ()
-        yield state.StorageState(record.uri, hexadecimal(record.key), record.partition_id, len(messages),
-                                 sum(message.size for message in messages))
+        messages, size = list(stored.messages.values()) if stored is not None else [], 0
+        for start in range(0, len(messages), SUMMED_AT_ONCE):
+            if start:
+                yield None
+            size += sum(message.size for message in messages[start:start + SUMMED_AT_ONCE])
+        yield state.StorageState(record.uri, hexadecimal(record.key), record.partition_id, len(messages), size)
 
 
 def hexadecimal(key: bytes) -> str:
@@ -211,7 +216,8 @@ def cluster_in_steps(cluster: Cluster) -> Generator[None, None, state.ClusterSna
                  cluster.metadata.state.partitions.items()}
     stored: dict[int, list[state.StorageState]] = {}
     for storage in (yield from in_steps(_storages(cluster), lambda storage: storage)):
-        stored.setdefault(storage.partition_id, []).append(storage)
+        if storage is not None:
+            stored.setdefault(storage.partition_id, []).append(storage)
     active = {queue.uri for queue in cluster.queues.values() if is_active(queue)}
     partitions = tuple(partition_state(each, primaries.get(each.partition_id, ""),
                                        tuple(stored.get(each.partition_id, ())), active,

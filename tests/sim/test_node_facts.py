@@ -10,7 +10,7 @@ import pytest
 
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.errors import LocalError
-from bmqtwist.monitor import elections, messages, replicas, stopping, subscriptions, traffic
+from bmqtwist.monitor import elections, messages, replicas, snapshots, stopping, subscriptions, traffic
 from bmqtwist.monitor.events import NodeEvent
 from bmqtwist.monitor.typed_properties import from_tree
 from bmqtwist.node.local_producer import COUNT_MAX, PATIENCE_S, PAYLOAD_BYTES_MAX, Published, publish
@@ -323,3 +323,18 @@ def test_authorizers_are_asked_about_whoever_posts() -> None:
     assert posted(nodes, node).results[0].status == "SUCCESS"
     refused = posted(nodes, node, by="bert")
     assert "'bert' is not authorized: QueueWrite" in refused.error and refused.results == []
+
+
+def test_a_replica_tells_how_much_is_stored_in_a_queue_and_pauses_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SUMMED_AT_ONCE", 8)
+    nodes = ReplicatingCluster(7)
+    nodes.settle()
+    nodes.post(300)
+    nodes.run(2.0)
+    domain = STRONG.removeprefix("bmq://").partition("/")[0]
+    wanted = snapshots.storages(nodes.primary().broker.clusters["c3"], domain)
+    steps = snapshots.cluster_in_steps(nodes.replicas()[0].broker.clusters["c3"])
+    next(steps)  # 300 messages are 37 pauses for the sums, and one of them is the 32nd
+    found = [each for part in at_once(steps).partitions for each in part.storages]
+    assert [(each.uri, each.messages, each.bytes) for each in wanted] == [
+        (each.uri, each.messages, each.bytes) for each in found if each.uri == STRONG]
