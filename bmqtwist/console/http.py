@@ -69,6 +69,7 @@ class Console:
 
     def __init__(self, source: Source, labels: Labels = Labels(), log: Callable[[Failure], None] | None = None) -> None:
         self._source, self._labels, self._log = source, labels, log
+        self._scrapes: list[Deferred[str]] = []  # that wait for the text that is being made
 
     @app.route("/livez", methods=["GET"])
     def livez(self, request: Request) -> str:
@@ -86,10 +87,20 @@ class Console:
     @app.route("/metrics", methods=["GET"])
     def metrics(self, request: Request) -> Deferred[str]:
         """For Prometheus."""
-        def text() -> Generator[None, None, str]:
-            families = yield from self._source.families()
-            return (yield from exposition_in_steps(families, self._labels.prefix, self._labels.instance))
-        return self._source.in_steps(text()).addCallback(lambda text: _text(request, text, CONTENT_TYPE))
+        scrape: Deferred[str] = Deferred()
+        self._scrapes.append(scrape)
+        if len(self._scrapes) == 1:
+            self._source.in_steps(self._exposition()).addBoth(self._scraped)
+        return scrape.addCallback(lambda text: _text(request, text, CONTENT_TYPE))
+
+    def _exposition(self) -> Generator[None, None, str]:
+        families = yield from self._source.families()
+        return (yield from exposition_in_steps(families, self._labels.prefix, self._labels.instance))
+
+    def _scraped(self, result: str | Failure) -> None:
+        scrapes, self._scrapes = self._scrapes, []
+        for each in scrapes:
+            each.callback(result)
 
     @app.route("/", methods=["GET"])
     def status(self, request: Request) -> str:

@@ -6,20 +6,15 @@ import re
 from collections.abc import Generator, Iterable
 
 from bmqtwist.monitor.prometheus import POINTS_AT_ONCE, Family, Labels
-from bmqtwist.wire.budget import at_once, in_steps
+from bmqtwist.wire.budget import in_steps
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_:]")
 
 
-def exposition(families: Iterable[Family], prefix: str = "", instance: str = "") -> str:
-    """The whole text. `prefix` goes in front of every name, `instance` replaces the label Instance where it is given."""
-    return at_once(exposition_in_steps(families, prefix, instance))
-
-
 def exposition_in_steps(families: Iterable[Family], prefix: str = "", instance: str = "") -> Generator[None, None, str]:
-    """Likewise in steps."""
+    """The whole text. `prefix` goes in front of every name, `instance` replaces the label Instance where it is given."""
     prefix = _NOT_IN_A_NAME.sub("_", prefix)
     lines: list[str] = []
     for family in families:

@@ -13,7 +13,7 @@ from typing import Literal
 from bmqtwist.monitor.snapshot import BrokerState, DomainState, QueueState
 from bmqtwist.monitor.statistics import COUNTED, GAUGES, INVALID_QUEUE, TIMED, Statistics
 from bmqtwist.monitor.tables import published_apps
-from bmqtwist.wire.budget import at_once, in_steps
+from bmqtwist.wire.budget import in_steps
 
 Labels = tuple[tuple[str, str], ...]
 Kind = Literal["counter", "gauge"]
@@ -37,13 +37,8 @@ class Family:
 Point = tuple[str, Kind, Labels, float]
 
 
-def families(state: BrokerState, statistics: Statistics) -> list[Family]:
-    """Every metric of the broker, in a steady order; the statistics must have been sampled for this state."""
-    return at_once(families_in_steps(state, statistics))
-
-
 def families_in_steps(state: BrokerState, statistics: Statistics) -> Generator[None, None, list[Family]]:
-    """Likewise in steps."""
+    """Every metric of the broker, in a steady order; the statistics must have been sampled for this state."""
     found: dict[str, Family] = {}
 
     def add(point: Point) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bmqtwist.errors import LocalError
 from bmqtwist.monitor.snapshot import AppState, QueueState
 from bmqtwist.queue.counters import Counters
-from bmqtwist.wire.budget import at_once, in_steps
+from bmqtwist.wire.budget import in_steps
 
 SLOTS = 6  # steps in which the window moves
 SHOWS_PER_INTERVAL_MAX = 4  # looks on demand within one snapshotInterval
@@ -89,8 +89,8 @@ class _Record:
 class Statistics:
     """All records, the window, and the rule on how often one may look.
 
-    `sample` must be called at `due` (monotonic seconds) or later, and right before values are read. Sources that are not
-    named any more are forgotten.
+    `sampling` must be gone through at `due` (monotonic seconds) or later, and right before values are read. Sources that are
+    not named any more are forgotten.
     """
 
     def __init__(self, now: float, snapshot_interval: float = 1.0, print_interval: float = 60.0) -> None:
@@ -112,12 +112,8 @@ class Statistics:
             raise TooOften
         shows.append(now)
 
-    def sample(self, now: float, sources: Iterable[Source]) -> None:
-        """Look at every source; move the window on when it is due."""
-        at_once(self.sampling(now, sources))
-
     def sampling(self, now: float, sources: Iterable[Source]) -> Generator[None, None, None]:
-        """Likewise in steps."""
+        """Look at every source, in steps; move the window on when it is due."""
         steps, before, named = 0, set(self._records), set[Hashable]()
         if now >= self.due:
             steps = min(SLOTS, 1 + int((now - self.due) / self.step_seconds))

@@ -13,7 +13,7 @@ from bmqtwist.monitor.statistics import INVALID_QUEUE, Statistics
 from bmqtwist.queue.counters import latency_bounds
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
-from bmqtwist.wire.budget import at_once, in_steps
+from bmqtwist.wire.budget import in_steps
 
 Latencies = Mapping[Hashable, Mapping[int, int]]  # by the keys of `statistics.Source`: confirms in each bucket
 _NONE: Latencies = MappingProxyType({})
@@ -54,15 +54,10 @@ def published_apps(domain: DomainState, queue: QueueState) -> bool:
     return domain.mode == QueueMode.FANOUT and domain.publish_app_metrics and bool(queue.apps)
 
 
-def stats_tree(state: BrokerState, statistics: Statistics, latencies: Latencies = _NONE) -> dict[str, Any]:
-    """All queue metrics, by domain, queue and app; members in alphabetical order. `latencies`: as
-    `snapshots.latencies_in_steps` gives them."""
-    return at_once(tree_in_steps(state, statistics, latencies))
-
-
 def tree_in_steps(state: BrokerState, statistics: Statistics, latencies: Latencies = _NONE
                   ) -> Generator[None, None, dict[str, Any]]:
-    """Likewise in steps."""
+    """All queue metrics, by domain, queue and app; members in alphabetical order. `latencies`: as
+    `snapshots.latencies_in_steps` gives them."""
     domains: dict[str, Any] = {}
     for domain in sorted(state.domains, key=lambda domain: domain.name):
         def branch(queue: QueueState, domain: DomainState = domain) -> tuple[str, dict[str, Any]]:
@@ -93,13 +88,8 @@ def stats_json(tree: dict[str, Any], pretty: bool) -> str:
     return json.dumps(tree, indent=4) if pretty else json.dumps(tree, separators=(",", ":"))
 
 
-def stats_tables(state: BrokerState, statistics: Statistics) -> str:
-    """The tables of domains and queues, clients, cluster nodes and connections; zeros are left blank."""
-    return at_once(tables_in_steps(state, statistics))
-
-
 def tables_in_steps(state: BrokerState, statistics: Statistics) -> Generator[None, None, str]:
-    """Likewise in steps."""
+    """The tables of domains and queues, clients, cluster nodes and connections; zeros are left blank."""
     queues: list[_Row] = []
     for domain in state.domains:
         def rows(queue: QueueState, domain: DomainState = domain) -> list[_Row]:

@@ -13,14 +13,13 @@ import pytest
 from kit import codec
 from kit.client import RequestRefused, consumer_info
 from kit.memory import MemoryWorld
+from kit.statistics import exposition, families, stats_tables, stats_tree
 
 from bmqtwist.console.http import status
-from bmqtwist.console.prometheus import exposition
 from bmqtwist.errors import PeerError
 from bmqtwist.logs.format import LineFormat, Record
 from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.prometheus import families
-from bmqtwist.monitor.tables import stats_json, stats_tables, stats_tree
+from bmqtwist.monitor.tables import stats_json
 from bmqtwist.report import shown
 from bmqtwist.wire.budget import at_once
 

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from kit.statistics import exposition, families
 from treq.testing import StubTreq
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, execute
@@ -16,8 +17,7 @@ from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.python.failure import Failure
 
 from bmqtwist.console.http import CONNECTIONS_MAX, LIFE_SECONDS_MAX, Console, Labels, make_site
-from bmqtwist.console.prometheus import exposition
-from bmqtwist.monitor.prometheus import Family, families, families_in_steps
+from bmqtwist.monitor.prometheus import Family, families_in_steps
 from bmqtwist.monitor.snapshot import (
     AppState,
     BrokerState,
@@ -221,3 +221,21 @@ def test_few_connections_are_taken_and_none_stays_for_ever(site_and_clock: tuple
     assert visits[1].transport.connected
     clock.advance(11)
     assert not visits[1].transport.connected and Visit(site).protocol is not None
+
+
+def test_scrapes_that_come_while_one_is_being_made_share_its_text() -> None:
+    """What is made of very many queues takes turns, and memory: once, whoever asks."""
+    source, made = Stub(), list[Deferred[str]]()
+    source.in_steps = lambda work: made.append(Deferred()) or made[-1]  # type: ignore[method-assign, func-returns-value]
+    client = StubTreq(Console(source).resource())  # type: ignore[arg-type]
+    texts: list[str] = []
+    for _ in range(3):
+        client.request("GET", "http://console.test/metrics").addCallback(client.text_content).addCallback(texts.append)
+    client.flush()
+    assert len(made) == 1 and not texts
+    made[0].callback("a 1\n")
+    client.flush()
+    assert texts == ["a 1\n"] * 3
+    client.request("GET", "http://console.test/metrics")
+    client.flush()
+    assert len(made) == 2

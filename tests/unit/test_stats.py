@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.memory import MemoryWorld
+from kit.statistics import families, sample, stats_tables, stats_tree
 
 from bmqtwist.monitor import snapshot as state
 from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.prometheus import families
 from bmqtwist.monitor.statistics import (
     INVALID_QUEUE,
     QUEUE_METRICS,
@@ -21,7 +21,7 @@ from bmqtwist.monitor.statistics import (
     Statistics,
     TooOften,
 )
-from bmqtwist.monitor.tables import interval_text, stats_json, stats_tables, stats_tree
+from bmqtwist.monitor.tables import interval_text, stats_json
 from bmqtwist.queue.counters import AppStats, ChannelStats, ClientStats, QueueStats
 from bmqtwist.wire.budget import ITEMS_AT_ONCE, at_once
 
@@ -50,7 +50,7 @@ class Lab:
 
     def sample(self, now: float) -> None:
         held = [Source((URI, name), app, self.held[name], self.held[name] * 3) for name, app in self.apps.items()]
-        self.statistics.sample(now, [Source(URI, self.counters, self.stored, self.stored * 3), *held])
+        sample(self.statistics, now, [Source(URI, self.counters, self.stored, self.stored * 3), *held])
 
     def show(self, now: float) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
         self.sample(now)
@@ -148,7 +148,7 @@ def test_a_source_that_is_gone_is_forgotten() -> None:
     lab = Lab()
     lab.post(1)
     lab.sample(1.0)
-    lab.statistics.sample(2.0, [])
+    sample(lab.statistics, 2.0, [])
     assert lab.statistics.total(URI, "put_msgs") == 0
 
 
@@ -242,10 +242,10 @@ def test_a_delta_is_what_was_counted_within_the_window(steps: list[tuple[int, in
     counted: list[tuple[float, int]] = []
     for pause, amount in steps:
         now += pause
-        statistics.sample(now, [Source("k", counters)])
+        sample(statistics, now, [Source("k", counters)])
         counters.put_msgs += amount
         counted.append((now, amount))
-    statistics.sample(now, [Source("k", counters)])
+    sample(statistics, now, [Source("k", counters)])
     delta = statistics.delta("k", "put_msgs")
     assert statistics.total("k", "put_msgs") == sum(amount for _, amount in counted)
     shortest = sum(amount for at, amount in counted if at > now - statistics.step_seconds * (SLOTS - 1))
@@ -270,18 +270,18 @@ def test_the_log_tells_how_long_it_took_from_arrival_to_confirmation() -> None:
 
 def test_a_sample_of_many_queues_pauses_and_keeps_what_came_meanwhile() -> None:
     statistics, counters = Statistics(0.0), {name: QueueStats() for name in range(100)}
-    statistics.sample(1.0, [Source(name, each) for name, each in counters.items()] + [Source("gone", QueueStats())])
+    sample(statistics, 1.0, [Source(name, each) for name, each in counters.items()] + [Source("gone", QueueStats())])
     for each in counters.values():
         each.put_msgs += 1
     steps = statistics.sampling(2.0, (Source(name, each) for name, each in counters.items()))
     next(steps)
     young = QueueStats()
     young.put_msgs = 7
-    statistics.sample(2.0, [Source("young", young), *(Source(name, each) for name, each in counters.items())])
+    sample(statistics, 2.0, [Source("young", young), *(Source(name, each) for name, each in counters.items())])
     pauses = 1 + sum(1 for _ in steps)
     assert pauses == 100 // ITEMS_AT_ONCE
     assert statistics.total("young", "put_msgs") == 7 and statistics.total(99, "put_msgs") == 1
-    statistics.sample(3.0, [Source("young", young)])
+    sample(statistics, 3.0, [Source("young", young)])
     assert not statistics.total(99, "put_msgs")
 
 

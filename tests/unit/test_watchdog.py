@@ -6,15 +6,14 @@ import threading
 from typing import Any
 
 import pytest
+from kit.statistics import families, stats_tables
 from test_reactor_performer import Broker, Reactor, Session
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
 from bmqtwist.daemon.watchdog import SLOW_S, STALLED_S, Watchdog
-from bmqtwist.monitor.prometheus import families
 from bmqtwist.monitor.snapshot import BrokerState, ProcessState
 from bmqtwist.monitor.statistics import Statistics
-from bmqtwist.monitor.tables import stats_tables
 from bmqtwist.report import ListReport
 
 
