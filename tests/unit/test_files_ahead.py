@@ -1,0 +1,26 @@
+"""What JOURNAL records refer to, read ahead: the bytes are those of the file, in whatever order they are asked for."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from bmqtwist.storage.exchange import AHEAD_BYTES, FilesAhead
+
+
+def test_reading_ahead_gives_what_is_in_the_file() -> None:
+    random = Random(1)
+    data, reads = random.randbytes(4 * AHEAD_BYTES + 100), list[int]()
+
+    def read_data(offset: int, size: int) -> bytes:
+        reads.append(offset)
+        return data[offset:offset + size]
+    files: Any = SimpleNamespace(read_data=read_data)
+    ahead = FilesAhead(files)
+    for offset in range(0, len(data), 1000):
+        assert ahead.read_data(offset, 1000) == data[offset:offset + 1000]
+    assert len(reads) <= 6, "in order it is read in large pieces"
+    for _ in range(500):
+        offset, size = random.randrange(len(data) + 10), random.choice((12, 1000, 2 * AHEAD_BYTES))
+        assert ahead.read_data(offset, size) == data[offset:offset + size], (offset, size)
