@@ -13,6 +13,7 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.egg_info import egg_info
 
 HERE = Path(__file__).resolve().parent
 CONSOLE_FOLDERS = ("templates", "web")
@@ -31,6 +32,16 @@ class Build(build_py):
                 shutil.copy(path, Path(self.build_lib))
 
 
+class Metadata(egg_info):
+    """What is compiled needs what the extra `compiled` names."""
+
+    def finalize_options(self):
+        if extensions:
+            needed = self.distribution.extras_require["compiled"]
+            self.distribution.install_requires = [*self.distribution.install_requires, *needed]
+        super().finalize_options()
+
+
 # A class and its subclasses: all of them or none.
 HOT = [f"bmqtwist/{name}.py" for name in (
     "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message", "storage/gate",
@@ -38,11 +49,11 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/datacheck", "storage/payloads", "storage/replay", "storage/recovery", "storage/fileset", "storage/files",
     "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/routing", "queue/app", "queue/handle",
     "queue/put", "queue/queue", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain",
-    "queue/chores", "link/incoming", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream",
+    "queue/chores", "link/incoming", "link/pace", "link/outgoing", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream",
     "link/upbound", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker", "node/timers",
     "daemon/reactor", "daemon/epoll_round", "daemon/processor_time", "daemon/put_aside", "daemon/watchdog", "storage/psn",
     "storage/batch",
-    "cluster/partition_events", "cluster/partition_table", "cluster/replication_target", "cluster/partition_machine",
+    "node/sync_pace", "cluster/partition_events", "cluster/partition_table", "cluster/replication_target", "cluster/partition_machine",
     "cluster/partition_wire", "cluster/write_times", "cluster/story", "cluster/copies", "cluster/active_primaries",
     "storage/exchange", "node/cell", "node/images", "node/feeding", "node/replication", "node/links", "node/leadership",
     "node/upstream_queue", "node/relays", "node/member_relays", "node/cluster", "node/handovers", "wire/budget", "wire/ber",
@@ -54,4 +65,4 @@ if os.environ.get("BMQTWIST_COMPILE") == "1":
 
     extensions = mypycify(["--ignore-missing-imports", *HOT], opt_level="3")
 
-setup(ext_modules=extensions, cmdclass={"build_py": Build})
+setup(ext_modules=extensions, cmdclass={"build_py": Build, "egg_info": Metadata})

@@ -23,7 +23,10 @@ _WAIT_SECONDS_MAX: Final = 2_000_000.0  # epoll counts milliseconds in 31 bits
 
 
 class Rounds(Protocol):
-    """What a reactor does in one round, and whether the next may follow at once."""
+    """What a reactor does in one round, and whether the next may follow at once. `as_long`: it waits no longer than it is
+    told to, and needs no delayed call to end that."""
+
+    as_long: bool
 
     def run(self, delay: float | None) -> None:
         """Wait so many seconds at most, None = until something happens; then serve what is ready."""
@@ -35,9 +38,10 @@ class Rounds(Protocol):
 class EpollRounds:
     """See above."""
 
-    __slots__ = ("_reactor", "_act", "_poll", "_selectables")
+    __slots__ = ("as_long", "_reactor", "_act", "_poll", "_selectables")
 
     def __init__(self, reactor: Any) -> None:
+        self.as_long = True
         self._reactor, self._poll, self._act = reactor, reactor._poller.poll, reactor._doReadOrWrite
         self._selectables: dict[int, Any] = reactor._selectables
 
@@ -74,9 +78,10 @@ class EpollRounds:
 class OwnRounds:
     """Those of any other reactor."""
 
-    __slots__ = ("run",)
+    __slots__ = ("as_long", "run")
 
     def __init__(self, reactor: Any) -> None:
+        self.as_long = False
         self.run = reactor.doIteration
 
     def more(self) -> float | None:

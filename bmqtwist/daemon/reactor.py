@@ -16,9 +16,10 @@ import os
 import random
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
@@ -31,6 +32,7 @@ from bmqtwist.daemon.put_aside import FEW_BYTES, HEAVY_TURN_INPUT_S, TURN_INPUT_
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
+from bmqtwist.link.pace import SHARE_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.link.tcp import Connection, DialFactory
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from bmqtwist.node.metadata import ClusterMetadata
     from bmqtwist.security.tls import ClientContext
 
+_NEVER: Final = float("inf")
 DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs as
 CONNECT_SECONDS_MAX = 10  # for another node to answer
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
@@ -75,8 +78,9 @@ class ReactorPerformer:
         self._heavy = False  # somebody's input took more than his slices of this turn
         self._rounds: Rounds = OwnRounds(reactor)
         self._twisteds_round: Callable[[float | None], object] = reactor.doIteration
-        self._tick_call: Any = None
-        self._tick_at = float("inf")
+        self._tick_call: Any = None  # where rounds do not end in time by themselves
+        self._tick_at = _NEVER
+        self._resting: deque[tuple[float, Connection]] = deque()  # and when they were looked at
         self._lag_call: Any = None
         self._busy = 0.0  # seconds in turns since the delay was measured last
         self._refused_at = float("-inf")
@@ -120,15 +124,41 @@ class ReactorPerformer:
         """Rounds of the reactor, each with the turn that is due then, until it has something else to do."""
         rounds = self._rounds
         while True:
-            rounds.run(0 if self._turn_due else delay)
-            if self._turn_due:
-                self._turn_due = self._heavy = False
-                if self._waits:
-                    self._take_aside()
-                self._perform(self.broker.turn)
+            rounds.run(0 if self._turn_due else self._at_most(delay) if rounds.as_long else delay)
+            ticks = False
+            if rounds.as_long:
+                now = time.monotonic()
+                ticks = now >= self._tick_at
+                if self._resting and now - self._resting[0][0] >= SHARE_S:
+                    self._look(now)
+            if self._turn_due or ticks:
+                if self._turn_due:
+                    self._turn_due = self._heavy = False
+                    if self._waits:
+                        self._take_aside()
+                self._perform(self.broker.tick if ticks else self.broker.turn)
             delay = rounds.more()
             if delay is not None and delay < 0 or not self._running:
                 return
+
+    def _at_most(self, delay: float | None) -> float | None:
+        """So long, or until something of ours is due."""
+        due = self._tick_at
+        if self._resting:
+            due = min(due, self._resting[0][0] + WAIT_S)
+        if due == _NEVER:
+            return delay
+        wait = max(0.0, due - time.monotonic())
+        return wait if delay is None else min(wait, delay)
+
+    def _look(self, now: float) -> None:
+        """Read from connections that have rested long enough."""
+        resting = self._resting
+        while resting and now - resting[0][0] >= SHARE_S:
+            connection = resting.popleft()[1]
+            connection.look()
+            if connection.resting:
+                resting.append((now, connection))
 
     def _take_aside(self) -> None:
         """As much of what was put aside as there is time for; at least one chunk, whatever the time."""
@@ -145,7 +175,7 @@ class ReactorPerformer:
         self._waits = self._turn_due = bool(aside)
 
     def _tick(self) -> None:
-        self._tick_call, self._tick_at = None, float("inf")
+        self._tick_call, self._tick_at = None, _NEVER
         self._perform(self.broker.tick)
 
     def _perform(self, action: Callable[[float], None]) -> None:
@@ -167,6 +197,9 @@ class ReactorPerformer:
 
     def _arm(self) -> None:
         deadline = self.broker.next_deadline()
+        if self._rounds.as_long:
+            self._tick_at = _NEVER if deadline is None else deadline
+            return
         if deadline is None or deadline == self._tick_at or not self._running:
             return
         delay = max(0.0, deadline - time.monotonic())
@@ -207,7 +240,7 @@ class ReactorPerformer:
                 self.report.warn("Connection of '%s' refused [%s]", peer, why)
             return None
         session = self.broker.connect(peer, now)
-        session.transport = connection
+        session.transport, session.outgoing = connection, connection.outgoing
         return session
 
     def _pause_accepting(self) -> None:
@@ -249,6 +282,13 @@ class ReactorPerformer:
             self.broker.received(session, data, now)
             if session.under_way:
                 self._heavy = True
+            elif session.unhurried and self._rounds.as_long:
+                self._let_rest(session, now)
+
+    def _let_rest(self, session: Session, now: float) -> None:
+        connection = session.transport
+        if isinstance(connection, Connection) and not connection.resting and connection.rest():
+            self._resting.append((now, connection))
 
     def lost(self, session: Session, why: str = "") -> None:
         """The channel of a session is gone. `why`: what is wrong with its TLS."""
@@ -354,12 +394,26 @@ class ReactorPerformer:
 
     def write(self, session: Session, parts: list[bytes]) -> int:
         """Write to the connection; returns the bytes it has not taken yet."""
-        connection = session.transport
-        if not isinstance(connection, Connection) or connection.session is None:
+        outgoing = session.outgoing
+        if outgoing is None:
             return 0
-        if connection.incoming is not None:
-            connection.incoming.answered_at_once = session.heard_in == self.watchdog.began
-        session.channel.out_bytes += connection.write(parts)
+        outgoing.answered_at_once, outgoing.sent = session.heard_in == self.watchdog.began, True
+        connection, send = session.transport, outgoing.send
+        if send is None:
+            if not isinstance(connection, Connection) or connection.session is None:
+                return 0
+            session.channel.out_bytes += connection.write(parts)
+            return connection.waiting_bytes
+        data = b"".join(parts)
+        size = len(data)
+        session.channel.out_bytes += size
+        try:
+            sent = send(data)
+        except OSError:
+            sent = 0
+        if sent == size or not isinstance(connection, Connection):
+            return 0
+        connection.write_rest(data, sent)
         return connection.waiting_bytes
 
     def unread(self, session: Session) -> tuple[int, int]:
@@ -372,7 +426,7 @@ class ReactorPerformer:
         """Connect to another node."""
         def opened(connection: Connection, peer: str, port: int) -> Session:
             session = connected(peer, time.monotonic())
-            session.transport = connection
+            session.transport, session.outgoing = connection, connection.outgoing
             self.turn_due()
             return session
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from bmqtwist.config.broker import Heartbeats
 from bmqtwist.errors import AckStatus, PeerError
@@ -22,6 +23,7 @@ from bmqtwist.limits import (
     SLICE_BYTES,
 )
 from bmqtwist.link import requests
+from bmqtwist.link.pace import HELD_ACKS_MAX, AckPace, ConfirmPace
 from bmqtwist.link.pending import Pending
 from bmqtwist.link.session import Session, SessionKind, Work
 from bmqtwist.link.states import State, row
@@ -35,11 +37,22 @@ from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.wire import application_data
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.compression import Inflation, TooLarge
-from bmqtwist.wire.fast import ACK_REQUESTED, CAT_NONE, CAT_ZLIB, CONFIRM_MESSAGE, MESSAGE_PROPERTIES
+from bmqtwist.wire.fast import (
+    ACK_REQUESTED,
+    CAT_NONE,
+    CAT_ZLIB,
+    CONFIRM_MESSAGE,
+    ITEM_BYTES,
+    MESSAGE_PROPERTIES,
+    confirm_message_at,
+)
 from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
 
 _FAILED_ACK_LOG_S = 5.0
+_NULL_GUID: Final = NULL_GUID  # what is imported is slow to look up
+_crc32c: Final = crc32c
 _CONTROL_AT_ONCE_BYTES = 4 << 10  # about 2 ms
+_UNHURRIED_HANDLES_MAX = 8  # looked at each time when CONFIRMs come
 
 ANSWERS = {
     State.SERVING: row("on_unexpected", CONTROL="on_control", PUT="on_puts", CONFIRM="on_confirms",
@@ -54,7 +67,7 @@ class ClientSession(SessionKind):
     is_broker = False
     __slots__ = ("is_member", "description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
                  "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked",
-                 "_inflating", "_reached", "_converting", "_converted")
+                 "_inflating", "_reached", "_converting", "_converted", "_acks", "_confirms")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
@@ -77,6 +90,7 @@ class ClientSession(SessionKind):
         self._inflating: dict[tuple[int, int], Inflation] = {}  # PUTs that take more than a step, by buffer and position
         self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the first one, and what waits behind it
         self._converted = 0  # bytes in this turn
+        self._acks, self._confirms = AckPace(), ConfirmPace()
 
     @property
     def unacked(self) -> int:
@@ -132,9 +146,14 @@ class ClientSession(SessionKind):
         if end - start > _CONTROL_AT_ONCE_BYTES:
             return self._long_control(buffer, specific, start, end)
         message = self.decode_control(buffer, specific, start, end)
+        self._in_a_hurry()
         if message is not None:
             requests.handle(self, message)
         return None
+
+    def _in_a_hurry(self) -> None:
+        self._confirms.hurry()
+        self.session.unhurried = False
 
     def _long_control(self, buffer: bytes, specific: int, start: int, end: int) -> Work:
         message = yield from self.decode_slowly(buffer, specific, start, end)
@@ -259,9 +278,19 @@ class ClientSession(SessionKind):
             self._failed_ack(handle, guid, correlation_id, status)
         else:
             self.stats.ack_msgs += 1
-        self.outbox.ack(handle.q_id, guid, correlation_id, status)
-        if not self.session.waiting:
-            self.context.flush_later(self.session)
+        held = self.outbox.ack(handle.q_id, guid, correlation_id, status)
+        session = self.session
+        if session.waiting:
+            return
+        if session.holds_acks and not status and held < HELD_ACKS_MAX:
+            session.share_a_turn()
+        else:
+            self.context.flush_later(session)
+
+    def lingered(self, now: float) -> None:
+        """ACKs have waited long enough."""
+        self._acks.told(now)
+        self.session.holds_acks = self._acks.holding
 
     def _failed_ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         self.stats.nack_msgs += 1
@@ -276,6 +305,10 @@ class ClientSession(SessionKind):
 
     def on_puts(self, buffer: bytes, specific: int, position: int, end: int) -> Work | None:
         """Take the messages of a PUT event, up to the first that makes no sense; those of a large one in slices."""
+        if not self.is_broker:
+            self._acks.arrived(self.session.now)
+            self.session.holds_acks = self._acks.holding
+            self._in_a_hurry()
         if position >= end:
             self._corrupted("Put", NO_MESSAGES)
         if end - position <= SLICE_BYTES:
@@ -325,7 +358,7 @@ class ClientSession(SessionKind):
                 self.refuse_put(handle, q_id, guid, size)
                 continue
             if self.makes_guids:
-                if guid == NULL_GUID:
+                if guid == _NULL_GUID:
                     self._invalid_put("PUT message without a GUID", q_id)
                     handle.queue.stats.nack_msgs += 1
                     self.ack(handle, guid, 0, AckStatus.UNKNOWN)
@@ -334,7 +367,7 @@ class ClientSession(SessionKind):
                 correlation_id = int.from_bytes(guid[1:4], "big")
                 wants_ack = wants_ack or correlation_id != 0
                 guid = self.context.make_guid()
-            computed: int = crc32c(payload)
+            computed: int = _crc32c(payload)
             if (size > APPLICATION_DATA_BYTES_MAX or computed != crc or options and (
                     len(options) > PUT_OPTIONS_BYTES_MAX or size + len(options) > APPLICATION_DATA_BYTES_MAX)):
                 self._invalid_put("PUT message that is too large or does not match its CRC32-C", q_id)
@@ -440,11 +473,27 @@ class ClientSession(SessionKind):
 
     def on_confirms(self, buffer: bytes, specific: int, position: int, end: int) -> Work | None:
         """Walk the messages of a CONFIRM event, those of a large one in slices; unknown ones are ignored."""
+        if not self.is_broker:
+            self.session.unhurried = self._confirms.arrived(self.session.now) and self._has_room()
         position, step = self.confirm_layout("Confirm", buffer, position, end)
         if end - position > SLICE_BYTES:
             return self._confirms_in_slices(buffer, position, end, step)
         self._take_confirms(buffer, position, end, step)
         return None
+
+    def _has_room(self) -> bool:
+        """Whether all it does is to read, from few queues, and it holds at most half of what it may."""
+        handles = self.handles
+        if len(handles) > _UNHURRIED_HANDLES_MAX:
+            return False
+        for handle in handles.values():
+            if handle.write_count:
+                return False
+            for substream in handle.substreams.values():
+                for each in substream.counting:
+                    if 2 * each.messages > each.max_messages or 2 * each.bytes > each.max_bytes:
+                        return False
+        return True
 
     def _confirms_in_slices(self, buffer: bytes, position: int, end: int, step: int) -> Work:
         size = SLICE_BYTES // step * step
@@ -456,7 +505,9 @@ class ClientSession(SessionKind):
 
     def _take_confirms(self, buffer: bytes, position: int, end: int, step: int) -> None:
         handles, now, wall, stats = self.handles, self.session.now, self.session.wall, self.stats
-        for q_id, guid, sub_id in CONFIRM_MESSAGE.iter_unpack(self.confirms("Confirm", buffer, position, end, step)):
+        items = self.confirms("Confirm", buffer, position, end, step)
+        for at in range(0, len(items), ITEM_BYTES):
+            q_id, guid, sub_id = confirm_message_at(items, at)
             handle = handles.get(q_id)
             if handle is None:
                 if self.session.lines.admits(now):

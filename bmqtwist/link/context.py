@@ -75,6 +75,9 @@ class SessionContext(Protocol):
     def flush_soon(self, session: Session) -> None:
         """The session has something to write that may wait for a moment; `session.lingered` is called then."""
 
+    def share_a_turn(self, session: Session) -> None:
+        """The same, and it is called by the first turn after a shorter moment, if there is one."""
+
     def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
         """A queue raised what nobody expected; `disable`: it can go on no more."""
 

@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol
 
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 
+from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.session import Session
-from bmqtwist.wire.fast import EVENT_HEADER, EVENT_HEADER_BYTES
+from bmqtwist.wire.fast import EVENT_HEADER_BYTES, event_header_at
 
 READ_BYTES: Final = 1 << 16  # at a time, as Twisted does
 _FEW_BYTES: Final = 4096
@@ -32,15 +33,15 @@ class Incoming:
 
     Official SDKs leave Nagle's algorithm on: while the kernel here keeps back the TCP acknowledgement, waiting for an answer
     to send it with, they keep back their next messages. So it is asked for at once, but for a single small message
-    where the last one was answered in the turn that took it: the answer brings it.
+    where the last one was answered in the turn that took it: the answer brings it. Where answers wait, it has to be asked
+    for once behind each of them: the kernel then acknowledges what is read at once until we send again.
     """
 
-    __slots__ = ("session", "answered_at_once", "_taker", "_receive", "_acknowledge")
+    __slots__ = ("session", "_outgoing", "_taker", "_receive", "_acknowledge")
 
-    def __init__(self, taker: Taker, channel: Any) -> None:
+    def __init__(self, taker: Taker, channel: Any, outgoing: Outgoing) -> None:
         self.session: Session | None = None
-        self.answered_at_once = False
-        self._taker = taker
+        self._taker, self._outgoing = taker, outgoing
         self._receive: Callable[[int], bytes] | None = None if channel is None else channel.recv
         self._acknowledge = _quick_acknowledgement(channel)
 
@@ -61,10 +62,30 @@ class Incoming:
         """Bytes that have come."""
         session = self.session
         if session is not None:
-            if self._acknowledge is not None and not session.sends_at_once and not (
-                    self.answered_at_once and _one_small_event(data)):
+            outgoing = self._outgoing
+            if self._acknowledge is not None and not session.sends_at_once and (
+                    outgoing.sent if session.holds_acks else not (outgoing.answered_at_once and _one_small_event(data))):
                 self._acknowledge()  # first of all: the client goes on meanwhile
+                outgoing.sent = False
             self._taker.received(session, data)
+
+    def look(self) -> bool:
+        """Read what has come, if anything has."""
+        try:
+            data = self._receive(READ_BYTES) if self._receive is not None else b""
+        except OSError:
+            return False
+        session = self.session
+        if not data or session is None:
+            return False
+        self._taker.received(session, data)
+        return True
+
+    def acknowledge(self) -> None:
+        """To the kernel of the other side, what was read."""
+        if self._acknowledge is not None:
+            self._acknowledge()
+            self._outgoing.sent = False
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -73,7 +94,7 @@ class Incoming:
 
 def _one_small_event(data: bytes) -> bool:
     size = len(data)
-    return EVENT_HEADER_BYTES <= size <= _FEW_BYTES and bool(EVENT_HEADER.unpack_from(data)[0] == size)
+    return EVENT_HEADER_BYTES <= size <= _FEW_BYTES and event_header_at(data, 0)[0] == size
 
 
 def _quick_acknowledgement(channel: Any) -> Callable[[], object] | None:

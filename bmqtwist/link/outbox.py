@@ -13,7 +13,6 @@ from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.wire.fast import (
     ACK_MESSAGE,
     ITEMS_HEADER,
-    OPTION_ONE_ID_HEAD,
     OPTION_ONE_INFO_HEAD,
     OPTION_ONE_PLACED_HEAD,
     OPTION_UNNAMED,
@@ -21,15 +20,14 @@ from bmqtwist.wire.fast import (
     PLACED_INFO_WORDS,
     PUSH_HEADER,
     EventType,
+    ack_message,
     event_header,
+    push_header_to_one,
     sub_queue_ids,
     sub_queue_infos,
 )
 
-_PUSH_ONE: Final = Struct(PUSH_HEADER.format + "II")  # a PUSH header with the option that names one subscription
-_pack_push_one: Final = _PUSH_ONE.pack
-_pack_ack: Final = ACK_MESSAGE.pack
-_PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # the same for another broker
+_PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # a PUSH header with the option for another broker
 _PUSH_PLACED: Final = Struct(PUSH_HEADER.format + "IIB3xIQ")  # the same, with where the message is stored
 _PUSH_UNNAMED: Final = Struct(PUSH_HEADER.format + "I")
 _WORDS: Final = 8  # of a PUSH header
@@ -57,8 +55,8 @@ class Outbox:
         """One PUSH message with one subscription id."""
         size = len(payload)
         words = 11 + (size >> 2)  # header 8, option 2, data with padding (size >> 2) + 1
-        self._pushes += (_pack_push_one(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, 0,
-                                        OPTION_ONE_ID_HEAD, sub_id), payload, PAD4[size & 3])
+        self._pushes += (push_header_to_one(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, sub_id),
+                         payload, PAD4[size & 3])
         self._push_bytes += words << 2
         if self._push_bytes > OUT_EVENT_BYTES_MAX:
             self._seal_pushes()
@@ -133,11 +131,14 @@ class Outbox:
                                                guid, schema_id, 0) + option
         self._push_bytes += 4
 
-    def ack(self, q_id: int, guid: bytes, correlation_id: int, status: int) -> None:
-        """One ACK message."""
-        self._acks.append(_pack_ack(status << 24 | correlation_id, guid, q_id))
-        if len(self._acks) >= ACKS_MAX:
+    def ack(self, q_id: int, guid: bytes, correlation_id: int, status: int) -> int:
+        """One ACK message; how many wait now."""
+        acks = self._acks
+        acks.append(ack_message(status, correlation_id, guid, q_id))
+        count = len(acks)
+        if count >= ACKS_MAX:
             self._seal()
+        return count
 
     def event(self, data: bytes) -> None:
         """A whole event, behind everything so far."""

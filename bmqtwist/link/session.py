@@ -37,6 +37,7 @@ from bmqtwist.limits import (
 from bmqtwist.link.authentication import Answer, Authenticate, Authentication, Close, Drop, Effect, Outcome
 from bmqtwist.link.context import SessionContext
 from bmqtwist.link.outbox import Outbox
+from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.states import IGNORED, TYPED, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import Handle
@@ -51,7 +52,9 @@ from bmqtwist.wire.schema import AuthenticationResponse, ClientIdentity, SdkLang
 Work = Iterator[None]  # what is done in slices, one each time it is asked for the next
 Handler = Callable[[bytes, int, int, int], Work | None]  # deals with an event; or gives what has to be done in slices
 
-_OVER = object()
+_OVER: Final = object()
+_CLOSED: Final = State.CLOSED  # a member of an enumeration is slow to look up
+_CONTROL: Final = int(EventType.CONTROL)
 _EVENTS_AT_ONCE: Final = SLICE_BYTES // SLICE_EVENT_BYTES
 _CONTROL_BYTES: Final = 8 * SLICE_EVENT_BYTES
 
@@ -63,8 +66,8 @@ class Session:
                  "guard", "outbox", "stats", "channel", "closing", "waiting", "now", "wall", "last_received",
                  "missed_heartbeats", "taken", "taken_at", "connected_at", "negotiated_at", "transport",
                  "encoding_of_authentication", "lines", "frames", "_event_bytes_max", "_answers", "_held",
-                 "_held_max", "_work", "_later", "_hung_up", "sends_at_once", "heard_in", "_lingers", "_unflushed",
-                 "__weakref__")
+                 "_held_max", "_work", "_later", "_hung_up", "sends_at_once", "heard_in", "unhurried", "holds_acks",
+                 "outgoing", "_lingers", "_unflushed", "__weakref__")
 
     def __init__(self, context: SessionContext, peer: str, guard: Authentication, now: float, event_bytes_max: int) -> None:
         self.context, self.peer, self.guard = context, peer, guard
@@ -73,8 +76,11 @@ class Session:
         self.features: dict[str, list[str]] = {}  # what the other side says that it can do, by group
         self.sends_at_once = False  # the other side waits for no acknowledgement of TCP before it sends more
         self.heard_in = 0.0  # the performer's: when the turn began that it was heard in last
+        self.unhurried = False  # what it has sent last, and sends next, may be read a moment later
+        self.holds_acks = False  # what it sends is not answered at once
         self.encoding = Encoding.BER
         self.transport: object = None  # what performs take(), the performer's
+        self.outgoing: Outgoing | None = None  # the same, where it is a socket
         self.session_number = 0
         self.outbox = Outbox()
         self.stats = ClientStats()
@@ -104,10 +110,11 @@ class Session:
     def receive(self, chunk: bytes, now: float, wall: int) -> None:
         """Take what the socket delivered; answers are in the outbox afterwards."""
         self.now, self.wall = now, wall
-        if self.state is State.CLOSED:
+        if self.state is _CLOSED:
             return
         self.last_received = now
         self.missed_heartbeats = 0
+        self.unhurried = False
         self.channel.in_bytes += len(chunk)
         self.channel.in_chunks += 1
         if self.negotiated_at is None:
@@ -145,7 +152,7 @@ class Session:
             work = self._answers[kind](buffer, specific, start, end)
             if work is not None:
                 yield from work
-            left -= end - start + (_CONTROL_BYTES if kind == EventType.CONTROL else SLICE_EVENT_BYTES)
+            left -= end - start + (_CONTROL_BYTES if kind == _CONTROL else SLICE_EVENT_BYTES)
             if left < 0:
                 left = SLICE_BYTES
                 yield
@@ -231,7 +238,7 @@ class Session:
         if self._work is not None:
             self._hung_up = True
             return
-        if self.state is not State.CLOSED:
+        if self.state is not _CLOSED:
             self.kind.ended(crashed=self.context.serving)
             self.enter(State.CLOSED)
         self.guard.closed()
@@ -243,19 +250,19 @@ class Session:
 
     def close(self, reason: str, *args: object) -> None:
         """Write what is collected, then close; nothing more is read."""
-        if self.state is not State.CLOSED:
+        if self.state is not _CLOSED:
             self.context.report.warn(reason, *args)
             self._end(crashed=self.context.serving)
 
     def cut_off(self, reason: str, *args: object) -> None:
         """Close because the other side does not read: the messages it could not take cost no delivery attempt."""
-        if self.state is not State.CLOSED:
+        if self.state is not _CLOSED:
             self.context.report.warn(reason, *args)
             self._end(crashed=False)
 
     def leave(self) -> None:
         """The broker goes away: write what is collected, then close, at no cost of a delivery attempt."""
-        if self.state is not State.CLOSED:
+        if self.state is not _CLOSED:
             self._end(crashed=False)
 
     def _end(self, crashed: bool) -> None:
@@ -358,10 +365,18 @@ class Session:
             self._lingers = True
             self.context.flush_soon(self)
 
+    def share_a_turn(self) -> None:
+        """Something is to be written with whatever comes next, or in one of the next turns."""
+        self._unflushed = True
+        if not self._lingers:
+            self._lingers = True
+            self.context.share_a_turn(self)
+
     def lingered(self, now: float) -> None:
-        """The moment is over."""
+        """The moment is over, or the turn has come."""
         self._lingers = False
-        if self._unflushed and self.state is not State.CLOSED:
+        if self._unflushed and self.state is not _CLOSED:
+            self.kind.lingered(now)
             self.flush()
 
     def send(self, message: ControlMessage | NegotiationMessage | AuthenticationMessage,
@@ -425,6 +440,9 @@ class SessionKind:
 
     def turn_over(self) -> None:
         """The output of a turn is taken."""
+
+    def lingered(self, now: float) -> None:
+        """Output that could wait has waited long enough."""
 
     def written(self, behind: int) -> bool:
         """The output of a turn is written; `behind` bytes are not taken. True: `resume` is due in the next turn."""

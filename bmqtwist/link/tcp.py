@@ -20,6 +20,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from bmqtwist.limits import TRANSPORT_BYTES_MAX
 from bmqtwist.link.incoming import Incoming
+from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.session import Session
 
 LINGER_S = 5.0  # a peer that does not read the end of its connection is cut off after that
@@ -62,11 +63,13 @@ class Connection(Protocol):
         self._opened = opened or driver.connected
         self.session: Session | None = None
         self.incoming: Incoming | None = None
+        self.outgoing = Outgoing()
         self.waiting_bytes = self.taken_bytes = 0
         self._queue: deque[memoryview] = deque()  # behind the piece that the transport has
         self._given = 0  # size of that piece
         self._send: Callable[[bytes], int] | None = None  # plain TCP only
         self._reading = True
+        self.resting = False  # the reactor does not say when there is something to read: `look` finds out
         self._behind = False
 
     @property
@@ -80,13 +83,14 @@ class Connection(Protocol):
         transport = self.transport
         transport.setTcpNoDelay(True)
         channel = getattr(transport, "socket", None)
-        self.incoming = incoming = Incoming(self._driver, channel)
+        self.incoming = incoming = Incoming(self._driver, channel, self.outgoing)
         peer = transport.getPeer()
         # A TLS transport hands on unknown attributes to the TCP one below it: asked for, not tried.
         if channel is None or isinstance(transport, TLSMemoryBIOProtocol):
             transport.registerProducer(self, True)
         else:
-            self._send, transport.doRead = channel.send, incoming.doRead
+            self._send = self.outgoing.send = channel.send
+            transport.doRead = incoming.doRead
         self.session = incoming.session = self._opened(self, f"{peer.host}:{peer.port}", transport.getHost().port)
         if self.session is None:
             transport.abortConnection()
@@ -104,6 +108,7 @@ class Connection(Protocol):
         self._behind = False
         if self.incoming is not None:
             self.incoming.close()
+        self.outgoing.send = None
         self.transport = self._send = None  # with all that was not read; `abort` may still be due
         if session is not None:
             self._driver.lost(session, _complaint(reason))
@@ -120,14 +125,19 @@ class Connection(Protocol):
             return size
         try:
             sent = self._send(data)
-        except OSError:  # nothing is taken, or the connection is lost: then the transport finds out when it writes
+        except OSError:
             sent = 0
         if sent < size:
-            self._queue.append(memoryview(data)[sent:])
-            self.transport.registerProducer(self, False)
-            self._behind, self.waiting_bytes = True, size - sent
-            self._give()
+            self.write_rest(data, sent)
         return size
+
+    def write_rest(self, data: bytes, sent: int) -> None:
+        """`sent` bytes of it were taken; or the connection is lost, which the transport finds out when it writes."""
+        self._queue.append(memoryview(data)[sent:])
+        self.transport.registerProducer(self, False)
+        self._behind, self.waiting_bytes = True, len(data) - sent
+        self.outgoing.send = None
+        self._give()
 
     def _give(self) -> None:
         """Hand the transport the next piece of what waits, and further ones until it is behind."""
@@ -159,6 +169,7 @@ class Connection(Protocol):
             return
         if self._send is not None:
             self.transport.unregisterProducer()
+            self.outgoing.send = self._send
         self.read(True)
         if self.session is not None:
             self._driver.drained(self.session)
@@ -176,8 +187,31 @@ class Connection(Protocol):
             self._reading = wanted
             if wanted:
                 self.transport.resumeProducing()
+            elif self.resting:
+                self.resting = False
             else:
                 self.transport.pauseProducing()
+
+    def rest(self) -> bool:
+        """Have whoever calls `look` now and then find out what there is to read. False: it cannot be."""
+        if self._send is None or not self._reading or self.session is None:
+            return False
+        self.resting = True
+        self.transport.pauseProducing()
+        return True
+
+    def look(self) -> None:
+        """Read what has come while it rested; when that is nothing, or more is to be read soon, it rests no more."""
+        session, incoming = self.session, self.incoming
+        if not self.resting or session is None or incoming is None:
+            return
+        if incoming.look():
+            if session.unhurried or not self.resting:
+                return
+        else:
+            incoming.acknowledge()
+        self.resting = False
+        self.transport.resumeProducing()
 
     def finish(self) -> None:
         """Close once everything is written; a peer that does not read is cut off after a while."""

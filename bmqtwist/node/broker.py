@@ -29,6 +29,7 @@ from bmqtwist.link.admin import AdminAnswer, AdminSession, AdminWork
 from bmqtwist.link.authentication import Authenticate, Outcome
 from bmqtwist.link.context import PeerContext
 from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.link.pace import SHARE_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.node import welcome
 from bmqtwist.node.cluster import Cluster
@@ -115,6 +116,7 @@ class Broker:
         self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
         self.touch_next = self._turn.touch_next  # of the same
         self._chores = Chores(self.worked, lambda: self.performer.turn_due())
+        self._sharing: deque[tuple[float, Session]] = deque()  # since when they wait for a turn
         self._under_way: dict[Session, None] = {}  # they go on in this turn
         self._begun: dict[Session, None] = {}  # they go on in the next turn
         self.flush_later = self._turn.flush_later  # of link.context.SessionContext
@@ -210,13 +212,21 @@ class Broker:
         """What the session has to write may wait for something else that goes there."""
         self.timers.at(self.now + LINGER_S, session.lingered)
 
+    def share_a_turn(self, session: Session) -> None:
+        """The same, and goes with the next turn after SHARE_S."""
+        self._sharing.append((self.now, session))
+
     def later(self, seconds: float, action: Callable[[float], None]) -> None:
         """Call `action(now)` after a while."""
         self.timers.at(self.now + seconds, action)
 
     def next_deadline(self) -> float | None:
         """When `tick` wants to be called."""
-        return self.timers.next_at
+        due = self.timers.next_at
+        if self._sharing:
+            waits = self._sharing[0][0] + WAIT_S
+            return waits if due is None or waits < due else due
+        return due
 
     def tick(self, now: float) -> None:
         """Do what is due, then a turn."""
@@ -262,6 +272,8 @@ class Broker:
         self._finish_turn(now)
 
     def _finish_turn(self, now: float) -> None:
+        while self._sharing and now - self._sharing[0][0] >= SHARE_S:
+            self._sharing.popleft()[1].lingered(now)
         self._chores.run()
         for replication in self._replications:
             replication.check(now)

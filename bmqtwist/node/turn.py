@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, TURN_DELIVERY_S, UNREAD_SECONDS_MAX
 from bmqtwist.link.session import Session
+from bmqtwist.node.sync_pace import PAUSE_S, SyncPace
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.window import lagging_bytes
@@ -41,6 +42,7 @@ class Turn:
         self._touched_next: list[Queue] = []  # in the next turn
         self._in_memory: list[Put] = []
         self._writers: list[Session] = []
+        self._paces: dict[Partition, SyncPace] = {}  # of the syncs of each partition
 
     def touch(self, queue: Queue) -> None:
         """Deliver from the queue in this turn."""
@@ -116,11 +118,24 @@ class Turn:
         """Ask for a sync if one is due."""
         token = None
         try:
+            if partition.durability == "group" and not partition.replicated and self._pauses(partition):
+                return
             token = partition.wants_sync()
             if token is not None:
                 self._broker.performer.sync(partition, token)
         except Exception as error:
             self._contain.partition_failed(partition, "asking for a sync", error)
+
+    def _pauses(self, partition: Partition) -> bool:
+        """Whether more messages are waited for."""
+        pace = self._paces.setdefault(partition, SyncPace())
+        pausing, now = pace.until, self._broker.now
+        newest, syncing = partition.awaited
+        if not pace.pauses(now, newest, syncing):
+            return False
+        if not pausing:
+            self._broker.later(PAUSE_S, lambda _: self.sync(partition))
+        return True
 
     def _roll(self, wall: int) -> None:
         """One slice of each rollover at least, then more as long as there is time."""

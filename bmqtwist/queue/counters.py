@@ -62,6 +62,9 @@ def latency_bounds(bucket: int) -> tuple[float, float]:
     return low * (1 + step / LATENCY_STEPS), low * (1 + (step + 1) / LATENCY_STEPS)
 
 
+_BOUNDS: Final[list[tuple[float, float]]] = [latency_bounds(bucket) for bucket in range(LATENCY_BUCKETS)]
+
+
 class Streak:
     """Latencies one after the other that fall into one bucket: each costs a comparison.
 
@@ -77,7 +80,7 @@ class Streak:
     def move(self, seconds: float) -> None:
         """The next ones are about so long."""
         self.bucket = latency_bucket(seconds)
-        low, high = latency_bounds(self.bucket)
+        low, high = _BOUNDS[self.bucket]
         self.low = low if self.bucket else -inf
         self.high = high if self.bucket < LATENCY_BUCKETS - 1 else inf
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.gate import Gated
 
 if TYPE_CHECKING:
     from bmqtwist.queue.handle import Handle
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _NONE: Final = Copies.NONE  # a member of an enumeration is slow to look up
 
 
-class Put:
+class Put(Gated):
     """One PUT.
 
     handle: whose, None = nobody is to be answered. message: what was posted; `arrived` and `wall` of it are those of the
@@ -30,8 +31,7 @@ class Put:
     node may know that it is committed before this one does.
     """
 
-    __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "position",
-                 "ahead", "told_ahead")
+    __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "ahead", "told_ahead")
 
     queue: Queue
 

@@ -137,11 +137,13 @@ class Queue(ABC):
 
     def confirm(self, substream: Substream, guid: bytes, now: float, wall: int) -> None:
         """A consumer is done with a message; unknown, late and repeated confirms are ignored."""
-        entry = substream.unconfirmed.pop(guid, None)
+        unconfirmed = substream.unconfirmed
+        entry = unconfirmed.get(guid)
         if entry is None:
             if substream.handle.client.is_broker:
                 self.confirm_undelivered(substream, guid, wall)
             return
+        del unconfirmed[guid]
         message, subscription, pushed_at = entry
         messages = subscription.messages = subscription.messages - 1
         held = subscription.bytes = subscription.bytes - message.size

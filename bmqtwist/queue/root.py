@@ -8,7 +8,6 @@ the first delivery wait at the gate until those records are safe. What is stored
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -64,7 +63,6 @@ class RootQueue(Queue):
         self.partition_id = partition.partition_id
         self.root_context = context
         self.since = now  # when this node began to lead it
-        self.hold: Callable[[Put], None] = context.hold_until_written if self.in_memory else partition.hold
         self.conditions: list[App] = []  # registered apps with an application subscription
         self.messages = store.messages
         self.history = store.history
@@ -136,7 +134,7 @@ class RootQueue(Queue):
                                          f"[{guid.hex().upper()}]")
             if put.wants_ack:
                 put.copies = self.domain.settings.copies  # the first one may not be in the cluster yet
-                self.hold(put)
+                self._hold(put)
             return 0
         self._remembered = guid
         mask = self.store.mask
@@ -146,7 +144,7 @@ class RootQueue(Queue):
             stats.put_msgs += 1
             stats.put_bytes += size
             if put.wants_ack:
-                self.hold(put)
+                self._hold(put)
             return 0
         counted = size + len(message.options) if message.options else size
         refused = self.meter.try_add(counted)
@@ -164,7 +162,7 @@ class RootQueue(Queue):
             message.pending = mask
             put.position = 0 if self.partition.replicated else COMMITTED_ALL  # no other node gets it
         else:
-            message.ref_count = mask.bit_count()
+            message.ref_count = len(self.store.apps) if mask == self.store.mask else mask.bit_count()
             try:
                 if mask != self.store.mask:
                     for app in self.conditions:
@@ -182,9 +180,15 @@ class RootQueue(Queue):
         if held > stats.content_msgs_max:
             stats.content_msgs_max = held
         put.stored = True
-        self.hold(put)
+        self._hold(put)
         self._remembered = b""
         return 0
+
+    def _hold(self, put: Put) -> None:
+        if self.in_memory:
+            self.context.hold_until_written(put)
+        else:
+            self.partition.hold(put)
 
     def _accepting(self, message: Message) -> int:
         mask = self.store.mask

@@ -6,7 +6,7 @@
     release_written / _durable  the effects up to that mark, in the order in which they came
 
 Positions count the records of this process without gaps. A sync covers what was written before it began; what is written
-meanwhile waits for the next one. An effect is any object with an attribute `position`.
+meanwhile waits for the next one. An effect is any object with an attribute `position`; those of the hot path are `Gated`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,26 @@ from __future__ import annotations
 from typing import Any
 
 
+class Gated:
+    """What waits. `position`: of the record it waits for."""
+
+    __slots__ = ("position",)
+
+    def __init__(self) -> None:
+        self.position = 0
+
+
 class Gate:
     """Effects come out in the order in which they went in."""
 
-    __slots__ = ("written", "durable", "waiting", "_covers", "_token", "due", "_running")
+    __slots__ = ("written", "durable", "waiting", "_covers", "_token", "due", "running")
 
     def __init__(self) -> None:
         self.written = self.durable = 0  # marks: positions up to which records are in the files, survive a loss of power
         self.waiting: list[Any] = []  # effects whose records are not safe yet, in order
         self._covers = 0  # what the sync under way will make durable
         self._token = 0
-        self._running = False
+        self.running = False
         self.due = False  # a sync is wanted, even if no effect waits for it
 
     def wrote_nothing_to_wait_for(self, position: int) -> None:
@@ -68,21 +77,26 @@ class Gate:
 
     def begin_sync(self) -> int | None:
         """The token of a sync to start, None if none is needed or one is under way."""
-        if self._running or not self.due and (not self.waiting or self.durable == self.written):
+        if self.running or not self.due and (not self.waiting or self.durable == self.written):
             return None
         self._token += 1
-        self._running, self.due = True, False
+        self.running, self.due = True, False
         self._covers = self.written
         return self._token
 
+    @property
+    def newest(self) -> int:
+        """Position of the newest record that an effect waits for; 0 = none does."""
+        return int(self.waiting[-1].position) if self.waiting else 0
+
     def is_running(self, token: int) -> bool:
         """Is this the sync under way?"""
-        return self._running and token == self._token
+        return self.running and token == self._token
 
     def end_sync(self, token: int) -> bool:
         """The sync is done; False if it is not the one under way."""
         if not self.is_running(token):
             return False
-        self._running = False
+        self.running = False
         self.durable = max(self.durable, self._covers)
         return True

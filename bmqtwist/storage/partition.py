@@ -22,20 +22,16 @@ from bmqtwist.ids import NULL_KEY
 from bmqtwist.storage import payloads
 from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.copies import COMMITTED_ALL, CopyMarks
-from bmqtwist.storage.gate import Gate
+from bmqtwist.storage.gate import Gate, Gated
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
-    CONFIRM,
     CONFIRM_HEAD,
     DATA_HEADER,
     DATA_HEADER_START,
     DATA_OPTION_BYTES_SHIFT,
-    DELETION,
     DELETION_HEAD,
     FLAGS_MASK,
     FLAGS_SHIFT,
-    MAGIC,
-    MESSAGE,
     MESSAGE_HEAD,
     PADS,
     RECORD_BYTES,
@@ -44,6 +40,10 @@ from bmqtwist.storage.records import (
     DeletionReason,
     QueueOp,
     SyncPoint,
+    pack_confirm_record,
+    pack_data_header,
+    pack_deletion_record,
+    pack_message_record,
     pack_queue_op,
     pack_queue_record,
     pack_sync_point,
@@ -70,10 +70,6 @@ Durability = Literal["none", "group", "always"]
 
 _NORMAL_RESERVE: Final = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
 
-_pack_message: Final = MESSAGE.pack
-_pack_confirm: Final = CONFIRM.pack
-_pack_deletion: Final = DELETION.pack
-_pack_data_header: Final = DATA_HEADER.pack
 _DATA_HEADER_BYTES: Final = DATA_HEADER.size
 
 
@@ -249,11 +245,11 @@ class Partition(CopyMarks):
         ref_count = message.ref_count
         sequence = state.sequence + 1
         lease = state.lease
-        record = _pack_message(
+        record = pack_message_record(
             MESSAGE_HEAD | (ref_count & FLAGS_MASK) << FLAGS_SHIFT | sequence, lease, wall, ref_count >> REF_COUNT_LOW_BITS,
-            message.compression, queue_key, offset >> 3, message.guid, message.crc, MAGIC)
-        header = _pack_data_header(DATA_HEADER_START | size >> 2,
-                                   len(options) << DATA_OPTION_BYTES_SHIFT | message.has_properties, message.schema_id, 0)
+            message.compression, queue_key, offset >> 3, message.guid, message.crc)
+        header = pack_data_header(DATA_HEADER_START | size >> 2,
+                                  len(options) << DATA_OPTION_BYTES_SHIFT | message.has_properties, message.schema_id)
         state.sequence = sequence
         self._journal.append(record)
         if options:
@@ -283,8 +279,8 @@ class Partition(CopyMarks):
                 self._owe(partial(self._owed_confirm, queue_key, app_key, message, reason))
                 return
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
-                               message.guid, MAGIC)
+        record = pack_confirm_record(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
+                                     message.guid)
         state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
@@ -297,8 +293,8 @@ class Partition(CopyMarks):
         state = self.state
         queue = state.queues[queue_key]
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | ConfirmReason.AUTO_CONFIRMED << FLAGS_SHIFT | sequence, state.lease, wall,
-                               queue_key, app_key, guid, MAGIC)
+        record = pack_confirm_record(CONFIRM_HEAD | ConfirmReason.AUTO_CONFIRMED << FLAGS_SHIFT | sequence, state.lease,
+                                     wall, queue_key, app_key, guid)
         state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
@@ -317,8 +313,8 @@ class Partition(CopyMarks):
                 self._owe(partial(self._owed_deletion, queue_key, message.guid, reason))
                 return
         sequence = state.sequence + 1
-        record = _pack_deletion(DELETION_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key,
-                                message.guid, MAGIC)
+        record = pack_deletion_record(DELETION_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key,
+                                      message.guid)
         state.sequence = sequence
         self._journal.append(record)
         self._journal_end += RECORD_BYTES
@@ -330,8 +326,8 @@ class Partition(CopyMarks):
         """A DELETION that was owed."""
         self._make_room(0, 0, wall)
         state = self.state
-        record = _pack_deletion(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall, queue_key,
-                                guid, MAGIC)
+        record = pack_deletion_record(DELETION_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall,
+                                      queue_key, guid)
         self._append(record)
         if self.roll.copy is not None:
             self.roll.copy.said(guid, state.sequence, record)
@@ -343,8 +339,8 @@ class Partition(CopyMarks):
         self._make_room(0, 0, wall)
         state = self.state
         sequence = state.sequence + 1
-        record = _pack_confirm(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
-                               message.guid, MAGIC)
+        record = pack_confirm_record(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
+                                     message.guid)
         queue = state.queues[queue_key]
         self._append(record)
         state.confirm(queue, queue.bit(app_key), message, record)
@@ -449,7 +445,7 @@ class Partition(CopyMarks):
 
     # ---- the turn ------------------------------------------------------------------------------------------------
 
-    def hold(self, effect: Any) -> None:
+    def hold(self, effect: Gated) -> None:
         """Keep an effect back until the records appended so far are safe by policy; sets its `position`."""
         effect.position = self._base + self.state.sequence
         self._gate.waiting.append(effect)
@@ -532,6 +528,11 @@ class Partition(CopyMarks):
     def wants_sync(self) -> int | None:
         """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""
         return self._gate.begin_sync() if self.durability == "group" and not self.broken else None
+
+    @property
+    def awaited(self) -> tuple[int, bool]:
+        """Position of the newest record that an effect waits for, 0 = none does; and whether a sync is under way."""
+        return self._gate.newest, self._gate.running
 
     def sync(self) -> None:
         """fdatasync DATA, then JOURNAL: blocks, meant for a thread. An OSError must be reported to `sync_failed`."""

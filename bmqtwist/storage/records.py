@@ -2,14 +2,28 @@
 
 A journal record's first eight bytes are read as one number, the *head*: type in the top 4 bits, 12 bits of flags,
 48 bits of sequence number.
+
+What every message has is packed by machine instructions where this module is compiled, as in `wire/fast.py`.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bmqtwist.storage import layout
+from bmqtwist.wire.fast import COMPILED
+
+if TYPE_CHECKING:
+    from mypy_extensions import i16, i32, i64
+
+try:
+    from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
+except ImportError:  # not compiled: then nobody asks for it
+    pass
+
+if COMPILED:
+    _buffer: Final = BytesWriter()
 
 QLIST_MAGIC = b"qUrI"
 
@@ -123,10 +137,95 @@ _QUEUE_HEADER_WORDS_SHIFT = layout.QUEUE_RECORD_HEADER.shift("header_words")
 _APP_HEADER = layout.APP_HEADER.struct
 _KEY = layout.QUEUE_KEY.struct
 _KEY_BYTES = layout.QUEUE_KEY.bits("key") // 8
+_NULL_KEY: Final = bytes(_KEY_BYTES)
 
 MARK_OFFSET = layout.FILE_HEADER.size + layout.JOURNAL_FILE_HEADER.offset("mark")  # it is written last in a rollover
 
 PADS: Final = tuple(bytes([n]) * n for n in range(9))  # the n bytes of value n
+
+
+def pack_message_record(head: int, lease: int, wall: int, ref_count_high: int, compression: int, queue_key: bytes,
+                        data_dwords: int, guid: bytes, crc: int) -> bytes:
+    """A MESSAGE record; `head` with type, flags and sequence number, `data_dwords`: where its DATA record is."""
+    if COMPILED:
+        begin: i64 = head
+        term: i64 = lease
+        seconds: i64 = wall
+        counts: i64 = ref_count_high << 8 | compression
+        place: i64 = data_dwords
+        checksum: i64 = crc
+        writer = _buffer
+        writer.truncate(0)
+        write_i64_be(writer, begin)
+        write_i32_be(writer, i32(term))
+        write_i64_be(writer, seconds)
+        write_i16_be(writer, i16(counts))
+        writer.write(queue_key)
+        writer.write(_NULL_KEY)
+        write_i32_be(writer, i32(place))
+        writer.write(guid)
+        write_i64_be(writer, checksum << 32 | i64(MAGIC))
+        if len(writer) == RECORD_BYTES:
+            return writer.getvalue()
+    return MESSAGE.pack(head, lease, wall, ref_count_high, compression, queue_key, data_dwords, guid, crc, MAGIC)
+
+
+def pack_confirm_record(head: int, lease: int, wall: int, queue_key: bytes, app_key: bytes, guid: bytes) -> bytes:
+    """A CONFIRM record."""
+    if COMPILED:
+        begin: i64 = head
+        term: i64 = lease
+        seconds: i64 = wall
+        writer = _buffer
+        writer.truncate(0)
+        write_i64_be(writer, begin)
+        write_i32_be(writer, i32(term))
+        write_i64_be(writer, seconds)
+        write_i16_be(writer, 0)
+        writer.write(queue_key)
+        writer.write(app_key)
+        writer.write(guid)
+        write_i64_be(writer, 0)
+        write_i32_be(writer, i32(i64(MAGIC)))
+        if len(writer) == RECORD_BYTES:
+            return writer.getvalue()
+    return CONFIRM.pack(head, lease, wall, queue_key, app_key, guid, MAGIC)
+
+
+def pack_deletion_record(head: int, lease: int, wall: int, queue_key: bytes, guid: bytes) -> bytes:
+    """A DELETION record."""
+    if COMPILED:
+        begin: i64 = head
+        term: i64 = lease
+        seconds: i64 = wall
+        writer = _buffer
+        writer.truncate(0)
+        write_i64_be(writer, begin)
+        write_i32_be(writer, i32(term))
+        write_i64_be(writer, seconds)
+        write_i16_be(writer, 0)
+        writer.append(0)
+        writer.write(queue_key)
+        writer.write(guid)
+        write_i64_be(writer, 0)
+        write_i64_be(writer, i64(MAGIC))
+        if len(writer) == RECORD_BYTES:
+            return writer.getvalue()
+    return DELETION.pack(head, lease, wall, queue_key, guid, MAGIC)
+
+
+def pack_data_header(first: int, second: int, schema_id: int) -> bytes:
+    """The header of a DATA record; `first`: words of header and record, `second`: words of options, and flags."""
+    if COMPILED:
+        sizes: i64 = first
+        options: i64 = second
+        schema: i64 = schema_id
+        writer = _buffer
+        writer.truncate(0)
+        write_i64_be(writer, sizes << 32 | options)
+        write_i32_be(writer, i32(schema << 16))
+        return writer.getvalue()
+    return DATA_HEADER.pack(first, second, schema_id, 0)
 
 
 def pad_words(data: bytes) -> bytes:

@@ -3,6 +3,11 @@
 A struct gives one value for each number of a header; where a number holds several fields, the constants beside the
 struct tell them apart. Queue ids are handled unsigned everywhere: the 32 bits of openQueue's qId are those of the data
 headers.
+
+`struct` makes an object of each number, which takes longer than the rest. Where this module is compiled, the functions for
+what every message has go another way: `librt.strings` becomes stores and loads there. Both give the same bytes, which
+`tests/unit/test_fast.py` holds against the declarations. One buffer serves all packing: it is filled and taken within one
+call, and nothing else runs meanwhile.
 """
 
 from __future__ import annotations
@@ -10,9 +15,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bmqtwist.wire import layout
+
+if TYPE_CHECKING:
+    from mypy_extensions import i32, i64
+
+try:
+    from librt.strings import BytesWriter, read_i32_be, write_i32_be, write_i64_be
+except ImportError:  # not compiled: then nobody asks for it
+    pass
+
+COMPILED: Final = not __file__.endswith(".py")
+_LOW32: Final = 0xFFFFFFFF
+if COMPILED:
+    _buffer: Final = BytesWriter()
 
 
 class EventType(IntEnum):
@@ -44,14 +62,33 @@ EVENT_HEADER_WORDS: Final = layout.EVENT_HEADER.words
 EVENT_TYPE_MASK: Final = layout.EVENT_HEADER.mask("type")
 EVENT_VERSION: Final = layout.EVENT_HEADER.word(version=1)  # in its place beside the event type
 
+_GUID_BYTES: Final = 16
+
 PAD4: Final = (b"\4\4\4\4", b"\3\3\3", b"\2\2", b"\1")  # word padding, by length & 3
 PAD8: Final = tuple(bytes((8 - n,)) * (8 - n) for n in range(8))  # dword padding, by length & 7
 
 
 def event_header(event_type: int, body_bytes: int, type_specific: int = 0) -> bytes:
     """The header of an event whose body (padding included) has `body_bytes` bytes."""
+    if COMPILED:
+        length: i64 = EVENT_HEADER_BYTES + body_bytes
+        rest: i64 = (EVENT_VERSION | event_type) << 24 | EVENT_HEADER_WORDS << 16 | type_specific << 8
+        writer = _buffer
+        writer.truncate(0)
+        write_i64_be(writer, length << 32 | rest)
+        return writer.getvalue()
     return EVENT_HEADER.pack(EVENT_HEADER_BYTES + body_bytes, EVENT_VERSION | event_type, EVENT_HEADER_WORDS,
                              type_specific, 0)
+
+
+def event_header_at(buffer: bytes, position: int) -> tuple[int, int, int, int]:
+    """Length, version and type, header words, type specific: of the event that begins there, whose header is whole."""
+    if COMPILED:
+        at: i64 = position
+        rest: i64 = i64(read_i32_be(buffer, at + 4)) & _LOW32
+        return i64(read_i32_be(buffer, at)) & _LOW32, rest >> 24, rest >> 16 & 0xFF, rest >> 8 & 0xFF
+    length, version_type, words, specific, _ = EVENT_HEADER.unpack_from(buffer, position)
+    return length, version_type, words, specific
 
 
 HEARTBEAT_REQ: Final = event_header(EventType.HEARTBEAT_REQ, 0)
@@ -98,6 +135,39 @@ OPTION_ONE_INFO_HEAD: Final = _INFOS_HEAD | 1 + layout.SUB_QUEUE_INFO.words
 PLACED_INFO_WORDS: Final = layout.PLACED_SUB_QUEUE_INFO.words
 _PLACED_HEAD: Final = layout.OPTION_HEADER.word(type=SUB_QUEUE_INFOS, type_specific=PLACED_INFO_WORDS)
 OPTION_ONE_PLACED_HEAD: Final = _PLACED_HEAD | 1 + PLACED_INFO_WORDS
+
+
+def put_header_at(buffer: bytes, position: int) -> tuple[int, int, int, bytes, int, int]:
+    """Flags and words, sizes and CAT, queue id, GUID, crc32c, schema id: of the PUT message there, whose header is whole."""
+    if COMPILED:
+        at: i64 = position
+        return (i64(read_i32_be(buffer, at)) & _LOW32, i64(read_i32_be(buffer, at + 4)) & _LOW32,
+                i64(read_i32_be(buffer, at + 8)) & _LOW32, buffer[position + 12:position + 28],
+                i64(read_i32_be(buffer, at + 28)) & _LOW32, i64(read_i32_be(buffer, at + 32)) >> 16 & 0xFFFF)
+    first, second, queue_id, guid, crc, schema_id, _ = PUT_HEADER.unpack_from(buffer, position)
+    return first, second, queue_id, guid, crc, schema_id
+
+
+_PUSH_ONE: Final = Struct(PUSH_HEADER.format + "II")
+
+
+def push_header_to_one(first: int, second: int, queue_id: int, guid: bytes, schema_id: int, sub_id: int) -> bytes:
+    """A PUSH header with the option that names one subscription; `first` and `second`: flags and words, sizes and CAT."""
+    if COMPILED and len(guid) == _GUID_BYTES:
+        numbers: i64 = first
+        sizes: i64 = second
+        number: i64 = queue_id
+        schema: i64 = schema_id
+        subscription: i64 = sub_id
+        writer = _buffer
+        writer.truncate(0)
+        write_i64_be(writer, numbers << 32 | sizes)
+        write_i32_be(writer, i32(number))
+        writer.write(guid)
+        write_i64_be(writer, schema << 48 | i64(OPTION_ONE_ID_HEAD))
+        write_i32_be(writer, i32(subscription))
+        return writer.getvalue()
+    return _PUSH_ONE.pack(first, second, queue_id, guid, schema_id, 0, OPTION_ONE_ID_HEAD, sub_id)
 
 
 def put_message(queue_id: int, guid: bytes, data: bytes, crc: int, flags: int = 0, compression: int = CAT_NONE,
@@ -150,7 +220,26 @@ CONFIRM_MESSAGE: Final = layout.CONFIRM_MESSAGE.struct  # queue id; GUID; sub-qu
 
 def ack_message(status: int, correlation_id: int, guid: bytes, queue_id: int) -> bytes:
     """One message of an ACK event."""
+    if COMPILED and len(guid) == _GUID_BYTES:
+        first: i64 = status << ACK_STATUS_SHIFT | correlation_id
+        number: i64 = queue_id
+        writer = _buffer
+        writer.truncate(0)
+        write_i32_be(writer, i32(first))
+        writer.write(guid)
+        write_i32_be(writer, i32(number))
+        return writer.getvalue()
     return ACK_MESSAGE.pack(status << ACK_STATUS_SHIFT | correlation_id, guid, queue_id)
+
+
+def confirm_message_at(buffer: bytes, position: int) -> tuple[int, bytes, int]:
+    """Queue id, GUID, sub-queue id: of the message of a CONFIRM or REJECT event there, which is whole."""
+    if COMPILED:
+        at: i64 = position
+        return (i64(read_i32_be(buffer, at)) & _LOW32, buffer[position + 4:position + 20],
+                i64(read_i32_be(buffer, at + 20)) & _LOW32)
+    queue_id, guid, sub_id = CONFIRM_MESSAGE.unpack_from(buffer, position)
+    return queue_id, guid, sub_id
 
 
 def items_event(event_type: int, items: list[bytes], type_specific: int = 0) -> bytes:

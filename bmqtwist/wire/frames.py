@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Final
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire.fast import EVENT_HEADER, EVENT_HEADER_BYTES, EVENT_HEADER_WORDS, EVENT_TYPE_MASK
+from bmqtwist.wire.fast import EVENT_HEADER_BYTES, EVENT_HEADER_WORDS, EVENT_TYPE_MASK, event_header_at
 
 DROPPED: Final = -1  # event type of a span whose header makes no sense: to be logged and passed over
 
@@ -22,7 +22,6 @@ _LENGTH_BYTES: Final = 4
 _LARGE_BYTES: Final = 1 << 20  # of an event that is worth the trouble
 _AHEAD: Final = 8  # memory is asked for ahead, for so many times of what is here, so that no more than an eighth is copied
 _SLACK_BYTES: Final = 64 << 10  # for what follows an event in its last chunk
-_unpack: Final = EVENT_HEADER.unpack_from
 
 
 class Held:
@@ -62,11 +61,7 @@ class FrameBuffer:
         if self._held is None and self.error is None:
             size = len(chunk)
             if size >= EVENT_HEADER_BYTES:
-                length: int
-                version_type: int
-                words: int
-                specific: int
-                length, version_type, words, specific, _ = _unpack(chunk)
+                length, version_type, words, specific = event_header_at(chunk, 0)
                 kind = version_type & EVENT_TYPE_MASK
                 if length == size and words == EVENT_HEADER_WORDS and kind and size <= self.limit_bytes:
                     return chunk, [(kind, specific, EVENT_HEADER_BYTES, size)]
@@ -102,12 +97,11 @@ class FrameBuffer:
 
     def _cut(self, data: bytes) -> tuple[bytes, list[Span]]:
         spans: list[Span] = []
-        version_type: int
-        words: int
-        specific: int
         pos, size = 0, len(data)
         while size - pos >= _LENGTH_BYTES:
-            length = int.from_bytes(data[pos:pos + _LENGTH_BYTES], "big")
+            whole = size - pos >= EVENT_HEADER_BYTES
+            length, version_type, words, specific = event_header_at(data, pos) if whole else (
+                int.from_bytes(data[pos:pos + _LENGTH_BYTES], "big"), 0, 0, 0)
             if not EVENT_HEADER_BYTES <= length <= self.limit_bytes:
                 self._fail(length, pos)
                 if not spans:
@@ -117,7 +111,6 @@ class FrameBuffer:
             if end > size:
                 self._need = length
                 break
-            _, version_type, words, specific, _ = _unpack(data, pos)
             kind = version_type & EVENT_TYPE_MASK
             if kind == 0 or words < EVENT_HEADER_WORDS or words * 4 > length:
                 spans.append((DROPPED, specific, pos, end))

@@ -25,11 +25,11 @@ from bmqtwist.wire.fast import (
     PUSH_HEADER_BYTES,
     PUSH_HEADER_WORDS,
     PUSH_HEADER_WORDS_MIN,
-    PUT_HEADER,
     PUT_HEADER_BYTES,
     PUT_HEADER_WORDS,
     PUT_HEADER_WORDS_MIN,
     WORDS_MASK,
+    put_header_at,
 )
 
 # queue id, GUID, data without padding, flags, crc, compression, schema id, options, header words, stop
@@ -44,7 +44,6 @@ BAD_CONTENT: Final = -4
 
 _PROPERTIES: Final = MESSAGE_PROPERTIES << FLAGS_SHIFT
 _IMPLICIT: Final = IMPLICIT_PAYLOAD << FLAGS_SHIFT
-_unpack_put: Final = PUT_HEADER.unpack_from
 _unpack_push: Final = PUSH_HEADER.unpack_from
 _SIZES = layout.MESSAGE_START.offset("options_words"), layout.MESSAGE_START.offset("flags")
 
@@ -71,10 +70,7 @@ def put_at(buffer: bytes, position: int, end: int) -> WalkedPut:
     """The message at `position` of a PUT event that ends at `end`, or MessageError. For a loop without a generator."""
     if end - position < PUT_HEADER_BYTES:
         raise MessageError(CUT_SHORT, "message cut short", "MessageWords", position)
-    first: int
-    second: int
-    schema_id: int
-    first, second, queue_id, guid, crc, schema_id, _ = _unpack_put(buffer, position)
+    first, second, queue_id, guid, crc, schema_id = put_header_at(buffer, position)
     stop = position + ((first & WORDS_MASK) << 2)
     if second == PUT_HEADER_WORDS:  # the usual: no options, not compressed
         header_words, compression, options, start = PUT_HEADER_WORDS, 0, b"", position + PUT_HEADER_BYTES

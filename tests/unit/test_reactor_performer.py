@@ -16,6 +16,7 @@ from bmqtwist.daemon.service import connections_max
 from bmqtwist.link.authentication import Authenticate, Granted
 from bmqtwist.link.incoming import Incoming
 from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.states import State
 from bmqtwist.link.tcp import Connection
 from bmqtwist.report import ListReport
@@ -42,7 +43,8 @@ class Session:
     description = "task:1"
     negotiated_at = 0.0
     transport: Any = None
-    under_way = False
+    under_way = unhurried = False
+    outgoing: Any = None
 
     def __init__(self) -> None:
         self.closed: list[str] = []
@@ -148,7 +150,7 @@ def test_the_clock_is_one_delayed_call_that_follows_the_next_deadline(world: Any
 def test_connections_beyond_the_limit_are_refused_and_said_once_a_second(world: Any) -> None:
     reactor, broker, performer = world
     reactor.advance(10.0)
-    connected = [performer.connected(object(), f"peer{number}", 1) for number in range(5)]
+    connected = [performer.connected(Connection(performer), f"peer{number}", 1) for number in range(5)]
     assert [session is not None for session in connected] == [True, True, False, False, False]
     refusals = [text for _, text in performer.report.lines if "refused" in text]
     assert len(refusals) == 1 and "maxConnections: 2" in refusals[0]
@@ -232,16 +234,17 @@ def test_writing_to_what_is_no_connection_takes_everything(world: Any) -> None:
 
 def test_an_answer_is_at_once_in_the_turn_that_took_the_question(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reactor, broker, performer = world
-    monkeypatch.setattr(Connection, "write", lambda connection, parts: 1)
     session: Any = Session()
     connection = session.transport = Connection(performer)
-    connection.session, connection.incoming = session, Incoming(performer, None)
+    connection.session, connection.incoming = session, Incoming(performer, None, connection.outgoing)
+    session.outgoing = connection.outgoing
+    session.outgoing.send = len
     session.channel = SimpleNamespace(out_bytes=0)
     found = []
 
     def write(now: float) -> None:
         performer.write(session, [b"x"])
-        found.append(connection.incoming.answered_at_once)
+        found.append(connection.outgoing.answered_at_once)
 
     monkeypatch.setattr(broker, "turn", write)
     performer.received(session, b"x")
@@ -384,6 +387,7 @@ class Accepted:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        self.outgoing = Outgoing()
 
 
 def test_without_files_for_the_storage_nobody_is_accepted_for_a_while(world: Any) -> None:

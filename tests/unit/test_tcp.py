@@ -117,7 +117,7 @@ def connect(transport: Transport, driver: Driver | None = None) -> tuple[Connect
 
 def test_a_connection_says_who_it_is_and_hands_on_its_bytes() -> None:
     transport, driver = Transport(), Driver()
-    session = driver.session = SimpleNamespace(sends_at_once=False)
+    session = driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False)
     connect(transport, driver)[0].dataReceived(b"abc")
     assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", session, b"abc")] and transport.no_delay
 
@@ -127,7 +127,7 @@ def test_what_was_read_is_acknowledged_at_once_and_before_it_is_taken(monkeypatc
     transport = Transport()
     asked = transport.socket.options
     driver = Driver()
-    session = driver.session = SimpleNamespace(sends_at_once=False)
+    session = driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False)
     connection, _ = connect(transport, driver)
     seen: list[int] = []
     monkeypatch.setattr(driver, "received", lambda session, data: seen.append(len(asked)))
@@ -151,12 +151,12 @@ def test_a_single_small_event_is_acknowledged_by_its_answer_where_the_last_was_a
         monkeypatch: pytest.MonkeyPatch, data: bytes, asked: int) -> None:
     monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)
     transport, driver = Transport(), Driver()
-    driver.session = SimpleNamespace(sends_at_once=False)
+    driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False)
     connection, _ = connect(transport, driver)
-    assert connection.incoming is not None and not connection.incoming.answered_at_once
+    assert not connection.outgoing.answered_at_once
     connection.dataReceived(data)
     assert len(transport.socket.options) == 1
-    connection.incoming.answered_at_once = True
+    connection.outgoing.answered_at_once = True
     connection.dataReceived(data)
     assert len(transport.socket.options) == 1 + asked
 
@@ -164,7 +164,7 @@ def test_a_single_small_event_is_acknowledged_by_its_answer_where_the_last_was_a
 def test_the_socket_is_read_without_the_transport() -> None:
     """Until it has nothing, its end, or the loss of the connection."""
     transport, driver = Transport(), Driver()
-    session = driver.session = SimpleNamespace(sends_at_once=True)
+    session = driver.session = SimpleNamespace(sends_at_once=True, holds_acks=False)
     connection, _ = connect(transport, driver)
     transport.socket.comes = [b"abc", BlockingIOError(), b"def", b"", ConnectionResetError()]
     read: Any = transport.doRead  # type: ignore[attr-defined]

@@ -1,0 +1,74 @@
+"""What may wait a moment, so that several messages share one system call: found from how a client goes on. Pure.
+
+    AckPace       ACKs of a producer that posts one message soon after the other without waiting for them
+    ConfirmPace   CONFIRMs of a consumer that has room for much more than it holds
+
+Both begin after RUN events, each soon after the one before. What has waited for SHARE_S goes on with the next turn,
+whatever that is for; a turn of its own it gets after WAIT_S. (To be woken in less than a tick of the system takes a timer
+that is programmed anew each time, which costs more than is saved.) What nobody waits for is not told at once, what somebody
+waits for is: a producer whose PUTs follow its ACKs is found out by a first ACK that is held, and is not tried again for a
+while.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHARE_S: Final = 0.001  # what has waited so long goes with the next turn,
+WAIT_S: Final = 0.005  # or gets one of its own after so long
+SOON_S: Final = 0.001  # between two PUT events of a producer that goes on; twice that between CONFIRMs, which are read late
+RUN: Final = 16  # such events before anything waits
+HELD_ACKS_MAX: Final = 16  # no more of them wait
+QUIET_S: Final = 0.0005  # a producer that has sent nothing for so long when its ACKs go waits for them
+TRY_AGAIN_S: Final = 0.25  # such a producer is tried again after so long, then after twice as long each time,
+TRY_AGAIN_MAX_S: Final = 16.0  # up to this
+
+
+class AckPace:
+    """Of one producer. `holding`: its ACKs may wait."""
+
+    __slots__ = ("holding", "_last", "_run", "_not_before", "_pause")
+
+    def __init__(self) -> None:
+        self.holding = False
+        self._last, self._run = float("-inf"), 0
+        self._not_before, self._pause = float("-inf"), TRY_AGAIN_S
+
+    def arrived(self, now: float) -> None:
+        """PUTs have come."""
+        since = now - self._last
+        if not since:  # of the same chunk
+            return
+        self._last = now
+        if since > SOON_S:
+            self._run, self.holding = 0, False
+        elif not self.holding:
+            self._run += 1
+            self.holding = self._run >= RUN and now >= self._not_before
+
+    def told(self, now: float) -> None:
+        """ACKs have waited long enough. Nothing has come for a while: it had waited for them."""
+        if now - self._last <= QUIET_S:
+            self._pause = TRY_AGAIN_S
+            return
+        self._run, self.holding = 0, False
+        self._not_before, self._pause = now + self._pause, min(2 * self._pause, TRY_AGAIN_MAX_S)
+
+
+class ConfirmPace:
+    """Of one consumer."""
+
+    __slots__ = ("_last", "_run")
+
+    def __init__(self) -> None:
+        self._last, self._run = float("-inf"), 0
+
+    def arrived(self, now: float) -> bool:
+        """CONFIRMs have come; whether the next ones may wait."""
+        since, self._last = now - self._last, now
+        self._run = self._run + 1 if since <= 2 * SOON_S else 0
+        return self._run >= RUN
+
+    def hurry(self) -> None:
+        """It has done something else, or needs room."""
+        self._run = 0
