@@ -45,19 +45,19 @@ class Metadata(egg_info):
 # A class and its subclasses: all of them or none.
 HOT = [f"bmqtwist/{name}.py" for name in (
     "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message", "storage/gate",
-    "storage/copies", "storage/state", "storage/compaction", "storage/rollover", "storage/partition", "storage/replica",
-    "storage/datacheck", "storage/payloads", "storage/replay", "storage/recovery", "storage/fileset", "storage/files",
-    "storage/history", "queue/counters", "queue/meter", "queue/window", "queue/routing", "queue/app", "queue/handle",
-    "queue/put", "queue/queue", "queue/root", "queue/relay", "queue/delivery", "queue/handles", "queue/domain",
-    "queue/chores", "link/incoming", "link/pace", "link/outgoing", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream",
-    "link/upbound", "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker", "node/timers",
-    "daemon/reactor", "daemon/epoll_round", "daemon/processor_time", "daemon/put_aside", "daemon/watchdog", "storage/psn",
-    "storage/batch",
-    "node/sync_pace", "cluster/partition_events", "cluster/partition_table", "cluster/replication_target", "cluster/partition_machine",
-    "cluster/partition_wire", "cluster/write_times", "cluster/story", "cluster/copies", "cluster/active_primaries",
-    "storage/exchange", "node/cell", "node/images", "node/feeding", "node/replication", "node/links", "node/leadership",
-    "node/upstream_queue", "node/relays", "node/member_relays", "node/cluster", "node/handovers", "wire/budget", "wire/ber",
-    "wire/control")]
+    "storage/copies", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
+    "storage/partition", "storage/replica", "storage/datacheck", "storage/payloads", "storage/replay",
+    "storage/recovery", "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter",
+    "queue/window", "queue/routing", "queue/app", "queue/handle", "queue/put", "queue/queue", "queue/root",
+    "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "queue/chores", "link/incoming", "link/pace",
+    "link/outgoing", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream", "link/upbound",
+    "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker", "node/timers", "daemon/reactor",
+    "daemon/epoll_round", "daemon/processor_time", "daemon/put_aside", "daemon/watchdog", "storage/psn", "storage/batch",
+    "node/sync_pace", "cluster/partition_events", "cluster/partition_table", "cluster/replication_target",
+    "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/story", "cluster/copies",
+    "cluster/active_primaries", "storage/exchange", "node/cell", "node/images", "node/feeding", "node/replication",
+    "node/links", "node/leadership", "node/upstream_queue", "node/relays", "node/member_relays", "node/cluster",
+    "node/handovers", "wire/budget", "wire/ber", "wire/control")]
 
 extensions = []
 if os.environ.get("BMQTWIST_COMPILE") == "1":

@@ -7,12 +7,13 @@ the rows that are shown are looked at whenever they are shown. Pure: time is an 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from bmqtwist.console.documents import Document
+from bmqtwist.storage.long_dict import LongDict
 
 STEP_QUEUES = 500  # looked at in one step: 1 to 3 ms
 RANK_STEP_QUEUES = 2000  # put in order in one step
@@ -74,7 +75,7 @@ class SeenQueue(Protocol):
         """With its name."""
 
     @property
-    def messages(self) -> Mapping[bytes, Any]:
+    def messages(self) -> LongDict[bytes, Any]:
         """What is stored, oldest first."""
 
     @property

@@ -70,7 +70,7 @@ class Incoming:
             self._taker.received(session, data)
 
     def look(self) -> bool:
-        """Read what has come, if anything has."""
+        """Read what has come; whether anything has."""
         try:
             data = self._receive(READ_BYTES) if self._receive is not None else b""
         except OSError:

@@ -205,10 +205,10 @@ class Connection(Protocol):
         session, incoming = self.session, self.incoming
         if not self.resting or session is None or incoming is None:
             return
-        if incoming.look():
-            if session.unhurried or not self.resting:
-                return
-        else:
+        found = incoming.look()
+        if found and session.unhurried or not self.resting or self.session is None:
+            return
+        if not found:
             incoming.acknowledge()
         self.resting = False
         self.transport.resumeProducing()

@@ -84,7 +84,7 @@ def _from(located: LocatedQueue, after: str, since: float | None, until: float |
     stored = located.messages
     behind = stored.get(guid_of(after)) if after else None
     if behind is None and since is None and until is None:
-        return iter(list(islice(reversed(stored.values()) if newest else stored.values(), LIMIT_MAX + 1)))
+        return iter(list(islice(stored.newest_first() if newest else stored.values(), LIMIT_MAX + 1)))
     waiting = list(stored.values())
     low, high = 0, len(waiting)
     if since is not None:

@@ -14,6 +14,7 @@ from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.limits import INFLATE_STEP_BYTES, INFLATED_BYTES_MAX
 from bmqtwist.storage import payloads
+from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.storage.store import BEGINNING_BYTES
@@ -44,7 +45,7 @@ class LocatedQueue:
     root: RootQueue | None
 
     @property
-    def messages(self) -> dict[bytes, Message]:
+    def messages(self) -> LongDict[bytes, Message]:
         """By GUID, in order of arrival."""
         return self.store.messages
 

@@ -74,7 +74,7 @@ def test(broker: Broker, uri: str, expression: str, properties: Mapping[str, Any
     if properties is not None:
         tree["results"].append(_result(located, compiled, None, values_of(from_tree(properties))))
     else:
-        waiting = list(islice(reversed(located.messages.values()), min(max(1, last), LAST_MAX)))
+        waiting = list(islice(located.messages.newest_first(), min(max(1, last), LAST_MAX)))
         for number, message in enumerate(waiting, 1):
             try:
                 values: Values | None = values_of(properties_of(located, message))

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 ROLL_SECONDS = 0.005  # of a turn that rollovers may take; what else there is to do comes first
 ROLL_SECONDS_LATE = 0.012  # the same while a file fills faster than its rollover gets on
+GATHERED_BYTES_MAX = 1 << 20  # of DATA that are not written while the next sync waits for more messages
 ROLL_SLICES_MAX = 16  # of each rollover in one turn, whatever the clock says
+
+
+def _nothing(now: float) -> None:
+    """A turn follows."""
 
 
 class Turn:
@@ -71,7 +76,7 @@ class Turn:
             self._touched, self._touched_next = self._touched_next + self._touched, []
         for partition in self.partitions:
             try:
-                if not partition.busy():
+                if not partition.busy() or self._gathers(partition):
                     continue
                 released = partition.flush(wall)
                 if partition.large:
@@ -118,24 +123,25 @@ class Turn:
         """Ask for a sync if one is due."""
         token = None
         try:
-            if partition.durability == "group" and not partition.replicated and self._pauses(partition):
-                return
             token = partition.wants_sync()
             if token is not None:
                 self._broker.performer.sync(partition, token)
         except Exception as error:
             self._contain.partition_failed(partition, "asking for a sync", error)
 
-    def _pauses(self, partition: Partition) -> bool:
-        """Whether more messages are waited for."""
-        pace = self._paces.setdefault(partition, SyncPace())
-        pausing, now = pace.until, self._broker.now
-        newest, syncing = partition.awaited
-        if not pace.pauses(now, newest, syncing):
+    def _gathers(self, partition: Partition) -> bool:
+        """Whether what is stored now is written later, with what else comes until the next sync begins. That one waits
+        for more messages; the turn at the end of its pause goes on."""
+        if partition.durability != "group" or partition.replicated:
             return False
-        if not pausing:
-            self._broker.later(PAUSE_S, lambda _: self.sync(partition))
-        return True
+        pace = self._paces.setdefault(partition, SyncPace())
+        pausing = pace.until
+        newest, syncing = partition.awaited
+        pauses = pace.pauses(self._broker.now, newest, syncing)
+        if pauses and not pausing:
+            self._broker.later(PAUSE_S, _nothing)
+        return (pauses or syncing and pace.calm) and not (
+            partition.unwritten_bytes > GATHERED_BYTES_MAX or partition.roll_due or partition.files.rolling)
 
     def _roll(self, wall: int) -> None:
         """One slice of each rollover at least, then more as long as there is time."""

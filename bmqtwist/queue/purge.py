@@ -13,6 +13,7 @@ from typing import Protocol
 from bmqtwist.queue.app import App, Place
 from bmqtwist.queue.chores import Work, let_go
 from bmqtwist.queue.meter import Meter
+from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition
 from bmqtwist.storage.records import DeletionReason
@@ -28,7 +29,7 @@ class PurgedQueue(Protocol):
     in_memory: bool
     store: StoredQueue
     partition: Partition
-    messages: dict[bytes, Message]
+    messages: LongDict[bytes, Message]
     meter: Meter
     active: list[App]
     purges: list[Steps]  # under way

@@ -23,6 +23,7 @@ from bmqtwist.storage import payloads
 from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.copies import COMMITTED_ALL, CopyMarks
 from bmqtwist.storage.gate import Gate, Gated
+from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
     CONFIRM_HEAD,
@@ -69,7 +70,6 @@ __all__ = ["COMMITTED_ALL", "Batch", "Durability", "Message", "Partition", "Part
 Durability = Literal["none", "group", "always"]
 
 _NORMAL_RESERVE: Final = RECORD_BYTES + SYNC_POINT_RESERVE_BYTES + PURGE_RESERVE_BYTES
-
 _DATA_HEADER_BYTES: Final = DATA_HEADER.size
 
 
@@ -138,7 +138,7 @@ class Partition(CopyMarks):
         return self._base + self.state.sequence
 
     @property
-    def live(self) -> dict[int, Live]:
+    def live(self) -> LongDict[int, Live]:
         """The records that a rollover would keep, see `PartitionState.live`."""
         return self.state.live
 
@@ -530,6 +530,11 @@ class Partition(CopyMarks):
         return self._gate.begin_sync() if self.durability == "group" and not self.broken else None
 
     @property
+    def unwritten_bytes(self) -> int:
+        """Of messages that are not written."""
+        return self._data_end - self.files.data_position
+
+    @property
     def awaited(self) -> tuple[int, bool]:
         """Position of the newest record that an effect waits for, 0 = none does; and whether a sync is under way."""
         return self._gate.newest, self._gate.running
@@ -672,11 +677,6 @@ class Partition(CopyMarks):
     def batch_waits(self) -> bool:
         """Are there records that are not written?"""
         return bool(self._journal)
-
-    @property
-    def data_waits(self) -> bool:
-        """Are there messages among them?"""
-        return bool(self._data)
 
     def inform(self, text: str) -> None:
         """Something an operator may want to see in the log."""

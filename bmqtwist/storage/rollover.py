@@ -26,6 +26,7 @@ from typing import Protocol
 
 from bmqtwist.storage.compaction import LiveCopy, Moved
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
+from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.records import TYPE_SHIFT, QueueOp, RecordType, SyncPoint, pack_sync_point
 from bmqtwist.storage.state import Live, PartitionState
 from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES, PartitionFiles
@@ -90,7 +91,7 @@ class RolledPartition(Protocol):
     roll_due: bool  # a file is so full that a rollover may be worth it, or one is under way
 
     @property
-    def live(self) -> dict[int, Live]:
+    def live(self) -> LongDict[int, Live]:
         """The records that are needed."""
 
     @property
@@ -106,8 +107,8 @@ class RolledPartition(Protocol):
         """Are there records that are not written?"""
 
     @property
-    def data_waits(self) -> bool:
-        """Are there messages among them?"""
+    def unwritten_bytes(self) -> int:
+        """Of messages that are not written."""
 
     def positions(self) -> tuple[int, int, int]:
         """Bytes of JOURNAL, DATA, QLIST in use."""
@@ -298,7 +299,7 @@ class Rollover:
         partition, copy = self._partition, self._copied
         if copy is None or partition.broken:
             return self._gave_up(wall)
-        if partition.data_waits:  # they cannot be read back yet
+        if partition.unwritten_bytes:  # they cannot be read back yet
             return False
         try:
             done = copy.slice(SLICE_RECORDS, SLICE_BYTES)

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 
 from bmqtwist.limits import MESSAGES_AT_ONCE
 from bmqtwist.storage.history import GuidHistory
+from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, data_record_bytes
 from bmqtwist.storage.store import DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, QLIST_HEADER_BYTES
@@ -77,7 +78,7 @@ class StoredQueue:
         self.key, self.uri = key, uri
         self.apps: dict[bytes, StoredApp] = {}
         self.mask = 0
-        self.messages: dict[bytes, Message] = {}
+        self.messages: LongDict[bytes, Message] = LongDict()
         self.history = GuidHistory(HISTORY_SECONDS)
         self.live_keys: list[int] = []
         self.auto_guid, self.auto_mask, self.auto_keys = b"", 0, list[int]()
@@ -104,7 +105,7 @@ class StoredQueue:
         """A message that lives in memory only: no record, the same rules."""
         message.pending = self.mask
         message.queue_key = self.key
-        self.messages[message.guid] = message
+        self.messages.add(message.guid, message)
 
     def drop(self, message: Message) -> None:
         """A message that lived in memory only is gone."""
@@ -121,7 +122,7 @@ class StoredQueue:
     def done_with(self, bit: int, start: tuple[int, int] = (0, 0)) -> Steps:
         """An app is done with the messages that are here now and whose PSN is `start` or later: those that it had, oldest
         first. Whoever takes them removes those that nobody needs any more."""
-        return self._done_with(list(reversed(self.messages.values())), bit, start)
+        return self._done_with(list(self.messages.newest_first()), bit, start)
 
     def _done_with(self, waiting: list[Message], bit: int, start: tuple[int, int]) -> Steps:
         while waiting:
@@ -146,12 +147,12 @@ class PartitionState:
 
     def __init__(self) -> None:
         self.lease = self.sequence = 0
-        self.live: dict[int, Live] = {}
+        self.live: LongDict[int, Live] = LongDict()
         self.queues: dict[bytes, StoredQueue] = {}
         self.data_bytes, self.qlist_bytes = DATA_HEADER_BYTES, QLIST_HEADER_BYTES
         self.cached_bytes = 0
         self.last_key = 0
-        self.leaving: list[tuple[StoredQueue, dict[bytes, Message]]] = []
+        self.leaving: list[tuple[StoredQueue, LongDict[bytes, Message]]] = []
 
     def begin_lease(self, lease: int) -> None:
         """A primary begins, with sequence number 0: what the last one left half done it does not finish."""
@@ -177,8 +178,8 @@ class PartitionState:
             self._settle_auto(queue, message)
         self.last_key = key = self.last_key + 1
         message.live_key = key
-        self.live[key] = message
-        queue.messages[message.guid] = message
+        self.live.add(key, message)
+        queue.messages.add(message.guid, message)
         self.data_bytes += record_bytes
         self.cached_bytes += message.size
 
@@ -186,7 +187,7 @@ class PartitionState:
         """CONFIRM: one app of several is done with a message."""
         message.pending &= ~bit
         self.last_key = key = self.last_key + 1
-        self.live[key] = record
+        self.live.add(key, record)
         if message.confirms is None:
             message.confirms = [key]
         else:
@@ -198,7 +199,7 @@ class PartitionState:
             self.drop_auto(queue)
             queue.auto_guid = guid
         self.last_key += 1
-        self.live[self.last_key] = record
+        self.live.add(self.last_key, record)
         queue.auto_mask |= bit
         queue.auto_keys.append(self.last_key)
 
@@ -257,17 +258,17 @@ class PartitionState:
 
     def empty(self, queue: StoredQueue) -> Steps:
         """All messages leave a queue, which is empty from now on."""
-        leaving, queue.messages = queue.messages, {}
+        leaving, queue.messages = queue.messages, LongDict()
         self.leaving.append((queue, leaving))
         return self._leave(queue, leaving)
 
-    def _leave(self, queue: StoredQueue, leaving: dict[bytes, Message]) -> Steps:
+    def _leave(self, queue: StoredQueue, leaving: LongDict[bytes, Message]) -> Steps:
         last = StoredQueue(queue.key, queue.uri)  # where they are until they are gone
         while leaving:
             step = []
             for _ in range(min(len(leaving), MESSAGES_AT_ONCE)):
                 guid, message = leaving.popitem()
-                last.messages[guid] = message
+                last.messages.add(guid, message)
                 if message.live_key < 0:
                     last.drop(message)
                 else:
@@ -301,7 +302,7 @@ class PartitionState:
 
     def _keep(self, queue: StoredQueue, item: bytes | tuple[bytes, bytes]) -> None:
         self.last_key += 1
-        self.live[self.last_key] = item
+        self.live.add(self.last_key, item)
         queue.live_keys.append(self.last_key)
         if type(item) is tuple:
             self.qlist_bytes += len(item[1])

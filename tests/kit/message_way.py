@@ -59,7 +59,7 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("link.outbox", "Outbox.push", "adds it to the PUSH event of this turn"),
         Step("node.turn", "Turn.write", "goes over the sessions that have output"),
         Step("link.session", "Session.take", "hands out PUSH, then ACK, before each control answer"),
-        Step("link.tcp", "Connection.write", "makes one write for the whole turn", sockets=True),
+        Step("daemon.reactor", "ReactorPerformer.write", "makes one write for the whole turn", sockets=True),
     ]),
     ("The consumer confirms", [
         Step("link.client", "ClientSession.on_confirms", "walks the CONFIRMs"),

@@ -208,7 +208,7 @@ class Life:
 
     def check_payloads(self) -> None:
         """Every message can be read, wherever it is just now."""
-        if self.partition.data_waits:
+        if self.partition.unwritten_bytes:
             self.partition.write_batch()
         for message in self.messages:
             message.payload, kept = None, message.payload
@@ -305,7 +305,7 @@ def test_the_state_survives_rollovers_in_slices_and_so_does_every_payload(seed: 
     while life.steps:
         at_once(life.steps.pop())
     assert not life.partition.state.leaving
-    assert recovered.state.live.keys().__len__() == len(life.partition.live)
+    assert len(recovered.state.live) == len(life.partition.live)
     assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == life.partition.outstanding()[1:]
     life.partition.stop(WALL)
     partition, recovered = start(life.disk, SIZES, lease=None)

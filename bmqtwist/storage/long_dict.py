@@ -1,0 +1,128 @@
+"""A dictionary for a million entries: as `dict`, in order of insertion, but it never moves more than PART_MAX at once.
+
+A `dict` that grows moves all it has: 25 ms at 700,000 entries. This one goes on in another part when the last one is full.
+An entry is looked for part by part, oldest first, since that is where queues are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final, Generic, TypeVar, overload
+
+PART_MAX: Final = 40_000  # a dict of so many has grown for the last time at 21,845, in 4 ms
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LongDict(Generic[K, V]):
+    """See above. As with a `dict`, nothing may change while it is iterated over."""
+
+    __slots__ = ("_parts", "_last", "_before")
+
+    def __init__(self) -> None:
+        self._last: dict[K, V] = {}
+        self._parts: list[dict[K, V]] = [self._last]  # none is empty but the last one
+        self._before = 0  # entries in the others
+
+    def __len__(self) -> int:
+        return self._before + len(self._last)
+
+    def __bool__(self) -> bool:
+        return self._before > 0 or bool(self._last)
+
+    def _part_of(self, key: K) -> dict[K, V] | None:
+        for part in self._parts:
+            if key in part:
+                return part
+        return None
+
+    def __contains__(self, key: object) -> bool:
+        last = self._last
+        if len(self._parts) == 1:
+            return key in last
+        return any(key in part for part in self._parts)
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+
+    @overload
+    def get(self, key: K, default: V) -> V: ...
+
+    def get(self, key: K, default: V | None = None) -> V | None:
+        """As of a `dict`."""
+        if len(self._parts) == 1:
+            return self._last.get(key, default)
+        part = self._part_of(key)
+        return default if part is None else part[key]
+
+    def __getitem__(self, key: K) -> V:
+        if len(self._parts) == 1:
+            return self._last[key]
+        part = self._part_of(key)
+        if part is None:
+            raise KeyError(key)
+        return part[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        part = self._last if len(self._parts) == 1 else self._part_of(key)
+        if part is not None and key in part:
+            part[key] = value
+        else:
+            self.add(key, value)
+
+    def add(self, key: K, value: V) -> None:
+        """An entry that is not there yet."""
+        last = self._last
+        if len(last) >= PART_MAX:
+            self._before += len(last)
+            self._last = last = {}
+            self._parts.append(last)
+        last[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        part = self._last if len(self._parts) == 1 else self._part_of(key)
+        if part is None:
+            raise KeyError(key)
+        del part[key]
+        if part is not self._last:
+            self._before -= 1
+            if not part:
+                self._parts = [each for each in self._parts if each is not part]
+
+    def pop(self, key: K) -> V:
+        """As of a `dict`."""
+        value = self[key]
+        del self[key]
+        return value
+
+    def popitem(self) -> tuple[K, V]:
+        """The newest entry, which is gone then. KeyError if there is none."""
+        if not self._last and len(self._parts) > 1:
+            self._parts.pop()
+            self._last = self._parts[-1]
+            self._before -= len(self._last)
+        return self._last.popitem()
+
+    def __iter__(self) -> Iterator[K]:
+        return chain.from_iterable(self._parts)
+
+    def keys(self) -> Iterator[K]:
+        """Oldest first."""
+        return chain.from_iterable(self._parts)
+
+    def values(self) -> Iterator[V]:
+        """Oldest first."""
+        return chain.from_iterable([part.values() for part in self._parts])
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Oldest first."""
+        return chain.from_iterable([part.items() for part in self._parts])
+
+    def newest_first(self) -> Iterator[V]:
+        """The values the other way round."""
+        return chain.from_iterable([reversed(part.values()) for part in reversed(self._parts)])
+
+    def __repr__(self) -> str:
+        return f"LongDict({dict(self.items())})"

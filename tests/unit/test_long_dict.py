@@ -1,0 +1,65 @@
+"""It is a dictionary whatever is done to it, and no part of it is ever longer than it may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmqtwist.storage import long_dict
+from bmqtwist.storage.long_dict import LongDict
+
+KEYS = st.integers(0, 40)
+STEPS = st.lists(st.one_of(
+    st.tuples(st.sampled_from(("set", "add", "del", "pop", "get", "look")), KEYS),
+    st.tuples(st.just("popitem"), st.just(0)), st.tuples(st.just("many"), KEYS)), max_size=60)
+
+
+def outcome(action: Any) -> Any:
+    try:
+        return action()
+    except KeyError:
+        return KeyError
+
+
+@given(STEPS, st.integers(1, 5))
+def test_it_does_what_a_dict_does(steps: list[tuple[str, int]], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_dict, "PART_MAX", most)
+        mine, plain = LongDict[int, int](), dict[int, int]()
+        for number, (what, key) in enumerate(steps):
+            if what == "set":
+                mine[key] = plain[key] = number
+            elif what == "add" and key not in plain:
+                mine.add(key, number)
+                plain[key] = number
+            elif what == "many":
+                for each in range(key, key + 7):
+                    mine[each] = plain[each] = number
+            elif what == "del":
+                assert outcome(lambda key=key: mine.__delitem__(key)) == outcome(lambda key=key: plain.__delitem__(key))
+            elif what == "pop":
+                assert outcome(lambda key=key: mine.pop(key)) == outcome(lambda key=key: plain.pop(key))
+            elif what == "popitem":
+                assert outcome(mine.popitem) == outcome(plain.popitem)
+            assert outcome(lambda key=key: mine[key]) == outcome(lambda key=key: plain[key])
+            assert mine.get(key) == plain.get(key) and mine.get(key, -1) == plain.get(key, -1)
+            assert (key in mine) == (key in plain) and len(mine) == len(plain) and bool(mine) == bool(plain)
+            assert list(mine) == list(mine.keys()) == list(plain) and list(mine.items()) == list(plain.items())
+            assert list(mine.values()) == list(plain.values())
+            assert list(mine.newest_first()) == list(reversed(plain.values()))
+            parts = mine._parts
+            assert all(parts[:-1]) and all(len(part) <= most for part in parts) and mine._last is parts[-1]
+        assert repr(mine) == f"LongDict({plain})"
+
+
+def test_a_million_entries_are_in_parts() -> None:
+    found = LongDict[int, int]()
+    for number in range(3 * long_dict.PART_MAX):
+        found.add(number, -number)
+    assert [len(part) for part in found._parts] == [long_dict.PART_MAX] * 3
+    for number in range(long_dict.PART_MAX):
+        del found[number]
+    assert len(found._parts) == 2 and next(iter(found)) == long_dict.PART_MAX

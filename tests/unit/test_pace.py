@@ -1,0 +1,147 @@
+"""What may wait a moment is found from how a client goes on; who waits for it is found out and left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmqtwist.link.pace import QUIET_S, RUN, SOON_S, TRY_AGAIN_MAX_S, TRY_AGAIN_S, AckPace, ConfirmPace
+from bmqtwist.node.sync_pace import PAUSE_S, SyncPace
+
+OFTEN = SOON_S / 4
+
+
+def post(pace: AckPace, now: float, count: int, every: float = OFTEN) -> float:
+    """That many PUT events; the time behind them."""
+    for _ in range(count):
+        now += every
+        pace.arrived(now)
+    return now
+
+
+def test_acks_are_held_once_a_producer_has_posted_often_enough() -> None:
+    pace = AckPace()
+    now = post(pace, 0.0, RUN)
+    assert not pace.holding, "the first event follows none"
+    now = post(pace, now, 1)
+    assert pace.holding
+    pace.told(now)
+    assert pace.holding, "it went on until its ACKs were told"
+
+
+def test_events_of_one_chunk_count_once() -> None:
+    pace = AckPace()
+    for _ in range(10 * RUN):
+        pace.arrived(1.0)
+    assert not pace.holding
+
+
+def test_a_producer_that_slows_down_gets_its_acks_at_once() -> None:
+    pace = AckPace()
+    now = post(pace, 0.0, 2 * RUN)
+    pace.arrived(now + 2 * SOON_S)
+    assert not pace.holding
+
+
+def test_a_producer_that_waits_for_its_acks_is_left_alone_for_longer_each_time() -> None:
+    pace, now, pauses = AckPace(), 0.0, list[float]()
+    for _ in range(9):
+        began = now
+        while not pace.holding:
+            now = post(pace, now, 1)
+        pauses.append(now - began)
+        now += 2 * QUIET_S  # nothing comes until its ACK is told
+        pace.told(now)
+        assert not pace.holding
+    assert pauses[0] < 2 * RUN * OFTEN
+    for pause, wanted in zip(pauses[1:], (TRY_AGAIN_S * 2 ** n for n in range(8)), strict=True):
+        assert min(wanted, TRY_AGAIN_MAX_S) - 2 * OFTEN <= pause <= min(wanted, TRY_AGAIN_MAX_S) + 2 * RUN * OFTEN
+    while not pace.holding:
+        now = post(pace, now, 1)
+    pace.told(now)
+    now = post(pace, now, 1) + 2 * QUIET_S
+    pace.told(now)
+    now = post(pace, now + TRY_AGAIN_S, RUN + 1)
+    assert pace.holding, "it had not waited in between"
+
+
+def test_confirms_may_wait_once_they_have_come_often_enough_and_not_behind_anything_else() -> None:
+    pace = ConfirmPace()
+    assert [pace.arrived(n * OFTEN) for n in range(RUN + 2)] == [False] * RUN + [True] * 2
+    pace.hurry()
+    assert not pace.arrived((RUN + 2) * OFTEN)
+    late = ConfirmPace()
+    assert not any(late.arrived(n * 3 * SOON_S) for n in range(10 * RUN))
+
+
+class Syncs:
+    """One partition whose syncs take `takes` seconds, and how many messages each has covered."""
+
+    def __init__(self, takes: float = 0.001) -> None:
+        self.pace, self.takes, self.now = SyncPace(), takes, 10.0
+        self.position = self.done = 0
+        self.ends: float | None = None
+        self.began: list[tuple[float, int]] = []
+
+    def turn(self, posts: int = 0) -> None:
+        """A turn, in which so many messages come."""
+        self.position += posts
+        if self.ends is not None and self.now >= self.ends:
+            self.ends, self.done = None, self.began[-1][1]
+        newest = self.position if self.position > self.done else 0
+        if not self.pace.pauses(self.now, newest, self.ends is not None) and newest and self.ends is None:
+            self.began.append((self.now, self.position))
+            self.ends = self.now + self.takes
+
+    def go(self, seconds: float, every: float) -> None:
+        """A message every so often, turns more often than that."""
+        step, due, end = every / 4, self.now, self.now + seconds
+        while self.now < end:
+            posts = self.now >= due
+            due += every if posts else 0.0
+            self.turn(posts)
+            self.now += step
+
+
+def test_syncs_of_a_flow_wait_for_more_messages() -> None:
+    syncs = Syncs()
+    syncs.go(0.1, 0.0002)
+    between = [later - sooner for (sooner, _), (later, _) in zip(syncs.began[2:], syncs.began[3:], strict=False)]
+    assert min(between) >= PAUSE_S and max(between) <= PAUSE_S + syncs.takes + 0.001
+    assert syncs.pace.calm and syncs.position - syncs.done < 60
+
+
+def test_a_producer_that_waits_for_its_ack_does_not_wait_for_a_pause() -> None:
+    syncs = Syncs()
+    for _ in range(100):
+        syncs.turn(1)
+        while syncs.done < syncs.position:
+            syncs.now += 0.0001
+            syncs.turn()
+    assert len(syncs.began) == 100 and not syncs.pace.calm
+    assert syncs.now < 10.0 + 100 * (syncs.takes + 0.0002)
+
+
+@pytest.mark.parametrize("producers", [2, 5, 20])
+def test_producers_that_all_wait_are_found_out(producers: int) -> None:
+    """Something has come while a sync was under way; but nothing more comes in a pause."""
+    syncs, waiting = Syncs(), list[float]()
+    while syncs.now < 12.0:
+        free = producers - (syncs.position - syncs.done)
+        syncs.turn(min(free, 1))
+        syncs.now += 0.0001
+        if syncs.pace.until and not waiting or waiting and syncs.pace.until not in (0.0, waiting[-1]):
+            waiting.append(syncs.pace.until)
+    assert 3 <= len(waiting) <= 15, "three at first, and after 0.25 s, 0.5 s and so on"
+    assert syncs.done > 0.8 * producers * 2.0 / (syncs.takes + 0.0001 * (producers + 2)) / 2
+
+
+def test_after_the_flow_has_ended_a_message_is_synced_at_once() -> None:
+    syncs = Syncs()
+    syncs.go(0.05, 0.0002)
+    for _ in range(100):
+        syncs.now += 0.001
+        syncs.turn()
+    assert syncs.done == syncs.position
+    count = len(syncs.began)
+    syncs.turn(1)
+    assert len(syncs.began) == count + 1 and not syncs.pace.calm

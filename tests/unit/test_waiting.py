@@ -1,0 +1,315 @@
+"""ACKs and CONFIRMs that nobody waits for share a turn: in a session, and in the loop around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kit.client import Queue
+from kit.memory import MemoryWorld
+from test_tcp import Driver, Tls, Transport, connect
+
+from bmqtwist.daemon import reactor as module
+from bmqtwist.daemon.reactor import ReactorPerformer
+from bmqtwist.link.pace import HELD_ACKS_MAX, RUN, SHARE_S, SOON_S, WAIT_S
+from bmqtwist.link.session import Session
+from bmqtwist.link.tcp import Connection
+from bmqtwist.report import ListReport
+
+OFTEN = SOON_S / 4
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> MemoryWorld:
+    world = MemoryWorld(tmp_path, app={"bmqtwist": {"durability": "none"}})
+    world.domain("d")
+    return world
+
+
+def session_of(queue: Queue) -> Session:
+    session = queue.client.link.session  # type: ignore[attr-defined]
+    assert isinstance(session, Session)
+    return session
+
+
+def acked(queue: Queue) -> int:
+    """How many ACKs have come."""
+    queue.client.pump(0)
+    return len([event for event in queue.client.heard if event.kind == "ack"])
+
+
+def post_often(memory: MemoryWorld, queue: Queue, count: int, every: float = OFTEN) -> None:
+    for _ in range(count):
+        queue.put()
+        memory.advance(every)
+
+
+def test_acks_of_a_producer_that_goes_on_share_a_turn(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN)
+    assert acked(producer) == RUN and not session_of(producer).holds_acks
+    queue = producer
+    told: list[int] = []
+    for _ in range(40):
+        queue.put()
+        before = acked(producer)
+        memory.advance(OFTEN)
+        told.append(acked(producer) - before)
+    assert sum(told) >= 40 - SHARE_S / OFTEN - 1 and set(told) == {0, SHARE_S / OFTEN}, "four at a time"
+
+
+def test_what_is_held_has_a_turn_of_its_own_when_there_is_no_other(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 6)
+    told = acked(producer)
+    producer.put()
+    assert acked(producer) == told < RUN + 7
+    deadline = memory.broker.next_deadline()
+    assert deadline is not None and deadline <= memory.now + WAIT_S
+    memory.advance(WAIT_S)
+    assert acked(producer) == RUN + 7
+    assert not session_of(producer).holds_acks, "it had sent nothing for a while: it waits"
+
+
+def test_no_more_than_so_many_acks_wait(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 2)
+    memory.advance(SHARE_S)
+    before = acked(producer)
+    post_often(memory, producer, 1)
+    for _ in range(HELD_ACKS_MAX):
+        producer.put()
+    assert acked(producer) >= before + HELD_ACKS_MAX
+
+
+def test_a_refusal_waits_for_nobody(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 2)
+    assert session_of(producer).holds_acks
+    producer.put(crc=1)
+    acked(producer)
+    assert any(event.ack.status for event in producer.client.heard if event.kind == "ack")
+
+
+def test_an_answer_takes_what_waits_along(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 2)
+    producer.put()
+    assert acked(producer) < RUN + 3
+    producer.client.barrier()
+    assert acked(producer) == RUN + 3
+
+
+def test_a_consumer_that_confirms_often_and_has_room_is_read_later(memory: MemoryWorld) -> None:
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
+    seen: list[bool] = []
+    for _ in range(2 * RUN):
+        producer.put()
+        consumer.confirm(*consumer.take(1))
+        memory.advance(OFTEN)
+        seen.append(session_of(consumer).unhurried)
+    assert seen == [False] * RUN + [True] * RUN
+    consumer.client.barrier()
+    assert not session_of(consumer).unhurried, "it has asked for something"
+
+
+@pytest.mark.parametrize("most, holds, later", [(200, 100, True), (200, 102, False), (4, 3, False)])
+def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most: int, holds: int, later: bool) -> None:
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=most)
+    producer.post_all(*[b"x"] * holds)
+    kept = consumer.take(holds)
+    for message in kept[:RUN + 1]:
+        producer.put()
+        consumer.confirm(message)
+        memory.advance(OFTEN)
+        if len(kept) <= RUN:
+            kept += consumer.take(1)
+    assert session_of(consumer).unhurried == later
+
+
+def test_a_session_that_posts_is_read_at_once(memory: MemoryWorld) -> None:
+    client = memory.client()
+    both = client.open("bmq://d/q", read=1, write=1)
+    both.configure(m=200)
+    for _ in range(2 * RUN):
+        both.put()
+        both.confirm(*both.take(1))
+        memory.advance(OFTEN)
+    assert not session_of(both).unhurried
+
+
+# -- the connection ---------------------------------------------------------------------------------------------------
+
+
+def resting(*, unhurried: bool = True) -> tuple[Connection, Transport, Driver]:
+    transport, driver = Transport(), Driver()
+    driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False, unhurried=unhurried)
+    connection, _ = connect(transport, driver)
+    assert connection.rest() and connection.resting and transport.producerState == "paused"
+    return connection, transport, driver
+
+
+def test_a_connection_that_rests_is_read_when_it_is_looked_at() -> None:
+    connection, transport, driver = resting()
+    transport.socket.comes = [b"abc"]
+    connection.look()
+    assert driver.heard[1:] == [("received", driver.session, b"abc")] and connection.resting
+    assert not transport.socket.options, "what is sent brings the acknowledgement"
+    connection.look()
+    assert not connection.resting and transport.producerState == "producing" and len(transport.socket.options) == 1
+    connection.look()
+    assert len(driver.heard) == 2, "the reactor tells again"
+
+
+def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
+    connection, transport, driver = resting(unhurried=False)
+    transport.socket.comes = [b"abc"]
+    connection.look()
+    assert len(driver.heard) == 2 and not connection.resting and transport.producerState == "producing"
+
+
+def test_a_connection_that_is_slowed_down_is_not_looked_at() -> None:
+    connection, transport, driver = resting()
+    connection.read(False)
+    transport.socket.comes = [b"abc"]
+    connection.look()
+    assert len(driver.heard) == 1 and not connection.rest()
+    connection.read(True)
+    assert transport.producerState == "producing" and connection.rest()
+
+
+def test_a_connection_that_is_slowed_down_while_it_is_looked_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, transport, driver = resting()
+    transport.socket.comes = [b"abc", b"def"]
+    monkeypatch.setattr(driver, "received", lambda session, data: connection.read(False))
+    connection.look()
+    assert len(transport.socket.comes) == 1 and transport.producerState == "paused" and not connection.resting
+
+
+@pytest.mark.parametrize("end", [b"", ConnectionResetError()])
+def test_an_end_is_left_to_the_reactor_to_find(end: Any) -> None:
+    connection, transport, _ = resting()
+    transport.socket.comes = [end]
+    connection.look()
+    assert not connection.resting and transport.producerState == "producing"
+
+
+def test_a_lost_connection_and_one_over_tls_do_not_rest() -> None:
+    assert not connect(Tls())[0].rest()
+    connection, _, driver = resting()
+    connection.connectionLost()
+    connection.look()
+    assert not connection.rest() and driver.heard[-1][0] == "lost"
+
+
+# -- the loop -----------------------------------------------------------------------------------------------------------
+
+
+class Rounds:
+    """Those of a reactor that waits as long as it is told to. `work`: what happens in the next rounds."""
+
+    as_long = True
+
+    def __init__(self) -> None:
+        self.now, self.delays, self.work = 100.0, list[float | None](), list[Any]()
+
+    def run(self, delay: float | None) -> None:
+        self.delays.append(delay)
+        action = self.work.pop(0) if self.work else None
+        if action is None:
+            self.now += delay or 0.0
+        else:
+            self.now += OFTEN
+            action()
+
+    def more(self) -> float | None:
+        return None if self.work else -1.0
+
+
+class Broker:
+    """Counts what it is asked for."""
+
+    serving = True
+
+    def __init__(self) -> None:
+        self.turns, self.ticks, self.deadline = 0, list[float](), None
+
+    def turn(self, now: float) -> None:
+        self.turns += 1
+
+    def tick(self, now: float) -> None:
+        self.ticks.append(now)
+        self.deadline = None
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+    def received(self, session: Any, data: bytes, now: float) -> None:
+        session.unhurried = data == b"confirm"
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rounds, Any, ReactorPerformer]]:
+    """(rounds, broker, performer) around them."""
+    rounds, broker = Rounds(), Broker()
+    monkeypatch.setattr(module, "rounds_of", lambda reactor: rounds)
+    monkeypatch.setattr(module.time, "monotonic", lambda: rounds.now)
+    reactor = SimpleNamespace(doIteration=rounds.run, callLater=lambda *_: SimpleNamespace(active=lambda: False))
+    performer = ReactorPerformer(reactor, ListReport(), 2, (1, 1), 0.0, 0.0)
+    performer.broker = broker  # type: ignore[assignment]
+    performer.start()
+    yield rounds, broker, performer
+    performer.stop()
+
+
+def test_what_is_due_ends_a_round_and_has_a_tick_without_a_delayed_call(loop: Any) -> None:
+    rounds, broker, performer = loop
+    broker.deadline = rounds.now + 0.25
+    performer.turn_due()
+    performer.reactor.doIteration(1.0)
+    assert broker.turns == 1 and rounds.delays == [0]
+    performer.reactor.doIteration(1.0)
+    assert rounds.delays[1:] == [0.25] and broker.ticks == [100.25]
+    performer.reactor.doIteration(1.0)
+    assert rounds.delays[2:] == [1.0] and len(broker.ticks) == 1
+
+
+def client(performer: ReactorPerformer) -> tuple[Any, Transport]:
+    transport = Transport()
+    connection = Connection(performer, lambda *_: session)
+    session: Any = SimpleNamespace(sends_at_once=True, holds_acks=False, unhurried=False, negotiated_at=1.0, under_way=False,
+                                   heard_in=0.0, transport=connection, outgoing=connection.outgoing)
+    connection.makeConnection(transport)
+    return connection, transport
+
+
+def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(loop: Any) -> None:
+    rounds, broker, performer = loop
+    connection, transport = client(performer)
+    rounds.work = [lambda: connection.dataReceived(b"confirm")]
+    performer.reactor.doIteration(None)
+    assert connection.resting and broker.turns == 1
+    transport.socket.comes = [b"confirm", b"confirm"]
+    rounds.work = [int] * int(SHARE_S / OFTEN + 1)
+    performer.reactor.doIteration(None)
+    assert len(transport.socket.comes) == 1 and broker.turns == 2, "looked at once, in a turn that would not have been"
+    rounds.work = []
+    performer.reactor.doIteration(None)
+    assert rounds.delays[-1] == pytest.approx(WAIT_S) and not transport.socket.comes and broker.turns == 3
+    performer.reactor.doIteration(None)
+    assert not connection.resting, "nothing had come"
+    performer.reactor.doIteration(None)
+    assert rounds.delays[-1] is None
+
+
+def test_a_client_that_asks_for_something_does_not_rest(loop: Any) -> None:
+    rounds, broker, performer = loop
+    connection, transport = client(performer)
+    rounds.work = [lambda: connection.dataReceived(b"confirm")]
+    performer.reactor.doIteration(None)
+    transport.socket.comes = [b"close"]
+    performer.reactor.doIteration(None)
+    assert not connection.resting and not transport.socket.comes and broker.turns == 2
