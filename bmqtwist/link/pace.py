@@ -6,8 +6,7 @@
 Both begin after RUN events, each soon after the one before. What has waited for SHARE_S goes on with the next turn,
 whatever that is for; a turn of its own it gets after WAIT_S. (To be woken in less than a tick of the system takes a timer
 that is programmed anew each time, which costs more than is saved.) What nobody waits for is not told at once, what somebody
-waits for is: a producer whose PUTs follow its ACKs is found out by a first ACK that is held, and is not tried again for a
-while.
+waits for is: a producer whose PUTs follow its ACKs is found out by what does not come meanwhile (`Trial`).
 """
 
 from __future__ import annotations
@@ -19,20 +18,47 @@ WAIT_S: Final = 0.005  # or gets one of its own after so long
 SOON_S: Final = 0.001  # between two PUT events of a producer that goes on; twice that between CONFIRMs, which are read late
 RUN: Final = 16  # such events before anything waits
 HELD_ACKS_MAX: Final = 16  # no more of them wait
-QUIET_S: Final = 0.0005  # a producer that has sent nothing for so long when its ACKs go waits for them
-TRY_AGAIN_S: Final = 0.25  # such a producer is tried again after so long, then after twice as long each time,
+QUIET_S: Final = 0.0005  # a producer that has sent nothing for so long when its ACKs go may wait for them
+DOUBTS_MAX: Final = 8  # such waits, less those that were not, and it is left alone
+TRY_AGAIN_S: Final = 0.25  # it is tried again after so long, then after twice as long each time,
 TRY_AGAIN_MAX_S: Final = 16.0  # up to this
+
+
+class Trial:
+    """Whether somebody is let wait: not for a while after most of the last waits were in vain."""
+
+    __slots__ = ("_doubts", "_not_before", "_rest")
+
+    def __init__(self) -> None:
+        self._doubts, self._not_before, self._rest = 0, float("-inf"), TRY_AGAIN_S
+
+    def allows(self, now: float) -> bool:
+        """Whether it is tried."""
+        return now >= self._not_before
+
+    def ended(self, now: float, in_vain: bool) -> bool:
+        """A wait is over. False: it is not tried again for a while."""
+        if not in_vain:
+            if self._doubts:
+                self._doubts -= 1
+            else:
+                self._rest = TRY_AGAIN_S
+            return True
+        self._doubts += 1
+        if self._doubts < DOUBTS_MAX:
+            return True
+        self._doubts, self._not_before, self._rest = 0, now + self._rest, min(2 * self._rest, TRY_AGAIN_MAX_S)
+        return False
 
 
 class AckPace:
     """Of one producer. `holding`: its ACKs may wait."""
 
-    __slots__ = ("holding", "_last", "_run", "_not_before", "_pause")
+    __slots__ = ("holding", "_last", "_run", "_trial")
 
     def __init__(self) -> None:
         self.holding = False
-        self._last, self._run = float("-inf"), 0
-        self._not_before, self._pause = float("-inf"), TRY_AGAIN_S
+        self._last, self._run, self._trial = float("-inf"), 0, Trial()
 
     def arrived(self, now: float) -> None:
         """PUTs have come."""
@@ -44,15 +70,12 @@ class AckPace:
             self._run, self.holding = 0, False
         elif not self.holding:
             self._run += 1
-            self.holding = self._run >= RUN and now >= self._not_before
+            self.holding = self._run >= RUN and self._trial.allows(now)
 
     def told(self, now: float) -> None:
-        """ACKs have waited long enough. Nothing has come for a while: it had waited for them."""
-        if now - self._last <= QUIET_S:
-            self._pause = TRY_AGAIN_S
-            return
-        self._run, self.holding = 0, False
-        self._not_before, self._pause = now + self._pause, min(2 * self._pause, TRY_AGAIN_MAX_S)
+        """ACKs have waited long enough. If nothing has come for a while, it has waited for them."""
+        if not self._trial.ended(now, now - self._last > QUIET_S):
+            self._run, self.holding = 0, False
 
 
 class ConfirmPace:

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from bmqtwist.link.pace import Trial
+
 PAUSE_S: Final = 0.004  # before a sync
-QUIET_PAUSES: Final = 3  # one after the other, each with nothing new in its second half: producers wait
-TRY_AGAIN_S: Final = 0.25  # where producers wait there is none for so long, then for twice as long each time,
-TRY_AGAIN_MAX_S: Final = 16.0  # up to this
 
 
 class SyncPace:
     """Of one partition. `until`: the end of the pause, 0 = there is none. `calm`: another one follows the sync under way."""
 
-    __slots__ = ("until", "calm", "_newest", "_came_at", "_flows", "_quiet", "_not_before", "_rest")
+    __slots__ = ("until", "calm", "_newest", "_came_at", "_flows", "_trial")
 
     def __init__(self) -> None:
         self.until = 0.0
@@ -28,8 +27,7 @@ class SyncPace:
         self._newest = 0
         self._came_at = float("-inf")
         self._flows = False  # something has come while a sync was under way
-        self._quiet = 0  # pauses in which little has come
-        self._not_before, self._rest = float("-inf"), TRY_AGAIN_S
+        self._trial = Trial()
 
     def pauses(self, now: float, newest: int, syncing: bool) -> bool:
         """Whether a sync has to wait. `newest`: position of the last message that waits for one, 0 = none does; `syncing`:
@@ -40,18 +38,13 @@ class SyncPace:
         if syncing or not newest:
             return False
         if not self.until:
-            self.calm = self._flows and now >= self._not_before
+            self.calm = self._flows and self._trial.allows(now)
             if self.calm:
                 self.until = now + PAUSE_S
                 return True
         elif now < self.until:
             return True
-        elif now - self._came_at <= PAUSE_S / 2:
-            self._quiet, self._rest = 0, TRY_AGAIN_S
         else:
-            self._quiet += 1
-            if self._quiet >= QUIET_PAUSES:
-                self._quiet, self.calm = 0, False
-                self._not_before, self._rest = now + self._rest, min(2 * self._rest, TRY_AGAIN_MAX_S)
+            self.calm = self._trial.ended(now, now - self._came_at > PAUSE_S / 2)
         self.until, self._flows = 0.0, False
         return False

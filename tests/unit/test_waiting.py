@@ -14,7 +14,7 @@ from test_tcp import Driver, Tls, Transport, connect
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
-from bmqtwist.link.pace import HELD_ACKS_MAX, RUN, SHARE_S, SOON_S, WAIT_S
+from bmqtwist.link.pace import DOUBTS_MAX, HELD_ACKS_MAX, RUN, SHARE_S, SOON_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.link.tcp import Connection
 from bmqtwist.report import ListReport
@@ -71,7 +71,21 @@ def test_what_is_held_has_a_turn_of_its_own_when_there_is_no_other(memory: Memor
     assert deadline is not None and deadline <= memory.now + WAIT_S
     memory.advance(WAIT_S)
     assert acked(producer) == RUN + 7
-    assert not session_of(producer).holds_acks, "it had sent nothing for a while: it waits"
+
+
+def test_a_producer_that_waits_for_each_ack_soon_gets_them_at_once(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 2)
+    memory.advance(WAIT_S)
+    posted, waits = RUN + 2, 0
+    for _ in range(3 * RUN):
+        producer.put()
+        posted += 1
+        while acked(producer) < posted:
+            memory.advance(WAIT_S)
+            waits += 1
+        memory.advance(OFTEN)
+    assert not session_of(producer).holds_acks and waits <= DOUBTS_MAX + 1
 
 
 def test_no_more_than_so_many_acks_wait(memory: MemoryWorld) -> None:
