@@ -69,17 +69,19 @@ class Incoming:
                 outgoing.sent = False
             self._taker.received(session, data)
 
-    def look(self) -> bool:
-        """Read what has come; whether anything has."""
+    def look(self) -> int:
+        """Read what has come: how many bytes, -1 at the end of the connection."""
         try:
             data = self._receive(READ_BYTES) if self._receive is not None else b""
+        except BlockingIOError:
+            return 0
         except OSError:
-            return False
+            return -1
         session = self.session
         if not data or session is None:
-            return False
+            return -1
         self._taker.received(session, data)
-        return True
+        return len(data)
 
     def acknowledge(self) -> None:
         """To the kernel of the other side, what was read."""

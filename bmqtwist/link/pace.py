@@ -15,7 +15,8 @@ from typing import Final
 
 SHARE_S: Final = 0.001  # what has waited so long goes with the next turn,
 WAIT_S: Final = 0.005  # or gets one of its own after so long
-SOON_S: Final = 0.001  # between two PUT events of a producer that goes on; twice that between CONFIRMs, which are read late
+SOON_S: Final = 0.001  # between two PUT events of a producer that goes on, WAIT_S once its ACKs wait; twice as long
+                       # between CONFIRMs, which come in reply
 RUN: Final = 16  # such events before anything waits
 HELD_ACKS_MAX: Final = 16  # no more of them wait
 QUIET_S: Final = 0.0005  # a producer that has sent nothing for so long when its ACKs go may wait for them
@@ -66,7 +67,7 @@ class AckPace:
         if not since:  # of the same chunk
             return
         self._last = now
-        if since > SOON_S:
+        if since > (WAIT_S if self.holding else SOON_S):
             self._run, self.holding = 0, False
         elif not self.holding:
             self._run += 1
@@ -89,7 +90,7 @@ class ConfirmPace:
     def arrived(self, now: float) -> bool:
         """CONFIRMs have come; whether the next ones may wait."""
         since, self._last = now - self._last, now
-        self._run = self._run + 1 if since <= 2 * SOON_S else 0
+        self._run = self._run + 1 if since <= (2 * WAIT_S if self._run >= RUN else 2 * SOON_S) else 0
         return self._run >= RUN
 
     def hurry(self) -> None:

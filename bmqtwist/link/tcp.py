@@ -23,6 +23,7 @@ from bmqtwist.link.incoming import Incoming
 from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.session import Session
 
+LOOKS_IN_VAIN_MAX = 4  # at a connection that has rested, one after the other
 LINGER_S = 5.0  # a peer that does not read the end of its connection is cut off after that
 
 
@@ -69,6 +70,7 @@ class Connection(Protocol):
         self._given = 0  # size of that piece
         self._send: Callable[[bytes], int] | None = None  # plain TCP only
         self._reading = True
+        self._in_vain = 0  # looks one after the other that have found nothing
         self.resting = False  # the reactor does not say when there is something to read: `look` finds out
         self._behind = False
 
@@ -196,19 +198,22 @@ class Connection(Protocol):
         """Have whoever calls `look` now and then find out what there is to read. False: it cannot be."""
         if self._send is None or not self._reading or self.session is None:
             return False
-        self.resting = True
+        self.resting, self._in_vain = True, 0
         self.transport.pauseProducing()
         return True
 
     def look(self) -> None:
-        """Read what has come while it rested; when that is nothing, or more is to be read soon, it rests no more."""
+        """Read what has come while it rested. When that is nothing again and again, or something else than CONFIRMs, it rests
+        no more."""
         session, incoming = self.session, self.incoming
         if not self.resting or session is None or incoming is None:
             return
-        found = incoming.look()
-        if found and session.unhurried or not self.resting or self.session is None:
+        size = incoming.look()
+        self._in_vain = 0 if size > 0 else self._in_vain + 1
+        rests = session.unhurried and size >= 0 and self._in_vain < LOOKS_IN_VAIN_MAX
+        if rests or not self.resting or self.session is None:
             return
-        if not found:
+        if not size:
             incoming.acknowledge()
         self.resting = False
         self.transport.resumeProducing()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROLL_SECONDS = 0.005  # of a turn that rollovers may take; what else there is to do comes first
 ROLL_SECONDS_LATE = 0.012  # the same while a file fills faster than its rollover gets on
-GATHERED_BYTES_MAX = 1 << 20  # of DATA that are not written while the next sync waits for more messages
+GATHERED_BYTES_MAX = 128 << 10  # of DATA that are not written while a sync waits for more: they are in the cache still
 ROLL_SLICES_MAX = 16  # of each rollover in one turn, whatever the clock says
 
 

@@ -39,6 +39,8 @@ def test_a_producer_that_slows_down_gets_its_acks_at_once() -> None:
     pace = AckPace()
     now = post(pace, 0.0, 2 * RUN)
     pace.arrived(now + 2 * SOON_S)
+    assert pace.holding, "once is nothing"
+    pace.arrived(now + 3 * SOON_S + WAIT_S)
     assert not pace.holding
 
 
@@ -71,8 +73,9 @@ def test_a_producer_that_goes_on_by_fits_and_starts_is_no_other() -> None:
 def test_confirms_may_wait_once_they_have_come_often_enough_and_not_behind_anything_else() -> None:
     pace = ConfirmPace()
     assert [pace.arrived(n * OFTEN) for n in range(RUN + 2)] == [False] * RUN + [True] * 2
+    assert pace.arrived((RUN + 1) * OFTEN + WAIT_S), "it was not read for so long"
     pace.hurry()
-    assert not pace.arrived((RUN + 2) * OFTEN)
+    assert not pace.arrived((RUN + 2) * OFTEN + WAIT_S)
     late = ConfirmPace()
     assert not any(late.arrived(n * 3 * SOON_S) for n in range(10 * RUN))
 
