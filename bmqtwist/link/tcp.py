@@ -203,8 +203,7 @@ class Connection(Protocol):
         return True
 
     def look(self) -> None:
-        """Read what has come while it rested. When that is nothing again and again, or something else than CONFIRMs, it rests
-        no more."""
+        """Read what has come while it rested. When that is nothing again and again, or somebody waits, it rests no more."""
         session, incoming = self.session, self.incoming
         if not self.resting or session is None or incoming is None:
             return

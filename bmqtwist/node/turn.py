@@ -178,7 +178,8 @@ class Turn:
             return
         self.release(released)
         self._looked_at(partition)
-        self.sync(partition)
+        if not self._gathers(partition):
+            self.sync(partition)
 
     def _looked_at(self, partition: Partition) -> None:
         """Other nodes are sent what was written, before it is synced here, and told what is safe."""

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from bmqtwist.link.pace import DOUBTS_MAX, QUIET_S, RUN, SOON_S, TRY_AGAIN_MAX_S, TRY_AGAIN_S, WAIT_S, AckPace, ConfirmPace
+from bmqtwist.link.pace import (
+    DOUBTS_MAX,
+    QUIET_S,
+    RUN,
+    SHARE_S,
+    SOON_S,
+    TRY_AGAIN_MAX_S,
+    TRY_AGAIN_S,
+    WAIT_S,
+    AckPace,
+    ConfirmPace,
+)
 from bmqtwist.node.sync_pace import PAUSE_S, SyncPace
 
 OFTEN = SOON_S / 4
@@ -59,6 +70,18 @@ def test_a_producer_that_waits_for_its_acks_loses_little_time() -> None:
     assert len(lost) % DOUBTS_MAX == 0 and len(lost) * WAIT_S < 0.5
     assert all(later > sooner - 0.001 for sooner, later in zip(rests, rests[1:], strict=False))
     assert TRY_AGAIN_MAX_S < rests[-1] < TRY_AGAIN_MAX_S + 0.1
+
+
+def test_a_producer_that_waits_for_others_turns_is_given_up_as_well() -> None:
+    """Its ACKs go with what others do, so that it comes back soon: but never before."""
+    pace = AckPace()
+    now = post(pace, 0.0, 2 * RUN)
+    for _ in range(DOUBTS_MAX):
+        assert pace.holding
+        now += SHARE_S
+        pace.told(now)
+        pace.arrived(now + OFTEN)
+    assert not pace.holding
 
 
 def test_a_producer_that_goes_on_by_fits_and_starts_is_no_other() -> None:

@@ -17,6 +17,8 @@ from bmqtwist.daemon.reactor import ReactorPerformer
 from bmqtwist.link.pace import DOUBTS_MAX, HELD_ACKS_MAX, RUN, SHARE_S, SOON_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.link.tcp import LOOKS_IN_VAIN_MAX, Connection
+from bmqtwist.node.sync_pace import PAUSE_S
+from bmqtwist.node.turn import GATHERED_BYTES_MAX
 from bmqtwist.report import ListReport
 
 OFTEN = SOON_S / 4
@@ -144,15 +146,88 @@ def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most
     assert session_of(consumer).unhurried == later
 
 
-def test_a_session_that_posts_is_read_at_once(memory: MemoryWorld) -> None:
+@pytest.mark.parametrize("posts", [True, False])
+def test_a_session_that_posts_or_may_is_read_at_once(memory: MemoryWorld, posts: bool) -> None:
     client = memory.client()
     both = client.open("bmq://d/q", read=1, write=1)
     both.configure(m=200)
+    other = both if posts else memory.producer()
     for _ in range(2 * RUN):
-        both.put()
+        other.put()
         both.confirm(*both.take(1))
         memory.advance(OFTEN)
     assert not session_of(both).unhurried
+
+
+def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
+    for _ in range(2 * RUN):
+        producer.put()
+        consumer.confirm(*consumer.take(1))
+        memory.advance(OFTEN)
+    assert session_of(consumer).unhurried
+    producer.put()
+    (message,) = consumer.take(1)
+    sent: list[bytes] = []
+    link = consumer.client.link
+    send = link.send
+    link.send = sent.append  # type: ignore[method-assign]
+    consumer.confirm(message)
+    consumer.client.send_request({"closeQueue": {"handleParameters": {"uri": "bmq://d/none", "qId": 77, "flags": 2}}})
+    link.send = send  # type: ignore[method-assign]
+    send(b"".join(sent))
+    assert not session_of(consumer).unhurried
+
+
+# -- syncs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def synced(tmp_path: Path) -> tuple[MemoryWorld, Any]:
+    """A world with durability `group`, and its partition, at which a message came while a sync was under way."""
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    producer = world.producer()
+    with world.storage_stalled():
+        for _ in range(2):
+            producer.put()
+            world.run()
+    partition = world.broker.domains["d"].queues["q"].partition
+    return world, partition
+
+
+def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced: Any) -> None:
+    world, partition = synced
+    written = partition.files.data_position
+    assert partition.awaited[0] and not partition.awaited[1], "a message waits for a sync that has not begun"
+    deadline = world.broker.next_deadline()
+    assert deadline is not None and deadline <= world.now + PAUSE_S
+    other = world.producer()
+    other.put()
+    world.run()
+    assert partition.unwritten_bytes > 0 and not acked(other)
+    world.advance(PAUSE_S)
+    assert not partition.unwritten_bytes and partition.files.data_position > written and acked(other) == 1
+
+
+def test_no_more_is_kept_than_so_much(synced: Any) -> None:
+    world, partition = synced
+    other = world.producer()
+    other.put(bytes(GATHERED_BYTES_MAX // 2))
+    world.run()
+    assert partition.unwritten_bytes > GATHERED_BYTES_MAX // 2
+    other.put(bytes(GATHERED_BYTES_MAX))
+    world.run()
+    assert not partition.unwritten_bytes
+
+
+def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
+    world, partition = synced
+    other = world.producer()
+    other.put()
+    world.run()
+    partition.sync_point(world.broker.wall(world.now))
+    assert not partition.unwritten_bytes
 
 
 # -- the connection ---------------------------------------------------------------------------------------------------
@@ -178,6 +253,36 @@ def test_a_connection_that_rests_is_read_when_it_is_looked_at() -> None:
     assert not connection.resting and transport.producerState == "producing" and len(transport.socket.options) == 1
     connection.look()
     assert len(driver.heard) == 2, "the reactor tells again"
+
+
+def test_where_acks_wait_the_kernel_is_asked_once_behind_each_of_them() -> None:
+    transport, driver = Transport(), Driver()
+    session = driver.session = SimpleNamespace(sends_at_once=False, holds_acks=True, unhurried=False)
+    connection, _ = connect(transport, driver)
+    asked: list[int] = []
+    for sent in (False, False, True, False, True, True):
+        connection.outgoing.sent = connection.outgoing.sent or sent
+        connection.dataReceived(b"abc")
+        asked.append(len(transport.socket.options))
+    assert asked == [1, 1, 2, 2, 3, 4]
+    session.holds_acks = False
+    connection.dataReceived(b"abc")
+    assert len(transport.socket.options) == 5
+
+
+def test_the_socket_is_written_past_the_connection_only_while_nothing_waits() -> None:
+    transport = Transport(2)
+    connection, _ = connect(transport)
+    assert connection.outgoing.send == transport.socket.send
+    connection.write([b"abc"])
+    assert connection.outgoing.send is None
+    connection.resumeProducing()
+    assert connection.outgoing.send == transport.socket.send
+    connection.write_rest(b"abc", 1)
+    assert connection.outgoing.send is None and connection.waiting_bytes == 2
+    connection.resumeProducing()
+    connection.connectionLost()
+    assert connection.outgoing.send is None and connect(Tls())[0].outgoing.send is None
 
 
 def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
