@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SHARE_S: Final = 0.001  # what has waited so long goes with the next turn,
+SHARE_S: Final = 0.002  # what has waited so long goes with the next turn,
 WAIT_S: Final = 0.005  # or gets one of its own after so long
 SOON_S: Final = 0.001  # between two PUT events of a producer that goes on, WAIT_S once its ACKs wait; twice as long
                        # between CONFIRMs, which come in reply
