@@ -18,7 +18,7 @@ WAIT_S: Final = 0.005  # or gets one of its own after so long
 SOON_S: Final = 0.001  # between two PUT events of a producer that goes on, WAIT_S once its ACKs wait; twice as long
                        # between CONFIRMs, which come in reply
 RUN: Final = 16  # such events before anything waits
-HELD_ACKS_MAX: Final = 16  # no more of them wait
+HELD_ACKS_MAX: Final = 64  # no more of them wait
 QUIET_S: Final = 0.0005  # a producer that has sent nothing for so long when its ACKs go may wait for them
 DOUBTS_MAX: Final = 8  # such waits, less those that were not, and it is left alone
 TRY_AGAIN_S: Final = 0.25  # it is tried again after so long, then after twice as long each time,
