@@ -9,6 +9,7 @@ there, too. (In an editable install `bmqtwist.spark.register(spark)` does the sa
 
 import os
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 
 from setuptools import setup
@@ -33,12 +34,11 @@ class Build(build_py):
 
 
 class Metadata(egg_info):
-    """What is compiled needs what the extra `compiled` names."""
+    """What is compiled needs `librt`, no older than the one it was compiled with."""
 
     def finalize_options(self):
         if extensions:
-            needed = self.distribution.extras_require["compiled"]
-            self.distribution.install_requires = [*self.distribution.install_requires, *needed]
+            self.distribution.install_requires = [*self.distribution.install_requires, f"librt>={version('librt')}"]
         super().finalize_options()
 
 
