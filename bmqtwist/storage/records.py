@@ -144,21 +144,27 @@ MARK_OFFSET = layout.FILE_HEADER.size + layout.JOURNAL_FILE_HEADER.offset("mark"
 PADS: Final = tuple(bytes([n]) * n for n in range(9))  # the n bytes of value n
 
 
+def _begun(head: int, lease: int, wall: int) -> BytesWriter:
+    """What all records begin with; only where this is compiled."""
+    first: i64 = head
+    term: i64 = lease
+    seconds: i64 = wall
+    writer = _buffer
+    writer.truncate(0)
+    write_i64_be(writer, first)
+    write_i32_be(writer, i32(term))
+    write_i64_be(writer, seconds)
+    return writer
+
+
 def pack_message_record(head: int, lease: int, wall: int, ref_count_high: int, compression: int, queue_key: bytes,
                         data_dwords: int, guid: bytes, crc: int) -> bytes:
     """A MESSAGE record; `head` with type, flags and sequence number, `data_dwords`: where its DATA record is."""
     if COMPILED:
-        begin: i64 = head
-        term: i64 = lease
-        seconds: i64 = wall
         counts: i64 = ref_count_high << 8 | compression
         place: i64 = data_dwords
         checksum: i64 = crc
-        writer = _buffer
-        writer.truncate(0)
-        write_i64_be(writer, begin)
-        write_i32_be(writer, i32(term))
-        write_i64_be(writer, seconds)
+        writer = _begun(head, lease, wall)
         write_i16_be(writer, i16(counts))
         writer.write(queue_key)
         writer.write(_NULL_KEY)
@@ -173,14 +179,7 @@ def pack_message_record(head: int, lease: int, wall: int, ref_count_high: int, c
 def pack_confirm_record(head: int, lease: int, wall: int, queue_key: bytes, app_key: bytes, guid: bytes) -> bytes:
     """A CONFIRM record."""
     if COMPILED:
-        begin: i64 = head
-        term: i64 = lease
-        seconds: i64 = wall
-        writer = _buffer
-        writer.truncate(0)
-        write_i64_be(writer, begin)
-        write_i32_be(writer, i32(term))
-        write_i64_be(writer, seconds)
+        writer = _begun(head, lease, wall)
         write_i16_be(writer, 0)
         writer.write(queue_key)
         writer.write(app_key)
@@ -195,14 +194,7 @@ def pack_confirm_record(head: int, lease: int, wall: int, queue_key: bytes, app_
 def pack_deletion_record(head: int, lease: int, wall: int, queue_key: bytes, guid: bytes) -> bytes:
     """A DELETION record."""
     if COMPILED:
-        begin: i64 = head
-        term: i64 = lease
-        seconds: i64 = wall
-        writer = _buffer
-        writer.truncate(0)
-        write_i64_be(writer, begin)
-        write_i32_be(writer, i32(term))
-        write_i64_be(writer, seconds)
+        writer = _begun(head, lease, wall)
         write_i16_be(writer, 0)
         writer.append(0)
         writer.write(queue_key)
