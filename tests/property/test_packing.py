@@ -116,7 +116,7 @@ def test_nothing_is_read_beyond_the_end(read: object, size: int) -> None:
         read(bytes(size - 1), 0)  # type: ignore[operator]
 
 
-@pytest.mark.skipif(fast.COMPILED, reason="these are the compiled functions: what runs them here is this test in the interpreted suite")
+@pytest.mark.skipif(fast.COMPILED, reason="the interpreted suite runs it; here it is under way")
 @pytest.mark.timeout(280)
 def test_the_compiled_functions_do_the_same(tmp_path: Path) -> None:
     import setuptools  # noqa: F401 - without it nothing is compiled
