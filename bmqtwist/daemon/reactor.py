@@ -398,8 +398,8 @@ class ReactorPerformer:
         if outgoing is None:
             return 0
         outgoing.answered_at_once, outgoing.sent = session.heard_in == self.watchdog.began, True
-        connection, send = session.transport, outgoing.send
-        if send is None:
+        connection = session.transport
+        if outgoing.send is None:
             if not isinstance(connection, Connection) or connection.session is None:
                 return 0
             session.channel.out_bytes += connection.write(parts)
@@ -407,10 +407,7 @@ class ReactorPerformer:
         data = b"".join(parts)
         size = len(data)
         session.channel.out_bytes += size
-        try:
-            sent = send(data)
-        except OSError:
-            sent = 0
+        sent = outgoing.write(data)
         if sent == size or not isinstance(connection, Connection):
             return 0
         connection.write_rest(data, sent)

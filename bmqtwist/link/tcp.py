@@ -125,10 +125,7 @@ class Connection(Protocol):
             if not self._behind:
                 self._give()
             return size
-        try:
-            sent = self._send(data)
-        except OSError:
-            sent = 0
+        sent = self.outgoing.write(data)
         if sent < size:
             self.write_rest(data, sent)
         return size
