@@ -19,7 +19,7 @@ class Outgoing:
         self.answered_at_once, self.sent = False, True
 
     def write(self, data: bytes) -> int:
-        """How many bytes of it the socket takes at once; none if the connection is lost, as whoever writes next finds out."""
+        """How many bytes of it the socket takes at once; none if the connection is lost, as the transport finds out."""
         send = self.send
         try:
             return 0 if send is None else send(data)
