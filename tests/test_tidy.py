@@ -129,7 +129,7 @@ IMPORTED_AS = {"pyopenssl": "OpenSSL", "argon2-cffi": "argon2", "zope-interface"
 # Modules of the tree that only work with an extra: they are never imported without being asked for.
 NEEDS_EXTRA = {"kombu": "kombu", "spark": "spark", "cli.pipeline": "spark", "sdk.prometheus": "prometheus",
                "sdk.tracing": "tracing", "sdk.codecs": "msgspec pydantic", "testing.plugin": "test",
-               "wire.fast": "compiled", "storage.records": "compiled"}
+               "wire.fast": "compiled", "storage.records": "compiled", "compiled": "compiled"}
 OTHER_FOLDERS = ("tests", "bench", "examples", "docs")
 OWN_MODULES = {"bmqtwist", *OTHER_FOLDERS,
                *(each.stem for folder in OTHER_FOLDERS for each in (ROOT / folder).rglob("*.py")),

@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.daemon.disk_threads import DiskThreads
 from bmqtwist.daemon.epoll_round import OwnRounds, Rounds, rounds_of
 from bmqtwist.daemon.processor_time import ProcessorTime
 from bmqtwist.daemon.put_aside import FEW_BYTES, HEAVY_TURN_INPUT_S, TURN_INPUT_S, PutAside
@@ -52,6 +53,7 @@ LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
 CALM_S = 0.05  # of turns in that time: there is time to collect the oldest generation, which may take 0.1 s and more
 COLLECT_AFTER = 100  # collections of the middle generation since then, of 15,000 new containers each
 FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
+DISK_THREADS = 4
 ACCEPTS_AT_ONCE = 16  # in one round of the reactor, about; it would take more and more, 0.1 ms each, while clients wait
 ACCEPT_PAUSE_S = 1.0  # without them nobody is accepted for that time
 
@@ -71,7 +73,7 @@ class ReactorPerformer:
         self._warn_after, self._alarm_after = warn_after_s, alarm_after_s
         self.watchdog = Watchdog(report)
         least, most = auth_threads
-        self._disk = ThreadPool(0, 4, "storage")
+        self._disk = DiskThreads(reactor, DISK_THREADS)
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
         self._aside, self._waits = PutAside(), False  # and whether anything is in it
@@ -313,33 +315,24 @@ class ReactorPerformer:
 
     def sync(self, partition: Partition, token: int) -> None:
         """Run partition.sync() on a thread."""
-        waiting = deferToThreadPool(self.reactor, self._disk, partition.sync)
-        waiting.addCallbacks(lambda _: self._synced(partition, token),
-                             lambda failure: self._sync_failed(partition, token, failure))
-        waiting.addErrback(self._slipped, "after a sync")
+        def failed(error: Exception) -> None:
+            self._perform(partial(self.broker.sync_failed, partition, token, self._disk_error(error, "in a sync")))
 
-    def _synced(self, partition: Partition, token: int) -> None:
-        self._perform(partial(self.broker.synced, partition, token))
+        self._disk.do(partition.sync, lambda: self._perform(partial(self.broker.synced, partition, token)), failed)
 
-    def _sync_failed(self, partition: Partition, token: int, failure: Failure) -> None:
-        self._perform(partial(self.broker.sync_failed, partition, token, self._disk_error(failure, "in a sync")))
-
-    def _disk_error(self, failure: Failure, when: str) -> OSError:
-        error = failure.value
+    def _disk_error(self, error: Exception, when: str) -> OSError:
         if isinstance(error, OSError):
             return error
-        self._slipped(failure, when)
+        self._slipped(Failure(error), when)
         return OSError(str(error))
 
     def roll(self, partition: Partition, job: Job) -> None:
         """Run job.run() on a thread."""
-        waiting = deferToThreadPool(self.reactor, self._disk, job.run)
-        waiting.addCallbacks(lambda _: self._perform(partial(self.broker.rolled, partition, job)),
-                             lambda failure: self._roll_failed(partition, job, failure))
-        waiting.addErrback(self._slipped, "after a job of a rollover")
+        def failed(error: Exception) -> None:
+            self._perform(partial(self.broker.roll_failed, partition, job,
+                                  self._disk_error(error, "in a job of a rollover")))
 
-    def _roll_failed(self, partition: Partition, job: Job, failure: Failure) -> None:
-        self._perform(partial(self.broker.roll_failed, partition, job, self._disk_error(failure, "in a job of a rollover")))
+        self._disk.do(job.run, lambda: self._perform(partial(self.broker.rolled, partition, job)), failed)
 
     def clock(self) -> float:
         """The monotonic clock."""
@@ -351,35 +344,31 @@ class ReactorPerformer:
 
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) on a thread."""
-        waiting = deferToThreadPool(self.reactor, self._disk, metadata.perform, job)
-        waiting.addCallbacks(lambda _: self._metadata_written(metadata, job),
-                             lambda failure: self._metadata_failed(metadata, job, failure))
-        waiting.addErrback(self._slipped, "after a write of the metadata")
+        def failed(error: Exception) -> None:
+            why = self._disk_error(error, "in a write of the metadata")
+            self._if_running(partial(self.broker.metadata_failed, metadata, job, why))
 
-    def _metadata_written(self, metadata: ClusterMetadata, job: FileJob) -> None:
-        if self._running:  # the partitions are closed otherwise; the next start completes it
-            self._perform(partial(self.broker.metadata_written, metadata, job))
-
-    def _metadata_failed(self, metadata: ClusterMetadata, job: FileJob, failure: Failure) -> None:
-        error = self._disk_error(failure, "in a write of the metadata")
-        if self._running:
-            self._perform(partial(self.broker.metadata_failed, metadata, job, error))
+        # Once the partitions are closed, the next start completes it.
+        self._disk.do(partial(metadata.perform, job),
+                      lambda: self._if_running(partial(self.broker.metadata_written, metadata, job)), failed)
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
         """Run something small on a thread."""
-        def ended(action: Callable[[float], None]) -> None:
-            if self._running:
-                self._perform(action)
-                self.turn_due()
+        def fell(error: Exception) -> None:
+            why = self._disk_error(error, "on a thread")
+            self._if_running(lambda now: failed(why, now))
+            self.turn_due()
 
-        def fell(failure: Failure) -> None:
-            error = self._disk_error(failure, "on a thread")
-            ended(lambda now: failed(error, now))
+        def ended() -> None:
+            self._if_running(done)
+            self.turn_due()
 
-        waiting = deferToThreadPool(self.reactor, self._disk, work)
-        waiting.addCallbacks(lambda _: ended(done), fell)
-        waiting.addErrback(self._slipped, "after something on a thread")
+        self._disk.do(work, ended, fell)
+
+    def _if_running(self, action: Callable[[float], None]) -> None:
+        if self._running:
+            self._perform(action)
 
     def authenticate(self, session: Session, effect: Authenticate) -> None:
         """Run an authenticator on a thread; it cannot fail, only deny."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from bmqtwist.compiled import mypyc_attr
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.gate import Gated
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _NONE: Final = Copies.NONE  # a member of an enumeration is slow to look up
 
 
+@mypyc_attr(acyclic=True)
 class Put(Gated):
     """One PUT.
 

@@ -1,4 +1,4 @@
-"""The real disk: preallocated files written with pwritev, fdatasync, directory sync, and a lock on the directory."""
+"""The real disk: preallocated files written with pwrite, fdatasync, directory sync, and a lock on the directory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from bmqtwist.storage.store import DirectoryBusy, File
 
 LOCK_NAME = ".bmqtwist.lock"
 FILE_MODE = 0o600  # messages are for the user the broker runs as
-_IOV_MAX: Final = 1024  # parts of one pwritev
-_JOIN_BYTES_MAX: Final = 1 << 16  # below this, joining the parts is cheaper than handing them over one by one
+_JOIN_BYTES_MAX: Final = 1 << 16  # of parts that are joined: handing them over one by one takes longer, as do larger copies
 
 
 class RealFile:
@@ -52,21 +51,21 @@ class RealFile:
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
-        total = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        if total <= _JOIN_BYTES_MAX:
-            data = b"".join(parts)
-            written = os.pwrite(self._fd, data, offset)
-            if written != total:
-                self._write_rest(offset, data, written)
-            return total
-        for start in range(0, len(parts), _IOV_MAX):
-            group = parts[start:start + _IOV_MAX]
-            size = sum(map(len, group))
-            written = os.pwritev(self._fd, group, offset)
-            if written != size:
-                self._write_rest(offset, b"".join(group), written)
-            offset += size
-        return total
+        begun, first, size = offset, 0, 0
+        for index, part in enumerate(parts):
+            more = size + len(part)
+            if more > _JOIN_BYTES_MAX and index > first:
+                self._write(offset, b"".join(parts[first:index]))
+                offset += size
+                first, more = index, len(part)
+            size = more
+        self._write(offset, b"".join(parts[first:]))
+        return offset + size - begun
+
+    def _write(self, offset: int, data: bytes) -> None:
+        written = os.pwrite(self._fd, data, offset)
+        if written != len(data):
+            self._write_rest(offset, data, written)
 
     def _write_rest(self, offset: int, data: bytes, done: int) -> None:
         view = memoryview(data)

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bmqtwist.compiled import mypyc_attr
 
+
+@mypyc_attr(acyclic=True)
 class Gated:
     """What waits. `position`: of the record it waits for."""
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bmqtwist.compiled import mypyc_attr
 
+
+@mypyc_attr(acyclic=True)
 class Message:
     """What is known about a message from its arrival until the last app has confirmed it.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
-from twisted.python.failure import Failure
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
@@ -29,6 +29,8 @@ class Reactor(Clock):
         super().__init__()
         self.work: list[Any] = []
         self.delays: list[float | None] = []
+        self.from_threads: SimpleQueue[Any] = SimpleQueue()
+        self.callFromThread = self.from_threads.put
 
     def doIteration(self, delay: float | None) -> None:
         self.delays.append(delay)
@@ -180,14 +182,31 @@ def test_a_turn_that_raises_costs_neither_the_next_turn_nor_the_clock(world: Any
     assert broker.turns == 4
 
 
-@pytest.mark.parametrize("name, arguments", [("_synced", (7,)), ("_sync_failed", (7, Failure(OSError(5, "EIO"))))])
-def test_the_outcome_of_a_sync_that_raises_leaves_the_clock_set(world: Any, name: str, arguments: Any) -> None:
+@pytest.mark.parametrize("error", [None, OSError(5, "EIO"), ValueError("not of the disk")])
+def test_the_outcome_of_a_sync_that_raises_leaves_the_clock_set(world: Any, error: Exception | None) -> None:
     reactor, broker, performer = world
     broker.broken, broker.deadline = True, 1.0
-    broker.synced = lambda *rest: 1 // 0
-    broker.sync_failed = lambda *rest: 1 // 0
-    getattr(performer, name)(None, *arguments)
-    assert any("ZeroDivisionError" in text for severity, text in performer.report.lines if severity == "ALARM")
+    outcomes: list[tuple[Any, ...]] = []
+
+    def outcome(*what: Any) -> None:
+        outcomes.append(what)
+        raise ZeroDivisionError
+
+    broker.synced = broker.sync_failed = outcome
+
+    def sync() -> None:
+        if error is not None:
+            raise error
+
+    partition = SimpleNamespace(sync=sync)
+    performer.sync(partition, 7)
+    reactor.from_threads.get(timeout=10)()
+    assert outcomes[0][:2] == (partition, 7)
+    if error is not None:
+        assert isinstance(outcomes[0][2], OSError)
+    alarms = [text for severity, text in performer.report.lines if severity == "ALARM"]
+    assert any("ZeroDivisionError" in text for text in alarms)
+    assert any("Internal error in a sync" in text for text in alarms) is isinstance(error, ValueError)
     reactor.advance(1.0)
     assert broker.ticks == 1
 

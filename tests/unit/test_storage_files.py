@@ -102,8 +102,6 @@ def test_a_batch_of_thousands_of_parts_is_written_whole(root: str) -> None:
 def test_a_short_write_is_continued(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = RealDisk().create(f"{root}/x")
     whole = os.pwrite
-    monkeypatch.setattr("bmqtwist.storage.files.os.pwritev",
-                        lambda fd, parts, offset: whole(fd, b"".join(parts)[:1000], offset))
     monkeypatch.setattr("bmqtwist.storage.files.os.pwrite", lambda fd, data, offset: whole(fd, data[:7777], offset))
     data = Random(1).randbytes(200_000)
     file.write(3, [data[:100_000], data[100_000:]])
