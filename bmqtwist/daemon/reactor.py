@@ -51,7 +51,8 @@ DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs 
 CONNECT_SECONDS_MAX = 10  # for another node to answer
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
 CALM_S = 0.05  # of turns in that time: there is time to collect the oldest generation, which may take 0.1 s and more
-COLLECT_AFTER = 100  # collections of the middle generation since then, of 15,000 new containers each
+COLLECT_AFTER = 100  # collections of the middle generation since then; the longer it took last time, the more of them:
+SHORT_COLLECTION_S = 0.005  # once more so many for each such time
 FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
 DISK_THREADS = 4
 ACCEPTS_AT_ONCE = 16  # in one round of the reactor, about; it would take more and more, 0.1 ms each, while clients wait
@@ -84,6 +85,7 @@ class ReactorPerformer:
         self._tick_at = _NEVER
         self._resting: deque[tuple[float, Connection]] = deque()  # and when they were looked at
         self._lag_call: Any = None
+        self._collect_after = COLLECT_AFTER
         self._busy = 0.0  # seconds in turns since the delay was measured last
         self._refused_at = float("-inf")
         self._running = False
@@ -157,10 +159,12 @@ class ReactorPerformer:
         """Read from connections that have rested long enough."""
         resting = self._resting
         while resting and now - resting[0][0] >= SHARE_S:
-            connection = resting.popleft()[1]
+            since, connection = resting.popleft()
+            if since != connection.looked_at:  # it was read from meanwhile, and rests anew
+                continue
             connection.look()
             if connection.resting:
-                resting.append((now, connection))
+                self._rests(connection, now)
 
     def _take_aside(self) -> None:
         """As much of what was put aside as there is time for; at least one chunk, whatever the time."""
@@ -219,8 +223,10 @@ class ReactorPerformer:
             self.report.alarm("DISPATCHER", "The event loop was busy for %.3f s", self.lag)
         elif self._warn_after and self.lag >= self._warn_after:
             self.report.warn("The event loop was busy for %.3f s", self.lag)
-        if self._busy < CALM_S and gc.get_count()[2] >= COLLECT_AFTER:
+        if self._busy < CALM_S and gc.get_count()[2] >= self._collect_after:
+            begun = time.monotonic()
             gc.collect()
+            self._collect_after = COLLECT_AFTER * (1 + int((time.monotonic() - begun) / SHORT_COLLECTION_S))
         self._busy = 0.0
         if self._running:
             self._lag_call = self.reactor.callLater(LAG_PERIOD_S, self._measure_lag, now + LAG_PERIOD_S)
@@ -290,7 +296,11 @@ class ReactorPerformer:
     def _let_rest(self, session: Session, now: float) -> None:
         connection = session.transport
         if isinstance(connection, Connection) and not connection.resting and connection.rest():
-            self._resting.append((now, connection))
+            self._rests(connection, now)
+
+    def _rests(self, connection: Connection, now: float) -> None:
+        connection.looked_at = now
+        self._resting.append((now, connection))
 
     def lost(self, session: Session, why: str = "") -> None:
         """The channel of a session is gone. `why`: what is wrong with its TLS."""

@@ -72,6 +72,7 @@ class Connection(Protocol):
         self._reading = True
         self._in_vain = 0  # looks one after the other that have found nothing
         self.resting = False  # the reactor does not say when there is something to read: `look` finds out
+        self.looked_at = 0.0  # the driver's: since when it rests, or when `look` was called last
         self._behind = False
 
     @property

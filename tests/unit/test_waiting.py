@@ -436,3 +436,23 @@ def test_a_client_that_asks_for_something_does_not_rest(loop: Any) -> None:
     transport.socket.comes = [b"close"]
     performer.reactor.doIteration(None)
     assert not connection.resting and not transport.socket.comes and broker.turns == 2
+
+
+def test_a_client_that_rests_anew_is_looked_at_once(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, _, performer = loop
+    connection, _ = client(performer)
+    looked: list[float] = []
+
+    def slow_down_and_resume() -> None:
+        connection.read(False)
+        connection.read(True)
+        connection.dataReceived(b"confirm")
+
+    rounds.work = [lambda: connection.dataReceived(b"confirm"), slow_down_and_resume]
+    performer.reactor.doIteration(None)
+    assert connection.resting
+    monkeypatch.setattr(connection, "look", lambda: looked.append(rounds.now))
+    begun = rounds.now
+    rounds.work = [int] * int(4 * SHARE_S / OFTEN)
+    performer.reactor.doIteration(None)
+    assert len(looked) == int((rounds.now - begun) / SHARE_S)
