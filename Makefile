@@ -10,6 +10,10 @@ PYTEST := BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m pytest
 WORKERS ?= 2
 SEEDS ?= 20
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
+# Whether brokers are compiled: where there is a compiler and what it needs of this Python. COMPILED=no goes without.
+COMPILED ?= $(shell command -v $(CC) >/dev/null && $(PYTHON) -c 'import os, sysconfig; \
+    os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null && echo yes)
+IF_COMPILED = $(if $(filter yes,$(COMPILED)),$(1),$(2))
 MINUTES ?= 10
 HOURS ?= 24
 
@@ -48,10 +52,12 @@ $(VENV)/.installed-lint: $(VENV)/.installed-test
 	touch $@
 
 run: $(VENV)/.installed
+	@$(call IF_COMPILED,$(MAKE) --no-print-directory $(FAST)/.installed-1 || echo "This does not work here: they run as plain Python.")
 	@echo "The broker listens on tcp://localhost:30114 when it says 'BMQbrkr started successfully'."
 	@echo "Its console is http://127.0.0.1:$(CONSOLE_PORT)/; the overview offers traffic to look at."
 	@echo "Try it: make demo (in another terminal). Stop it: Ctrl-C."
-	BMQ_HTTP_PORT=$(CONSOLE_PORT) $(BIN)/bmqbrkr $(CONFIG)
+	@test -e "$(call IF_COMPILED,$(FAST)/.installed-1)" && bin=$(FAST)/bin || bin=$(BIN); \
+	BMQ_HTTP_PORT=$(CONSOLE_PORT) exec $$bin/bmqbrkr $(CONFIG)
 
 cluster: $(VENV)/.installed
 	$(BIN)/bmq cluster up --dir data/cluster --proxies 1
@@ -74,8 +80,9 @@ $(VENV)/.installed-browser: tests/browser/package.json $(VENV)/.installed-test
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/browser; fi
 	if command -v npm >/dev/null && command -v chromium >/dev/null || command -v google-chrome >/dev/null; then touch $@; fi
 
-test: $(VENV)/.installed-test $(VENV)/.installed-browser
+test: $(VENV)/.installed-test $(VENV)/.installed-browser $(call IF_COMPILED,$(FAST)/.installed-1)
 	$(PYTEST) -n $(WORKERS) --dist worksteal
+	$(call IF_COMPILED,$(MAKE) test-fast)
 
 conformance: $(VENV)/.installed-test $(VENV)/.installed-browser
 	$(PYTEST) -q -n $(WORKERS) --dist worksteal --conformance --tb=line
@@ -103,22 +110,23 @@ bench: $(VENV)/.installed-test fast
 bench-console: $(VENV)/.installed-test $(VENV)/.installed-browser
 	PYTHONPATH=tests BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m bench.console $(CONSOLE)
 
-fast: $(FAST)/.installed
+fast: $(FAST)/.installed-3
 
-# The broker with its hot modules compiled; rebuilt when any of the sources changed.
-$(FAST)/.installed: setup.cfg setup.py $(wildcard bmqtwist/*.py bmqtwist/*/*.py)
+# The broker with its hot modules compiled, at that level of optimization or above; rebuilt when any of the sources changed.
+$(FAST)/.installed-%: setup.cfg setup.py $(wildcard bmqtwist/*.py bmqtwist/*/*.py)
+	@echo "Compiling the hot modules: this takes some minutes, once. COMPILED=no goes without."
 	test -x $(FAST)/bin/python || $(PYTHON) -m venv $(FAST)
 	$(FAST)/bin/python -m pip install -q setuptools wheel mypy
-	rm -rf build
-	$(FAST)/bin/python -m pip uninstall -q -y bmqtwist
-	BMQTWIST_COMPILE=1 $(FAST)/bin/python -m pip install -q --no-build-isolation '.[test]'
-	touch $@
+	rm -rf build $(FAST)/.installed-*
+	$(FAST)/bin/python -m pip uninstall -q -y bmqtwist 2>/dev/null
+	BMQTWIST_COMPILE=$* $(FAST)/bin/python -m pip install -q --no-build-isolation '.[test]'
+	for level in $$(seq $*); do touch $(FAST)/.installed-$$level; done
 
 wheels:
 	.ci/wheels $(PYTHONS)
 
 # The scenarios, properties and recordings against the compiled broker; unit tests use stand-ins that it does not take.
-test-fast: fast
+test-fast: $(FAST)/.installed-1
 	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal property integration
 
 lint: $(VENV)/.installed-lint

@@ -33,7 +33,7 @@ from bmqtwist.daemon.put_aside import FEW_BYTES, HEAVY_TURN_INPUT_S, TURN_INPUT_
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
-from bmqtwist.link.pace import SHARE_S, WAIT_S
+from bmqtwist.link.pace import REST_BYTES_MAX, SHARE_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.link.tcp import Connection, DialFactory
@@ -290,7 +290,7 @@ class ReactorPerformer:
             self.broker.received(session, data, now)
             if session.under_way:
                 self._heavy = True
-            elif session.unhurried and self._rounds.as_long:
+            elif session.unhurried and self._rounds.as_long and len(data) <= REST_BYTES_MAX:
                 self._let_rest(session, now)
 
     def _let_rest(self, session: Session, now: float) -> None:

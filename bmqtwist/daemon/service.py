@@ -51,9 +51,9 @@ PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
 BACKLOG = 1024  # connections the kernel keeps until we accept them
 FILES_RESERVE = 256  # open files that connections never take: journals, logs, the console, what a rollover opens
 STOP_POLL_S = 0.05
-COLLECT_AFTER_OBJECTS = 2_500, 0, 200_000  # new containers between two collections, of the youngest generation and of the two
-# younger ones by turns: each takes 1 to 2 us, 40 ms for 20,000 of them; the third kind `daemon.reactor` asks for while there
-# is little to do
+COLLECT_AFTER_OBJECTS = 2_500, 0, 200_000  # new containers between two collections, of the youngest generation and of the
+# two younger ones by turns: each of them takes 1 to 2 us, 40 ms for 20,000; `daemon.reactor` has the oldest one collected
+# while there is little to do
 THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
 REPORT_S = 2.0  # that the console goes on after a stop that was asked for there: somebody waits for its report
 DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that

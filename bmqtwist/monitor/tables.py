@@ -13,7 +13,7 @@ from bmqtwist.monitor.statistics import INVALID_QUEUE, Statistics
 from bmqtwist.queue.counters import latency_bounds
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
-from bmqtwist.wire.budget import in_steps
+from bmqtwist.wire.budget import in_steps, taken
 
 Latencies = Mapping[Hashable, Mapping[int, int]]  # by the keys of `statistics.Source`: confirms in each bucket
 _NONE: Latencies = MappingProxyType({})
@@ -133,14 +133,15 @@ def _unprefixed(values: dict[str, int]) -> dict[str, Any]:
 
 
 def _table(title: str, columns: Sequence[tuple[str, str, str, Any]], rows: list[_Row]) -> Generator[None, None, str]:
-    cells = [[""] + [heading for _, _, heading, _ in columns]]
-    widths = [len(cell) for cell in cells[0]]
+    """`rows` is empty afterwards."""
+    headings = [""] + [heading for _, _, heading, _ in columns]
+    widths = [len(heading) for heading in headings]
 
     def written(row: _Row) -> list[str]:
         found = [row[0]] + [_cell(row[1].get(name, 0), write) for _, name, _, write in columns]
         widths[:] = map(max, widths, map(len, found))
         return found
-    cells += yield from in_steps(rows, written)
+    cells = yield from in_steps(taken(rows), written)
     groups: dict[str, int] = {}
     for (group, _, _, _), width in zip(columns, widths[1:], strict=True):
         groups[group] = groups.get(group, -3) + width + 3
@@ -149,8 +150,8 @@ def _table(title: str, columns: Sequence[tuple[str, str, str, Any]], rows: list[
             widths[at] += len(group) - groups[group]
             groups[group] = len(group)
     head = " " * widths[0] + "".join(f" | {group:^{width}}" for group, width in groups.items())
-    lines = [head.rstrip(), _row(cells[0], widths), "-+-".join("-" * width for width in widths)]
-    lines += yield from in_steps(cells[1:], lambda row: _row(row, widths))
+    lines = [head.rstrip(), _row(headings, widths), "-+-".join("-" * width for width in widths)]
+    lines += yield from in_steps(taken(cells), lambda row: _row(row, widths))
     return f"\n:::::::::: :::::::::: {title} >>\n" + "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ it without.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 RECORD_VALUES = 4
@@ -45,6 +45,13 @@ def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = I
         if not len(found) % pause_after:
             yield
     return found
+
+
+def taken(items: list[_T]) -> Iterator[_T]:
+    """Each of them, the first one first, none of them kept: to free very many at once takes time, too."""
+    items.reverse()
+    while items:
+        yield items.pop()
 
 
 def at_once(steps: Generator[object, None, _T]) -> _T:

@@ -245,15 +245,15 @@ def test_all_objects_are_looked_at_while_there_is_little_to_do(world: Any, monke
 
 def test_the_longer_that_takes_the_more_seldom_it_is_done(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     reactor, _, performer = world
-    collections, seen = 100, []
+    made, seen = [0, 0, 0], []
 
     def collect() -> None:
-        seen.append(collections)
+        seen.append(made[2])
         reactor.rightNow += 0.042
 
-    monkeypatch.setattr("bmqtwist.daemon.reactor.gc.get_count", lambda: (0, 0, collections))
+    monkeypatch.setattr("bmqtwist.daemon.reactor.gc.get_count", lambda: made)
     monkeypatch.setattr("bmqtwist.daemon.reactor.gc.collect", collect)
-    for collections in (100, 100, 899, 900, 899):
+    for made[2] in (100, 100, 899, 900, 899):
         reactor.advance(1.0)
     assert seen == [100, 900]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from test_tcp import Driver, Tls, Transport, connect
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
-from bmqtwist.link.pace import DOUBTS_MAX, HELD_ACKS_MAX, RUN, SHARE_S, SOON_S, WAIT_S
+from bmqtwist.link.pace import DOUBTS_MAX, HELD_ACKS_MAX, REST_BYTES_MAX, RUN, SHARE_S, SOON_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.link.tcp import LOOKS_IN_VAIN_MAX, Connection
 from bmqtwist.node.sync_pace import PAUSE_S
@@ -292,6 +293,15 @@ def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
     assert len(driver.heard) == 2 and not connection.resting and transport.producerState == "producing"
 
 
+@pytest.mark.parametrize("size", [REST_BYTES_MAX, REST_BYTES_MAX + 1])
+def test_a_connection_that_sends_much_rests_no_more(size: int) -> None:
+    """With official SDKs no more than 4.6 kB are on their way at once: where they are read each 2 ms, CONFIRMs pile up."""
+    connection, transport, _ = resting()
+    transport.socket.comes = [bytes(size)]
+    connection.look()
+    assert connection.resting is (size == REST_BYTES_MAX)
+
+
 def test_a_connection_that_is_slowed_down_is_not_looked_at() -> None:
     connection, transport, driver = resting()
     connection.read(False)
@@ -426,6 +436,16 @@ def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(lo
     assert not connection.resting, "nothing had come"
     performer.reactor.doIteration(None)
     assert rounds.delays[-1] is None
+
+
+def test_a_client_that_sends_much_at_once_does_not_rest(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, broker, performer = loop
+    connection, _ = client(performer)
+    monkeypatch.setattr(broker, "received", lambda session, data, now: setattr(session, "unhurried", True))
+    for size, rests in ((REST_BYTES_MAX + 1, False), (REST_BYTES_MAX, True)):
+        rounds.work = [partial(connection.dataReceived, bytes(size))]
+        performer.reactor.doIteration(None)
+        assert connection.resting is rests
 
 
 def test_a_client_that_asks_for_something_does_not_rest(loop: Any) -> None:
