@@ -30,11 +30,17 @@ if TYPE_CHECKING:
 ROLL_SECONDS = 0.005  # of a turn that rollovers may take; what else there is to do comes first
 ROLL_SECONDS_LATE = 0.012  # the same while a file fills faster than its rollover gets on
 GATHERED_BYTES_MAX = 128 << 10  # of DATA that are not written while a sync waits for more: they are in the cache still
+UNSYNCED_BYTES_MAX = 1 << 20  # of DATA: when there are more, a sync waits for nothing else
 ROLL_SLICES_MAX = 16  # of each rollover in one turn, whatever the clock says
 
 
 def _nothing(now: float) -> None:
     """A turn follows."""
+
+
+def _may_gather(partition: Partition) -> bool:
+    """Whether what is stored may be written later, with what else comes until the next sync begins."""
+    return not (partition.unwritten_bytes > GATHERED_BYTES_MAX or partition.roll_due or partition.files.rolling)
 
 
 class Turn:
@@ -76,7 +82,10 @@ class Turn:
             self._touched, self._touched_next = self._touched_next + self._touched, []
         for partition in self.partitions:
             try:
-                if not partition.busy() or self._gathers(partition):
+                if not partition.busy():
+                    continue
+                pauses = self._pauses(partition)
+                if pauses and _may_gather(partition):
                     continue
                 released = partition.flush(wall)
                 if partition.large:
@@ -87,7 +96,8 @@ class Turn:
             if released:
                 self.release(released)
             self._looked_at(partition)
-            self.sync(partition)
+            if not pauses:
+                self.sync(partition)
         if self._in_memory:
             released, self._in_memory = self._in_memory, []
             self.release(released)
@@ -129,9 +139,8 @@ class Turn:
         except Exception as error:
             self._contain.partition_failed(partition, "asking for a sync", error)
 
-    def _gathers(self, partition: Partition) -> bool:
-        """Whether what is stored now is written later, with what else comes until the next sync begins. That one waits
-        for more messages; the turn at the end of its pause goes on."""
+    def _pauses(self, partition: Partition) -> bool:
+        """Whether the next sync waits for more messages; the turn at the end of its pause goes on."""
         if partition.durability != "group" or partition.replicated:
             return False
         pace = self._paces.setdefault(partition, SyncPace())
@@ -140,8 +149,7 @@ class Turn:
         pauses = pace.pauses(self._broker.now, newest, syncing)
         if pauses and not pausing:
             self._broker.later(PAUSE_S, _nothing)
-        return (pauses or syncing and pace.calm) and not (
-            partition.unwritten_bytes > GATHERED_BYTES_MAX or partition.roll_due or partition.files.rolling)
+        return (pauses or syncing and pace.calm) and partition.unsynced_bytes <= UNSYNCED_BYTES_MAX
 
     def _roll(self, wall: int) -> None:
         """One slice of each rollover at least, then more as long as there is time."""
@@ -178,7 +186,7 @@ class Turn:
             return
         self.release(released)
         self._looked_at(partition)
-        if not self._gathers(partition):
+        if not self._pauses(partition):
             self.sync(partition)
 
     def _looked_at(self, partition: Partition) -> None:

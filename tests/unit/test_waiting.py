@@ -19,7 +19,7 @@ from bmqtwist.link.pace import DOUBTS_MAX, HELD_ACKS_MAX, REST_BYTES_MAX, RUN, S
 from bmqtwist.link.session import Session
 from bmqtwist.link.tcp import LOOKS_IN_VAIN_MAX, Connection
 from bmqtwist.node.sync_pace import PAUSE_S
-from bmqtwist.node.turn import GATHERED_BYTES_MAX
+from bmqtwist.node.turn import GATHERED_BYTES_MAX, UNSYNCED_BYTES_MAX
 from bmqtwist.report import ListReport
 
 OFTEN = SOON_S / 4
@@ -219,7 +219,19 @@ def test_no_more_is_kept_than_so_much(synced: Any) -> None:
     assert partition.unwritten_bytes > GATHERED_BYTES_MAX // 2
     other.put(bytes(GATHERED_BYTES_MAX))
     world.run()
-    assert not partition.unwritten_bytes
+    assert not partition.unwritten_bytes and not acked(other), "it is written, and its sync waits as before"
+    world.advance(PAUSE_S)
+    assert acked(other) == 2
+
+
+def test_a_sync_of_much_waits_for_nothing_more(synced: Any) -> None:
+    world, partition = synced
+    other, before = world.producer(), partition.unsynced_bytes
+    for size in (UNSYNCED_BYTES_MAX // 2, UNSYNCED_BYTES_MAX // 2 - before):
+        assert not acked(other) and partition.unsynced_bytes <= UNSYNCED_BYTES_MAX
+        other.put(bytes(size))
+        world.run()
+    assert acked(other) == 2 and not partition.unsynced_bytes
 
 
 def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
