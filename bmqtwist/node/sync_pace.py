@@ -17,13 +17,15 @@ PAUSE_S: Final = 0.004  # before a sync
 
 
 class SyncPace:
-    """Of one partition. `until`: the end of the pause, 0 = there is none. `calm`: another one follows the sync under way."""
+    """Of one partition. `until`: the end of the pause, 0 = there is none. `calm`: another one follows the sync under way.
+    `synced_to`: where DATA ended when the last one began."""
 
-    __slots__ = ("until", "calm", "_newest", "_came_at", "_flows", "_trial")
+    __slots__ = ("until", "calm", "synced_to", "_newest", "_came_at", "_flows", "_trial")
 
     def __init__(self) -> None:
         self.until = 0.0
         self.calm = False
+        self.synced_to = 0
         self._newest = 0
         self._came_at = float("-inf")
         self._flows = False  # something has come while a sync was under way

@@ -135,6 +135,8 @@ class Turn:
         try:
             token = partition.wants_sync()
             if token is not None:
+                if (pace := self._paces.get(partition)) is not None:
+                    pace.synced_to = partition.files.data_position
                 self._broker.performer.sync(partition, token)
         except Exception as error:
             self._contain.partition_failed(partition, "asking for a sync", error)
@@ -149,7 +151,8 @@ class Turn:
         pauses = pace.pauses(self._broker.now, newest, syncing)
         if pauses and not pausing:
             self._broker.later(PAUSE_S, _nothing)
-        return (pauses or syncing and pace.calm) and partition.unsynced_bytes <= UNSYNCED_BYTES_MAX
+        unsynced = partition.files.data_position - pace.synced_to + partition.unwritten_bytes
+        return (pauses or syncing and pace.calm) and unsynced <= UNSYNCED_BYTES_MAX
 
     def _roll(self, wall: int) -> None:
         """One slice of each rollover at least, then more as long as there is time."""

@@ -114,7 +114,6 @@ class Partition(CopyMarks):
 
     def _take_positions(self) -> None:
         self._journal_end, self._data_end = self.files.journal_position, self.files.data_position
-        self._synced_to = self._data_end  # when the last sync began
         self._qlist_end = self.files.qlist_position
 
     def _adopt(self, recovered: RecoveredPartition) -> None:
@@ -528,20 +527,12 @@ class Partition(CopyMarks):
 
     def wants_sync(self) -> int | None:
         """The token of a `sync` to run now (durability `group`), None if none is due or one is under way."""
-        token = self._gate.begin_sync() if self.durability == "group" and not self.broken else None
-        if token is not None:
-            self._synced_to = self._data_end
-        return token
+        return self._gate.begin_sync() if self.durability == "group" and not self.broken else None
 
     @property
     def unwritten_bytes(self) -> int:
         """Of messages that are not written."""
         return self._data_end - self.files.data_position
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """Of messages that came after the last sync began."""
-        return self._data_end - self._synced_to
 
     @property
     def awaited(self) -> tuple[int, bool]:

@@ -226,12 +226,17 @@ def test_no_more_is_kept_than_so_much(synced: Any) -> None:
 
 def test_a_sync_of_much_waits_for_nothing_more(synced: Any) -> None:
     world, partition = synced
-    other, before = world.producer(), partition.unsynced_bytes
-    for size in (UNSYNCED_BYTES_MAX // 2, UNSYNCED_BYTES_MAX // 2 - before):
-        assert not acked(other) and partition.unsynced_bytes <= UNSYNCED_BYTES_MAX
+    other = world.producer()
+    for size in (UNSYNCED_BYTES_MAX // 2, UNSYNCED_BYTES_MAX // 2):
+        assert not acked(other)
         other.put(bytes(size))
         world.run()
-    assert acked(other) == 2 and not partition.unsynced_bytes
+    assert acked(other) == 2
+    other.put()
+    world.run()
+    assert acked(other) == 2, "the next one waits as before"
+    world.advance(PAUSE_S)
+    assert acked(other) == 3
 
 
 def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
