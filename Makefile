@@ -125,6 +125,88 @@ $(FAST)/.installed-%: setup.cfg setup.py $(wildcard bmqtwist/*.py bmqtwist/*/*.p
 wheels:
 	.ci/wheels $(PYTHONS)
 
+# The scenarios against the compiled broker. Other tests use stand-ins that it does not take.
+test-fast: $(FAST)/.installed-1
+	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal integration property/test_storage.py property/test_wire.py
+
+lint: $(VENV)/.installed-test
+	$(BIN)/python -m pip install -q -e '.[test,lint]'
+	touch $@
+
+run: $(VENV)/.installed
+	@$(call IF_COMPILED,$(MAKE) --no-print-directory $(FAST)/.installed-1 || echo "This does not work here: they run as plain Python.")
+	@echo "The broker listens on tcp://localhost:30114 when it says 'BMQbrkr started successfully'."
+	@echo "Its console is http://127.0.0.1:$(CONSOLE_PORT)/; the overview offers traffic to look at."
+	@echo "Try it: make demo (in another terminal). Stop it: Ctrl-C."
+	@test -e "$(call IF_COMPILED,$(FAST)/.installed-1)" && bin=$(FAST)/bin || bin=$(BIN); \
+	BMQ_HTTP_PORT=$(CONSOLE_PORT) exec $$bin/bmqbrkr $(CONFIG)
+
+cluster: $(VENV)/.installed
+	$(BIN)/bmq cluster up --dir data/cluster --proxies 1
+
+demo: $(VENV)/.installed-test
+	$(BIN)/python examples/demo.py
+
+# The browser for the tests of the console's pages: Node's driver in $(VENV)/browser, Chromium of the system.
+browser: $(VENV)/.installed-browser
+
+$(VENV)/.installed-browser: tests/browser/package.json $(VENV)/.installed-test
+	@missing=""; command -v node >/dev/null && command -v npm >/dev/null || missing="nodejs npm"; \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing="$$missing chromium"; \
+	if test -n "$$missing"; then \
+	    if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+	        apt-get update -q && apt-get install -q -y --no-install-recommends $$missing; \
+	    else echo "The tests in tests/browser need: $$missing. Install these with the package manager of this system."; fi; fi
+	mkdir -p $(VENV)/browser
+	cp tests/browser/package.json $(VENV)/browser/
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/browser; fi
+	if command -v npm >/dev/null && command -v chromium >/dev/null || command -v google-chrome >/dev/null; then touch $@; fi
+
+test: $(VENV)/.installed-test $(VENV)/.installed-browser $(call IF_COMPILED,$(FAST)/.installed-1)
+	$(PYTEST) -n $(WORKERS) --dist worksteal
+	$(call IF_COMPILED,$(MAKE) test-fast)
+
+conformance: $(VENV)/.installed-test $(VENV)/.installed-browser
+	$(PYTEST) -q -n $(WORKERS) --dist worksteal --conformance --tb=line
+
+sim: $(VENV)/.installed-test
+	$(PYTEST) tests/sim -n $(WORKERS) --seeds $(SEEDS)
+	PYTHONPATH=tests $(BIN)/python -m sim.campaign --seeds $(SEEDS) $(SIM)
+	PYTHONPATH=tests $(BIN)/python -m sim.campaign.endurance --hours $(HOURS)
+
+soak: $(VENV)/.installed-test
+	$(BIN)/python -m pip install -q -e '.[fuzz]' || echo "atheris is not to be had here: the coverage-guided fuzzer is left out"
+	$(BIN)/python -m tests.soak $(SOAK)
+	PYTHONPATH=tests $(BIN)/python -m kit.soak --minutes $(MINUTES)
+	$(BIN)/python -m tests.soak
+
+soak-spark: $(VENV)/.installed-test
+	$(BIN)/python -m tests.soak spark $(SOAK)
+
+spark-cluster: $(VENV)/.installed-test
+	$(BIN)/python -m bench.spark_cluster
+
+bench: $(VENV)/.installed-test fast
+	BMQBRKR=$(FAST)/bin/bmqbrkr $(BIN)/python -m bench.run $(BENCH)
+
+bench-console: $(VENV)/.installed-test $(VENV)/.installed-browser
+	PYTHONPATH=tests BMQ_BROWSER=$(abspath $(VENV))/browser $(BIN)/python -m bench.console $(CONSOLE)
+
+fast: $(FAST)/.installed-3
+
+# The broker with its hot modules compiled, at that level of optimization or above; rebuilt when any of the sources changed.
+$(FAST)/.installed-%: setup.cfg setup.py $(wildcard bmqtwist/*.py bmqtwist/*/*.py)
+	@echo "Compiling the hot modules: this takes some minutes, once. COMPILED=no goes without."
+	test -x $(FAST)/bin/python || $(PYTHON) -m venv $(FAST)
+	$(FAST)/bin/python -m pip install -q setuptools wheel mypy
+	rm -rf build $(FAST)/.installed-*
+	$(FAST)/bin/python -m pip uninstall -q -y bmqtwist 2>/dev/null
+	BMQTWIST_COMPILE=$* $(FAST)/bin/python -m pip install -q --no-build-isolation '.[test]'
+	for level in $$(seq $*); do touch $(FAST)/.installed-$$level; done
+
+wheels:
+	.ci/wheels $(PYTHONS)
+
 # The scenarios, properties and recordings against the compiled broker; unit tests use stand-ins that it does not take.
 test-fast: $(FAST)/.installed-1
 	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal property integration
