@@ -3,9 +3,9 @@
     python -m bench.proxy [--cells 1q1p1c-1k,10q10p10c-1k,1q1p1c-x20-1k] [--seconds 4] [--repeat 3]
 
 A proxy takes what concerns sessions (frames, flow control, what is told to whom) away from the node, and joins what its
-clients say into few events. What is printed for each cell is what a message costs each process, and how many messages a second
-a core could then take at the node: that tells whether more cores would be of use before one has them. One JSON object a line,
-of the median run.
+clients say into few events. What is printed for each cell is what a message costs each process, and how many messages a
+second a core could then take at the node: that tells whether more cores would be of use before one has them. One JSON
+object a line, of the median run.
 """
 
 from __future__ import annotations
