@@ -33,7 +33,7 @@ from bmqtwist.daemon.put_aside import FEW_BYTES, HEAVY_TURN_INPUT_S, TURN_INPUT_
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
-from bmqtwist.link.pace import MUCH_BYTES, MUCH_S, SHARE_S, WAIT_S
+from bmqtwist.link.pace import REST_BYTES_MAX, SHARE_S, WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.link.tcp import Connection, DialFactory
@@ -83,7 +83,7 @@ class ReactorPerformer:
         self._twisteds_round: Callable[[float | None], object] = reactor.doIteration
         self._tick_call: Any = None  # where rounds do not end in time by themselves
         self._tick_at = _NEVER
-        self._resting: deque[tuple[float, Connection]] = deque()  # and when they were looked at, in that order
+        self._resting: deque[tuple[float, Connection]] = deque()  # and when they were looked at
         self._lag_call: Any = None
         self._collect_after = COLLECT_AFTER
         self._busy = 0.0  # seconds in turns since the delay was measured last
@@ -157,16 +157,14 @@ class ReactorPerformer:
 
     def _look(self, now: float) -> None:
         """Read from connections that have rested long enough."""
-        resting, looked = self._resting, list[tuple[Connection, bool]]()
+        resting = self._resting
         while resting and now - resting[0][0] >= SHARE_S:
             since, connection = resting.popleft()
             if since != connection.looked_at:  # it was read from meanwhile, and rests anew
                 continue
-            much = connection.look() >= MUCH_BYTES
+            connection.look()
             if connection.resting:
-                looked.append((connection, much))
-        for connection, much in looked:
-            self._rests(connection, now, much)
+                self._rests(connection, now)
 
     def _take_aside(self) -> None:
         """As much of what was put aside as there is time for; at least one chunk, whatever the time."""
@@ -292,20 +290,17 @@ class ReactorPerformer:
             self.broker.received(session, data, now)
             if session.under_way:
                 self._heavy = True
-            elif session.unhurried and self._rounds.as_long:
-                self._let_rest(session, now, len(data) >= MUCH_BYTES)
+            elif session.unhurried and self._rounds.as_long and len(data) <= REST_BYTES_MAX:
+                self._let_rest(session, now)
 
-    def _let_rest(self, session: Session, now: float, much: bool) -> None:
+    def _let_rest(self, session: Session, now: float) -> None:
         connection = session.transport
         if isinstance(connection, Connection) and not connection.resting and connection.rest():
-            self._rests(connection, now, much)
+            self._rests(connection, now)
 
-    def _rests(self, connection: Connection, now: float, much: bool) -> None:
-        connection.looked_at = now - SHARE_S + MUCH_S if much else now
-        if much:
-            self._resting.appendleft((connection.looked_at, connection))
-        else:
-            self._resting.append((now, connection))
+    def _rests(self, connection: Connection, now: float) -> None:
+        connection.looked_at = now
+        self._resting.append((now, connection))
 
     def lost(self, session: Session, why: str = "") -> None:
         """The channel of a session is gone. `why`: what is wrong with its TLS."""

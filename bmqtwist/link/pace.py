@@ -17,8 +17,8 @@ SHARE_S: Final = 0.002  # what has waited so long goes with the next turn,
 WAIT_S: Final = 0.005  # or gets one of its own after so long
 SOON_S: Final = 0.001  # between two PUT events of a producer that goes on, WAIT_S once its ACKs wait; twice as long
                        # between CONFIRMs, which come in reply
-MUCH_BYTES: Final = 2048  # when so many have come at once, its kernel may have no room for more (4.6 kB with official SDKs),
-MUCH_S: Final = 0.0005  # and this is its SHARE_S
+REST_BYTES_MAX: Final = 2048  # that come at once from a consumer whose CONFIRMs wait: there may be no room for more in its
+                              # kernel (4.6 kB with official SDKs), so that it waits for us
 RUN: Final = 16  # such events before anything waits
 HELD_ACKS_MAX: Final = 64  # no more of them wait
 QUIET_S: Final = 0.0005  # a producer that has sent nothing for so long when its ACKs go may wait for them

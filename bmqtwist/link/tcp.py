@@ -21,6 +21,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 from bmqtwist.limits import TRANSPORT_BYTES_MAX
 from bmqtwist.link.incoming import Incoming
 from bmqtwist.link.outgoing import Outgoing
+from bmqtwist.link.pace import REST_BYTES_MAX
 from bmqtwist.link.session import Session
 
 LOOKS_IN_VAIN_MAX = 4  # at a connection that has rested, one after the other
@@ -200,22 +201,21 @@ class Connection(Protocol):
         self.transport.pauseProducing()
         return True
 
-    def look(self) -> int:
-        """Read what has come while it rested: how many bytes, -1 = it does not rest, or is over. When that is nothing again
-        and again, or somebody waits, it rests no more."""
+    def look(self) -> None:
+        """Read what has come while it rested. When that is nothing again and again, or much, or somebody waits, it rests no
+        more."""
         session, incoming = self.session, self.incoming
         if not self.resting or session is None or incoming is None:
-            return -1
+            return
         size = incoming.look()
         self._in_vain = 0 if size > 0 else self._in_vain + 1
-        rests = session.unhurried and size >= 0 and self._in_vain < LOOKS_IN_VAIN_MAX
+        rests = session.unhurried and 0 <= size <= REST_BYTES_MAX and self._in_vain < LOOKS_IN_VAIN_MAX
         if rests or not self.resting or self.session is None:
-            return size
+            return
         if not size:
             incoming.acknowledge()
         self.resting = False
         self.transport.resumeProducing()
-        return size
 
     def finish(self) -> None:
         """Close once everything is written; a peer that does not read is cut off after a while."""
