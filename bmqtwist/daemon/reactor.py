@@ -51,7 +51,7 @@ DUMP_MODE = 0o644  # operators look at dumps, not only the user the broker runs 
 CONNECT_SECONDS_MAX = 10  # for another node to answer
 LAG_PERIOD_S = 1.0  # how often the event loop is asked for its delay
 CALM_S = 0.05  # of turns in that time: there is time to collect the oldest generation, which may take 0.1 s and more
-COLLECT_AFTER = 100  # collections of the middle generation since then; the longer it took last time, the more of them:
+COLLECT_AFTER = 300  # collections of the middle generation since then; the longer it took last time, the more of them:
 SHORT_COLLECTION_S = 0.005  # once more so many for each such time
 FILES_LEFT_MIN = 128  # open files that must be left when a connection is accepted: storage needs them
 DISK_THREADS = 4
@@ -223,6 +223,7 @@ class ReactorPerformer:
             self.report.alarm("DISPATCHER", "The event loop was busy for %.3f s", self.lag)
         elif self._warn_after and self.lag >= self._warn_after:
             self.report.warn("The event loop was busy for %.3f s", self.lag)
+        gc.collect(1)  # what will hold very many entries is old by then: to look at it takes as long as it is
         if self._busy < CALM_S and gc.get_count()[2] >= self._collect_after:
             begun = time.monotonic()
             gc.collect()

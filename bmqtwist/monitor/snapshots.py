@@ -109,12 +109,14 @@ def _storages(cluster: Cluster) -> Iterable[state.StorageState | None]:
         if record.uri in cluster.queues or record.partition_id >= len(cluster.partitions):
             continue
         stored = cluster.partitions[record.partition_id].state.queues.get(record.key)
-        messages, size = list(stored.messages.values()) if stored is not None else [], 0
-        for start in range(0, len(messages), SUMMED_AT_ONCE):
-            if start:
-                yield None
-            size += sum(message.size for message in messages[start:start + SUMMED_AT_ONCE])
-        yield state.StorageState(record.uri, hexadecimal(record.key), record.partition_id, len(messages), size)
+        count = size = 0
+        for part in stored.messages.slices() if stored is not None else ():
+            for start in range(0, len(part), SUMMED_AT_ONCE):
+                if count or start:
+                    yield None
+                size += sum(message.size for message in part[start:start + SUMMED_AT_ONCE])
+            count += len(part)
+        yield state.StorageState(record.uri, hexadecimal(record.key), record.partition_id, count, size)
 
 
 def hexadecimal(key: bytes) -> str:

@@ -129,5 +129,11 @@ class LongDict(Generic[K, V]):
         """The values the other way round."""
         return chain.from_iterable([reversed(part.values()) for part in reversed(self._parts)])
 
+    def slices(self) -> Iterator[list[V]]:
+        """The values oldest first, in lists of PART_MAX at most, each as it is when it is asked for: entries may come and go
+        meanwhile."""
+        for part in list(self._parts):
+            yield list(part.values())
+
     def __repr__(self) -> str:
         return f"LongDict({dict(self.items())})"

@@ -50,6 +50,7 @@ def test_it_does_what_a_dict_does(steps: list[tuple[str, int]], most: int) -> No
             assert list(mine) == list(mine.keys()) == list(plain) and list(mine.items()) == list(plain.items())
             assert list(mine.values()) == list(plain.values())
             assert list(mine.newest_first()) == list(reversed(plain.values()))
+            assert [each for part in mine.slices() for each in part] == list(plain.values())
             parts = mine._parts
             assert all(parts[:-1]) and all(len(part) <= most for part in parts) and mine._last is parts[-1]
         assert repr(mine) == f"LongDict({plain})"
@@ -63,3 +64,14 @@ def test_a_million_entries_are_in_parts() -> None:
     for number in range(long_dict.PART_MAX):
         del found[number]
     assert len(found._parts) == 2 and next(iter(found)) == long_dict.PART_MAX
+
+
+def test_entries_may_go_while_slices_are_taken() -> None:
+    found = LongDict[int, int]()
+    for number in range(2 * long_dict.PART_MAX):
+        found.add(number, number)
+    slices = found.slices()
+    assert len(next(slices)) == long_dict.PART_MAX
+    del found[0]
+    found.popitem()
+    assert len(next(slices)) == long_dict.PART_MAX - 1 and not list(slices)

@@ -228,13 +228,13 @@ def test_a_loop_that_is_late_is_measured_and_said(world: Any, late: float, sever
     assert said == ([severity] if severity else [])
 
 
-@pytest.mark.parametrize("busy, collections, wanted", [(0.0, 100, 1), (0.04, 500, 1), (0.06, 500, 0), (0.0, 99, 0)])
+@pytest.mark.parametrize("busy, collections, wanted", [(0.0, 300, 1), (0.04, 500, 1), (0.06, 500, 0), (0.0, 299, 0)])
 def test_all_objects_are_looked_at_while_there_is_little_to_do(world: Any, monkeypatch: pytest.MonkeyPatch, busy: float,
                                                                collections: int, wanted: int) -> None:
     reactor, _, performer = world
     seen: list[int] = []
     monkeypatch.setattr("bmqtwist.daemon.reactor.gc.get_count", lambda: (0, 0, collections))
-    monkeypatch.setattr("bmqtwist.daemon.reactor.gc.collect", lambda: seen.append(1))
+    monkeypatch.setattr("bmqtwist.daemon.reactor.gc.collect", lambda *young: young or seen.append(1))
     reactor.advance(1.0)
     seen.clear()
     performer._busy = 0.0
@@ -247,15 +247,26 @@ def test_the_longer_that_takes_the_more_seldom_it_is_done(world: Any, monkeypatc
     reactor, _, performer = world
     made, seen = [0, 0, 0], []
 
-    def collect() -> None:
-        seen.append(made[2])
-        reactor.rightNow += 0.042
+    def collect(*young: int) -> None:
+        if not young:
+            seen.append(made[2])
+            reactor.rightNow += 0.042
 
     monkeypatch.setattr("bmqtwist.daemon.reactor.gc.get_count", lambda: made)
     monkeypatch.setattr("bmqtwist.daemon.reactor.gc.collect", collect)
-    for made[2] in (100, 100, 899, 900, 899):
+    for made[2] in (300, 300, 2699, 2700, 2699):
         reactor.advance(1.0)
-    assert seen == [100, 900]
+    assert seen == [300, 2700]
+
+
+def test_what_is_young_is_looked_at_each_second(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deque that is looked at when it holds a million entries takes 40 ms: by then it is old."""
+    reactor, _, _ = world
+    seen: list[int] = []
+    monkeypatch.setattr("bmqtwist.daemon.reactor.gc.collect", seen.append)
+    for _ in range(3):
+        reactor.advance(1.0)
+    assert seen == [1, 1, 1]
 
 
 def test_writing_to_what_is_no_connection_takes_everything(world: Any) -> None:
