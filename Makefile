@@ -126,8 +126,12 @@ wheels:
 	.ci/wheels $(PYTHONS)
 
 # The scenarios against the compiled broker. Other tests use stand-ins that it does not take.
+SCENARIOS := $(patsubst tests/%,%,$(wildcard tests/integration/test_checklist_*.py tests/integration/test_sdk*.py \
+    tests/integration/test_cluster_*.py tests/integration/test_*_processes.py) tests/integration/test_session_order.py \
+    tests/property/test_storage.py tests/property/test_wire.py)
+
 test-fast: $(FAST)/.installed-1
-	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal integration property/test_storage.py property/test_wire.py
+	cd tests && ../$(FAST)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(SCENARIOS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m pip install -q -e '.[test,lint]'
