@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-_Job = tuple[Callable[[], object], Callable[[], None], Callable[[Exception], None]]
+_Job = tuple[Callable[[], object], Callable[[], None], Callable[[BaseException], None]]
 
 
 class DiskThreads:
@@ -36,7 +36,7 @@ class DiskThreads:
             if thread.ident is not None:
                 thread.join()
 
-    def do(self, work: Callable[[], object], done: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+    def do(self, work: Callable[[], object], done: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
         """Call `work` on a thread, then `done` in the loop, or `failed` with what it raised."""
         self._jobs.put((work, done, failed))
 
@@ -45,6 +45,6 @@ class DiskThreads:
             work, done, failed = job
             try:
                 work()
-            except Exception as error:
+            except BaseException as error:  # whatever it is: somebody waits, and the thread goes on
                 done = partial(failed, error)
             self._reactor.callFromThread(done)

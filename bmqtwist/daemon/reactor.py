@@ -326,12 +326,12 @@ class ReactorPerformer:
 
     def sync(self, partition: Partition, token: int) -> None:
         """Run partition.sync() on a thread."""
-        def failed(error: Exception) -> None:
+        def failed(error: BaseException) -> None:
             self._perform(partial(self.broker.sync_failed, partition, token, self._disk_error(error, "in a sync")))
 
         self._disk.do(partition.sync, lambda: self._perform(partial(self.broker.synced, partition, token)), failed)
 
-    def _disk_error(self, error: Exception, when: str) -> OSError:
+    def _disk_error(self, error: BaseException, when: str) -> OSError:
         if isinstance(error, OSError):
             return error
         self._slipped(Failure(error), when)
@@ -339,7 +339,7 @@ class ReactorPerformer:
 
     def roll(self, partition: Partition, job: Job) -> None:
         """Run job.run() on a thread."""
-        def failed(error: Exception) -> None:
+        def failed(error: BaseException) -> None:
             self._perform(partial(self.broker.roll_failed, partition, job,
                                   self._disk_error(error, "in a job of a rollover")))
 
@@ -355,7 +355,7 @@ class ReactorPerformer:
 
     def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
         """Run metadata.perform(job) on a thread."""
-        def failed(error: Exception) -> None:
+        def failed(error: BaseException) -> None:
             why = self._disk_error(error, "in a write of the metadata")
             self._if_running(partial(self.broker.metadata_failed, metadata, job, why))
 
@@ -366,7 +366,7 @@ class ReactorPerformer:
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:
         """Run something small on a thread."""
-        def fell(error: Exception) -> None:
+        def fell(error: BaseException) -> None:
             why = self._disk_error(error, "on a thread")
             self._if_running(lambda now: failed(why, now))
             self.turn_due()
