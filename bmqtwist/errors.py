@@ -48,6 +48,11 @@ class PeerError(BmqError):
     `fatal` says that the byte stream cannot be followed any further: the connection must be closed.
     """
 
+    reason: str
+    field: str
+    offset: int
+    fatal: bool
+
     def __init__(self, reason: str, field: str = "", offset: int = 0, fatal: bool = False) -> None:
         super().__init__(f"{reason} [field: {field}, offset: {offset}]" if field else reason)
         self.reason, self.field, self.offset, self.fatal = reason, field, offset, fatal

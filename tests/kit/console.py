@@ -149,7 +149,7 @@ class ConsoleWorld:
         if self.cookies:
             sent.setdefault("Cookie", "; ".join(f"{name}={value}" for name, value in self.cookies.items()))
         found: list[Any] = []
-        client = StubTreq(self.face.site.resource)  # each has a jar of cookies of its own
+        client: Any = StubTreq(self.face.site.resource)  # each has a jar of cookies of its own
         client.request(method, f"http://{host}{path}", headers=sent, data=body, allow_redirects=False).addBoth(found.append)
         for _ in range(200):
             client.flush()

@@ -192,7 +192,7 @@ EVENTS: dict[PartitionEvent, PartitionInput] = {
 
 def older(event: PartitionInput) -> PartitionInput:
     """The same message under a lease that is over."""
-    return replace(event, lease=LEASE - 1)  # type: ignore[call-arg]
+    return replace(event, lease=LEASE - 1)  # type: ignore[call-arg, arg-type]
 
 
 def _promised(situation: Situation) -> None:

@@ -207,8 +207,9 @@ class Partitions:
             node.saving = max(node.saving, output.lease)
         elif isinstance(output, Append):
             assert not log.busy and log.summary.last == output.behind, (log.summary, output)
-            log.records += output.run.records[[psn for psn, _ in output.run.records].index(output.behind) + 1 if any(
-                psn == output.behind for psn, _ in output.run.records) else 0:]
+            records = output.run.records  # type: ignore[attr-defined]  # of the stand-in above
+            psns = [psn for psn, _ in records]
+            log.records += records[psns.index(output.behind) + 1 if output.behind in psns else 0:]
             node.inputs.append(LogMoved())
         elif isinstance(output, Cut):
             assert not log.busy

@@ -43,13 +43,13 @@ class Frames:
         """(opcode, payload) of those that are whole."""
         self._data += data
         found = []
-        while (end := self._end()) is not None:
-            begin, end = end
+        while (place := self._payload()) is not None:
+            begin, end = place
             found.append((self._data[0] & 15, self._data[begin:end]))
             self._data = self._data[end:]
         return found
 
-    def _end(self) -> tuple[int, int] | None:
+    def _payload(self) -> tuple[int, int] | None:
         data = self._data
         if len(data) < 2:
             return None

@@ -214,7 +214,7 @@ class BaseSession(ABC):
         self._unreported.clear()
         for group in groups:
             group.reported = True
-        failed = [ack for group in groups for ack in group.failed if ack.token is None]
+        failed: list[Ack] = [ack for group in groups for ack in group.failed if ack.token is None]
         return PostsFailed(sum(group.untold for group in groups), failed[:FAILED_KEPT_MAX]) if failed else None
 
     def take_all_failures(self) -> PostsFailed | None:

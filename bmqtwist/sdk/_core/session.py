@@ -13,7 +13,7 @@ Nothing a broker sends raises out of `received`. Times are seconds of a monotoni
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from bmqtwist.sdk._core.connection import Connection
 from bmqtwist.sdk._core.deadlines import Deadlines
@@ -105,12 +105,12 @@ class SessionCore:
         self._timers = timers(self._connection, negotiation, heartbeats, posts)
         state.bind(actions(self._connection, negotiation, heartbeats, requests, posts, deliveries, self._queues))
         self.queues: dict[str, Queue] = registry.by_uri
-        self.post = posts.post
-        self.has_room = posts.has_room
-        self.seal = posts.seal
-        self.confirm = deliveries.confirm
-        self.consumed = deliveries.consumed
-        self.take_effects = outbox.take_effects
+        self.post: Final = posts.post
+        self.has_room: Final = posts.has_room
+        self.seal: Final = posts.seal
+        self.confirm: Final = deliveries.confirm
+        self.consumed: Final = deliveries.consumed
+        self.take_effects: Final = outbox.take_effects
 
     # -- how things stand -------------------------------------------------------------------------------------------
 

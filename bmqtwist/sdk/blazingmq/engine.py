@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 from bmqtwist.errors import BmqError
 from bmqtwist.sdk import message as sdk_message
@@ -74,9 +74,11 @@ class Engine:
         self._calls: SimpleQueue[tuple[Callable[[Any], object], Any] | None] = SimpleQueue()
         self._transport = make_transport(options, self._dispatch, None)
         self._transport.logger = LOG
-        self.core, self.lock, self.clock = self._transport.core, self._transport.lock, self._transport.clock
-        self.room = threading.Condition(self.lock)
-        self.started = True
+        self.core: Final = self._transport.core
+        self.lock: Final = self._transport.lock
+        self.clock: Final = self._transport.clock
+        self.room: Final = threading.Condition(self.lock)
+        self.started: bool = True
         self._abandoned = False
         self._process = os.getpid()
         self._forget_health: Callable[[], None] = lambda: None
