@@ -23,7 +23,7 @@ from bmqtwist.limits import (
     SLICE_BYTES,
 )
 from bmqtwist.link import requests
-from bmqtwist.link.pace import HELD_ACKS_MAX, AckPace, ConfirmPace
+from bmqtwist.link.pace import BUSY_MESSAGES, HELD_ACKS_MAX, HELD_PUSHES_MAX, AckPace, ConfirmPace
 from bmqtwist.link.pending import Pending
 from bmqtwist.link.session import Session, SessionKind, Work
 from bmqtwist.link.states import State, row
@@ -67,7 +67,7 @@ class ClientSession(SessionKind):
     is_broker = False
     __slots__ = ("is_member", "description", "outbox", "stats", "closed_ids", "closing_now", "just_opened", "pending",
                  "v2_properties", "told_of_apps", "makes_guids", "window", "early_put_bytes", "_late", "_unacked",
-                 "_inflating", "_reached", "_converting", "_converted", "_acks", "_confirms")
+                 "_inflating", "_reached", "_converting", "_converted", "_acks", "_confirms", "_busy")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, ANSWERS, "#CLIENT_UNEXPECTED_EVENT")
@@ -91,6 +91,7 @@ class ClientSession(SessionKind):
         self._converting: deque[tuple[Handle, int, Message, bool]] = deque()  # the first one, and what waits behind it
         self._converted = 0  # bytes in this turn
         self._acks, self._confirms = AckPace(), ConfirmPace()
+        self._busy = False  # it confirms, and has much to do: PUSHes wait for more of them
 
     @property
     def unacked(self) -> int:
@@ -251,7 +252,7 @@ class ClientSession(SessionKind):
     def _push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool, compression: int, schema_id: int,
               payload: bytes) -> None:
         flags = (4 if redelivered else 0) | (2 if message.has_properties else 0)
-        stats = self.stats
+        held, stats = 0, self.stats
         stats.push_msgs += 1
         stats.push_bytes += message.size
         if self.is_broker:
@@ -259,10 +260,15 @@ class ClientSession(SessionKind):
         elif handle.merges:
             self.outbox.push_merged(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         else:
-            self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
+            held = self.outbox.push(handle.q_id, message.guid, sub_id, flags, compression, schema_id, payload)
         self.window.count(message.size)
-        if not self.session.waiting:
-            self.context.flush_later(self.session)
+        session = self.session
+        if session.waiting:
+            return
+        if 0 < held < HELD_PUSHES_MAX and self._busy and self.window.open and self._confirms.goes_on(self.context.now):
+            session.share_a_turn()
+        else:
+            self.context.flush_later(session)
 
     def push_to_broker(self, handle: Handle, sub_id: int, message: Message, flags: int, schema_id: int,
                        payload: bytes) -> None:
@@ -288,9 +294,10 @@ class ClientSession(SessionKind):
             self.context.flush_later(session)
 
     def lingered(self, now: float) -> None:
-        """ACKs have waited long enough."""
-        self._acks.told(now)
-        self.session.holds_acks = self._acks.holding
+        """ACKs or PUSHes have waited long enough."""
+        if self.session.holds_acks:
+            self._acks.told(now)
+            self.session.holds_acks = self._acks.holding
 
     def _failed_ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
         self.stats.nack_msgs += 1
@@ -482,8 +489,9 @@ class ClientSession(SessionKind):
         return None
 
     def _has_room(self) -> bool:
-        """Whether all it does is to read, from few queues, and it holds at most half of what it may."""
-        handles = self.handles
+        """Whether all it does is to read, from few queues, and it holds at most half of what it may. `_busy`: that is
+        much."""
+        handles, held, self._busy = self.handles, 0, False
         if len(handles) > _UNHURRIED_HANDLES_MAX:
             return False
         for handle in handles.values():
@@ -493,6 +501,8 @@ class ClientSession(SessionKind):
                 for each in substream.counting:
                     if 2 * each.messages > each.max_messages or 2 * each.bytes > each.max_bytes:
                         return False
+                    held += each.messages
+        self._busy = held >= BUSY_MESSAGES
         return True
 
     def _confirms_in_slices(self, buffer: bytes, position: int, end: int, step: int) -> Work:

@@ -31,6 +31,7 @@ _PUSH_INFO: Final = Struct(PUSH_HEADER.format + "IIB3x")  # a PUSH header with t
 _PUSH_PLACED: Final = Struct(PUSH_HEADER.format + "IIB3xIQ")  # the same, with where the message is stored
 _PUSH_UNNAMED: Final = Struct(PUSH_HEADER.format + "I")
 _WORDS: Final = 8  # of a PUSH header
+_PUSH_PARTS: Final = 3  # of a message: header with options, data, padding
 _PUSH: Final = int(EventType.PUSH)
 _ACK: Final = int(EventType.ACK)
 ACKS_MAX: Final = OUT_EVENT_BYTES_MAX // ACK_MESSAGE.size
@@ -51,8 +52,8 @@ class Outbox:
         self._reached: dict[tuple[int, int], int] = {}  # (queue id, subscription id): place of its last message
 
     def push(self, q_id: int, guid: bytes, sub_id: int, flags: int, compression: int, schema_id: int,
-             payload: bytes) -> None:
-        """One PUSH message with one subscription id."""
+             payload: bytes) -> int:
+        """One PUSH message with one subscription id; how many such wait now, 0 if an event is full."""
         size = len(payload)
         words = 11 + (size >> 2)  # header 8, option 2, data with padding (size >> 2) + 1
         self._pushes += (push_header_to_one(flags << 28 | words, 0x208 | compression << 5, q_id, guid, schema_id, sub_id),
@@ -60,6 +61,7 @@ class Outbox:
         self._push_bytes += words << 2
         if self._push_bytes > OUT_EVENT_BYTES_MAX:
             self._seal_pushes()
+        return len(self._pushes) // _PUSH_PARTS
 
     def push_info(self, q_id: int, guid: bytes, sub_id: int, attempts: int, flags: int, compression: int, schema_id: int,
                   payload: bytes, lease: int, sequence: int) -> None:

@@ -21,6 +21,8 @@ REST_BYTES_MAX: Final = 2048  # that come at once from a consumer whose CONFIRMs
                               # kernel (4.6 kB with official SDKs), so that it waits for us
 RUN: Final = 16  # such events before anything waits
 HELD_ACKS_MAX: Final = 64  # no more of them wait
+BUSY_MESSAGES: Final = 64  # a consumer that has so many to confirm need not get the next ones at once
+HELD_PUSHES_MAX: Final = 32  # no more of them wait
 QUIET_S: Final = 0.0005  # a producer that has sent nothing for so long when its ACKs go may wait for them
 DOUBTS_MAX: Final = 8  # such waits, less those that were not, and it is left alone
 TRY_AGAIN_S: Final = 0.25  # it is tried again after so long, then after twice as long each time,
@@ -94,6 +96,10 @@ class ConfirmPace:
         since, self._last = now - self._last, now
         self._run = self._run + 1 if since <= (2 * WAIT_S if self._run >= RUN else 2 * SOON_S) else 0
         return self._run >= RUN
+
+    def goes_on(self, now: float) -> bool:
+        """Whether they have come until now."""
+        return self._run >= RUN and now - self._last <= 2 * WAIT_S
 
     def hurry(self) -> None:
         """It has done something else, or needs room."""

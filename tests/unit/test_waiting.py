@@ -10,19 +10,34 @@ from typing import Any
 
 import pytest
 from kit.client import Queue
+from kit.codec import Push
 from kit.memory import MemoryWorld
 from test_tcp import Driver, Tls, Transport, connect
 
 from bmqtwist.daemon import reactor as module
 from bmqtwist.daemon.reactor import ReactorPerformer
-from bmqtwist.link.pace import DOUBTS_MAX, HELD_ACKS_MAX, REST_BYTES_MAX, RUN, SHARE_S, SOON_S, WAIT_S
+from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from bmqtwist.link.pace import (
+    BUSY_MESSAGES,
+    DOUBTS_MAX,
+    HELD_ACKS_MAX,
+    HELD_PUSHES_MAX,
+    REST_BYTES_MAX,
+    RUN,
+    SHARE_S,
+    SOON_S,
+    WAIT_S,
+    AckPace,
+)
 from bmqtwist.link.session import Session
 from bmqtwist.link.tcp import LOOKS_IN_VAIN_MAX, Connection
 from bmqtwist.node.sync_pace import PAUSE_S
 from bmqtwist.node.turn import GATHERED_BYTES_MAX, UNSYNCED_BYTES_MAX
+from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
 
 OFTEN = SOON_S / 4
+SHARED = int(SHARE_S / OFTEN)
 
 
 @pytest.fixture
@@ -178,6 +193,119 @@ def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
     link.send = send  # type: ignore[method-assign]
     send(b"".join(sent))
     assert not session_of(consumer).unhurried
+
+
+def pushed(queue: Queue) -> int:
+    """How many messages have come."""
+    queue.client.pump(0)
+    return len([event for event in queue.client.heard if event.kind == "push"])
+
+
+Busy = tuple[Queue, Queue, list[Push]]
+
+
+@pytest.fixture
+def busy(memory: MemoryWorld) -> Busy:
+    """A producer, and a consumer that goes on confirming while it has BUSY_MESSAGES and some to do, and these."""
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=4 * BUSY_MESSAGES)
+    producer.post_all(*[b"x"] * (BUSY_MESSAGES + 2 * RUN))
+    kept = consumer.take(BUSY_MESSAGES + 2 * RUN)
+    for message in kept[:RUN + 1]:
+        consumer.confirm(message)
+        memory.advance(OFTEN)
+    assert session_of(consumer).unhurried
+    return producer, consumer, kept[RUN + 1:]
+
+
+def test_messages_for_a_consumer_that_has_much_to_do_share_a_turn(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, _ = busy
+    told: list[int] = []
+    for number in range(3 * SHARED):
+        producer.put(b"%d" % number)
+        before = pushed(consumer)
+        memory.advance(OFTEN)
+        told.append(pushed(consumer) - before)
+    assert set(told) == {0, SHARED} and sum(told) >= 2 * SHARED
+    payloads = [message.payload for message in consumer.take(2 * SHARED)]
+    assert payloads == [b"%d" % number for number in range(2 * SHARED)]
+
+
+def test_no_more_than_so_many_messages_wait(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, _ = busy
+    before = pushed(consumer)
+    for _ in range(HELD_PUSHES_MAX - 1):
+        producer.put()
+        memory.run()
+    assert pushed(consumer) == before
+    producer.put()
+    memory.run()
+    assert pushed(consumer) == before + HELD_PUSHES_MAX
+
+
+@pytest.mark.parametrize("output_bytes_max, bytes_max", [(0, OUT_EVENT_BYTES_MAX), (4 << 16, 1 << 16)])
+def test_no_more_than_so_many_bytes_wait(memory: MemoryWorld, busy: Busy, output_bytes_max: int, bytes_max: int) -> None:
+    """As many as fill an event; less where little may wait for a client."""
+    producer, consumer, _ = busy
+    session_of(consumer).kind.window = DeliveryWindow(output_bytes_max)
+    before = pushed(consumer)
+    producer.put(bytes(bytes_max // 2))
+    memory.run()
+    assert pushed(consumer) == before
+    producer.put(bytes(bytes_max // 2 + 1))
+    memory.run()
+    assert pushed(consumer) == before + 2
+
+
+def test_messages_wait_for_nothing_else_at_most_so_long(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, _ = busy
+    before = pushed(consumer)
+    producer.put()
+    memory.run()
+    assert pushed(consumer) == before
+    memory.advance(WAIT_S)
+    assert pushed(consumer) == before + 1
+
+
+def test_a_consumer_that_has_stopped_confirming_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, _ = busy
+    memory.advance(2 * WAIT_S + OFTEN)
+    before = pushed(consumer)
+    producer.put()
+    memory.run()
+    assert pushed(consumer) == before + 1
+
+
+def test_a_consumer_that_has_little_to_do_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, kept = busy
+    for message in kept[:RUN + 1]:
+        consumer.confirm(message)
+    assert session_of(consumer).unhurried
+    before = pushed(consumer)
+    producer.put()
+    memory.run()
+    assert pushed(consumer) == before + 1
+
+
+def test_a_consumer_that_may_need_room_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, kept = busy
+    producer.post_all(*[b"x"] * 2 * BUSY_MESSAGES)
+    consumer.confirm(kept[0])
+    assert not session_of(consumer).unhurried
+    before = pushed(consumer)
+    producer.put()
+    memory.run()
+    assert pushed(consumer) == before + 1
+
+
+def test_messages_that_waited_do_not_count_as_acks_in_vain(memory: MemoryWorld, busy: Busy,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, consumer, _ = busy
+    told: list[float] = []
+    monkeypatch.setattr(AckPace, "told", lambda pace, now: told.append(now))
+    before = pushed(consumer)
+    producer.put()
+    memory.advance(WAIT_S)
+    assert pushed(consumer) == before + 1 and not told
 
 
 # -- syncs ------------------------------------------------------------------------------------------------------------
