@@ -1,7 +1,7 @@
 """What may wait a moment, so that several messages share one system call: found from how a client goes on. Pure.
 
     AckPace       ACKs of a producer that posts one message soon after the other without waiting for them
-    ConfirmPace   CONFIRMs of a consumer that has room for much more than it holds
+    ConfirmPace   CONFIRMs of a consumer that has room for much more than it holds; PUSHes to one that has much to do, too
 
 Both begin after RUN events, each soon after the one before. What has waited for SHARE_S goes on with the next turn,
 whatever that is for; a turn of its own it gets after WAIT_S. (To be woken in less than a tick of the system takes a timer
