@@ -265,7 +265,7 @@ class ClientSession(SessionKind):
         session = self.session
         if session.waiting:
             return
-        if 0 < held < HELD_PUSHES_MAX and self._busy and self.window.open and self._confirms.goes_on(self.context.now):
+        if self._busy and 0 < held < HELD_PUSHES_MAX and self.window.open and self._confirms.goes_on(self.context.now):
             session.share_a_turn()
         else:
             self.context.flush_later(session)
@@ -481,29 +481,29 @@ class ClientSession(SessionKind):
     def on_confirms(self, buffer: bytes, specific: int, position: int, end: int) -> Work | None:
         """Walk the messages of a CONFIRM event, those of a large one in slices; unknown ones are ignored."""
         if not self.is_broker:
-            self.session.unhurried = self._confirms.arrived(self.session.now) and self._has_room()
+            held = self._held() if self._confirms.arrived(self.session.now) else None
+            self.session.unhurried, self._busy = held is not None, held is not None and held >= BUSY_MESSAGES
         position, step = self.confirm_layout("Confirm", buffer, position, end)
         if end - position > SLICE_BYTES:
             return self._confirms_in_slices(buffer, position, end, step)
         self._take_confirms(buffer, position, end, step)
         return None
 
-    def _has_room(self) -> bool:
-        """Whether all it does is to read, from few queues, and it holds at most half of what it may. `_busy`: that is
-        much."""
-        handles, held, self._busy = self.handles, 0, False
+    def _held(self) -> int | None:
+        """How many messages it has to confirm, if all it does is to read, from few queues, and that is at most half of
+        what it may hold; otherwise None."""
+        handles, held = self.handles, 0
         if len(handles) > _UNHURRIED_HANDLES_MAX:
-            return False
+            return None
         for handle in handles.values():
             if handle.write_count:
-                return False
+                return None
             for substream in handle.substreams.values():
                 for each in substream.counting:
                     if 2 * each.messages > each.max_messages or 2 * each.bytes > each.max_bytes:
-                        return False
+                        return None
                     held += each.messages
-        self._busy = held >= BUSY_MESSAGES
-        return True
+        return held
 
     def _confirms_in_slices(self, buffer: bytes, position: int, end: int, step: int) -> Work:
         size = SLICE_BYTES // step * step

@@ -53,10 +53,15 @@ def session_of(queue: Queue) -> Session:
     return session
 
 
+def come(queue: Queue, kind: str) -> int:
+    """How many of them have come."""
+    queue.client.pump(0)
+    return len([event for event in queue.client.heard if event.kind == kind])
+
+
 def acked(queue: Queue) -> int:
     """How many ACKs have come."""
-    queue.client.pump(0)
-    return len([event for event in queue.client.heard if event.kind == "ack"])
+    return come(queue, "ack")
 
 
 def post_often(memory: MemoryWorld, queue: Queue, count: int, every: float = OFTEN) -> None:
@@ -197,8 +202,15 @@ def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
 
 def pushed(queue: Queue) -> int:
     """How many messages have come."""
-    queue.client.pump(0)
-    return len([event for event in queue.client.heard if event.kind == "push"])
+    return come(queue, "push")
+
+
+def comes_at_once(memory: MemoryWorld, producer: Queue, consumer: Queue) -> bool:
+    """Whether the next message is pushed in the turn that takes it."""
+    before = pushed(consumer)
+    producer.put()
+    memory.run()
+    return pushed(consumer) == before + 1
 
 
 Busy = tuple[Queue, Queue, list[Push]]
@@ -269,10 +281,7 @@ def test_messages_wait_for_nothing_else_at_most_so_long(memory: MemoryWorld, bus
 def test_a_consumer_that_has_stopped_confirming_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
     producer, consumer, _ = busy
     memory.advance(2 * WAIT_S + OFTEN)
-    before = pushed(consumer)
-    producer.put()
-    memory.run()
-    assert pushed(consumer) == before + 1
+    assert comes_at_once(memory, producer, consumer)
 
 
 def test_a_consumer_that_has_little_to_do_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
@@ -280,10 +289,7 @@ def test_a_consumer_that_has_little_to_do_gets_messages_at_once(memory: MemoryWo
     for message in kept[:RUN + 1]:
         consumer.confirm(message)
     assert session_of(consumer).unhurried
-    before = pushed(consumer)
-    producer.put()
-    memory.run()
-    assert pushed(consumer) == before + 1
+    assert comes_at_once(memory, producer, consumer)
 
 
 def test_a_consumer_that_may_need_room_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
@@ -291,10 +297,7 @@ def test_a_consumer_that_may_need_room_gets_messages_at_once(memory: MemoryWorld
     producer.post_all(*[b"x"] * 2 * BUSY_MESSAGES)
     consumer.confirm(kept[0])
     assert not session_of(consumer).unhurried
-    before = pushed(consumer)
-    producer.put()
-    memory.run()
-    assert pushed(consumer) == before + 1
+    assert comes_at_once(memory, producer, consumer)
 
 
 def test_messages_that_waited_do_not_count_as_acks_in_vain(memory: MemoryWorld, busy: Busy,
