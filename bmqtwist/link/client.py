@@ -490,13 +490,13 @@ class ClientSession(SessionKind):
         return None
 
     def _held(self) -> int | None:
-        """How many messages it has to confirm, if all it does is to read, from few queues, and that is at most half of
-        what it may hold; otherwise None."""
+        """How many messages it has to confirm, if all it does is to read, from few queues that have plenty of room, and
+        that is at most half of what it may hold; otherwise None."""
         handles, held = self.handles, 0
         if len(handles) > _UNHURRIED_HANDLES_MAX:
             return None
         for handle in handles.values():
-            if handle.write_count:
+            if handle.write_count or not handle.queue.has_plenty:
                 return None
             for substream in handle.substreams.values():
                 for each in substream.counting:

@@ -79,6 +79,15 @@ class Meter:
         """The worse of the two states."""
         return max(self.messages_state, self.bytes_state)
 
+    @property
+    def has_plenty(self) -> bool:
+        """Whether messages and bytes are at most a quarter of what they may be, here and above."""
+        if self.disabled:
+            return True
+        if 4 * self.messages > self.messages_max or 4 * self.bytes > self.bytes_max:
+            return False
+        return self.parent is None or self.parent.has_plenty
+
     def try_add(self, size: int) -> int:
         """Count one message of `size` bytes here and above: 0, or the AckStatus of the limit that refuses it."""
         if self.disabled:

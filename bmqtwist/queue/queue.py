@@ -100,6 +100,11 @@ class Queue(ABC):
     def attempt_failed(self, app: App, message: Message, wall: int) -> bool:
         """A consumer was lost with a message: take one attempt off. False = it was the last one, the message is rejected."""
 
+    @property
+    @abstractmethod
+    def has_plenty(self) -> bool:
+        """Whether it has room for several times what it holds: no producer is refused if CONFIRMs count a moment later."""
+
     @abstractmethod
     def deliver(self, now: float) -> None:
         """Hand out whatever the consumers have room for."""

@@ -266,6 +266,12 @@ class RelayQueue(Queue):
         elif not self.touched:
             self.context.touch(self)
 
+    @property
+    def has_plenty(self) -> bool:
+        """By what its consumers here have to confirm, if the limit is known here; the rest is the primary's to know."""
+        limit = self.domain.settings.queue_limits.messages
+        return not limit or 4 * len(self.messages) <= limit
+
     def deliver(self, now: float) -> None:
         """As at the primary. What nobody here wants is given back."""
         delivery.deliver(self, now)

@@ -320,6 +320,11 @@ class RootQueue(Queue):
         for app in self.active:
             app.fresh.extend([message for message in waiting if message.pending & app.bit])
 
+    @property
+    def has_plenty(self) -> bool:
+        """By its meter, and its domain's."""
+        return self.meter.has_plenty
+
     def deliver(self, now: float) -> None:
         """Redelivery first, then what was put aside, then new messages, app by app."""
         held = 0

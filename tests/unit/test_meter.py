@@ -44,6 +44,21 @@ def test_the_limit_of_the_domain_counts_all_its_queues():
     assert first.try_add(1) == 0
 
 
+@pytest.mark.parametrize("queue, domain", [((8, PLENTY), (PLENTY, PLENTY)), ((PLENTY, 16), (PLENTY, PLENTY)),
+                                           ((PLENTY, PLENTY), (8, PLENTY)), ((PLENTY, PLENTY), (PLENTY, 16))])
+def test_there_is_plenty_up_to_a_quarter_of_every_limit_here_and_above(queue, domain):
+    meter, _ = pair(queue, domain)
+    seen = []
+    for _ in range(3):
+        meter.try_add(2)
+        seen.append(meter.has_plenty)
+    assert seen == [True, True, False]
+    meter.remove(1, 2)
+    assert meter.has_plenty
+    meter.disabled = True
+    assert meter.has_plenty
+
+
 def test_messages_are_tested_before_bytes_and_the_queue_before_its_domain():
     meter, _ = pair(queue=(0, 0), domain=(0, 0))
     assert [meter.try_add(5), meter.try_add(5)] == [0, AckStatus.LIMIT_MESSAGES]

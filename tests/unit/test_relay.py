@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from engine_kit import Client
 from bmqtwist.errors import AckStatus
 from bmqtwist.node.domain_settings import relayed_settings
 from bmqtwist.queue.counters import AckLatency
-from bmqtwist.queue.domain import Domain, Throttle
+from bmqtwist.queue.domain import Domain, Limits, Throttle
 from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.mode import QueueMode
@@ -187,6 +188,18 @@ def test_a_message_of_the_last_consumer_waits_until_those_above_have_it_back() -
     drop_handle(second, True, 0)
     above.queue.app_closed("__default")
     assert not above.queue.messages and not above.queue.apps
+
+
+def test_there_is_plenty_while_consumers_here_have_a_quarter_of_a_limit_that_is_known() -> None:
+    above = Above()
+    above.open(read=1)
+    above.push(b"1", b"2")
+    assert above.queue.has_plenty
+    domain = above.queue.domain
+    domain.settings = replace(domain.settings, queue_limits=Limits(8, 0))
+    assert above.queue.has_plenty
+    above.push(b"3")
+    assert not above.queue.has_plenty
 
 
 def test_what_nobody_wants_is_given_back_if_it_is_taken() -> None:

@@ -167,6 +167,21 @@ def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most
     assert session_of(consumer).unhurried == later
 
 
+@pytest.mark.parametrize("limits, later", [({"queue_messages": 80}, True), ({"queue_messages": 79}, False),
+                                           ({"queue_bytes": 79}, False), ({"domain_messages": 79}, False)])
+def test_a_consumer_of_a_queue_that_may_be_full_soon_is_read_at_once(memory: MemoryWorld, limits: dict[str, int],
+                                                                     later: bool) -> None:
+    """Otherwise producers were refused for what is confirmed already."""
+    memory.reconfigure("d", **limits)
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
+    producer.post_all(*[b"x"] * 19)
+    for _ in range(2 * RUN):
+        producer.put(b"x")
+        consumer.confirm(*consumer.take(1))
+        memory.advance(OFTEN)
+    assert session_of(consumer).unhurried == later
+
+
 @pytest.mark.parametrize("posts", [True, False])
 def test_a_session_that_posts_or_may_is_read_at_once(memory: MemoryWorld, posts: bool) -> None:
     client = memory.client()
