@@ -55,6 +55,7 @@ def test_there_is_plenty_up_to_a_quarter_of_every_limit_here_and_above(queue, do
     assert seen == [True, True, False]
     meter.remove(1, 2)
     assert meter.has_plenty
+    meter.try_add(2)
     meter.disabled = True
     assert meter.has_plenty
 

@@ -196,7 +196,7 @@ def test_there_is_plenty_while_consumers_here_have_a_quarter_of_a_limit_that_is_
     above.push(b"1", b"2")
     assert above.queue.has_plenty
     domain = above.queue.domain
-    domain.settings = replace(domain.settings, queue_limits=Limits(8, 0))
+    domain.settings = replace(domain.settings, queue_limits=Limits(11, 0))
     assert above.queue.has_plenty
     above.push(b"3")
     assert not above.queue.has_plenty
