@@ -51,7 +51,17 @@ class RealFile:
 
     def write(self, offset: int, parts: Sequence[bytes]) -> int:
         """All of `parts`, one behind the other, starting at `offset`; how many bytes that was."""
-        begun, first, size = offset, 0, 0
+        total = 0
+        for part in parts:
+            total += len(part)
+        if total <= _JOIN_BYTES_MAX:
+            self._write(offset, b"".join(parts))
+        else:
+            self._write_large(offset, parts)
+        return total
+
+    def _write_large(self, offset: int, parts: Sequence[bytes]) -> None:
+        first, size = 0, 0
         for index, part in enumerate(parts):
             more = size + len(part)
             if more > _JOIN_BYTES_MAX and index > first:
@@ -60,7 +70,6 @@ class RealFile:
                 first, more = index, len(part)
             size = more
         self._write(offset, b"".join(parts[first:]))
-        return offset + size - begun
 
     def _write(self, offset: int, data: bytes) -> None:
         written = os.pwrite(self._fd, data, offset)
