@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.queue.textformat import grouped, pretty_bytes
@@ -24,6 +25,7 @@ _REFUSED_MESSAGES = AckStatus.LIMIT_MESSAGES
 _REFUSED_BYTES = AckStatus.LIMIT_BYTES
 _NEVER = 1 << 63  # no count reaches it
 _LOW_RATIO = 0.5  # of the high watermark's ratio
+PLENTY: Final = 4  # times what is stored may be: producers are not refused if CONFIRMs count a moment later
 
 
 class MeterState(IntEnum):
@@ -81,10 +83,10 @@ class Meter:
 
     @property
     def has_plenty(self) -> bool:
-        """Whether messages and bytes are at most a quarter of what they may be, here and above."""
+        """Whether PLENTY times the messages and bytes may be stored, here and above."""
         if self.disabled:
             return True
-        if 4 * self.messages > self.messages_max or 4 * self.bytes > self.bytes_max:
+        if PLENTY * self.messages > self.messages_max or PLENTY * self.bytes > self.bytes_max:
             return False
         return self.parent is None or self.parent.has_plenty
 

@@ -103,7 +103,7 @@ class Queue(ABC):
     @property
     @abstractmethod
     def has_plenty(self) -> bool:
-        """Whether it has room for several times what it holds: no producer is refused if CONFIRMs count a moment later."""
+        """Whether it may hold PLENTY times what it holds: no producer is refused if CONFIRMs count a moment later."""
 
     @abstractmethod
     def deliver(self, now: float) -> None:

@@ -21,6 +21,7 @@ from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Substream
+from bmqtwist.queue.meter import PLENTY
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
@@ -270,7 +271,7 @@ class RelayQueue(Queue):
     def has_plenty(self) -> bool:
         """By what its consumers here have to confirm, if the limit is known here; the rest is the primary's to know."""
         limit = self.domain.settings.queue_limits.messages
-        return not limit or 4 * len(self.messages) <= limit
+        return not limit or PLENTY * len(self.messages) <= limit
 
     def deliver(self, now: float) -> None:
         """As at the primary. What nobody here wants is given back."""
