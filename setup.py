@@ -54,7 +54,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "link/outgoing", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream", "link/upbound",
     "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker", "node/timers", "daemon/reactor",
     "daemon/epoll_round", "daemon/processor_time", "daemon/put_aside", "daemon/disk_threads", "daemon/watchdog",
-    "storage/psn", "storage/batch", "node/sync_pace", "cluster/partition_events", "cluster/partition_table", "cluster/replication_target",
+    "storage/psn", "storage/batch", "node/sync_pace", "node/gathering", "cluster/partition_events", "cluster/partition_table", "cluster/replication_target",
     "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/story", "cluster/copies",
     "cluster/active_primaries", "storage/exchange", "node/cell", "node/images", "node/feeding", "node/replication",
     "node/links", "node/leadership", "node/upstream_queue", "node/relays", "node/member_relays", "node/cluster",

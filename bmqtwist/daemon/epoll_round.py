@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import select
 import sys
-from typing import Any, Final, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final
 
 from twisted.python import log
 
@@ -22,28 +24,35 @@ _READABLE: Final = getattr(select, "EPOLLIN", 1)
 _WAIT_SECONDS_MAX: Final = 2_000_000.0  # epoll counts milliseconds in 31 bits
 
 
-class Rounds(Protocol):
+class Rounds(ABC):
     """What a reactor does in one round, and whether the next may follow at once. `as_long`: it waits no longer than it is
     told to, and needs no delayed call to end that."""
 
-    as_long: bool
+    __slots__ = ("as_long",)
 
+    def __init__(self, as_long: bool) -> None:
+        self.as_long = as_long
+
+    @abstractmethod
     def run(self, delay: float | None) -> None:
         """Wait so many seconds at most, None = until something happens; then serve what is ready."""
 
+    @abstractmethod
     def more(self) -> float | None:
         """How long the next round may wait, as for `run`; negative: the reactor has something else to do first."""
 
 
-class EpollRounds:
+class EpollRounds(Rounds):
     """See above."""
 
-    __slots__ = ("as_long", "_reactor", "_act", "_poll", "_selectables")
+    __slots__ = ("_reactor", "_act", "_poll", "_selectables", "_from_threads", "_seconds")
 
     def __init__(self, reactor: Any) -> None:
-        self.as_long = True
+        super().__init__(True)
         self._reactor, self._poll, self._act = reactor, reactor._poller.poll, reactor._doReadOrWrite
         self._selectables: dict[int, Any] = reactor._selectables
+        self._from_threads: list[Any] = reactor.threadCallQueue
+        self._seconds: Callable[[], float] = reactor.seconds
 
     def run(self, delay: float | None) -> None:
         """One round."""
@@ -69,20 +78,27 @@ class EpollRounds:
     def more(self) -> float | None:
         """Whatever was asked of the reactor meanwhile comes first."""
         reactor = self._reactor
-        if reactor.threadCallQueue or reactor._newTimedCalls or reactor._justStopped or not reactor.running:
+        if self._from_threads or reactor._newTimedCalls or reactor._justStopped or not reactor.running:
             return -1.0
-        pending = reactor._pendingTimedCalls
-        return min(_WAIT_SECONDS_MAX, float(pending[0].time - reactor.seconds())) if pending else None
+        pending: list[Any] = reactor._pendingTimedCalls
+        if not pending:
+            return None
+        due: float = pending[0].time
+        return min(_WAIT_SECONDS_MAX, due - self._seconds())
 
 
-class OwnRounds:
+class OwnRounds(Rounds):
     """Those of any other reactor."""
 
-    __slots__ = ("as_long", "run")
+    __slots__ = ("_round",)
 
     def __init__(self, reactor: Any) -> None:
-        self.as_long = False
-        self.run = reactor.doIteration
+        super().__init__(False)
+        self._round: Callable[[float | None], object] = reactor.doIteration
+
+    def run(self, delay: float | None) -> None:
+        """One round."""
+        self._round(delay)
 
     def more(self) -> float | None:
         """It goes its own way after each."""

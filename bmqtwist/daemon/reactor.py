@@ -70,6 +70,7 @@ class ReactorPerformer:
     def __init__(self, reactor: Any, report: Report, connections_max: int, auth_threads: tuple[int, int],
                  warn_after_s: float, alarm_after_s: float) -> None:
         self.reactor, self.report, self.connections_max = reactor, report, connections_max
+        self._clock: Callable[[], float] = time.monotonic
         self.lag = self.lag_max = 0.0  # seconds the event loop was late: last, and largest so far
         self._warn_after, self._alarm_after = warn_after_s, alarm_after_s
         self.watchdog = Watchdog(report)
@@ -103,7 +104,7 @@ class ReactorPerformer:
         self.reactor.doIteration = self._iterate
         self._running = True
         self.watchdog.start()
-        self._measure_lag(time.monotonic())
+        self._measure_lag(self._clock())
         self._arm()
 
     def stop(self) -> None:
@@ -127,11 +128,12 @@ class ReactorPerformer:
     def _iterate(self, delay: float | None) -> None:
         """Rounds of the reactor, each with the turn that is due then, until it has something else to do."""
         rounds = self._rounds
+        as_long = rounds.as_long
         while True:
-            rounds.run(0 if self._turn_due else self._at_most(delay) if rounds.as_long else delay)
+            rounds.run(0 if self._turn_due else self._at_most(delay) if as_long else delay)
             ticks = False
-            if rounds.as_long:
-                now = time.monotonic()
+            if as_long:
+                now = self._clock()
                 ticks = now >= self._tick_at
                 if self._resting and now - self._resting[0][0] >= SHARE_S:
                     self._look(now)
@@ -140,7 +142,7 @@ class ReactorPerformer:
                     self._turn_due = self._heavy = False
                     if self._waits:
                         self._take_aside()
-                self._perform(self.broker.tick if ticks else self.broker.turn)
+                self._take_turn(ticks)
             delay = rounds.more()
             if delay is not None and delay < 0 or not self._running:
                 return
@@ -152,7 +154,7 @@ class ReactorPerformer:
             due = min(due, self._resting[0][0] + WAIT_S)
         if due == _NEVER:
             return delay
-        wait = max(0.0, due - time.monotonic())
+        wait = max(0.0, due - self._clock())
         return wait if delay is None else min(wait, delay)
 
     def _look(self, now: float) -> None:
@@ -168,7 +170,7 @@ class ReactorPerformer:
 
     def _take_aside(self) -> None:
         """As much of what was put aside as there is time for; at least one chunk, whatever the time."""
-        aside, begun = self._aside, time.monotonic()
+        aside, begun = self._aside, self._clock()
         now, turn = begun, self.watchdog.began or begun
         self.watchdog.began = turn
         session = aside.next(0.0, 0.0)
@@ -176,7 +178,7 @@ class ReactorPerformer:
             self.broker.received(session, aside.take(session), now)
             if not self.unread(session)[0]:
                 self.read(session, True)
-            now = time.monotonic()
+            now = self._clock()
             session = aside.next(now - turn, now - begun)
         self._waits = self._turn_due = bool(aside)
 
@@ -184,17 +186,36 @@ class ReactorPerformer:
         self._tick_call, self._tick_at = None, _NEVER
         self._perform(self.broker.tick)
 
+    def _take_turn(self, ticks: bool) -> None:
+        """One turn of the broker, or its tick."""
+        now = self._begins()
+        try:
+            if ticks:
+                self.broker.tick(now)
+            else:
+                self.broker.turn(now)
+        except Exception:
+            self._slipped(Failure(), "in a turn")
+        self._ended()
+
     def _perform(self, action: Callable[[float], None]) -> None:
         """Call `action(now)`; whatever it does, the clock goes on."""
-        watchdog, now = self.watchdog, time.monotonic()
-        if not watchdog.began:
-            watchdog.began = now
+        now = self._begins()
         try:
             action(now)
         except Exception:
             self._slipped(Failure(), "in a turn")
+        self._ended()
+
+    def _begins(self) -> float:
+        watchdog, now = self.watchdog, self._clock()
+        if not watchdog.began:
+            watchdog.began = now
+        return now
+
+    def _ended(self) -> None:
         self._arm()
-        now = time.monotonic()
+        watchdog, now = self.watchdog, self._clock()
         took = now - watchdog.began
         self._busy += took
         if took > SLOW_S or took > watchdog.longest:
@@ -208,7 +229,7 @@ class ReactorPerformer:
             return
         if deadline is None or deadline == self._tick_at or not self._running:
             return
-        delay = max(0.0, deadline - time.monotonic())
+        delay = max(0.0, deadline - self._clock())
         if self._tick_call is None:
             self._tick_call = self.reactor.callLater(delay, self._tick)
         else:
@@ -216,7 +237,7 @@ class ReactorPerformer:
         self._tick_at = deadline
 
     def _measure_lag(self, due: float) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self.lag = max(0.0, now - due)
         self.lag_max = max(self.lag_max, self.lag)
         if self._alarm_after and self.lag >= self._alarm_after:
@@ -225,9 +246,9 @@ class ReactorPerformer:
             self.report.warn("The event loop was busy for %.3f s", self.lag)
         gc.collect(1)  # what will hold very many entries is old by then: to look at it takes as long as it is
         if self._busy < CALM_S and gc.get_count()[2] >= self._collect_after:
-            begun = time.monotonic()
+            begun = self._clock()
             gc.collect()
-            self._collect_after = COLLECT_AFTER * (1 + int((time.monotonic() - begun) / SHORT_COLLECTION_S))
+            self._collect_after = COLLECT_AFTER * (1 + int((self._clock() - begun) / SHORT_COLLECTION_S))
         self._busy = 0.0
         if self._running:
             self._lag_call = self.reactor.callLater(LAG_PERIOD_S, self._measure_lag, now + LAG_PERIOD_S)
@@ -236,7 +257,7 @@ class ReactorPerformer:
 
     def connected(self, connection: Connection, peer: str, port: int) -> Session | None:
         """A new connection; None refuses it."""
-        now = time.monotonic()
+        now = self._clock()
         for listening in self.ports:
             listening.numberAccepts = ACCEPTS_AT_ONCE
         why = self._refusal(peer, now)
@@ -275,7 +296,7 @@ class ReactorPerformer:
 
     def received(self, session: Session, data: bytes) -> None:
         """Bytes for a session; a turn follows."""
-        now, watchdog = time.monotonic(), self.watchdog
+        now, watchdog = self._clock(), self.watchdog
         self._turn_due = True
         if not watchdog.began:
             watchdog.began = now
@@ -305,9 +326,9 @@ class ReactorPerformer:
 
     def lost(self, session: Session, why: str = "") -> None:
         """The channel of a session is gone. `why`: what is wrong with its TLS."""
-        if why and session.negotiated_at is None and self._lines.admits(time.monotonic()):
+        if why and session.negotiated_at is None and self._lines.admits(self._clock()):
             self.report.warn("#TLS '%s': %s", session.peer, why)
-        now, data = time.monotonic(), self._aside.take(session)
+        now, data = self._clock(), self._aside.take(session)
         if data:
             self.broker.received(session, data, now)
         self.broker.lost(session, now)
@@ -347,7 +368,7 @@ class ReactorPerformer:
 
     def clock(self) -> float:
         """The monotonic clock."""
-        return time.monotonic()
+        return self._clock()
 
     def worked(self) -> float:
         """What the processor has done for this thread."""
@@ -389,7 +410,7 @@ class ReactorPerformer:
         waiting.addErrback(self._slipped, "after an authentication")
 
     def _judged(self, outcome: Outcome, session: Session, token: int) -> None:
-        self.broker.judged(session, token, outcome, time.monotonic())
+        self.broker.judged(session, token, outcome, self._clock())
         self.turn_due()
 
     def write(self, session: Session, parts: list[bytes]) -> int:
@@ -422,7 +443,7 @@ class ReactorPerformer:
              failed: Callable[[str, float], None]) -> None:
         """Connect to another node."""
         def opened(connection: Connection, peer: str, port: int) -> Session:
-            session = connected(peer, time.monotonic())
+            session = connected(peer, self._clock())
             session.transport, session.outgoing = connection, connection.outgoing
             self.turn_due()
             return session
@@ -435,7 +456,7 @@ class ReactorPerformer:
             self.reactor.connectSSL(host, port, factory, context.options(host), timeout=CONNECT_SECONDS_MAX)
         else:
             why = LocalError(f"the endpoint tls://{host}:{port} asks for TLS, and tlsConfig has no certificateAuthority")
-            if self._lines.admits(time.monotonic()):
+            if self._lines.admits(self._clock()):
                 self.report.error("#TLS %s", why)
             self.reactor.callLater(0, factory.clientConnectionFailed, None, Failure(why))
 

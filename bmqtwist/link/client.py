@@ -51,8 +51,10 @@ from bmqtwist.wire.walk import NO_MESSAGES, MessageError, put_at
 _FAILED_ACK_LOG_S = 5.0
 _NULL_GUID: Final = NULL_GUID  # what is imported is slow to look up
 _crc32c: Final = crc32c
+_CONFIRM_BYTES: Final = CONFIRM_MESSAGE.size
+_CLOSED: Final = State.CLOSED
 _CONTROL_AT_ONCE_BYTES = 4 << 10  # about 2 ms
-_UNHURRIED_HANDLES_MAX = 8  # looked at each time when CONFIRMs come
+_UNHURRIED_HANDLES_MAX: Final = 8  # looked at each time when CONFIRMs come
 
 ANSWERS = {
     State.SERVING: row("on_unexpected", CONTROL="on_control", PUT="on_puts", CONFIRM="on_confirms",
@@ -292,6 +294,13 @@ class ClientSession(SessionKind):
             session.share_a_turn()
         else:
             self.context.flush_later(session)
+
+    def acks_are_due(self, now: float, waited: bool) -> None:
+        """Messages that had not been written are in this turn. `waited`: for as long as was meant."""
+        if self.session.state is not _CLOSED:
+            if waited:
+                self.lingered(now)
+            self.session.flush()
 
     def lingered(self, now: float) -> None:
         """ACKs or PUSHes have waited long enough."""
@@ -540,17 +549,17 @@ class ClientSession(SessionKind):
         sizes = buffer[position] if position < end else 0
         position += sizes >> 4 << 2
         step = (sizes & 15) << 2
-        if step < CONFIRM_MESSAGE.size or position > end:
+        if step < _CONFIRM_BYTES or position > end:
             self._corrupted(what, -1)
-            return end, CONFIRM_MESSAGE.size
+            return end, _CONFIRM_BYTES
         return position, step
 
     def confirms(self, what: str, buffer: bytes, position: int, end: int, step: int) -> bytes:
         """The whole messages of a CONFIRM or REJECT event, one behind the other."""
-        if step != CONFIRM_MESSAGE.size:
-            buffer = b"".join(buffer[at:at + CONFIRM_MESSAGE.size] for at in range(position, end - step + 1, step))
+        if step != _CONFIRM_BYTES:
+            buffer = b"".join(buffer[at:at + _CONFIRM_BYTES] for at in range(position, end - step + 1, step))
             position, end = 0, len(buffer)
-        whole = position + (end - position) // CONFIRM_MESSAGE.size * CONFIRM_MESSAGE.size
+        whole = position + (end - position) // _CONFIRM_BYTES * _CONFIRM_BYTES
         if whole != end:
             self._corrupted(what, -2)
         return buffer[position:whole]

@@ -72,6 +72,9 @@ class SessionContext(Protocol):
     def flush_later(self, session: Session) -> None:
         """The session has something to write at the end of the turn."""
 
+    def write_now(self) -> None:
+        """What is stored so far is written before the output of this turn."""
+
     def flush_soon(self, session: Session) -> None:
         """The session has something to write that may wait for a moment; `session.lingered` is called then."""
 

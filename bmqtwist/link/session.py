@@ -137,11 +137,11 @@ class Session:
         if len(buffer) > SLICE_BYTES or len(frames) > _EVENTS_AT_ONCE:
             self._begin(self._walk(buffer, frames))
             return
-        left = iter(frames)
-        for kind, specific, start, end in left:
+        for index in range(len(frames)):
+            kind, specific, start, end = frames[index]
             work = self._answers[kind](buffer, specific, start, end)
             if work is not None:
-                self._begin(chain(work, self._walk(buffer, left)))
+                self._begin(chain(work, self._walk(buffer, frames[index + 1:])))
                 return
         self._walked()
 
@@ -385,7 +385,8 @@ class Session:
         self.send_event(control.encode_event(message, self.encoding if encoding is None else encoding))
 
     def answer(self, r_id: int, choice: str, value: object) -> None:
-        """Answer a request."""
+        """Answer a request, once all that was stored before is written."""
+        self.context.write_now()
         self.send(ControlMessage(r_id, choice, value))
 
     def send_event(self, event: bytes) -> None:

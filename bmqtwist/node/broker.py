@@ -119,7 +119,7 @@ class Broker:
         self._sharing: deque[tuple[float, Session]] = deque()  # since when they wait for a turn
         self._under_way: dict[Session, None] = {}  # they go on in this turn
         self._begun: dict[Session, None] = {}  # they go on in the next turn
-        self.flush_later = self._turn.flush_later  # of link.context.SessionContext
+        self.flush_later, self.write_now = self._turn.flush_later, self._turn.write_now  # of link.context.SessionContext
         self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
         self._throttles: Mapping[str, Throttle] = {
             cluster.name: throttle(cluster.message_throttle_config) for cluster in
@@ -225,8 +225,10 @@ class Broker:
         due = self.timers.next_at
         if self._sharing:
             waits = self._sharing[0][0] + WAIT_S
-            return waits if due is None or waits < due else due
-        return due
+            if due is None or waits < due:
+                due = waits
+        write_by = self._turn.write_by
+        return write_by if write_by and (due is None or write_by < due) else due
 
     def tick(self, now: float) -> None:
         """Do what is due, then a turn."""

@@ -1,7 +1,7 @@
 """The turn: what was collected since the last one is written, released, delivered and sent, each of them once.
 
-    for each partition    flush; release their PUTs; send what was written to other nodes, if there are any; ask for a sync
-                          if somebody still waits for one
+    for each partition    flush, or gather more and deliver what is there; release their PUTs; send what was written to other
+                          nodes, if there are any; ask for a sync if somebody still waits for one
     queues in memory      release their PUTs
     touched queues        deliver, until no queue is touched any more
     sessions with output  write; close those that are to be closed; slow down or cut off those that do not read
@@ -14,13 +14,16 @@ of its own (`node/containment.py` says what becomes of it).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, TURN_DELIVERY_S, UNREAD_SECONDS_MAX
+from bmqtwist.link.pace import WAIT_S
 from bmqtwist.link.session import Session
+from bmqtwist.node.gathering import Gathering
 from bmqtwist.node.sync_pace import PAUSE_S, SyncPace
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.window import lagging_bytes
 from bmqtwist.storage.partition import Partition
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 ROLL_SECONDS = 0.005  # of a turn that rollovers may take; what else there is to do comes first
 ROLL_SECONDS_LATE = 0.012  # the same while a file fills faster than its rollover gets on
-GATHERED_BYTES_MAX = 128 << 10  # of DATA that are not written while a sync waits for more: they are in the cache still
+GATHERED_BYTES_MAX = 128 << 10  # of DATA that are not written while more is waited for: they are in the cache still
 UNSYNCED_BYTES_MAX = 1 << 20  # of DATA: when there are more, a sync waits for nothing else
 ROLL_SLICES_MAX = 16  # of each rollover in one turn, whatever the clock says
 
@@ -39,7 +42,7 @@ def _nothing(now: float) -> None:
 
 
 def _may_gather(partition: Partition) -> bool:
-    """Whether what is stored may be written later, with what else comes until the next sync begins."""
+    """Whether what is stored may be written later, with what else comes until then."""
     return not (partition.unwritten_bytes > GATHERED_BYTES_MAX or partition.roll_due or partition.files.rolling)
 
 
@@ -54,6 +57,9 @@ class Turn:
         self._in_memory: list[Put] = []
         self._writers: list[Session] = []
         self._paces: dict[Partition, SyncPace] = {}  # of the syncs of each partition
+        self._gatherings: dict[Partition, Gathering] = {}
+        self.write_by = 0.0  # when something that is gathered has to be written; 0.0 = nothing is
+        self._writes_now = False
 
     def touch(self, queue: Queue) -> None:
         """Deliver from the queue in this turn."""
@@ -70,6 +76,10 @@ class Turn:
         """A PUT to a queue that lives in memory: released with what is written in this turn."""
         self._in_memory.append(put)
 
+    def write_now(self) -> None:
+        """Whatever is stored is written in this turn, before its output."""
+        self._writes_now = True
+
     def flush_later(self, session: Session) -> None:
         """Write for the session at the end of the turn."""
         session.waiting = True
@@ -85,7 +95,7 @@ class Turn:
                 if not partition.busy():
                     continue
                 pauses = self._pauses(partition)
-                if pauses and _may_gather(partition):
+                if pauses and _may_gather(partition) or self._gathers(partition, now):
                     continue
                 released = partition.flush(wall)
                 if partition.large:
@@ -101,6 +111,7 @@ class Turn:
         if self._in_memory:
             released, self._in_memory = self._in_memory, []
             self.release(released)
+        self._writes_now = False
         self._deliver(now)
         while self._contain.failed:
             self._contain.close_failed()
@@ -153,6 +164,33 @@ class Turn:
             self._broker.later(PAUSE_S, _nothing)
         unsynced = partition.files.data_position - pace.synced_to + partition.unwritten_bytes
         return (pauses or syncing and pace.calm) and unsynced <= UNSYNCED_BYTES_MAX
+
+    def _gathers(self, partition: Partition, now: float) -> bool:
+        """Whether what is stored is written in one of the next turns; its messages are delivered in this one."""
+        if partition.durability != "none" or partition.replicated:
+            return False
+        gathering = self._gatherings.get(partition)
+        if gathering is None:
+            gathering = self._gatherings[partition] = Gathering()
+        waiting, seen, since = partition.waiting, gathering.seen, gathering.since
+        goes_on = bool(waiting) and partition.available and not self._writes_now and _may_gather(
+            partition) and gathering.goes_on(waiting, now)
+        if goes_on:
+            self._hand_on(waiting, seen)
+        else:
+            gathering.end(now)
+        if gathering.since != since:
+            self.write_by = min([each.since + WAIT_S for each in self._gatherings.values() if each.since], default=0.0)
+        return goes_on
+
+    def _hand_on(self, puts: list[Any], first: int) -> None:
+        """The messages of these PUTs may be delivered, from that one on; they are acknowledged when they are written."""
+        for index in range(first, len(puts)):
+            put: Put = puts[index]
+            try:
+                cast(RootQueue, put.queue).hand_on(put)
+            except Exception as error:
+                self._contain.queue_failed(put.queue, "delivery of a message", error)
 
     def _roll(self, wall: int) -> None:
         """One slice of each rollover at least, then more as long as there is time."""
@@ -218,10 +256,11 @@ class Turn:
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def _deliver(self, now: float) -> None:
-        clock = self._broker.performer.clock
-        until = clock() + TURN_DELIVERY_S
+        clock, until = self._broker.performer.clock, 0.0
         while self._touched:
             touched, self._touched = self._touched, []
+            if not until and len(touched) > 1:
+                until = clock() + TURN_DELIVERY_S
             for index, queue in enumerate(touched):
                 if queue.disabled:
                     queue.touched = False

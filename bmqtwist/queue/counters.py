@@ -41,6 +41,7 @@ _LOWEST: Final = -19  # exponents of 2: from 1.9 us ...
 _HIGHEST: Final = 10  # ... to 1,024 s; what is beyond counts in the first or last bucket
 _LONGEST_S: Final = 1024.0
 LATENCY_BUCKETS: Final = (_HIGHEST - _LOWEST + 1) * LATENCY_STEPS
+_frexp: Final = frexp  # what is imported is slow to look up
 _OPEN_MAX = 1024  # queues whose last acknowledgements are not in the buckets yet
 
 
@@ -50,7 +51,7 @@ def latency_bucket(seconds: float) -> int:
         return 0
     if seconds >= _LONGEST_S:
         return LATENCY_BUCKETS - 1
-    fraction, exponent = frexp(seconds)
+    fraction, exponent = _frexp(seconds)
     index = (exponent - _LOWEST) * LATENCY_STEPS + int((fraction - 0.5) * 2 * LATENCY_STEPS)
     return max(index, 0)
 

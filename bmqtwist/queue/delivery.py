@@ -66,14 +66,16 @@ def _deliver_simple(queue: Queue, app: App, now: float) -> None:
     """The common case: one group that matches everything."""
     fresh, bit = app.fresh, app.bit
     group = app.router.only
-    alone = group.members[0] if len(group.members) == 1 else None  # type: ignore[union-attr]
+    if group is None:
+        return
+    alone = group.members[0] if len(group.members) == 1 else None
     for _ in range(min(len(fresh), max(1, TURN_MESSAGES_MAX // len(queue.active)))):
         message = fresh[0]
         if not message.pending & bit:
             fresh.popleft()
             continue
         if alone is None:
-            subscription = group.next_with_room()  # type: ignore[union-attr]
+            subscription = group.next_with_room()
         else:
             subscription = alone if not alone.full and alone.window.open else None
         if subscription is None:

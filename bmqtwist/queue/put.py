@@ -29,8 +29,8 @@ class Put(Gated):
     PUT. correlation_id: of a client that makes no GUIDs itself. wants_ack: an ACK was asked for. queue: set when it is
     taken. stored: the message is to be delivered, not a duplicate or a message that no app wants. copies: which other
     nodes must have it, too. position: of the newest record that it waits for, see `storage.gate`. ahead: bits of the apps
-    whose consumers are given it, and all that came before it, while the cluster does not have it yet. told_ahead: another
-    node may know that it is committed before this one does.
+    whose consumers are given it, and all that came before it, before it is acknowledged. told_ahead: another node may know
+    that it is committed before this one does.
     """
 
     __slots__ = ("handle", "message", "correlation_id", "wants_ack", "queue", "stored", "copies", "ahead", "told_ahead")

@@ -246,6 +246,12 @@ class RootQueue(Queue):
         if self._holds_apps:
             self.touch()
 
+    def hand_on(self, put: Put) -> None:
+        """The records of a PUT are not written yet, but nobody waits for its ACK: its message may be delivered now."""
+        if put.stored:
+            self.ready(put.message, ~put.ahead)
+            put.ahead = -1
+
     def _released(self, put: Put, now: float) -> None:
         message, handle = put.message, put.handle
         if put.wants_ack and handle is not None:

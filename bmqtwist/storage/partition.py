@@ -115,6 +115,7 @@ class Partition(CopyMarks):
     def _take_positions(self) -> None:
         self._journal_end, self._data_end = self.files.journal_position, self.files.data_position
         self._qlist_end = self.files.qlist_position
+        self._data_written = self._data_end
 
     def _adopt(self, recovered: RecoveredPartition) -> None:
         self._alarms += [("RECOVERY", f"Partition [{self.partition_id}]: {text}") for text in recovered.alarms]
@@ -450,6 +451,11 @@ class Partition(CopyMarks):
         effect.position = self._base + self.state.sequence
         self._gate.waiting.append(effect)
 
+    @property
+    def waiting(self) -> list[Any]:
+        """What waits for records to be safe here, in order."""
+        return self._gate.waiting
+
     def busy(self) -> bool:
         """Whether `flush` has anything to do."""
         return bool(self._journal or self._gate.waiting or self._owed)
@@ -503,6 +509,7 @@ class Partition(CopyMarks):
         if self.roll.mirrors:
             self.roll.mirror(self._journal, self._data, self._qlist)
         self._journal, self._data, self._qlist = [], [], []
+        self._data_written = self._data_end
         if matters:
             self._gate.written = position
         else:
@@ -532,7 +539,7 @@ class Partition(CopyMarks):
     @property
     def unwritten_bytes(self) -> int:
         """Of messages that are not written."""
-        return self._data_end - self.files.data_position
+        return self._data_end - self._data_written
 
     @property
     def awaited(self) -> tuple[int, bool]:

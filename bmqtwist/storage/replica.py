@@ -179,11 +179,6 @@ class ReplicatedPartition(Partition):
         """Whoever waited for records has gone."""
         self._gate.waiting = []
 
-    @property
-    def waiting(self) -> list[Any]:
-        """What waits for records to be safe here, in order."""
-        return self._gate.waiting
-
     def append_confirm(self, queue_key: bytes, app_key: bytes, message: Message, reason: int, wall: int) -> None:
         """As `Partition.append_confirm`, of a primary only: who is none any more decides nothing."""
         if self.leading:

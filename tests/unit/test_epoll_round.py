@@ -90,12 +90,15 @@ def test_other_reactors_go_their_own_way() -> None:
         def __init__(self) -> None:
             """Without a waker."""
 
+            self.delays: list[float | None] = []
+
         def doIteration(self, delay: float | None) -> None:
-            """Nothing."""
+            self.delays.append(delay)
 
     other = Other()
     rounds = rounds_of(other)
-    assert rounds.run == other.doIteration and rounds.more() == -1
+    rounds.run(0.5)
+    assert other.delays == [0.5] and rounds.more() == -1 and not rounds.as_long
 
 
 def test_another_round_follows_unless_the_reactor_has_something_else_to_do(reactor: Any) -> None:
