@@ -1,5 +1,6 @@
 """Metadata is in setup.cfg. BMQTWIST_COMPILE builds the hot modules as C extensions (mypyc, a C compiler needed); it is the
-level of optimization: 1 takes two minutes, 3 takes five and gives code that is some per cent faster.
+level of optimization: 1 takes two minutes, 3 takes five and gives code that is some per cent faster. BMQTWIST_PROFILE is for
+`.ci/compile`: `write`, the broker writes a profile of itself beside the objects; `read`, it is optimized for what is there.
 
 The console's `templates/` and `web/` are installed inside of its package. A mapping of packages to directories would do
 that, too, but then an editable install is no path any more, and twistd finds no plugins in it.
@@ -54,11 +55,15 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "link/outgoing", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream", "link/upbound",
     "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker", "node/timers", "daemon/reactor",
     "daemon/epoll_round", "daemon/processor_time", "daemon/put_aside", "daemon/disk_threads", "daemon/watchdog",
-    "storage/psn", "storage/batch", "node/sync_pace", "node/gathering", "cluster/partition_events", "cluster/partition_table", "cluster/replication_target",
+    "storage/psn", "storage/batch", "node/sync_pace", "node/gathering", "cluster/partition_events", "cluster/partition_table",
+    "cluster/replication_target",
     "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/story", "cluster/copies",
     "cluster/active_primaries", "storage/exchange", "node/cell", "node/images", "node/feeding", "node/replication",
     "node/links", "node/leadership", "node/upstream_queue", "node/relays", "node/member_relays", "node/cluster",
     "node/handovers", "wire/budget", "wire/ber", "wire/control")]
+
+PROFILE = {"": [], "write": ["-fprofile-generate"],
+           "read": ["-fprofile-use", "-fprofile-partial-training", "-fprofile-correction", "-Wno-missing-profile"]}
 
 extensions = []
 if level := os.environ.get("BMQTWIST_COMPILE", "").strip("0"):
@@ -68,5 +73,8 @@ if level := os.environ.get("BMQTWIST_COMPILE", "").strip("0"):
     if os.name == "posix":
         for extension in extensions:  # nobody outside calls its functions: it calls them itself without a detour
             extension.extra_compile_args += ["-fvisibility=hidden", "-fno-semantic-interposition"]
+            profile = PROFILE[os.environ.get("BMQTWIST_PROFILE", "")]
+            extension.extra_compile_args += profile
+            extension.extra_link_args += profile[:1]
 
 setup(ext_modules=extensions, cmdclass={"build_py": Build, "egg_info": Metadata})

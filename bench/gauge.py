@@ -15,6 +15,7 @@ from typing import Any
 GO, STOP, READY, POSTED, ACKED, RECEIVED, DONE = 0, 1, 8, 136, 200, 264, 328
 SLOTS = 512
 _SLOT = struct.Struct("=Q")
+STAMP = struct.Struct("=Q")  # the first bytes of a payload: when it was posted (monotonic, ns)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

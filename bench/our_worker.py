@@ -18,8 +18,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STOP, Board
-from bench.sdk_worker import STAMP
+from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STAMP, STOP, Board
 from bmqtwist.sdk import Message, QueueOptions
 from bmqtwist.sdk.aio import Queue, Session
 

@@ -7,19 +7,17 @@ event is built once; for every use only the GUIDs, the time stamp and the checks
 from __future__ import annotations
 
 import json
-import struct
 import sys
 import time
 from array import array
 from pathlib import Path
 from typing import Any
 
-from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STOP, Board
+from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STAMP, STOP, Board
 from bench.rawclient import READ, WRITE, RawClient, acks, confirm_event, pushes
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import PUT_HEADER_BYTES, EventType
 
-_STAMP = struct.Struct("=Q")
 _PAUSE_SECONDS = 0.001  # a full window is looked at again after so long
 
 
@@ -36,7 +34,7 @@ class PutTemplate:
     def stamp(self, now_ns: int) -> bytearray:
         """The event for messages posted now."""
         event, counter = self.event, self.counter
-        stamp = _STAMP.pack(now_ns)
+        stamp = STAMP.pack(now_ns)
         begin = self.starts[0] + PUT_HEADER_BYTES
         event[begin:begin + 8] = stamp
         crc = crc32c(event[begin:begin + self.size]).to_bytes(4, "big")
@@ -58,7 +56,7 @@ def produce(board: Board, port: int, worker: int, batch: int, slot: int, uri: st
     client = RawClient(port, "bench-raw-producer")
     client.open(uri, 0, WRITE)
     template = PutTemplate(client, batch, size)
-    page, unpack, clock = board.page, _STAMP.unpack_from, time.monotonic_ns
+    page, unpack, clock = board.page, STAMP.unpack_from, time.monotonic_ns
     offsets = [(RECEIVED + consumer) * 8 for consumer in consumers]
     acked = refused = posted = 0
 
@@ -103,7 +101,7 @@ def consume(board: Board, port: int, worker: int, batch: int, slot: int, uri: st
     sub_id = 1 if app_id else 0
     client.open(uri, 0, READ, app_id, sub_id)
     client.consume(0, 1, app_id or "__default")
-    times, unpack, clock = array("Q"), _STAMP.unpack_from, time.monotonic_ns
+    times, unpack, clock = array("Q"), STAMP.unpack_from, time.monotonic_ns
     received, held = 0, []
     board.set(READY + worker, 1)
     while not board.get(STOP):

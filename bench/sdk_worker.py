@@ -9,7 +9,6 @@ Prints one JSON object at the end and leaves a file of samples per consumer (gau
 from __future__ import annotations
 
 import json
-import struct
 import sys
 import threading
 import time
@@ -19,9 +18,8 @@ from typing import Any
 
 import blazingmq
 
-from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STOP, Board
+from bench.gauge import ACKED, DONE, GO, POSTED, READY, RECEIVED, STAMP, STOP, Board
 
-STAMP = struct.Struct("=Q")
 _PAUSE_SECONDS = 0.001  # a full window is looked at again after so long
 
 

@@ -1,7 +1,7 @@
 """What waits until its records are safe here: effects in order, each with the position of the record it waits for.
 
     waiting.append(effect)      it waits for the record at `effect.position`, the newest there is
-    written = position          the records up to there are in the files
+    wrote(position, matters)    the records up to there are in the files
     begin_sync ... end_sync     those that were written before it began survive a loss of power
     release_written / _durable  the effects up to that mark, in the order in which they came
 
@@ -39,9 +39,10 @@ class Gate:
         self.running = False
         self.due = False  # a sync is wanted, even if no effect waits for it
 
-    def wrote_nothing_to_wait_for(self, position: int) -> None:
-        """A record was written that no effect can wait for: what was durable still is as far as anybody asks."""
-        if self.durable == self.written:
+    def wrote(self, position: int, matters: bool) -> None:
+        """Everything up to there was written. Unless it `matters`, no effect can wait for what is new: what was durable
+        still is as far as anybody asks."""
+        if not matters and self.durable == self.written:
             self.durable = position
         self.written = position
 

@@ -113,9 +113,8 @@ class Partition(CopyMarks):
         self._set_journal_limit()
 
     def _take_positions(self) -> None:
-        self._journal_end, self._data_end = self.files.journal_position, self.files.data_position
-        self._qlist_end = self.files.qlist_position
-        self._data_written = self._data_end
+        self._journal_end, self._qlist_end = self.files.journal_position, self.files.qlist_position
+        self._data_end = self._data_written = self.files.data_position
 
     def _adopt(self, recovered: RecoveredPartition) -> None:
         self._alarms += [("RECOVERY", f"Partition [{self.partition_id}]: {text}") for text in recovered.alarms]
@@ -408,16 +407,14 @@ class Partition(CopyMarks):
 
     def delete_app(self, queue_key: bytes, app_key: bytes, wall: int) -> Steps:
         """DELETION of one app of a queue; the caller has the rest done, as for `purge`."""
-        if self._journal_end > self._journal_limit:
-            self._make_room(0, 0, wall)
+        self._make_room(0, 0, wall)
         record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key, QueueOp.DELETION)
         self._append(record)
         return self.state.remove_app(self.state.queues[queue_key], app_key, record)
 
     def delete_queue(self, queue_key: bytes, wall: int) -> None:
         """DELETION of a queue: nothing of it is live any more."""
-        if self._journal_end > self._journal_limit:
-            self._make_room(0, 0, wall)
+        self._make_room(0, 0, wall)
         record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, NULL_KEY, QueueOp.DELETION)
         self._append(record)
         queue = self.state.queues.get(queue_key)
@@ -510,10 +507,7 @@ class Partition(CopyMarks):
             self.roll.mirror(self._journal, self._data, self._qlist)
         self._journal, self._data, self._qlist = [], [], []
         self._data_written = self._data_end
-        if matters:
-            self._gate.written = position
-        else:
-            self._gate.wrote_nothing_to_wait_for(position)
+        self._gate.wrote(position, matters)
         self._unmarked = True
         if (self._journal_end >= self._roll_journal or self._data_end >= self._roll_data
                 or self._qlist_end >= self._roll_qlist):
@@ -521,10 +515,9 @@ class Partition(CopyMarks):
         if self._write_failed:
             self._write_failed = False
             self._set_journal_limit()
-        if self._drop:
-            for message in self._drop:
-                self.state.drop_payload(message)
-            self._drop.clear()
+        for message in self._drop:
+            self.state.drop_payload(message)
+        self._drop.clear()
         return True
 
     def take_batches(self) -> list[Batch]:
@@ -565,8 +558,7 @@ class Partition(CopyMarks):
         self._set_journal_limit()
 
     def _sync_broke(self, error: OSError) -> None:
-        self.broken = True
-        self._set_journal_limit()
+        self.fail()
         self._alarms.append(("FILE_IO", f"Partition [{self.partition_id}] cannot be synced: {error}. It is closed to"
                                         " producers; check the disk and restart."))
 

@@ -32,11 +32,11 @@ def test_every_effect_is_released_once_in_order_and_only_when_durable(steps: lis
             held += 1
             needs.append(matter)
         elif step == "write":
-            gate.written = position
+            gate.wrote(position, True)
             written = position
         elif step == "tick" and position == written:
             position += 1
-            gate.wrote_nothing_to_wait_for(position)
+            gate.wrote(position, False)
             written = position
         elif step == "release":
             out = gate.release_durable()

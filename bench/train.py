@@ -1,0 +1,43 @@
+"""What a profile-guided build is trained with: short loads of every kind, on our own SDK and, in batches, the raw client.
+
+    BMQBRKR=PATH/bmqbrkr python -m bench.train [--seconds 2]
+
+The broker of BMQBRKR writes its profile whenever one of its processes ends (`.ci/compile`). Nothing is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.broker import Broker
+from bench.cells import CELLS
+from bench.load import run_cell
+from bench.nodes import BrokerCluster
+
+# (cell, durability, nodes)
+LOADS = (("one-process-5000", "none", 1), ("1q1p1c-5000", "none", 1), ("1q1p1c-1k", "none", 1), ("1q1p1c-1k", "group", 1),
+         ("fanout5-1k", "none", 1), ("1q1p1c-x20-1k", "none", 1), ("1q1p1c-x20-1k", "group", 1), ("1q1p1c-5000", "group", 3))
+
+
+def main() -> int:
+    """Command line; the exit code says whether every message arrived."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each load (default %(default)s)")
+    seconds, complete = parser.parse_args().seconds, True
+    for name, durability, nodes in LOADS:
+        with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as folder:
+            target = Broker(Path(folder), durability) if nodes == 1 else BrokerCluster(Path(folder), durability, nodes)
+            for broker in [target] if isinstance(target, Broker) else target.brokers:
+                broker.style = "" if CELLS[name].batch > 1 else "single"
+            with target:
+                row = run_cell(target, CELLS[name], seconds)
+        print(f"{name}, {durability}, {nodes} node(s): {row['messages_per_s']:.0f} messages/s", flush=True)
+        complete = complete and row["complete"]
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
