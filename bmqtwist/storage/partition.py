@@ -338,9 +338,8 @@ class Partition(CopyMarks):
             return
         self._make_room(0, 0, wall)
         state = self.state
-        sequence = state.sequence + 1
-        record = pack_confirm_record(CONFIRM_HEAD | reason << FLAGS_SHIFT | sequence, state.lease, wall, queue_key, app_key,
-                                     message.guid)
+        record = pack_confirm_record(CONFIRM_HEAD | reason << FLAGS_SHIFT | state.sequence + 1, state.lease, wall, queue_key,
+                                     app_key, message.guid)
         queue = state.queues[queue_key]
         self._append(record)
         state.confirm(queue, queue.bit(app_key), message, record)
@@ -407,14 +406,16 @@ class Partition(CopyMarks):
 
     def delete_app(self, queue_key: bytes, app_key: bytes, wall: int) -> Steps:
         """DELETION of one app of a queue; the caller has the rest done, as for `purge`."""
-        self._make_room(0, 0, wall)
+        if self._journal_end > self._journal_limit:
+            self._make_room(0, 0, wall)
         record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, app_key, QueueOp.DELETION)
         self._append(record)
         return self.state.remove_app(self.state.queues[queue_key], app_key, record)
 
     def delete_queue(self, queue_key: bytes, wall: int) -> None:
         """DELETION of a queue: nothing of it is live any more."""
-        self._make_room(0, 0, wall)
+        if self._journal_end > self._journal_limit:
+            self._make_room(0, 0, wall)
         record = pack_queue_op(self.sequence + 1, self.lease, wall, queue_key, NULL_KEY, QueueOp.DELETION)
         self._append(record)
         queue = self.state.queues.get(queue_key)
