@@ -8,7 +8,8 @@ both brokers are up in each turn, each with clients of its own, and one of the t
 while the other one runs, by turns of SLICE_SECONDS: whatever changes on the machine hits both, and a broker beside itself
 gives ratios of 0.97 to 1.03. Each has half of the time, so its messages/s are half of what it does alone. Where producers
 post at a fixed rate they would have to catch up after each stop: there one broker follows the other in each turn, and every
-second turn begins with the other one; such ratios swing by 0.1 and need more turns.
+second turn begins with the other one; such ratios swing by 0.1 and need more turns. With `--durability none,group` the old
+side has the first and the new side the second one: the same broker on both tells what a durability costs.
 
 A row gives the medians over the turns, and the medians of the ratios new : old of each turn; `foreign` is the most that
 anything else kept busy in a turn, in cores (of no use where both are up).
@@ -29,7 +30,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
 from threading import Barrier
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bench.broker import Broker
 from bench.cells import CELLS, Cell, choose
@@ -41,30 +42,38 @@ _COLUMNS = (("cell", 18), ("old msg/s", 10), ("new msg/s", 10), ("x rate", 7), (
 
 
 SLICE_SECONDS: Final = 0.2
-SIDES: Final = ("old", "new")
+SIDES: Final = ("old", "new")  # their names
 
 
-def _started(command: Path, durability: str, nodes: int, stack: ExitStack) -> Broker | BrokerCluster:
-    os.environ["BMQBRKR"] = str(command)
+class Side(NamedTuple):
+    """What is measured: a broker and its durability."""
+
+    command: Path
+    durability: str
+
+
+def _started(side: Side, nodes: int, stack: ExitStack) -> Broker | BrokerCluster:
+    os.environ["BMQBRKR"] = str(side.command)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bmq-bench-broker-")))
+    durability = side.durability
     return stack.enter_context(Broker(folder, durability) if nodes == 1 else BrokerCluster(folder, durability, nodes))
 
 
-def _one_by_one(commands: dict[str, Path], order: Iterable[str], cell: Cell, durability: str, nodes: int,
+def _one_by_one(sides: dict[str, Side], order: Iterable[str], cell: Cell, nodes: int,
                 seconds: float) -> dict[str, dict[str, Any]]:
     rows = {}
     for side in order:
         with ExitStack() as stack:
-            rows[side] = run_cell(_started(commands[side], durability, nodes, stack), cell, seconds)
+            rows[side] = run_cell(_started(sides[side], nodes, stack), cell, seconds)
     return rows
 
 
-def _by_turns(commands: dict[str, Path], order: Iterable[str], cell: Cell, durability: str, nodes: int,
+def _by_turns(sides: dict[str, Side], order: Iterable[str], cell: Cell, nodes: int,
               seconds: float) -> dict[str, dict[str, Any]]:
     """Both are up; one side runs, while the other one is stopped."""
     both = Barrier(3)
     with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
-        brokers = {side: _started(commands[side], durability, nodes, stack) for side in SIDES}
+        brokers = {side: _started(sides[side], nodes, stack) for side in SIDES}
         pids = {side: list(broker.pids) for side, broker in brokers.items()}
 
         def run(side: str) -> dict[str, Any]:
@@ -124,22 +133,22 @@ def main() -> int:
     parser.add_argument("--old", type=Path, required=True)
     parser.add_argument("--new", type=Path, required=True)
     parser.add_argument("--cells", default="quick", help=f"of: {', '.join(CELLS)}")
-    parser.add_argument("--durability", default="none")
+    parser.add_argument("--durability", default="none", help="one, or that of the old and that of the new side")
     parser.add_argument("--seconds", type=float, default=6.0, help="how long producers post")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=1, help="of a cluster on each side, with clients at a replica")
     parser.add_argument("--json", type=Path, help="append one JSON object for each measurement to this file")
     options = parser.parse_args()
     _print(tuple(name for name, _ in _COLUMNS))
-    commands: dict[str, Path] = {side: getattr(options, side) for side in SIDES}
+    durabilities = options.durability.split(",")
+    sides = {"old": Side(options.old, durabilities[0]), "new": Side(options.new, durabilities[-1])}
     complete = True
     for cell in choose(options.cells):
         rows: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
         measure = _one_by_one if cell.rate else _by_turns
         for turn in range(options.turns):
             order = SIDES if turn % 2 == 0 else SIDES[::-1]
-            for side, row in measure(commands, order, cell, options.durability, options.nodes,
-                                     options.seconds).items():
+            for side, row in measure(sides, order, cell, options.nodes, options.seconds).items():
                 complete = complete and row["complete"] and not row["nacked"]
                 rows[side].append(row)
                 if options.json:
