@@ -68,7 +68,7 @@ UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRol
 _METHODS = {role: {event.value: action for event, action in row.items()} for role, row in ACTIONS.items()}  # by class
 
 FLIGHT_BYTES_MAX = 4 << 20  # sent to one node and not taken yet; beyond it nothing more is sent to it
-FLIGHT_PARTS_MAX = 4  # of an image, likewise
+FLIGHT_PARTS_MAX = 16  # of an image, likewise
 PATIENCE = 3  # times `ReplicationTiming.retry`: a healing that stands still for so long is left to another node
 
 

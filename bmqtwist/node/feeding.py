@@ -1,6 +1,6 @@
 """What a primary sends a node that lacks some of a partition: records, or all that is live.
 
-Records that were written last are in memory, and go out at once. What has to be read again goes out one message at a time,
+Records that were written last are in memory, and go out at once. What has to be read again goes out few messages at a time,
 so that others are served in between.
 """
 
@@ -17,7 +17,8 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.report import Report
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 
-PAUSE_S = 0.001  # from one message with what was read again to the next one
+PAUSE_S = 0.001  # behind each few messages with what was read again
+FEW_MESSAGES = 4
 
 
 class Feeding:
@@ -26,6 +27,7 @@ class Feeding:
     def __init__(self, node_id: int, links: ClusterLinks, timers: Timers, report: Report,
                  step: Callable[[Cell, float, PartitionInput], None]) -> None:
         self._node_id, self._links, self._timers, self._report, self._step = node_id, links, timers, report, step
+        self._messages = 0  # with what was read again
         self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
 
     def send_records(self, cell: Cell, output: Feed, now: float) -> None:
@@ -50,15 +52,19 @@ class Feeding:
         if recent is not None:
             cell.inputs.append(fed)
         else:
-            self._pause(cell, fed, now)
+            self._go_on(cell, fed, now)
 
     def send_image(self, cell: Cell, output: FeedImage, now: float) -> None:
         """The next part of all that is live."""
         fed = images.send_part(cell, output, self._node_id, self._links, self._report)
         if fed is not None:
-            self._pause(cell, fed, now)
+            self._go_on(cell, fed, now)
 
-    def _pause(self, cell: Cell, fed: Fed, now: float) -> None:
+    def _go_on(self, cell: Cell, fed: Fed, now: float) -> None:
+        self._messages += 1
+        if self._messages % FEW_MESSAGES:
+            cell.inputs.append(fed)
+            return
         target = cell.machine.targets.get(fed.node_id)
 
         def go_on(now: float) -> None:

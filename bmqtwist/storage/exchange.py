@@ -141,13 +141,28 @@ def records_of(run: RecordRun) -> list[tuple[bytes, bytes]]:
 
 def rest_of(run: RecordRun, after: Psn) -> RecordRun:
     """What follows a record of a run that goes on from it (`RecordRun.goes_on`)."""
-    if run.previous == after:
-        return run
+    return run if run.previous == after else _run_of(after, records_of(run)[after[1] - run.previous[1]:])
+
+
+def divided(run: RecordRun, records_max: int) -> list[RecordRun]:
+    """The same records in runs of at most so many."""
+    if len(run.journal) <= RECORD_BYTES * records_max:
+        return [run]
+    records, previous, found = records_of(run), run.previous, list[RecordRun]()
+    for at in range(0, len(records), records_max):
+        found.append(_run_of(previous, records[at:at + records_max]))
+        previous = found[-1].last
+    return found
+
+
+def _run_of(previous: Psn, records: list[tuple[bytes, bytes]]) -> RecordRun:
+    """A run of these records, each with what belongs to it."""
     parts: dict[bool, list[bytes]] = {True: [], False: []}
-    skipped = after[1] - run.previous[1]
-    for record, belongs in records_of(run)[skipped:]:
+    for record, belongs in records:
         parts[record[0] >> 4 == _MESSAGE].append(belongs)
-    return RecordRun(after, run.last, run.journal[RECORD_BYTES * skipped:], b"".join(parts[True]), b"".join(parts[False]))
+    head, lease, _, _, _ = RECORD.unpack(records[-1][0])
+    return RecordRun(previous, (lease, head & SEQUENCE_MASK), b"".join([record for record, _ in records]),
+                     b"".join(parts[True]), b"".join(parts[False]))
 
 
 def checked(message: Message, data: bytes) -> int:

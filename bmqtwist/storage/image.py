@@ -10,7 +10,7 @@ follow, which are sent as to any other node, that one's files become equal to th
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bmqtwist.storage.exchange import FilesAhead, attachment, checked, placed, records_of
 from bmqtwist.storage.message import Message
@@ -54,8 +54,9 @@ class ImageSource:
         base = partition.summary.base
         copied_to = partition.cut_at(base) if base > unreadable else None
         self.at = partition.summary.last if copied_to is None else base
-        self._items: list[Live] = list(partition.state.live.values()) if copied_to is None else []
-        self._next = 0
+        self._slices: Iterator[list[Live]] = partition.state.live.snapshot() if copied_to is None else iter(())
+        self._items, self._next = list[Live](), 0  # of the present slice
+        self._slice()
         self._copied_at, self._copied_to = JOURNAL_HEADER_BYTES, copied_to  # of the JOURNAL, its sync point included
         self.parts = 0  # so far
 
@@ -106,8 +107,13 @@ class ImageSource:
                 journal.append(item)
             size += RECORD_BYTES
             self._next += 1
+        if self._next == len(self._items):
+            self._slice()
         return (RecordRun(self.at, self.at, b"".join(journal), b"".join(data), b"".join(qlist)),
                 self._next == len(self._items))
+
+    def _slice(self) -> None:
+        self._items, self._next = next(self._slices, []), 0
 
 
 class ImageFiles:

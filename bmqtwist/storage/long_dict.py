@@ -19,13 +19,14 @@ V = TypeVar("V")
 class LongDict(Generic[K, V]):
     """See above. As with a `dict`, nothing may change while it is iterated over."""
 
-    __slots__ = ("_parts", "_last", "_found", "_before")
+    __slots__ = ("_parts", "_last", "_found", "_before", "_taken")
 
     def __init__(self) -> None:
         self._last: dict[K, V] = {}
         self._parts: list[dict[K, V]] = [self._last]  # none is empty but the last one
         self._found = self._last  # where something was found last; empty if it is no part any more
         self._before = 0  # entries in the others
+        self._taken: list[dict[K, V]] = []  # parts that a snapshot has: they are copied before they change
 
     def __len__(self) -> int:
         return self._before + len(self._last)
@@ -73,7 +74,7 @@ class LongDict(Generic[K, V]):
     def __setitem__(self, key: K, value: V) -> None:
         part = self._last if len(self._parts) == 1 else self._part_of(key)
         if part is not None and key in part:
-            part[key] = value
+            (self._own(part) if self._taken else part)[key] = value
         else:
             self.add(key, value)
 
@@ -84,12 +85,16 @@ class LongDict(Generic[K, V]):
             self._before += len(last)
             self._last = last = {}
             self._parts.append(last)
+        elif self._taken:
+            last = self._own(last)
         last[key] = value
 
     def __delitem__(self, key: K) -> None:
         part = self._last if len(self._parts) == 1 else self._part_of(key)
         if part is None:
             raise KeyError(key)
+        if self._taken:
+            part = self._own(part)
         del part[key]
         if part is not self._last:
             self._before -= 1
@@ -108,7 +113,28 @@ class LongDict(Generic[K, V]):
             self._parts.pop()
             self._last = self._parts[-1]
             self._before -= len(self._last)
-        return self._last.popitem()
+        return (self._own(self._last) if self._taken else self._last).popitem()
+
+    def snapshot(self) -> Iterator[list[V]]:
+        """The values as they are now, whatever becomes of them meanwhile: oldest first, in lists of PART_MAX at most."""
+        self._taken = list(self._parts)
+        return map(list, [part.values() for part in self._parts])
+
+    def _own(self, part: dict[K, V]) -> dict[K, V]:
+        """The same part, or what stands for it from now on, which no snapshot has."""
+        for index, each in enumerate(self._taken):
+            if each is part:
+                del self._taken[index]
+                break
+        else:
+            return part
+        own = part.copy()
+        self._parts = [own if each is part else each for each in self._parts]
+        if part is self._last:
+            self._last = own
+        if part is self._found:
+            self._found = own
+        return own
 
     def __iter__(self) -> Iterator[K]:
         return chain.from_iterable(self._parts)

@@ -19,7 +19,7 @@ from typing import Any
 from bmqtwist.errors import PeerError
 from bmqtwist.storage.batch import joined
 from bmqtwist.storage.copies import Copies
-from bmqtwist.storage.exchange import Applier, FilesAhead, attachment, placed, records_of, rest_of
+from bmqtwist.storage.exchange import Applier, FilesAhead, attachment, divided, placed, records_of, rest_of
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.found_log import FoundLog
 from bmqtwist.storage.journal import is_sync_point
@@ -39,8 +39,9 @@ from bmqtwist.storage.records import (
 )
 from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 
-RUN_BYTES, RUN_RECORDS_MAX = 1 << 20, 4096  # of what was written at once, kept to be sent in one message
-READ_BYTES, READ_RECORDS_MAX = 1 << 18, 512  # of one message with what is read again, unless one record is larger
+RUN_BYTES, RUN_RECORDS_MAX = 1 << 20, 4096  # of what was written at once, kept in memory
+READ_RECORDS_MAX = 128  # sent in one message: its receiver deals with them at once
+READ_BYTES = 1 << 16  # the same of what is read again, unless one record is larger
 RECENT_BYTES = 8 << 20  # of what was written last, kept in memory as it is sent
 LINGERING_BATCHES_MAX = 16
 
@@ -221,7 +222,8 @@ class ReplicatedPartition(Partition):
             previous, last = self.psn_at(batch.first - 1), self.psn_at(batch.first + len(batch.journal) - 1)
             run = RecordRun(previous, last, b"".join(batch.journal), b"".join(batch.data), b"".join(batch.qlist))
             if run.size <= RUN_BYTES and len(batch.journal) <= RUN_RECORDS_MAX:
-                self._remember(run)
+                for part in divided(run, READ_RECORDS_MAX):
+                    self._remember(part)
         return bool(batches)
 
     def _remember(self, run: RecordRun) -> None:

@@ -4,6 +4,7 @@ that began with an image, and one whose end was cut off and written anew by anot
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
 from storage_kit import WALL, make_message, open_files  # noqa: E402
 
+from bmqtwist.storage import image as image_module  # noqa: E402
+from bmqtwist.storage import long_dict  # noqa: E402
 from bmqtwist.storage import replica as replica_module  # noqa: E402
 from bmqtwist.storage.found_log import RecoveryClock, find_log  # noqa: E402
 from bmqtwist.storage.image import ImageFiles, ImageSource  # noqa: E402
@@ -22,7 +25,7 @@ from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402
 from bmqtwist.storage.message import Message  # noqa: E402
 from bmqtwist.storage.partition import PartitionUnavailable  # noqa: E402
 from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
-from bmqtwist.storage.records import DATA_HEADER, SyncPoint  # noqa: E402
+from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, SyncPoint  # noqa: E402
 from bmqtwist.storage.replica import ReplicatedPartition  # noqa: E402
 from bmqtwist.storage.state import PartitionState  # noqa: E402
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes  # noqa: E402
@@ -123,14 +126,15 @@ class Pair:
             common = run.last
         self.replica.partition.flush(WALL)
 
-    def image(self) -> None:
-        """All that is live at the primary."""
+    def image(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """All that is live at the primary; what happens between two parts of it."""
         self.images += 1
         image, target = ImageSource(self.primary.partition), ImageFiles(self.replica.partition, WALL)
         final = False
         while not final:
             run, final = image.part()
             target.take(run)
+            meanwhile()
         target.complete(image.at, WALL)()
         self.replica.partition.abandon(WALL)
         self.replica.partition = self.replica.made(find_log(self.replica.files, None, RecoveryClock(), 0, WALL))
@@ -266,14 +270,50 @@ def life(operations: list[tuple[str, int]]) -> Pair:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(OPERATION, max_size=90), st.sampled_from([200, 2000, 1 << 20]))
-def test_a_replica_equals_its_primary(operations: list[tuple[str, int]], run_bytes: int) -> None:
-    before = replica_module.RUN_BYTES, replica_module.READ_BYTES
-    replica_module.RUN_BYTES = replica_module.READ_BYTES = run_bytes
-    try:
+@given(st.lists(OPERATION, max_size=90), st.sampled_from([200, 2000, 1 << 20]), st.sampled_from([1, 3, 128]))
+def test_a_replica_equals_its_primary(operations: list[tuple[str, int]], run_bytes: int, records: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("RUN_BYTES", run_bytes), ("READ_BYTES", run_bytes), ("READ_RECORDS_MAX", records)):
+            patch.setattr(replica_module, name, value)
         life(operations)
-    finally:
-        replica_module.RUN_BYTES, replica_module.READ_BYTES = before
+
+
+def test_an_image_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its primary stores and deletes before the last part of it."""
+    monkeypatch.setattr(image_module, "READ_RECORDS_MAX", 2)
+    monkeypatch.setattr(long_dict, "PART_MAX", 5)
+    random, pair = Random(3), Pair()
+    for _ in range(60):
+        pair.run("put", random.randrange(1 << 16))
+    pair.primary.partition.flush(WALL)
+    before, parts = essence(pair.primary.partition.state), 0
+
+    def meanwhile() -> None:
+        nonlocal parts
+        parts += 1
+        for name in ("put", "delete", "delete"):
+            pair.run(name, random.randrange(1 << 16))
+
+    pair.image(meanwhile)
+    assert parts > 10 and essence(pair.primary.partition.state) != before == essence(pair.replica.partition.state)
+    equal(pair)
+
+
+def test_what_was_written_at_once_is_sent_in_messages_of_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_module, "READ_RECORDS_MAX", 8)
+    pair, records = Pair(), []
+    pair.feed()
+    source, after = pair.primary.partition, pair.primary.partition.written
+    for number in range(30):
+        pair.run("put", number)
+    source.flush(WALL)
+    source.keep_batches()
+    while after != source.written:
+        run = source.recent_run(after)
+        assert run is not None and run.previous == after and run.leases() == (run.last,)
+        records.append(len(run.journal) // RECORD_BYTES)
+        after = run.last
+    assert len(records) > 3 and set(records[:-1]) == {8}
 
 
 def test_images_and_cuts_happen() -> None:

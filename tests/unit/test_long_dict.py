@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from bmqtwist.storage.long_dict import LongDict
 KEYS = st.integers(0, 40)
 STEPS = st.lists(st.one_of(
     st.tuples(st.sampled_from(("set", "add", "del", "pop", "get", "look")), KEYS),
-    st.tuples(st.just("popitem"), st.just(0)), st.tuples(st.just("many"), KEYS)), max_size=60)
+    st.tuples(st.sampled_from(("popitem", "snapshot", "go on")), st.just(0)), st.tuples(st.just("many"), KEYS)), max_size=60)
 
 
 def outcome(action: Any) -> Any:
@@ -29,6 +30,7 @@ def test_it_does_what_a_dict_does(steps: list[tuple[str, int]], most: int) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_dict, "PART_MAX", most)
         mine, plain = LongDict[int, int](), dict[int, int]()
+        snapshots: list[tuple[Iterator[list[int]], list[int]]] = []  # what is still to come of each, and what that is
         for number, (what, key) in enumerate(steps):
             if what == "set":
                 mine[key] = plain[key] = number
@@ -44,6 +46,13 @@ def test_it_does_what_a_dict_does(steps: list[tuple[str, int]], most: int) -> No
                 assert outcome(lambda key=key: mine.pop(key)) == outcome(lambda key=key: plain.pop(key))
             elif what == "popitem":
                 assert outcome(mine.popitem) == outcome(plain.popitem)
+            elif what == "snapshot":
+                snapshots.append((mine.snapshot(), list(plain.values())))
+            elif what == "go on" and snapshots:
+                taken, rest = snapshots.pop()
+                part = next(taken, [])
+                assert part == rest[:len(part)] and len(part) <= most
+                snapshots.insert(0, (taken, rest[len(part):]))
             assert outcome(lambda key=key: mine[key]) == outcome(lambda key=key: plain[key])
             assert mine.get(key) == plain.get(key) and mine.get(key, -1) == plain.get(key, -1)
             assert (key in mine) == (key in plain) and len(mine) == len(plain) and bool(mine) == bool(plain)
@@ -54,6 +63,8 @@ def test_it_does_what_a_dict_does(steps: list[tuple[str, int]], most: int) -> No
             parts = mine._parts
             assert all(parts[:-1]) and all(len(part) <= most for part in parts) and mine._last is parts[-1]
         assert repr(mine) == f"LongDict({plain})"
+        for taken, rest in snapshots:
+            assert [each for part in taken for each in part] == rest
 
 
 def test_a_million_entries_are_in_parts() -> None:
