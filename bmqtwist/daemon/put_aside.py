@@ -1,10 +1,11 @@
 """Input that waits for a later turn, so that no turn takes long and nobody waits behind strangers.
 
     strangers   what connections send that are not negotiated: a few milliseconds of each turn are theirs
-    late        what arrives in a turn that has taken very long already; where somebody has sent what takes more than one
-                turn, all but a few bytes wait after few milliseconds
+    late        what arrives in a turn that has lasted for some milliseconds, but for a few bytes; in one that has lasted
+                very long, all
 
-A session whose input waits is not read from meanwhile, so there is one chunk of each, and few more.
+What comes then waits behind it, so that everybody gets a share of the turns. A session whose input waits is not read from
+meanwhile, so there is one chunk of each, and few more.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Final
 
 from bmqtwist.link.session import Session
 
-TURN_INPUT_S: Final = 0.05  # a turn that has lasted so long takes nothing more
-HEAVY_TURN_INPUT_S: Final = 0.006  # the same of a turn in which somebody's input took more than his slices,
+TURN_INPUT_S: Final = 0.006  # a turn that has lasted so long takes nothing more,
 FEW_BYTES: Final = 2048  # except for so many: a round of many sockets takes a while to come to theirs
+LONG_TURN_INPUT_S: Final = 0.05  # a turn that has lasted so long does not take these either
 STRANGERS_S: Final = 0.002  # of a turn for connections that are not negotiated
 
 
@@ -35,6 +36,12 @@ class PutAside:
     def __contains__(self, session: Session) -> bool:
         return session in self._strangers or session in self._late
 
+    def defers(self, session: Session, size: int, lasted: float) -> bool:
+        """Whether so many bytes of a session wait, which come when the turn has lasted for so many seconds."""
+        if session.negotiated_at is None or lasted > LONG_TURN_INPUT_S or session in self:
+            return True
+        return size > FEW_BYTES and (lasted > TURN_INPUT_S or bool(self._late))
+
     def put(self, session: Session, data: bytes) -> None:
         """Behind what waits of it already."""
         queue = self._strangers if session in self._strangers or (
@@ -47,7 +54,7 @@ class PutAside:
 
     def next(self, since_turn: float, since_strangers: float) -> Session | None:
         """Whose turn it is, after so many seconds of the turn and of its part for strangers; None = the next turn's."""
-        if self._late and since_turn <= HEAVY_TURN_INPUT_S:
+        if self._late and since_turn <= TURN_INPUT_S:
             return next(iter(self._late))
         if self._strangers and since_strangers <= STRANGERS_S:
             return next(iter(self._strangers))

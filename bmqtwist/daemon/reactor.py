@@ -29,7 +29,7 @@ from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.daemon.disk_threads import DiskThreads
 from bmqtwist.daemon.epoll_round import OwnRounds, Rounds, rounds_of
 from bmqtwist.daemon.processor_time import ProcessorTime
-from bmqtwist.daemon.put_aside import FEW_BYTES, HEAVY_TURN_INPUT_S, TURN_INPUT_S, PutAside
+from bmqtwist.daemon.put_aside import TURN_INPUT_S, PutAside
 from bmqtwist.daemon.watchdog import SLOW_S, Watchdog
 from bmqtwist.errors import LocalError
 from bmqtwist.link.authentication import Authenticate, Denied, Outcome, attempt
@@ -79,7 +79,6 @@ class ReactorPerformer:
         self._judges = ThreadPool(min(least, max(1, most)), max(1, most), "authentication")
         self._turn_due = False
         self._aside, self._waits = PutAside(), False  # and whether anything is in it
-        self._heavy = False  # somebody's input took more than his slices of this turn
         self._rounds: Rounds = OwnRounds(reactor)
         self._twisteds_round: Callable[[float | None], object] = reactor.doIteration
         self._tick_call: Any = None  # where rounds do not end in time by themselves
@@ -139,7 +138,7 @@ class ReactorPerformer:
                     self._look(now)
             if self._turn_due or ticks:
                 if self._turn_due:
-                    self._turn_due = self._heavy = False
+                    self._turn_due = False
                     if self._waits:
                         self._take_aside()
                 self._take_turn(ticks)
@@ -301,18 +300,15 @@ class ReactorPerformer:
         if not watchdog.began:
             watchdog.began = now
         took = now - watchdog.began
-        if session.negotiated_at is None or took > TURN_INPUT_S or (
-                self._heavy and took > HEAVY_TURN_INPUT_S and len(data) > FEW_BYTES) or (
-                self._waits and session in self._aside):
+        if (session.negotiated_at is None or took > TURN_INPUT_S or self._waits) and self._aside.defers(
+                session, len(data), took):
             self._aside.put(session, data)
             self._waits = True
             self.read(session, False)
         else:
             session.heard_in = watchdog.began
             self.broker.received(session, data, now)
-            if session.under_way:
-                self._heavy = True
-            elif session.unhurried and self._rounds.as_long and len(data) <= REST_BYTES_MAX:
+            if session.unhurried and self._rounds.as_long and len(data) <= REST_BYTES_MAX and not session.under_way:
                 self._let_rest(session, now)
 
     def _let_rest(self, session: Session, now: float) -> None:

@@ -383,18 +383,29 @@ def test_a_turn_that_has_taken_long_takes_no_more_and_the_order_of_each_session_
     assert broker.turns == 2 and performer.watchdog.slow == 0
 
 
-@pytest.mark.parametrize("goes_on, order", [(True, [b"G" * 30, b"g", b"O" * 3000]), (False, [b"G" * 30, b"O" * 3000, b"g"])])
-def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(world: Any, goes_on: bool,
-                                                                              order: list[bytes]) -> None:
+def test_a_few_bytes_are_taken_in_a_turn_that_has_taken_long_and_many_are_not(world: Any) -> None:
     """A client that asks for little does not wait behind one that asks for more than one turn can do."""
     reactor, broker, performer = world
     reactor.rightNow = 1000.0
     heard: list[bytes] = []
     greedy, other, good = (Slow(reactor, heard, True) for _ in range(3))
-    greedy.under_way = goes_on
     reactor.work = [partial(performer.received, greedy, b"G" * 30), partial(performer.received, other, b"O" * 3000),
                     partial(performer.received, good, b"g")]
-    assert rounds_until_still(reactor, heard) == [order]
+    assert rounds_until_still(reactor, heard) == [[b"G" * 30, b"g", b"O" * 3000]]
+
+
+def test_many_bytes_wait_behind_those_that_wait_already_and_a_few_do_not(world: Any) -> None:
+    """Otherwise those that are ready first would have every turn."""
+    reactor, _, performer = world
+    reactor.rightNow = 1000.0
+    heard: list[bytes] = []
+    first, second, late, good = (Slow(reactor, heard, True) for _ in range(4))
+    reactor.work = [partial(performer.received, first, b"1" * 7), partial(performer.received, second, b"2" * 3000),
+                    partial(performer.received, late, b"3" * 3000)]
+    reactor.work.append(lambda: reactor.work.extend([partial(performer.received, first, b"4" * 3000),
+                                                     partial(performer.received, good, b"g")]))
+    assert [[each[:1] for each in heard] for heard in rounds_until_still(reactor, heard)] == [
+        [b"1", b"2"], [b"g", b"3"], [b"4"]]
 
 
 def test_a_stranger_who_is_let_in_keeps_its_order_and_what_waits_of_a_lost_one_is_heard(world: Any) -> None:
