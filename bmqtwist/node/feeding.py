@@ -17,8 +17,8 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.report import Report
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 
-PAUSE_S = 0.001  # behind each few messages with what was read again
-FEW_MESSAGES = 4
+FEW_MESSAGES = 4  # with what was read again, sent one behind the other,
+PAUSE_S = 0.001  # before the next ones
 
 
 class Feeding:
@@ -27,7 +27,7 @@ class Feeding:
     def __init__(self, node_id: int, links: ClusterLinks, timers: Timers, report: Report,
                  step: Callable[[Cell, float, PartitionInput], None]) -> None:
         self._node_id, self._links, self._timers, self._report, self._step = node_id, links, timers, report, step
-        self._messages = 0  # with what was read again
+        self._messages = 0  # with what was read again, to anybody
         self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
 
     def send_records(self, cell: Cell, output: Feed, now: float) -> None:

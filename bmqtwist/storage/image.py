@@ -32,7 +32,7 @@ from bmqtwist.storage.records import (
     data_record_bytes,
     pack_sync_point,
 )
-from bmqtwist.storage.replica import READ_BYTES, READ_RECORDS_MAX, ReplicatedPartition
+from bmqtwist.storage.replica import MESSAGE_RECORDS_MAX, READ_BYTES, ReplicatedPartition
 from bmqtwist.storage.state import Live
 from bmqtwist.storage.store import JOURNAL_HEADER_BYTES
 
@@ -56,7 +56,7 @@ class ImageSource:
         self.at = partition.summary.last if copied_to is None else base
         self._slices: Iterator[list[Live]] = partition.state.live.snapshot() if copied_to is None else iter(())
         self._items, self._next = list[Live](), 0  # of the present slice
-        self._slice()
+        self._next_slice()
         self._copied_at, self._copied_to = JOURNAL_HEADER_BYTES, copied_to  # of the JOURNAL, its sync point included
         self.parts = 0  # so far
 
@@ -69,7 +69,7 @@ class ImageSource:
 
     def _copied_part(self, end: int) -> tuple[RecordRun, bool]:
         """What the rollover has copied."""
-        wanted = min(end - self._copied_at, RECORD_BYTES * READ_RECORDS_MAX)
+        wanted = min(end - self._copied_at, RECORD_BYTES * MESSAGE_RECORDS_MAX)
         journal = self._files.read_journal(self._copied_at, wanted)
         if len(journal) < wanted:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
@@ -87,7 +87,7 @@ class ImageSource:
 
     def _live_part(self) -> tuple[RecordRun, bool]:
         journal, data, qlist, size = list[bytes](), list[bytes](), list[bytes](), 0
-        while self._next < len(self._items) and len(journal) < READ_RECORDS_MAX:
+        while self._next < len(self._items) and len(journal) < MESSAGE_RECORDS_MAX:
             item = self._items[self._next]
             if isinstance(item, Message):
                 length = data_record_bytes(DATA_HEADER.size + len(item.options) + item.size)
@@ -108,11 +108,11 @@ class ImageSource:
             size += RECORD_BYTES
             self._next += 1
         if self._next == len(self._items):
-            self._slice()
+            self._next_slice()
         return (RecordRun(self.at, self.at, b"".join(journal), b"".join(data), b"".join(qlist)),
                 self._next == len(self._items))
 
-    def _slice(self) -> None:
+    def _next_slice(self) -> None:
         self._items, self._next = next(self._slices, []), 0
 
 

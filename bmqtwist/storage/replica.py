@@ -40,8 +40,8 @@ from bmqtwist.storage.records import (
 from bmqtwist.storage.store import PAYLOAD_CACHE_BYTES, SYNC_POINT_RESERVE_BYTES
 
 RUN_BYTES, RUN_RECORDS_MAX = 1 << 20, 4096  # of what was written at once, kept in memory
-READ_RECORDS_MAX = 128  # sent in one message: its receiver deals with them at once
-READ_BYTES = 1 << 16  # the same of what is read again, unless one record is larger
+MESSAGE_RECORDS_MAX = 128  # sent in one message to another node, which deals with them at once
+READ_BYTES = 1 << 16  # in one such message, of what is read again; one record may be larger
 RECENT_BYTES = 8 << 20  # of what was written last, kept in memory as it is sent
 LINGERING_BATCHES_MAX = 16
 
@@ -222,7 +222,7 @@ class ReplicatedPartition(Partition):
             previous, last = self.psn_at(batch.first - 1), self.psn_at(batch.first + len(batch.journal) - 1)
             run = RecordRun(previous, last, b"".join(batch.journal), b"".join(batch.data), b"".join(batch.qlist))
             if run.size <= RUN_BYTES and len(batch.journal) <= RUN_RECORDS_MAX:
-                for part in divided(run, READ_RECORDS_MAX):
+                for part in divided(run, MESSAGE_RECORDS_MAX):
                     self._remember(part)
         return bool(batches)
 
@@ -260,7 +260,7 @@ class ReplicatedPartition(Partition):
             return None
         runs = islice(self._recent, at, None)
         found = [rest_of(next(runs), after)]
-        size, room = found[0].size, RECORD_BYTES * READ_RECORDS_MAX - len(found[0].journal)
+        size, room = found[0].size, RECORD_BYTES * MESSAGE_RECORDS_MAX - len(found[0].journal)
         for run in runs:
             size, room = size + run.size, room - len(run.journal)
             if run.previous != found[-1].last or size > READ_BYTES or room < 0:
@@ -280,7 +280,7 @@ class ReplicatedPartition(Partition):
         if count <= 0 or not summary.holds(after):
             return None
         start = self.files.journal_position - RECORD_BYTES * count
-        journal = self.files.read_journal(start, RECORD_BYTES * min(count, READ_RECORDS_MAX))
+        journal = self.files.read_journal(start, RECORD_BYTES * min(count, MESSAGE_RECORDS_MAX))
         if len(journal) < RECORD_BYTES:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
         ahead, last, end, data, qlist, size = FilesAhead(self.files), after, 0, list[bytes](), list[bytes](), 0

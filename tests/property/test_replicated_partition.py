@@ -273,14 +273,14 @@ def life(operations: list[tuple[str, int]]) -> Pair:
 @given(st.lists(OPERATION, max_size=90), st.sampled_from([200, 2000, 1 << 20]), st.sampled_from([1, 3, 128]))
 def test_a_replica_equals_its_primary(operations: list[tuple[str, int]], run_bytes: int, records: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("RUN_BYTES", run_bytes), ("READ_BYTES", run_bytes), ("READ_RECORDS_MAX", records)):
+        for name, value in (("RUN_BYTES", run_bytes), ("READ_BYTES", run_bytes), ("MESSAGE_RECORDS_MAX", records)):
             patch.setattr(replica_module, name, value)
         life(operations)
 
 
 def test_an_image_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its primary stores and deletes before the last part of it."""
-    monkeypatch.setattr(image_module, "READ_RECORDS_MAX", 2)
+    monkeypatch.setattr(image_module, "MESSAGE_RECORDS_MAX", 2)
     monkeypatch.setattr(long_dict, "PART_MAX", 5)
     random, pair = Random(3), Pair()
     for _ in range(60):
@@ -300,7 +300,7 @@ def test_an_image_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_written_at_once_is_sent_in_messages_of_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_module, "READ_RECORDS_MAX", 8)
+    monkeypatch.setattr(replica_module, "MESSAGE_RECORDS_MAX", 8)
     pair, records = Pair(), []
     pair.feed()
     source, after = pair.primary.partition, pair.primary.partition.written

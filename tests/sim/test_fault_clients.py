@@ -157,7 +157,7 @@ def test_row_34_a_consumer_never_confirms_while_its_node_stops() -> None:
 @row(35)
 def test_row_35_the_source_of_a_node_that_catches_up_dies_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 8)
-    monkeypatch.setattr(replica, "READ_RECORDS_MAX", 8)
+    monkeypatch.setattr(replica, "MESSAGE_RECORDS_MAX", 8)
     monkeypatch.setattr(partition_machine, "FLIGHT_BYTES_MAX", 1 << 12)
     world = FaultWorld(35)
     source = world.primary()

@@ -209,7 +209,7 @@ def test_a_node_that_was_away_while_the_others_compacted_gets_an_image(monkeypat
 def test_an_image_of_many_parts_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A keepalive that was made before its first part went out asked for all of it again."""
     monkeypatch.setattr(replica, "RECENT_BYTES", 0)
-    monkeypatch.setattr(image, "READ_RECORDS_MAX", 4)
+    monkeypatch.setattr(image, "MESSAGE_RECORDS_MAX", 4)
     nodes = settled(5)
     away, _ = compacted_without_one(nodes, 100)
     nodes.run(1.0)

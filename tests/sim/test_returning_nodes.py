@@ -48,7 +48,7 @@ def test_heartbeats_are_answered_while_a_node_heals() -> None:
 def test_a_node_that_comes_back_is_ready_once_it_has_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever stops the next node when this one says that it is ready must find a majority that has everything."""
     monkeypatch.setattr(replica, "RUN_RECORDS_MAX", 4)
-    monkeypatch.setattr(replica, "READ_RECORDS_MAX", 4)
+    monkeypatch.setattr(replica, "MESSAGE_RECORDS_MAX", 4)
     nodes = ready(2)
     nodes.post(5)
     index, away = nodes.record(STRONG).partition_id, nodes.replicas()[0]

@@ -47,9 +47,9 @@ class Run:
 @contextmanager
 def _log_limits(schedule: Schedule) -> Iterator[None]:
     usual, run_records = (metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES), replica.RUN_RECORDS_MAX
-    read_records, recent_bytes = replica.READ_RECORDS_MAX, replica.RECENT_BYTES
+    read_records, recent_bytes = replica.MESSAGE_RECORDS_MAX, replica.RECENT_BYTES
     if schedule.clients:
-        replica.RUN_RECORDS_MAX = replica.READ_RECORDS_MAX = image.READ_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
+        replica.RUN_RECORDS_MAX = replica.MESSAGE_RECORDS_MAX = image.MESSAGE_RECORDS_MAX = RUN_RECORDS  # type: ignore[misc]
         replica.RECENT_BYTES = RECENT_BYTES
     metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = schedule.retained_bytes, schedule.message_bytes
     try:
@@ -57,7 +57,7 @@ def _log_limits(schedule: Schedule) -> Iterator[None]:
     finally:
         metadata_log.RETAINED_BYTES, metadata_log.MESSAGE_BYTES = usual
         replica.RUN_RECORDS_MAX = run_records  # type: ignore[misc]
-        replica.READ_RECORDS_MAX = image.READ_RECORDS_MAX = read_records  # type: ignore[misc]
+        replica.MESSAGE_RECORDS_MAX = image.MESSAGE_RECORDS_MAX = read_records  # type: ignore[misc]
         replica.RECENT_BYTES = recent_bytes
 
 
