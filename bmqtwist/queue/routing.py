@@ -49,9 +49,13 @@ class Subscription:
         self.full = max_messages <= 0 or max_bytes <= 0
 
     def _set_limits(self, max_messages: int, max_bytes: int) -> None:
+        """A full consumer goes on when a fifth is free. A broker below us at once: it does the same for each of its consumers,
+        and what one of them holds may be more than four fifths of them all."""
         self.max_messages, self.max_bytes = max_messages, max_bytes
-        self.low_messages = min(-(-max_messages * 4 // 5), max_messages - 1)  # ceil(0.8 M), yet below full
-        self.low_bytes = min(-(-max_bytes * 4 // 5), max_bytes - 1)
+        self.low_messages, self.low_bytes = max_messages - 1, max_bytes - 1
+        if not self.substream.handle.client.is_broker:
+            self.low_messages = min(-(-max_messages * 4 // 5), self.low_messages)  # ceil(0.8 M), yet below full
+            self.low_bytes = min(-(-max_bytes * 4 // 5), self.low_bytes)
 
     def become(self, new: Subscription) -> None:
         """From now on be what was asked for with another one; what is unconfirmed goes on counting against this one."""

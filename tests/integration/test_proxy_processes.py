@@ -9,6 +9,7 @@ from pathlib import Path
 import blazingmq
 import pytest
 from blazingmq import session_events
+from cli_kit import Cli
 from kit.sdk import application
 
 from bmqtwist.testing.process import BrokerProcess, free_port
@@ -84,6 +85,16 @@ def test_applications_at_every_level_share_queues(chain: list[BrokerProcess]) ->
         for reader in readers.values():
             assert sorted((message.properties["from"], message.data) for message in reader.take(30)) == sorted(
                 (name, b"%d" % number) for name in ("n1", "p1", "p2") for number in range(10))
+
+
+def test_a_count_above_the_window_is_reached(chain: list[BrokerProcess]) -> None:
+    for broker in chain:
+        bmq = Cli(broker.url)
+        bmq("produce", "-q", PRIORITY, stdin=b"".join(b"%d\n" % number for number in range(105)))
+        for first, end in ((0, 101), (101, 105)):
+            done = bmq("consume", PRIORITY, "-n", str(end - first), "--max-unconfirmed", "100",
+                       "-F", "{payload} {redelivered}\n")
+            assert done.lines == [f"{number} false" for number in range(first, end)]
 
 
 def test_a_proxy_takes_of_the_file_of_a_domain_only_where_it_is(chain: list[BrokerProcess]) -> None:

@@ -543,6 +543,19 @@ def test_consumers_behind_a_proxy_are_filled_up_as_those_of_a_member() -> None:
     assert sum(len(reader.pushes()) for reader in readers) == 8
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_consumer_gets_more_while_another_one_confirms_nothing(place: str) -> None:
+    world = chain()
+    idle, busy = world.client(place).consume(PRIORITY, m=100), world.client(place).consume(PRIORITY, m=10)
+    queue = world.client("n1").open(PRIORITY, write=1)
+    queue.post_all(*[b"%d" % number for number in range(150)])
+    idle.take(100)
+    for _ in range(5):
+        busy.confirm(*busy.take(10))
+    world.run(1.0)
+    assert len(world.node("n1").broker.clusters["c3"].queues[PRIORITY].messages) == 100  # what the idle one holds
+
+
 @pytest.mark.spec("broker", 91)
 def test_priorities_are_those_of_each_app_wherever_its_consumers_are() -> None:
     world = chain()

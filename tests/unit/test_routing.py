@@ -15,7 +15,7 @@ from bmqtwist.queue.window import DeliveryWindow
 class Handle:
     """A handle of an application."""
 
-    client = SimpleNamespace(is_member=False)
+    client = SimpleNamespace(is_member=False, is_broker=False)
 
 
 class Stream:
@@ -121,6 +121,14 @@ def test_a_limit_of_zero_never_has_room(limits: dict[str, int]) -> None:
 
 def test_the_low_marks_are_four_fifths_and_below_full() -> None:
     assert [subscription(m=m).low_messages for m in (1, 2, 4, 5, 100)] == [0, 1, 3, 4, 80]
+
+
+def test_the_low_marks_of_a_broker_are_just_below_full() -> None:
+    below = SimpleNamespace(client=SimpleNamespace(is_member=False, is_broker=True))
+    made = subscription(m=100, b=50, handle=below)
+    assert (made.low_messages, made.low_bytes) == (99, 49)
+    made.become(subscription(m=10, b=5))
+    assert (made.low_messages, made.low_bytes) == (9, 4)
 
 
 def test_what_is_held_already_counts_in_a_new_window() -> None:
