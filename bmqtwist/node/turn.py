@@ -4,7 +4,8 @@
                           nodes, if there are any; ask for a sync if somebody still waits for one
     queues in memory      release their PUTs
     touched queues        deliver, until no queue is touched any more
-    sessions with output  write; close those that are to be closed; slow down or cut off those that do not read
+    sessions with output  write; close those that are to be closed; slow down or cut off those that do not read. Those that
+                          are left after some milliseconds get theirs in the next turn
     partitions            go on with a rollover in slices, as long as there is time
 
 A part that raises does not cost the others their turn: each partition, PUT, queue and session stands behind a wall
@@ -13,10 +14,11 @@ of its own (`node/containment.py` says what becomes of it).
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, TURN_DELIVERY_S, UNREAD_SECONDS_MAX
+from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, TURN_DELIVERY_S, TURN_WRITE_S, UNREAD_SECONDS_MAX
 from bmqtwist.link.pace import WAIT_S
 from bmqtwist.link.session import Session
 from bmqtwist.node.gathering import Gathering
@@ -116,7 +118,7 @@ class Turn:
         while self._contain.failed:
             self._contain.close_failed()
             self._deliver(now)  # what they held goes to others
-        self.write()
+        self.write(now + TURN_WRITE_S)
         self._roll(wall)
 
     def close(self, wall: int, sync: bool) -> None:
@@ -256,11 +258,9 @@ class Turn:
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def _deliver(self, now: float) -> None:
-        clock, until = self._broker.performer.clock, 0.0
+        clock, until = self._broker.performer.clock, now + TURN_DELIVERY_S
         while self._touched:
             touched, self._touched = self._touched, []
-            if not until and len(touched) > 1:
-                until = clock() + TURN_DELIVERY_S
             for index, queue in enumerate(touched):
                 if queue.disabled:
                     queue.touched = False
@@ -278,10 +278,15 @@ class Turn:
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
-    def write(self) -> None:
-        """One write for each session that has output."""
+    def write(self, until: float = math.inf) -> None:
+        """One write for each session that has output. Those that are left at that moment get theirs in the next turn."""
+        clock = self._broker.performer.clock
         writers, self._writers = self._writers, []
-        for session in writers:
+        for index, session in enumerate(writers):
+            if index and clock() >= until:  # one session at least, whatever the clock says
+                self._writers = writers[index:] + self._writers
+                self._broker.performer.turn_due()
+                return
             try:
                 self._write(session)
             except Exception as error:

@@ -49,8 +49,8 @@ class Subscription:
         self.full = max_messages <= 0 or max_bytes <= 0
 
     def _set_limits(self, max_messages: int, max_bytes: int) -> None:
-        """A full consumer goes on when a fifth is free. A broker below us at once: it does the same for each of its consumers,
-        and what one of them holds may be more than four fifths of them all."""
+        """A full consumer goes on when a fifth is free. A broker below us at once: it does so for each of its consumers, and
+        what one of them holds may be more than four fifths of all."""
         self.max_messages, self.max_bytes = max_messages, max_bytes
         self.low_messages, self.low_bytes = max_messages - 1, max_bytes - 1
         if not self.substream.handle.client.is_broker:
