@@ -21,6 +21,7 @@ except ImportError:  # not Linux
     EPollReactor = None  # type: ignore[assignment, misc]
 
 _READABLE: Final = getattr(select, "EPOLLIN", 1)
+READY_AT_ONCE: Final = 4  # connections that are served before it is asked whether there is time for more
 _WAIT_SECONDS_MAX: Final = 2_000_000.0  # epoll counts milliseconds in 31 bits
 
 
@@ -43,12 +44,14 @@ class Rounds(ABC):
 
 
 class EpollRounds(Rounds):
-    """See above."""
+    """See above. `goes_on()`: whether a round in which few connections were served has time for more. The system tells of
+    those that were told last again after all others, so each has its turn."""
 
-    __slots__ = ("_reactor", "_act", "_poll", "_selectables", "_from_threads", "_seconds")
+    __slots__ = ("_reactor", "_act", "_poll", "_selectables", "_from_threads", "_seconds", "_goes_on")
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: Any, goes_on: Callable[[], bool]) -> None:
         super().__init__(True)
+        self._goes_on = goes_on
         self._reactor, self._poll, self._act = reactor, reactor._poller.poll, reactor._doReadOrWrite
         self._selectables: dict[int, Any] = reactor._selectables
         self._from_threads: list[Any] = reactor.threadCallQueue
@@ -57,14 +60,19 @@ class EpollRounds(Rounds):
     def run(self, delay: float | None) -> None:
         """One round."""
         selectables = self._selectables
-        for descriptor, event in self._poll(-1 if delay is None else delay, len(selectables)):
-            selectable = selectables.get(descriptor)
-            if selectable is None:  # what came before in this round has removed it
-                continue
-            if event == _READABLE:
-                self._read(selectable)
-            else:
-                self._act(selectable, descriptor, event)
+        ready = self._poll(-1 if delay is None else delay, READY_AT_ONCE)
+        while True:
+            for descriptor, event in ready:
+                selectable = selectables.get(descriptor)
+                if selectable is None:  # what came before in this round has removed it
+                    continue
+                if event == _READABLE:
+                    self._read(selectable)
+                else:
+                    self._act(selectable, descriptor, event)
+            if len(ready) < READY_AT_ONCE or not self._goes_on():
+                return
+            ready = self._poll(0, READY_AT_ONCE)
 
     def _read(self, selectable: Any) -> None:
         try:
@@ -105,6 +113,8 @@ class OwnRounds(Rounds):
         return -1.0
 
 
-def rounds_of(reactor: Any) -> Rounds:
-    """What the reactor does in one round."""
-    return EpollRounds(reactor) if EPollReactor is not None and type(reactor) is EPollReactor else OwnRounds(reactor)
+def rounds_of(reactor: Any, goes_on: Callable[[], bool]) -> Rounds:
+    """What the reactor does in one round; `goes_on` as of `EpollRounds`."""
+    if EPollReactor is not None and type(reactor) is EPollReactor:
+        return EpollRounds(reactor, goes_on)
+    return OwnRounds(reactor)

@@ -99,7 +99,7 @@ class ReactorPerformer:
         """Start the threads and the clock."""
         self._disk.start()
         self._judges.start()
-        self._rounds, self._twisteds_round = rounds_of(self.reactor), self.reactor.doIteration
+        self._rounds, self._twisteds_round = rounds_of(self.reactor, self._takes_more), self.reactor.doIteration
         self.reactor.doIteration = self._iterate
         self._running = True
         self.watchdog.start()
@@ -145,6 +145,11 @@ class ReactorPerformer:
             delay = rounds.more()
             if delay is not None and delay < 0 or not self._running:
                 return
+
+    def _takes_more(self) -> bool:
+        """Whether there is time for more input in this turn."""
+        began = self.watchdog.began
+        return began > 0.0 and self._clock() - began <= TURN_INPUT_S
 
     def _at_most(self, delay: float | None) -> float | None:
         """So long, or until something of ours is due."""

@@ -11,7 +11,7 @@ from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.posixbase import PosixReactorBase
 from twisted.logger import globalLogPublisher
 
-from bmqtwist.daemon.epoll_round import rounds_of
+from bmqtwist.daemon.epoll_round import READY_AT_ONCE, rounds_of
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_is_ready_reads_and_one_that_fails_is_closed_alone(reactor: Any) ->
         for each in (bad, good, gone):
             reactor.addReader(each)
         reactor.removeReader(gone)
-        rounds = rounds_of(reactor)
+        rounds = rounds_of(reactor, bool)
         rounds.run(0)
         rounds.run(0.0)
         assert good.read == [b"x"] and not good.lost and not gone.read
@@ -77,8 +77,31 @@ def test_one_that_an_earlier_one_of_the_round_has_removed_is_left_alone(reactor:
         each.doRead = lambda other=other: (served.append(other), reactor.removeReader(other))[1]  # type: ignore[method-assign]
         reactor.addReader(each)
     try:
-        rounds_of(reactor).run(0)
+        rounds_of(reactor, bool).run(0)
         assert len(served) == 1
+    finally:
+        reactor.removeAll()
+        for each in readers:
+            each.close()
+
+
+def test_a_round_without_time_serves_few_and_the_next_one_goes_on_with_the_others(reactor: Any) -> None:
+    readers = [Reader() for _ in range(2 * READY_AT_ONCE + 1)]
+    served = []
+    for number, each in enumerate(readers):
+        each.doRead = lambda number=number: served.append(number)  # type: ignore[method-assign]
+        reactor.addReader(each)
+    try:
+        rounds = rounds_of(reactor, lambda: False)
+        for _ in range(2 * len(readers)):
+            rounds.run(0)
+        assert [served.count(number) for number in range(len(readers))] == [2 * READY_AT_ONCE] * len(readers)
+        assert all(sorted(served[at:at + len(readers)]) == list(range(len(readers)))
+                   for at in range(0, len(served), len(readers))), "each before any of them again"
+        served.clear()
+        left = [True, True, False]
+        rounds_of(reactor, lambda: left.pop(0)).run(0)
+        assert len(served) == 3 * READY_AT_ONCE and not left
     finally:
         reactor.removeAll()
         for each in readers:
@@ -96,13 +119,13 @@ def test_other_reactors_go_their_own_way() -> None:
             self.delays.append(delay)
 
     other = Other()
-    rounds = rounds_of(other)
+    rounds = rounds_of(other, bool)
     rounds.run(0.5)
     assert other.delays == [0.5] and rounds.more() == -1 and not rounds.as_long
 
 
 def test_another_round_follows_unless_the_reactor_has_something_else_to_do(reactor: Any) -> None:
-    rounds = rounds_of(reactor)
+    rounds = rounds_of(reactor, bool)
     assert rounds.more() == -1, "it does not run"
     reactor.running = True
     assert rounds.more() is None

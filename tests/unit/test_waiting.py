@@ -549,7 +549,7 @@ class Broker:
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rounds, Any, ReactorPerformer]]:
     """(rounds, broker, performer) around them."""
     rounds, broker = Rounds(), Broker()
-    monkeypatch.setattr(module, "rounds_of", lambda reactor: rounds)
+    monkeypatch.setattr(module, "rounds_of", lambda reactor, goes_on: rounds)
     monkeypatch.setattr(module.time, "monotonic", lambda: rounds.now)
     reactor = SimpleNamespace(doIteration=rounds.run, callLater=lambda *_: SimpleNamespace(active=lambda: False))
     performer = ReactorPerformer(reactor, ListReport(), 2, (1, 1), 0.0, 0.0)
