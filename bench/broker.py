@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,6 +32,11 @@ def _milliseconds(text: str) -> float:
     """Of a duration in a table of statistics: empty = 0."""
     number, _, unit = text.strip().partition(" ")
     return round(float(number or 0) * {"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6, "": 0.0}[unit], 2)
+
+
+def _command() -> list[str]:
+    """What starts a broker: of BMQBRKR, which may have arguments, else that of this environment."""
+    return shlex.split(os.environ.get("BMQBRKR", "")) or [str(Path(sys.executable).parent / "bmqbrkr")]
 
 
 class Broker:
@@ -111,7 +117,7 @@ class Broker:
         with self.log.open("ab") as log:
             position = log.tell()
             self._process = subprocess.Popen(
-                [os.environ.get("BMQBRKR", str(Path(sys.executable).parent / "bmqbrkr")), str(self.root / "etc")],
+                [*_command(), str(self.root / "etc")],
                 cwd=self.root, stdout=log,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"})
         self.pid = self._process.pid

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -53,7 +54,7 @@ class Side(NamedTuple):
 
 
 def _started(side: Side, nodes: int, stack: ExitStack) -> Broker | BrokerCluster:
-    os.environ["BMQBRKR"] = str(side.command)
+    os.environ["BMQBRKR"] = shlex.quote(str(side.command))
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bmq-bench-broker-")))
     durability = side.durability
     return stack.enter_context(Broker(folder, durability) if nodes == 1 else BrokerCluster(folder, durability, nodes))
