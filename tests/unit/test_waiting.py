@@ -15,6 +15,7 @@ from kit.memory import MemoryWorld
 from test_tcp import Driver, Tls, Transport, connect
 
 from bmqtwist.daemon import reactor as module
+from bmqtwist.daemon.put_aside import TURN_INPUT_S
 from bmqtwist.daemon.reactor import ReactorPerformer
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.link.pace import (
@@ -506,6 +507,7 @@ class Rounds:
     """Those of a reactor that waits as long as it is told to. `work`: what happens in the next rounds."""
 
     as_long = True
+    goes_on: Any = None
 
     def __init__(self) -> None:
         self.now, self.delays, self.work = 100.0, list[float | None](), list[Any]()
@@ -549,7 +551,12 @@ class Broker:
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rounds, Any, ReactorPerformer]]:
     """(rounds, broker, performer) around them."""
     rounds, broker = Rounds(), Broker()
-    monkeypatch.setattr(module, "rounds_of", lambda reactor, goes_on: rounds)
+
+    def rounds_of(reactor: Any, goes_on: Any) -> Rounds:
+        rounds.goes_on = goes_on
+        return rounds
+
+    monkeypatch.setattr(module, "rounds_of", rounds_of)
     monkeypatch.setattr(module.time, "monotonic", lambda: rounds.now)
     reactor = SimpleNamespace(doIteration=rounds.run, callLater=lambda *_: SimpleNamespace(active=lambda: False))
     performer = ReactorPerformer(reactor, ListReport(), 2, (1, 1), 0.0, 0.0)
@@ -569,6 +576,19 @@ def test_what_is_due_ends_a_round_and_has_a_tick_without_a_delayed_call(loop: An
     assert rounds.delays[1:] == [0.25] and broker.ticks == [100.25]
     performer.reactor.doIteration(1.0)
     assert rounds.delays[2:] == [1.0] and len(broker.ticks) == 1
+
+
+def test_a_round_goes_on_while_its_turn_has_time_for_input(loop: Any) -> None:
+    rounds, _, performer = loop
+    assert not rounds.goes_on(), "nothing has come"
+    client(performer)[0].dataReceived(b"something")
+    assert rounds.goes_on()
+    rounds.now += 0.9 * TURN_INPUT_S
+    assert rounds.goes_on()
+    rounds.now += 0.2 * TURN_INPUT_S
+    assert not rounds.goes_on()
+    performer.reactor.doIteration(0)
+    assert not rounds.goes_on(), "the turn is over"
 
 
 def client(performer: ReactorPerformer) -> tuple[Any, Transport]:
