@@ -300,10 +300,12 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class FeedImage:
-    """Send a node part `number` of an image, and say so with a Fed; 0 begins a new one."""
+    """Send a node part `number` of an image, and say so with a Fed; 0 begins a new one. It ends behind the record `behind`,
+    so that the node keeps all that its log has in common with ours."""
 
     node_id: int
     number: int
+    behind: Psn
 
 
 @dataclass(slots=True)

@@ -378,7 +378,7 @@ class PartitionMachine:
     def _begin_feeding(self, node_id: int) -> None:
         theirs = self._promises[node_id].log
         common = common_prefix(self.log.summary, theirs) or (theirs.last if self.log.offers(theirs.last) else None)
-        target = self.targets[node_id] = Target(common or NO_PSN)
+        target = self.targets[node_id] = Target(common or NO_PSN, theirs.base)
         if common is None:
             self._start_image(node_id, target)  # the next keepalive tells how many parts it has by then
         else:
@@ -391,7 +391,7 @@ class PartitionMachine:
         if target.image:
             if not target.complete and target.parts_sent - target.parts_taken < FLIGHT_PARTS_MAX:
                 target.feeding = True
-                self._out.append(FeedImage(node_id, target.parts_sent))
+                self._out.append(FeedImage(node_id, target.parts_sent, target.behind))
         elif not self.log.offers(target.sent):  # a compaction has come in between
             self._start_image(node_id, target)
         elif target.sent < self.log.written and target.flying < FLIGHT_BYTES_MAX:
@@ -401,7 +401,7 @@ class PartitionMachine:
     def _start_image(self, node_id: int, target: Target) -> None:
         target.begin_image()
         target.feeding = True
-        self._out.append(FeedImage(node_id, 0))
+        self._out.append(FeedImage(node_id, 0, target.behind))
 
     def _begin_image(self, event: ImageLost) -> None:
         target = self.targets.get(event.node_id)
@@ -452,7 +452,7 @@ class PartitionMachine:
         if self._is_stale(event) or event.sender != self.primary or event.lease != self.lease:
             return
         after = event.after
-        target = self.targets[event.sender] = Target(after or NO_PSN)
+        target = self.targets[event.sender] = Target(after or NO_PSN, after or self.log.summary.last)
         if after is None or not self.log.summary.holds(after):
             self._start_image(event.sender, target)
         else:

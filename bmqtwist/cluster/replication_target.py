@@ -10,10 +10,11 @@ from bmqtwist.storage.psn import NO_PSN, Psn
 
 @dataclass(slots=True)
 class Target:
-    """A node that is fed. `flight`: (last record, bytes) of what it has not taken yet; `parts`: of an image, sent and taken,
-    `image` while one is under way."""
+    """A node that is fed. `behind`: as of `FeedImage`; `flight`: (last record, bytes) of what it has not taken yet;
+    `parts`: of an image, sent and taken, `image` while one is under way."""
 
     sent: Psn
+    behind: Psn = NO_PSN
     matched: Psn = NO_PSN
     durable: Psn = NO_PSN
     flight: deque[tuple[Psn, int]] = field(default_factory=deque)

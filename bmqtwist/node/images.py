@@ -19,7 +19,7 @@ def send_part(cell: Cell, output: FeedImage, node_id: int, links: ClusterLinks, 
     """Send the next part to another node; `node_id`: ours. None: that cannot be done."""
     try:
         if output.number == 0:
-            cell.images[output.node_id] = ImageSource(cell.partition, cell.unreadable)
+            cell.images[output.node_id] = ImageSource(cell.partition, max(cell.unreadable, output.behind))
             report.info(f"{cell.machine.name}: node {links.name(output.node_id)} gets all that is live")
         source = cell.images.get(output.node_id)
         if source is None:

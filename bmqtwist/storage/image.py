@@ -41,10 +41,11 @@ _MESSAGE, _JOURNAL_OP = int(RecordType.MESSAGE), int(RecordType.JOURNAL_OP)
 
 class ImageSource:
     """All that is live in a partition as of the end of its last rollover, or as of its last record if there was none, or
-    none behind `unreadable`, in parts. The partition may go on; once it has moved to another file set, `OSError` (ESTALE).
+    none behind the record `behind`, in parts. The partition may go on; once it has moved to another file set, `OSError`
+    (ESTALE).
     """
 
-    def __init__(self, partition: ReplicatedPartition, unreadable: Psn = NO_PSN) -> None:
+    def __init__(self, partition: ReplicatedPartition, behind: Psn = NO_PSN) -> None:
         if partition.batch_waits and not partition.write_batch():
             raise OSError(errno.EIO, "its last records cannot be written")
         if partition.roll.moved is not None:
@@ -52,7 +53,7 @@ class ImageSource:
         self._files, self._set = partition.sets, partition.sets.base
         self._ahead = FilesAhead(self._files)
         base = partition.summary.base
-        copied_to = partition.cut_at(base) if base > unreadable else None
+        copied_to = partition.cut_at(base) if base > behind else None
         self.at = partition.summary.last if copied_to is None else base
         self._slices: Iterator[list[Live]] = partition.state.live.snapshot() if copied_to is None else iter(())
         self._items, self._next = list[Live](), 0  # of the present slice

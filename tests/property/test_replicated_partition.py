@@ -129,7 +129,8 @@ class Pair:
     def image(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """All that is live at the primary; what happens between two parts of it."""
         self.images += 1
-        image, target = ImageSource(self.primary.partition), ImageFiles(self.replica.partition, WALL)
+        compacted = self.replica.partition.summary.base
+        image, target = ImageSource(self.primary.partition, compacted), ImageFiles(self.replica.partition, WALL)
         final = False
         while not final:
             run, final = image.part()
@@ -138,7 +139,7 @@ class Pair:
         target.complete(image.at, WALL)()
         self.replica.partition.abandon(WALL)
         self.replica.partition = self.replica.made(find_log(self.replica.files, None, RecoveryClock(), 0, WALL))
-        assert self.replica.partition.summary.base == image.at
+        assert self.replica.partition.summary.base == image.at > compacted
 
     def work(self, name: str, value: int) -> None:
         """One operation at the primary."""

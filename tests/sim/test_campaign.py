@@ -83,6 +83,25 @@ def test_a_log_that_cannot_be_read_again_ends_with_its_last_written_record() -> 
     assert not run.rule, f"{run.text}\n{run.schedule.text()}"
 
 
+@pytest.mark.spec("cluster", 116)
+def test_an_image_brings_all_that_a_node_has_in_common_with_its_primary() -> None:
+    """What was never committed had been compacted, so it got an image, of a rollover before its last committed records."""
+    run = play(Schedule(163, 3, 2000, 1 << 20, 1, 7.786, clients=True, journal_bytes=32768, steps=(
+        Step("roll", 0, 1, 0.0296, 0.3539, 0.9347), Step("isolate primary", 0, 3, 0.2469, 0.5193, 3.7809),
+        Step("roll", 1, 3, 0.2332, 0.7056, 0.0525), Step("stop", 3, 2, 0.8925, 0.2426, 3.5867),
+        Step("transfer", 2, 1, 0.5925, 0.7682, 2.2354), Step("press", 3, 2, 0.8145, 0.8434, 3.0174),
+        Step("isolate primary", 3, 3, 0.7059, 0.311, 0.0026), Step("half open", 0, 3, 0.9179, 0.1719, 1.7668),
+        Step("syncs fail primary", 0, 2, 0.408, 0.2406, 0.0005), Step("one way primary", 2, 2, 0.1979, 0.223, 0.1928))))
+    assert not run.rule, f"{run.text}\n{run.schedule.text()}"
+
+
+@pytest.mark.spec("cluster", 116)
+@pytest.mark.parametrize("seed", [129, 165], ids=["not written yet", "compacted in the turn that wrote them"])
+def test_records_that_no_file_shows_count_as_well(seed: int) -> None:
+    run = campaign(seed, 3, clients=True)
+    assert not run.rule, f"{run.text}\n{run.schedule.text()}"
+
+
 @pytest.mark.spec("cluster", 118)
 def test_the_same_seed_is_the_same_life_byte_for_byte() -> None:
     assert campaign(3, 3).digest == campaign(3, 3).digest != campaign(4, 3).digest

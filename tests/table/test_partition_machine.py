@@ -45,6 +45,7 @@ from bmqtwist.cluster.partition_events import (
     Feed,
     FeedFailed,
     FeedImage,
+    ImageLost,
     Keepalive,
     LogMoved,
     LogReady,
@@ -358,8 +359,25 @@ def test_what_cannot_be_read_for_a_node_is_replaced_by_an_image_after_a_while() 
     for _ in range(3):  # an image that cannot be read either is tried again, and not at once
         assert situation.said(FeedFailed(OTHER, "disk")) == ["Alarm"]
         assert fed(TIMING.retry / 2) == []
-        assert fed(TIMING.retry / 2) == [FeedImage(OTHER, 0)]
-    assert FeedImage(OTHER, 1) in situation.do(Fed(OTHER, None, 60))
+        assert fed(TIMING.retry / 2) == [FeedImage(OTHER, 0, NO_PSN)]
+    assert FeedImage(OTHER, 1, NO_PSN) in situation.do(Fed(OTHER, None, 60))
+
+
+@pytest.mark.spec("cluster", 74)
+def test_an_image_ends_behind_whatever_the_other_node_has_compacted() -> None:
+    """Its last records were never committed; what comes before them was, and it is to keep that."""
+    situation = healed()
+    situation.log.be(LogSummary((5, 9), (3, 50), ((3, 60), (4, 7), (5, 9))))
+    theirs = LogSummary((3, 70), (3, 68), ((3, 70),))
+    outputs = situation.do(Promise(OTHER, LEASE, theirs, NO_PSN))
+    assert FeedImage(OTHER, 0, theirs.base) in outputs
+    assert FeedImage(OTHER, 1, theirs.base) in situation.do(Fed(OTHER, None, 60))
+    assert FeedImage(OTHER, 0, theirs.base) in situation.do(ImageLost(OTHER))
+
+
+def test_a_source_does_not_know_what_a_primary_has_compacted() -> None:
+    situation = healing()
+    assert FeedImage(PRIMARY, 0, OLD.last) in situation.do(Pull(PRIMARY, LEASE, None))
 
 
 def test_an_image_that_is_torn_is_asked_for_again() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bmqtwist.node.relays import Relays
     from bmqtwist.queue.put import Put
     from bmqtwist.queue.relay import RelayQueue
+    from bmqtwist.storage.batch import Batch
     from sim.campaign.world import CampaignWorld
 
 STORAGE = "/memory/{}/storage"  # the directory of a node, by its name
@@ -65,6 +66,9 @@ class Judge:
     def partition_stepped(self, node: SimulatedNode, cell: Cell, now: float, event: PartitionInput,
                           outputs: list[PartitionOutput]) -> None:
         """The machine of a partition took an input; what follows from it is not done yet."""
+
+    def written(self, node: SimulatedNode, cell: Cell, batches: list[Batch]) -> None:
+        """A primary has these records in its files; a rollover may have taken them out again by now."""
 
     def recorded(self, index: int, psn: Psn, record: bytes, base: Psn) -> None:
         """A record of a partition was seen for the first time, in a log with this base. Its offsets are 0."""

@@ -15,14 +15,14 @@ from bmqtwist.cluster.partition_events import (
     PartitionRole,
     PartitionTalk,
     Promise,
-    Records,
     ReplicaReceipt,
     Say,
     TakeImage,
 )
 from bmqtwist.node.cell import Cell
+from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.exchange import placed
-from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun, psns_of
+from bmqtwist.storage.psn import NO_PSN, Psn
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, SEQUENCE_MASK, FileType
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.judges import Judge, Violation, durable_promises
@@ -117,14 +117,14 @@ class PartitionJudge(Judge):
             seen = psn
         self._seen[key] = seen
 
-    def _sent(self, node: SimulatedNode, cell: Cell, run: RecordRun) -> None:
-        """What a primary has compacted in the turn in which it wrote it is seen on its way only."""
-        seen = run.previous
-        for psn, at in zip(psns_of(run.journal), range(0, len(run.journal), RECORD_BYTES), strict=True):
-            if psn not in self.history(cell.index).records:
-                record = run.journal[at:at + RECORD_BYTES]
-                self._one(node, cell, psn, placed(record, RECORD.unpack(record)[0], 0, 0), seen)
-            seen = psn
+    def written(self, node: SimulatedNode, cell: Cell, batches: list[Batch]) -> None:
+        for batch in batches:
+            seen = cell.partition.psn_at(batch.first - 1)
+            for record in batch.journal:
+                head, lease, *_ = RECORD.unpack(record)
+                psn = lease, head & SEQUENCE_MASK
+                self._one(node, cell, psn, placed(record, head, 0, 0), seen)
+                seen = psn
 
     def _one(self, node: SimulatedNode, cell: Cell, psn: Psn, record: bytes, previous: Psn) -> None:
         history = self.history(cell.index)
@@ -138,6 +138,12 @@ class PartitionJudge(Judge):
         elif known != (record, previous):
             raise Violation("R1", f"{node.name}, partition {cell.index}: {psn} is {record.hex()} behind {previous}; it was "
                                   f"{known[0].hex()} behind {known[1]}")
+
+    def _shared(self, node: SimulatedNode, cell: Cell, psn: Psn) -> Psn:
+        """The newest record of its log that is in a log that ends with `psn`; what is not in its files yet was not seen."""
+        if cell.summary.holds(psn):
+            return psn
+        return self.history(cell.index).common(self._seen[node.name, cell.index], psn)
 
     def _is_safe(self, node: SimulatedNode, cell: Cell, psn: Psn) -> bool:
         """Whether a loss of power would leave it."""
@@ -159,8 +165,6 @@ class PartitionJudge(Judge):
     def partition_stepped(self, node: SimulatedNode, cell: Cell, now: float, event: PartitionInput,
                           outputs: list[PartitionOutput]) -> None:
         key, machine = (node.name, cell.index), cell.machine
-        if isinstance(event, Records):
-            self._sent(node, cell, event.run)
         self._look(node, cell)
         if isinstance(event, ReplicaReceipt) and event.lease == machine.lease and machine.leads:
             self._stamp(key, event, now)
@@ -242,18 +246,18 @@ class PartitionJudge(Judge):
             rule = "A9" if who[0] == node.name else "A5"
             raise Violation(rule, f"lease {lease} of partition {cell.index} is that of {who}, and of "
                                   f"{node.name}, {node.life}")
-        history, last = self.history(cell.index), cell.summary.last
+        committed = self.history(cell.index).committed
         # a node that was paused when it had the promises may begin when others are leases ahead: it can commit nothing
-        if lease > history.committed[0] and not history.has(last, history.committed):
-            raise Violation("R6", f"{node.name} begins lease {lease} of partition {cell.index} with a log up to {last}; "
-                                  f"{history.committed} is committed")
+        if lease > committed[0] and self._shared(node, cell, committed) < committed:
+            raise Violation("R6", f"{node.name} begins lease {lease} of partition {cell.index} with a log up to "
+                                  f"{cell.summary.last}; {committed} is committed")
         self.world.counts["leases"] += 1
 
     def _cuts(self, node: SimulatedNode, cell: Cell, psn: Psn) -> None:
         """What follows the record is taken away."""
         history, key = self.history(cell.index), (node.name, cell.index)
-        kept = history.common(cell.summary.last, history.committed)
-        if kept > history.common(cell.summary.last, psn):
+        kept = self._shared(node, cell, history.committed)
+        if kept > self._shared(node, cell, psn):
             raise Violation("R6", f"{node.name}, partition {cell.index}: cut off behind {psn}, and {kept} is committed")
         for safe in self._safe, self._safe_in_time:
             safe[key] = history.common(safe.get(key, NO_PSN), psn)

@@ -19,6 +19,7 @@ from bmqtwist.node.relays import Relays
 from bmqtwist.node.replication import Replication
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.vote_file import NAME
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
@@ -143,10 +144,24 @@ class CampaignWorld(ElectedCluster):
         step = cell.machine.step
 
         def cell_step(now: float, event: PartitionInput) -> list[PartitionOutput]:
+            self._writing_watched(node, cell)
             outputs = step(now, event)
             self.ask(lambda judge: judge.partition_stepped(node, cell, now, event, outputs))
             return outputs
         cell.machine.step = cell_step  # type: ignore[method-assign]
+
+    def _writing_watched(self, node: SimulatedNode, cell: Cell) -> None:
+        """Of the partition that stands for it now."""
+        partition = cell.partition
+        if "take_batches" in vars(partition):
+            return
+        take = partition.take_batches
+
+        def take_batches() -> list[Batch]:
+            batches = take()
+            self.ask(lambda judge: judge.written(node, cell, batches))
+            return batches
+        partition.take_batches = take_batches  # type: ignore[method-assign]
 
     def _relays_watched(self, node: SimulatedNode, relays: Relays) -> None:
         relays.put = partial(self._relayed, node, relays, relays.put)  # type: ignore[method-assign]
