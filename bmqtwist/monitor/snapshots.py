@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bmqtwist.storage.partition import Partition
 
 EXACT_MESSAGES_MAX = 20_000  # of an app that are looked at; how much more of them are is estimated
-SUMMED_AT_ONCE = 1024  # messages whose sizes are added up in one of many steps
+SUMMED_AT_ONCE = 256  # messages whose sizes are added up for one item of `in_steps`, in about 50 us
 _KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
 
 

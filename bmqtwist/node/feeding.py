@@ -1,7 +1,7 @@
 """What a primary sends a node that lacks some of a partition: records, or all that is live.
 
-Records that were written last are in memory, and go out at once. What has to be read again goes out few messages at a time,
-so that others are served in between.
+Records that were written last are in memory, and go out at once. What has to be read again goes out one message at a time, so
+that others are served in between.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from bmqtwist.node.timers import Timers
 from bmqtwist.report import Report
 from bmqtwist.storage.psn import NO_PSN, Psn, RecordRun
 
-FEW_MESSAGES = 4  # with what was read again, sent one behind the other,
-PAUSE_S = 0.001  # before the next ones
+PAUSE_S = 0.001  # behind a message with what was read again
 
 
 class Feeding:
@@ -27,7 +26,6 @@ class Feeding:
     def __init__(self, node_id: int, links: ClusterLinks, timers: Timers, report: Report,
                  step: Callable[[Cell, float, PartitionInput], None]) -> None:
         self._node_id, self._links, self._timers, self._report, self._step = node_id, links, timers, report, step
-        self._messages = 0  # with what was read again, to anybody
         self._encoded: tuple[RecordRun | None, Psn, bytes] = (None, NO_PSN, b"")  # the last event with records
 
     def send_records(self, cell: Cell, output: Feed, now: float) -> None:
@@ -61,10 +59,6 @@ class Feeding:
             self._go_on(cell, fed, now)
 
     def _go_on(self, cell: Cell, fed: Fed, now: float) -> None:
-        self._messages += 1
-        if self._messages % FEW_MESSAGES:
-            cell.inputs.append(fed)
-            return
         target = cell.machine.targets.get(fed.node_id)
 
         def go_on(now: float) -> None:
