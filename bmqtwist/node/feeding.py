@@ -1,7 +1,7 @@
 """What a primary sends a node that lacks some of a partition: records, or all that is live.
 
-Records that were written last are in memory, and go out at once. What has to be read again goes out one message at a time, so
-that others are served in between.
+Records that were written last are in memory, and go out at once. What has to be read again goes out one message at a time,
+so that others are served in between.
 """
 
 from __future__ import annotations
