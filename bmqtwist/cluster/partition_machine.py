@@ -452,7 +452,8 @@ class PartitionMachine:
         if self._is_stale(event) or event.sender != self.primary or event.lease != self.lease:
             return
         after = event.after
-        target = self.targets[event.sender] = Target(after or NO_PSN, after or self.log.summary.last)
+        behind = after or self.log.summary.last  # what it has compacted is not known here
+        target = self.targets[event.sender] = Target(after or NO_PSN, behind)
         if after is None or not self.log.summary.holds(after):
             self._start_image(event.sender, target)
         else:
