@@ -190,10 +190,11 @@ def placed(record: bytes, head: int, data_end: int, qlist_end: int) -> bytes:
 
 
 class FilesAhead:
-    """What JOURNAL records refer to. DATA is read ahead: of records in order it lies in order, as a rule."""
+    """What JOURNAL records refer to. DATA is read ahead: of records in order it lies in order, as a rule. Up to `end`, where
+    nothing is written yet: whoever reads there lets the system make pages of zeros, megabytes at a time."""
 
-    def __init__(self, files: PartitionFiles) -> None:
-        self._files, self._start, self._data = files, 0, b""
+    def __init__(self, files: PartitionFiles, end: int) -> None:
+        self._files, self._end, self._start, self._data = files, end, 0, b""
 
     def read_qlist(self, offset: int, size: int) -> bytes:
         """As of `PartitionFiles`."""
@@ -203,7 +204,8 @@ class FilesAhead:
         """Likewise."""
         at = offset - self._start
         if at < 0 or at + size > len(self._data):
-            self._start, self._data, at = offset, self._files.read_data(offset, max(size, AHEAD_BYTES)), 0
+            ahead = max(size, min(AHEAD_BYTES, self._end - offset))
+            self._start, self._data, at = offset, self._files.read_data(offset, ahead), 0
         return self._data[at:at + size]
 
 

@@ -84,7 +84,7 @@ class _Journal:
         safe = max(counted[-SYNC_POINTS], summary.base) if len(counted) >= SYNC_POINTS else summary.base
         start = self.offset(safe) if safe != NO_PSN else JOURNAL_HEADER_BYTES
         records = files.read_journal(start, self.end - start)
-        ahead = FilesAhead(files)
+        ahead = FilesAhead(files, files.lengths()[1])
         for at in range(0, len(records), RECORD_BYTES):
             record = records[at:at + RECORD_BYTES]
             head, lease, _, _, _ = RECORD.unpack(record)

@@ -51,7 +51,7 @@ class ImageSource:
         if partition.roll.moved is not None:
             partition.roll.moved.settle(1 << 62)
         self._files, self._set = partition.sets, partition.sets.base
-        self._ahead = FilesAhead(self._files)
+        self._ahead = FilesAhead(self._files, self._files.data_position)
         base = partition.summary.base
         copied_to = partition.cut_at(base) if base > behind else None
         self.at = partition.summary.last if copied_to is None else base

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final, Generic, TypeVar, overload
 
-PART_MAX: Final = 40_000  # a dict of so many has grown for the last time at 21,845, in 4 ms
+PART_MAX: Final = 20_000  # a dict of so many has grown for the last time at 10,922, into 0.6 MiB of new memory, in 1 to 3 ms
 
 K = TypeVar("K")
 V = TypeVar("V")

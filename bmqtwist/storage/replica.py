@@ -283,7 +283,8 @@ class ReplicatedPartition(Partition):
         journal = self.files.read_journal(start, RECORD_BYTES * min(count, MESSAGE_RECORDS_MAX))
         if len(journal) < RECORD_BYTES:
             raise OSError(errno.EIO, "JOURNAL is shorter than its records")
-        ahead, last, end, data, qlist, size = FilesAhead(self.files), after, 0, list[bytes](), list[bytes](), 0
+        ahead = FilesAhead(self.files, self.files.data_position)
+        last, end, data, qlist, size = after, 0, list[bytes](), list[bytes](), 0
         for at in range(0, len(journal) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
             record = journal[at:at + RECORD_BYTES]
             head: int

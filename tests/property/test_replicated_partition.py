@@ -493,3 +493,22 @@ def test_a_partition_that_is_given_up_claims_no_record_that_is_in_no_file() -> N
     assert partition.summary.last > written
     partition.abandon(WALL)
     assert partition.summary.last == partition.written == written
+
+
+def test_what_other_nodes_are_sent_is_read_no_further_than_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind it the files are longer: there the system would make pages of zeros, megabytes at a time."""
+    pair = Pair()
+    partition, ends = pair.primary.partition, list[int]()
+    for number in range(5):
+        pair.work("put", number)
+    partition.flush(WALL)
+    read_data = partition.files.read_data
+
+    def watched(offset: int, size: int) -> bytes:
+        ends.append(offset + size)
+        return read_data(offset, size)
+    monkeypatch.setattr(partition.files, "read_data", watched)
+    assert partition.read_run(NO_PSN) is not None
+    run, final = ImageSource(partition).part()
+    assert final and run.data and len(ends) >= 2
+    assert max(ends) <= partition.files.data_position < SIZES.data
