@@ -15,7 +15,7 @@ from typing import Final
 
 from bmqtwist.link.session import Session
 
-TURN_INPUT_S: Final = 0.006  # a turn that has lasted so long takes nothing more,
+TURN_INPUT_S: Final = 0.005  # a turn that has lasted so long takes nothing more,
 FEW_BYTES: Final = 2048  # except for so many: a round of many sockets takes a while to come to theirs
 LONG_TURN_INPUT_S: Final = 0.05  # a turn that has lasted so long does not take these either
 STRANGERS_S: Final = 0.002  # of a turn for connections that are not negotiated

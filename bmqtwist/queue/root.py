@@ -127,7 +127,8 @@ class RootQueue(Queue):
                 stats.acked(0.0)
                 put.answer(0)
             return 0
-        if self.history.seen_or_add(guid, now) or guid in self.messages:
+        history = self.history
+        if history.seen_or_add(guid, now) or not history.never_added and guid in self.messages:
             if self.lines.admits(now):
                 self.context.report.info(f"Duplicate PUT message queue [{self.uri}] from client "
                                          f"[{put.handle.client.description if put.handle else ''}], GUID "

@@ -19,6 +19,9 @@ threads) are looked up in every bucket whose range they fall into.
 The client ids kept are bounded. When there are too many, all are let go and their highest tick becomes a `floor`:
 for as long as GUIDs seen before can be remembered, a client met again starts at least there, so that "higher" still
 means "never seen".
+
+A tick above all that were ever met of a client also tells that the GUID was never added, however long ago: a queue that
+holds a million messages need not look whether it is one of them.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ SPAN_SECONDS_MAX: Final = 30.0  # ... and at most this, so that a window can be 
 _GUID_BYTES: Final = 16
 _MARK_GUIDS: Final = 128  # between two marks of a closed bucket
 _MARK_BYTES: Final = _MARK_GUIDS * _GUID_BYTES
+_ABOVE_ALL: Final = b"\xff" * 8  # compares above every tick
 
 
 class _Bucket:
@@ -63,9 +67,13 @@ class _Bucket:
 
 
 class GuidHistory:
-    """The GUIDs of one queue. `now` and `arrived` are seconds of one monotonic clock; a window of 0 keeps nothing."""
+    """The GUIDs of one queue. `now` and `arrived` are seconds of one monotonic clock; a window of 0 keeps nothing.
 
-    __slots__ = ("window", "_open", "_newest", "_due", "_buckets", "_closed", "_ticks", "_floor", "_floor_until")
+    never_added: of the GUID that `seen_or_add` has just added, as of `was_never_added` before that.
+    """
+
+    __slots__ = ("window", "never_added", "_open", "_newest", "_due", "_buckets", "_closed", "_ticks", "_let_go", "_floor",
+                 "_floor_until")
 
     def __init__(self, window: float) -> None:
         self.window = window
@@ -75,6 +83,8 @@ class GuidHistory:
         self._buckets: deque[_Bucket] = deque()
         self._closed = 0  # GUIDs in closed buckets
         self._ticks: dict[bytes, bytes] = {}  # client id -> highest tick seen
+        self._let_go = b""  # the highest tick of those whose client id is not kept any more
+        self.never_added = False
         self._floor = b""
         self._floor_until = 0.0
 
@@ -88,6 +98,7 @@ class GuidHistory:
         """Whether this GUID was added within the window; if not, it is now."""
         window = self.window
         if window <= 0:
+            self._let_go, self.never_added = _ABOVE_ALL, False
             return False
         opened = self._open
         if now >= self._due or len(opened) >= BUCKET_GUIDS_MAX:
@@ -97,13 +108,22 @@ class GuidHistory:
         last = self._ticks.get(client)
         if last is not None and tick > last:
             self._ticks[client] = tick
+            self.never_added = tick > self._let_go
         elif guid in opened or self._in_buckets(guid, now):
             return True
         elif last is None:
+            self.never_added = tick > self._let_go
             self._meet(client, tick, now)
+        else:
+            self.never_added = False
         opened[guid] = None
         self._newest = now
         return False
+
+    def was_never_added(self, guid: bytes) -> bool:
+        """Whether it is certain, without a look-up, that this GUID was never added, however long ago."""
+        tick = guid[3:10]
+        return tick > self._ticks.get(guid[10:], b"") and tick > self._let_go
 
     def add(self, guid: bytes, arrived: float) -> None:
         """Remember a GUID found in storage; oldest first: one out of order counts as arrived with its predecessor."""
@@ -158,5 +178,6 @@ class GuidHistory:
         if len(self._ticks) >= CLIENTS_MAX:
             self._floor = max(self._floor if now <= self._floor_until else b"", *self._ticks.values())
             self._floor_until = now + self.window * (_SPANS + 1) / _SPANS
+            self._let_go = max(self._let_go, *self._ticks.values())
             self._ticks.clear()
         self._ticks[client] = tick if now > self._floor_until else max(tick, self._floor)

