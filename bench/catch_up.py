@@ -5,7 +5,9 @@
 Fills a strongly consistent queue, kills a node that is not the leader (`kill -9`) and posts `missed` messages without it;
 starts it again, which it catches up with records, and posts `rate` messages a second until it has all that is committed.
 Then the same with an empty disk: it is given an image. One JSON object for each: seconds until then, latency of the
-acknowledgements meanwhile, and for each node the longest turn and how late it was at most, since its start.
+acknowledgements meanwhile, and for each node the longest turn and how late it was at most, since its start: of the others
+that includes filling the queue, so theirs are told from before as well. `machine_ms`: how long the machine was away at
+most meanwhile (`bench.machine`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 from bench.broker import DOMAINS, Broker
 from bench.gauge import Samples
+from bench.machine import Machine
 from bench.nodes import BrokerCluster
 from bench.rawclient import WRITE, RawClient, acks
 from bmqtwist.wire.fast import EventType
@@ -90,25 +93,30 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--rate", type=float, default=1000.0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bmq-catch-up-") as name, BrokerCluster(Path(name)) as cluster:
+    with tempfile.TemporaryDirectory(prefix="bmq-catch-up-") as name, BrokerCluster(
+            Path(name)) as cluster, Machine() as machine:
         leader = cluster.leader
         node = next(broker for broker in cluster.brokers if broker is not leader)
         poster = Poster(leader.port, options.size)
         poster.fill(options.messages)
+        filled = [broker.stalls_ms() for broker in cluster.brokers]
+        print(json.dumps({"by": "filling", "messages": options.messages, "machine_ms": machine.longest_ms(),
+                          "after_ms": filled}), flush=True)
         for what in ("records", "image"):
-            before = [broker.stalls_ms() for broker in cluster.brokers]
             node.kill()
             poster.fill(options.missed)
+            before = {broker: broker.stalls_ms() for broker in cluster.brokers if broker is not node}
             if what == "image":
                 for folder in ("storage", "archive"):
                     shutil.rmtree(node.root / folder)
                     (node.root / folder).mkdir()
             position = node.log.stat().st_size
+            machine.longest_ms()
             node.start()
             row = poster.trickle(options.rate, node, position)
-            nodes = {("catches up" if broker is node else "leads" if broker is leader else "follows"): {
-                "before_ms": older, "after_ms": broker.stalls_ms()} for broker, older in zip(cluster.brokers, before,
-                                                                                            strict=True)}
+            row["machine_ms"] = machine.longest_ms()
+            nodes = {"catches up" if broker is node else "leads" if broker is leader else "follows": {
+                "before_ms": before.get(broker), "after_ms": broker.stalls_ms()} for broker in cluster.brokers}
             print(json.dumps({"by": what, "messages": options.messages, "missed": options.missed, **row, "nodes": nodes}),
                   flush=True)
     return 0

@@ -55,7 +55,8 @@ class Bench:
         """Messages."""
         for _ in range(count):
             self._number += 1
-            message = Message(self._number.to_bytes(16, "big"), self._payload, crc=self._crc)
+            guid = b"\x40\0\0" + self._number.to_bytes(7, "big") + b"client"
+            message = Message(guid, self._payload, crc=self._crc)
             message.ref_count = 1
             self.partition.append_message(KEY, message, 1)
             self.messages.append(message)

@@ -8,8 +8,8 @@ are at a node that does not lead them. CPU is then that of all nodes together, m
 
 Every cell runs against a fresh broker, ours and RabbitMQ's in turn, so that a ratio joins neighbours in time. With
 several repetitions the row of a cell is the one with the median rate. `turn` and `late`: the longest turn of our brokers
-since their start, and how late they were at most for what was due, in all repetitions. `foreign` says how many cores were
-busy with anything else meanwhile.
+since their start, and how late they were at most for what was due, in all repetitions; `machine`: how long the machine was
+away at most meanwhile (`bench.machine`). `foreign` says how many cores were busy with anything else.
 
 BMQBRKR names another command for our broker, with arguments if need be: "nice -n -10 .venv-fast/bin/bmqbrkr".
 """
@@ -27,12 +27,13 @@ from bench.broker import Broker
 from bench.cells import CELLS, Cell, choose
 from bench.floor import FloorBroker, FloorRelay
 from bench.load import run_cell
+from bench.machine import Machine
 from bench.nodes import BrokerCluster, RabbitCluster
 from bench.rabbit import Missing, Rabbit
 
 _COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7),
             ("client us", 9),
-            ("cores", 6), ("RSS MiB", 8), ("turn ms", 8), ("late ms", 8), ("foreign", 7), ("x rabbit", 9))
+            ("cores", 6), ("RSS MiB", 8), ("turn ms", 8), ("late ms", 8), ("machine", 8), ("foreign", 7), ("x rabbit", 9))
 
 
 def _target(root: Path, durability: str | None, nodes: int) -> Broker | BrokerCluster | Rabbit | RabbitCluster:
@@ -47,10 +48,10 @@ def _target(root: Path, durability: str | None, nodes: int) -> Broker | BrokerCl
 def _measure(cell: Cell, durability: str | None, seconds: float, nodes: int) -> dict[str, Any]:
     """One cell once."""
     with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name:
-        with _target(Path(name), durability, nodes) as target:
+        with _target(Path(name), durability, nodes) as target, Machine() as machine:
             row = run_cell(target, cell, seconds)
             if isinstance(target, Broker | BrokerCluster) and not isinstance(target, FloorBroker):
-                row["stalls_ms"] = target.stalls_ms()
+                row["stalls_ms"] = {**target.stalls_ms(), "machine": machine.longest_ms()}
     row["durability"] = durability or "confirms"
     return row
 
@@ -60,7 +61,7 @@ def _median(rows: list[dict[str, Any]]) -> dict[str, Any]:
     row = ordered[len(ordered) // 2]
     row["all_messages_per_s"] = [each["messages_per_s"] for each in rows]
     for name in row.get("stalls_ms", ()):
-        row["stalls_ms"][name] = max(each["stalls_ms"][name] for each in rows)
+        row["stalls_ms"][name] = max((each["stalls_ms"][name] for each in rows), key=lambda ms: ms or 0.0)
     return row
 
 
@@ -75,7 +76,7 @@ def _line(row: dict[str, Any]) -> None:
     _print((row["cell"], label, row["messages_per_s"] if row["complete"] else "LOST", latency["p50"], latency["p99"],
             latency["p99.9"], row["broker_cpu_us_per_message"], row["client_cpu_us_per_message"],
             row["broker_cpu_share"], row["rss_mib"]["peak"], stalls.get("turn", ""), stalls.get("late", ""),
-            row["foreign_cores"], row.get("rate_vs_rabbit", "")))
+            stalls.get("machine", ""), row["foreign_cores"], row.get("rate_vs_rabbit", "")))
 
 
 def main() -> int:
