@@ -37,11 +37,11 @@ class Machine:
     """Watched while the context lasts."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("fork")
-        self._ready = ready = context.Semaphore(0)
-        self._longest = [context.RawValue("d", -1.0) for _ in os.sched_getaffinity(0)]
-        self._processes = [context.Process(target=_watch, args=(processor, longest, ready), daemon=True)
-                           for processor, longest in zip(sorted(os.sched_getaffinity(0)), self._longest, strict=True)]
+        context, processors = multiprocessing.get_context("fork"), os.sched_getaffinity(0)
+        self._ready = context.Semaphore(0)
+        self._longest = [context.RawValue("d", -1.0) for _ in processors]
+        self._processes = [context.Process(target=_watch, args=(processor, longest, self._ready), daemon=True)
+                           for processor, longest in zip(processors, self._longest, strict=True)]
 
     def longest_ms(self) -> float | None:
         """The longest time that a processor was away since the last call; None: nobody knows."""

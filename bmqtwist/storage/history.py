@@ -176,8 +176,9 @@ class GuidHistory:
     def _meet(self, client: bytes, tick: bytes, now: float) -> None:
         """A client id without a remembered tick."""
         if len(self._ticks) >= CLIENTS_MAX:
-            self._floor = max(self._floor if now <= self._floor_until else b"", *self._ticks.values())
+            highest = max(self._ticks.values())
+            self._floor = max(self._floor, highest) if now <= self._floor_until else highest
             self._floor_until = now + self.window * (_SPANS + 1) / _SPANS
-            self._let_go = max(self._let_go, *self._ticks.values())
+            self._let_go = max(self._let_go, highest)
             self._ticks.clear()
         self._ticks[client] = tick if now > self._floor_until else max(tick, self._floor)
