@@ -490,6 +490,7 @@ class Cluster:
             queue.finish_purges()
             self._hand_over(queue, [*queue.uncommitted, *waiting.get(queue, ())])
             queue.meter.clear()
+            queue.retire()
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
 
     def _hand_over(self, queue: RootQueue, waiting: list[Put]) -> None:

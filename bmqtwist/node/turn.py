@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
 
 ROLL_SECONDS = 0.005  # of a turn that rollovers may take; what else there is to do comes first
-ROLL_SECONDS_LATE = 0.012  # the same while a file fills faster than its rollover gets on
+ROLL_SECONDS_LATE = 0.008  # the same while a file fills faster than its rollover gets on
 GATHERED_BYTES_MAX = 128 << 10  # of DATA that are not written while more is waited for: they are in the cache still
 UNSYNCED_BYTES_MAX = 1 << 20  # of DATA: when there are more, a sync waits for nothing else
 ROLL_SLICES_MAX = 16  # of each rollover in one turn, whatever the clock says

@@ -16,7 +16,7 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
 from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App, Place
-from bmqtwist.queue.chores import Work
+from bmqtwist.queue.chores import Work, let_go
 from bmqtwist.queue.handle import MemberClient, Substream
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
@@ -447,6 +447,11 @@ class RootQueue(Queue):
         """What is under way of purges is done at once, but for records: this node leads the partition no longer."""
         for steps in list(self.purges):
             at_once(steps)
+
+    def retire(self) -> None:
+        """This node leads it no longer, its clients have gone on elsewhere: what was kept for them is freed in slices."""
+        places = [place for app in self.apps.values() for place in app.unregister()]
+        self.in_slices(let_go(places), "freeing what was kept for its apps")
 
     def holds(self, app: App, message: Message) -> bool:
         """Whether an app still needs a message: one that was purged may look as if."""

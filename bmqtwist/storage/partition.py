@@ -23,7 +23,7 @@ from bmqtwist.storage import payloads
 from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.copies import COMMITTED_ALL, CopyMarks
 from bmqtwist.storage.gate import Gate, Gated
-from bmqtwist.storage.long_dict import LongDict
+from bmqtwist.storage.long_dict import RisingDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
     CONFIRM_HEAD,
@@ -138,7 +138,7 @@ class Partition(CopyMarks):
         return self._base + self.state.sequence
 
     @property
-    def live(self) -> LongDict[int, Live]:
+    def live(self) -> RisingDict[Live]:
         """The records that a rollover would keep, see `PartitionState.live`."""
         return self.state.live
 

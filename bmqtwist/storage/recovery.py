@@ -16,7 +16,7 @@ from typing import Protocol
 from bmqtwist.ids import DEFAULT_APP_ID, DEFAULT_APP_KEY, NULL_GUID, NULL_KEY
 from bmqtwist.storage.datacheck import DATA_RECORD_BYTES_MIN, check_messages
 from bmqtwist.storage.journal import Entry, JournalScan, check_file_header, unpack_sync_point
-from bmqtwist.storage.long_dict import LongDict
+from bmqtwist.storage.long_dict import RisingDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
     DATA_HEADER,
@@ -84,7 +84,7 @@ class RecoveredPartition:
         return self.state.queues
 
     @property
-    def live(self) -> LongDict[int, Live]:
+    def live(self) -> RisingDict[Live]:
         """The records that are needed, see `PartitionState.live`."""
         return self.state.live
 

@@ -168,9 +168,9 @@ class ReplicatedPartition(Partition):
         self.forget_waiting()
         self._recent.clear()
         self.take_batches()
-        for queue in self.state.queues.values():
+        for queue in [queue for queue in self.state.queues.values() if queue.in_memory]:
             for message in [message for message in queue.messages.values() if message.live_key < 0]:
-                queue.drop(message)  # it lived in memory only
+                queue.drop(message)
         clean = not self._owed and not self._journal
         self._owed.clear()
         self._set_journal_limit()

@@ -26,7 +26,7 @@ from typing import Protocol
 
 from bmqtwist.storage.compaction import LiveCopy, Moved
 from bmqtwist.storage.layout import JOURNAL_OP_RECORD, MESSAGE_RECORD, QUEUE_OP_RECORD
-from bmqtwist.storage.long_dict import LongDict
+from bmqtwist.storage.long_dict import RisingDict
 from bmqtwist.storage.records import TYPE_SHIFT, QueueOp, RecordType, SyncPoint, pack_sync_point
 from bmqtwist.storage.state import Live, PartitionState
 from bmqtwist.storage.store import SYNC_POINT_RESERVE_BYTES, PartitionFiles
@@ -91,7 +91,7 @@ class RolledPartition(Protocol):
     roll_due: bool  # a file is so full that a rollover may be worth it, or one is under way
 
     @property
-    def live(self) -> LongDict[int, Live]:
+    def live(self) -> RisingDict[Live]:
         """The records that are needed."""
 
     @property

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 from bmqtwist.limits import MESSAGES_AT_ONCE
 from bmqtwist.storage.history import GuidHistory
-from bmqtwist.storage.long_dict import LongDict
+from bmqtwist.storage.long_dict import LongDict, RisingDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, data_record_bytes
 from bmqtwist.storage.store import DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, QLIST_HEADER_BYTES
@@ -67,12 +67,13 @@ class StoredQueue:
     """What is stored in one queue and which apps still need it. Changed by `PartitionState` alone.
 
     apps: app key -> app, those registered now. mask: their bits. messages: GUID -> message, in order of arrival.
-    history: GUIDs seen lately, those of removed messages included. live_keys: of its CREATION, ADDITION, PURGE and
+    history: GUIDs seen lately, those of removed messages included. in_memory: whether it ever held messages that have no
+    records. live_keys: of its CREATION, ADDITION, PURGE and
     app-level DELETION records. auto_*: the auto-confirms that wait for their message.
     """
 
-    __slots__ = ("key", "uri", "apps", "mask", "messages", "history", "live_keys", "auto_guid", "auto_mask", "auto_keys",
-                 "_bits")
+    __slots__ = ("key", "uri", "apps", "mask", "messages", "history", "in_memory", "live_keys", "auto_guid", "auto_mask",
+                 "auto_keys", "_bits")
 
     def __init__(self, key: bytes, uri: str) -> None:
         self.key, self.uri = key, uri
@@ -80,6 +81,7 @@ class StoredQueue:
         self.mask = 0
         self.messages: LongDict[bytes, Message] = LongDict()
         self.history = GuidHistory(HISTORY_SECONDS)
+        self.in_memory = False
         self.live_keys: list[int] = []
         self.auto_guid, self.auto_mask, self.auto_keys = b"", 0, list[int]()
         self._bits: dict[bytes, int] = {}  # app key -> bit, removed apps included
@@ -103,6 +105,7 @@ class StoredQueue:
 
     def hold(self, message: Message) -> None:
         """A message that lives in memory only: no record, the same rules."""
+        self.in_memory = True
         message.pending = self.mask
         message.queue_key = self.key
         self.messages.add(message.guid, message)
@@ -147,7 +150,7 @@ class PartitionState:
 
     def __init__(self) -> None:
         self.lease = self.sequence = 0
-        self.live: LongDict[int, Live] = LongDict()
+        self.live: RisingDict[Live] = RisingDict()
         self.queues: dict[bytes, StoredQueue] = {}
         self.data_bytes, self.qlist_bytes = DATA_HEADER_BYTES, QLIST_HEADER_BYTES
         self.cached_bytes = 0

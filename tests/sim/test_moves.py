@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from kit.client import payloads
 
+from bmqtwist.queue import chores
+from bmqtwist.queue.chores import Chores, Failed, Work
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
 from sim.elected import heal
@@ -310,3 +312,27 @@ def test_when_everything_has_to_move_the_spread_is_at_most_one(seed: int) -> Non
     nodes.run(6.0)
     left = [load for load, node in zip(loads(nodes), nodes.machines, strict=True) if node.up]
     assert sum(left) == 7 and max(left) - min(left) <= 1, left
+
+
+def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = ready(8)
+    nodes.post(100, EVENTUAL)
+    index = nodes.record(EVENTUAL).partition_id
+    former, target = nodes.primary(index), nodes.replicas(index)[0]
+    root = nodes.cluster(former.name).queues[EVENTUAL]
+    kept = [app.fresh for app in root.apps.values()]
+    assert sum(map(len, kept)) == 100
+    monkeypatch.setattr(chores, "LET_GO_AT_ONCE", 10)
+    sizes, step = list[int](), Chores._step
+
+    def measured(self: Chores, work: Work, failed: Failed) -> bool:
+        more = step(self, work, failed)
+        sizes.append(sum(map(len, kept)))
+        return more
+
+    monkeypatch.setattr(Chores, "_step", measured)
+    assert move(nodes, index, target) == "SUCCESS"
+    moved(nodes, index, target)
+    nodes.run(1.0)
+    assert [size for size in sizes if size < 100] == [*range(90, 0, -10), 10]
+    assert nodes.stored(former, EVENTUAL) == nodes.stored(target, EVENTUAL) == nodes.acknowledged[EVENTUAL]

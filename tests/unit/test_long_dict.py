@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmqtwist.storage import long_dict
-from bmqtwist.storage.long_dict import LongDict
+from bmqtwist.storage.long_dict import LongDict, RisingDict
 
 KEYS = st.integers(0, 40)
 STEPS = st.lists(st.one_of(
@@ -86,3 +86,45 @@ def test_entries_may_go_while_slices_are_taken() -> None:
     del found[0]
     found.popitem()
     assert len(next(slices)) == long_dict.PART_MAX - 1 and not list(slices)
+
+
+@given(st.lists(st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 5)), st.tuples(st.sampled_from(("del", "get", "set")), st.integers(0, 60)),
+    st.tuples(st.sampled_from(("popitem", "snapshot")), st.just(0))), max_size=80), st.integers(1, 5))
+def test_with_rising_keys_it_does_the_same(steps: list[tuple[str, int]], most: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_dict, "PART_MAX", most)
+        mine, plain, key = RisingDict[int](), dict[int, int](), 0
+        for number, (what, detail) in enumerate(steps):
+            if what == "add":
+                for _ in range(detail):
+                    key += detail
+                    mine.add(key, number)
+                    plain[key] = number
+            elif what == "del":
+                assert outcome(lambda at=detail: mine.__delitem__(at)) == outcome(lambda at=detail: plain.__delitem__(at))
+            elif what == "set" and detail in plain:
+                mine[detail] = plain[detail] = number
+            elif what == "popitem":
+                assert outcome(mine.popitem) == outcome(plain.popitem)
+            elif what == "snapshot":
+                mine.snapshot()
+            assert [mine.get(each) for each in range(key + 2)] == [plain.get(each) for each in range(key + 2)]
+            assert list(mine.items()) == list(plain.items()) and len(mine) == len(plain)
+
+
+def test_with_rising_keys_one_part_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_dict, "PART_MAX", 5)
+    found, asked = RisingDict[int](), list[object]()
+    for number in range(200):
+        found.add(number, -number)
+
+    class Watched(dict[int, int]):
+        def __contains__(self, key: object) -> bool:
+            asked.append(key)
+            return super().__contains__(key)
+
+    found._parts = [Watched(part) for part in found._parts]
+    found._last = found._found = found._parts[-1]
+    assert found[101] == -101
+    assert len(asked) == 3  # the last one twice, then the one that has it
