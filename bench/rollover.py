@@ -3,8 +3,9 @@
     python -m bench.rollover [--messages 1000000] [--size 100] [--directory DIR]
 
 Fills one partition, goes on posting and deleting until it rolls over in slices, and takes the time of every turn
-meanwhile (by the clock, and what of it this thread worked: the rest is waiting for the disk and for other processes);
-then rolls over once more in one step; then reads the file set as a start would. Prints one JSON object.
+meanwhile: by the clock; what of it this thread worked, the rest being waiting for the disk and for other processes; and how
+long the machine was away at most (`bench.machine`), which counts as work where a page of memory is waited for. Then it rolls
+over once more in one step; then it reads the file set as a start would. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from bench.machine import Machine
 from bmqtwist.node.turn import ROLL_SECONDS, ROLL_SECONDS_LATE, ROLL_SLICES_MAX
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.fileset import FileSets
@@ -88,27 +90,28 @@ class Bench:
                 break
 
 
-def in_slices(bench: Bench) -> dict[str, Any]:
+def in_slices(bench: Bench, machine: Machine) -> dict[str, Any]:
     """A rollover under traffic."""
-    turns: list[tuple[float, float, str]] = []  # seconds by the clock, seconds of work, phases
+    turns: list[tuple[float, float, float | None, str]] = []  # seconds by the clock, of work, ms of the machine; phases
     began = 0.0
     roll = bench.partition.roll
     while not began or roll.phase is not Phase.RESTING:
         phase = roll.phase
         if phase is not Phase.RESTING and not began:
             began = time.perf_counter()
+        machine.longest_ms()
         start, worked = time.perf_counter(), time.thread_time()
         bench.post(BATCH)
         bench.delete(BATCH)
         bench.turn()
         if began:
-            turns.append((time.perf_counter() - start, time.thread_time() - worked, f"{phase.value} > {roll.phase.value}"))
-    longest = sorted(turns, reverse=True)
-    busiest = sorted(turns, key=lambda turn: turn[1], reverse=True)
+            clock, work = time.perf_counter() - start, time.thread_time() - worked
+            turns.append((clock, work, machine.longest_ms(), f"{phase.value} > {roll.phase.value}"))
+    longest = sorted(turns, key=lambda turn: turn[0], reverse=True)
     alarms = bench.partition.take_alarms()
     return {"turns": len(turns), "seconds": round(time.perf_counter() - began, 2),
-            "longest_ms": [[round(clock * 1000, 2), round(work * 1000, 2), phase] for clock, work, phase in longest[:5]],
-            "most_work_ms": [[round(clock * 1000, 2), round(work * 1000, 2), phase] for clock, work, phase in busiest[:5]],
+            "longest_ms": [{"clock": round(clock * 1000, 2), "work": round(work * 1000, 2), "machine": away, "phase": phase}
+                           for clock, work, away, phase in longest[:5]],
             "p99_ms": round(longest[len(longest) // 100][0] * 1000, 2),
             "median_ms": round(longest[len(longest) // 2][0] * 1000, 2), "alarms": alarms}
 
@@ -142,13 +145,13 @@ def main() -> int:
     parser.add_argument("--directory", help="where the files are made; default: the usual place of temporary files")
     options = parser.parse_args()
     gc.disable()
-    with tempfile.TemporaryDirectory(prefix="bmq-rollover-", dir=options.directory) as name:
+    with tempfile.TemporaryDirectory(prefix="bmq-rollover-", dir=options.directory) as name, Machine() as machine:
         bench = Bench(name, options.messages, options.size)
         while len(bench.messages) < options.messages:
             bench.post(1000)
             bench.partition.flush(1)
         gc.freeze()
-        row: dict[str, Any] = {"messages": len(bench.messages), "size": options.size, "in_slices": in_slices(bench)}
+        row: dict[str, Any] = {"messages": len(bench.messages), "size": options.size, "in_slices": in_slices(bench, machine)}
         row["in_one_step_ms"] = timed(lambda: bench.partition.roll.finish(2))
         files = bench.partition.files
         whole: Any = WithoutHoles(files)
