@@ -645,7 +645,7 @@ def test_a_turn_ends_in_time_while_a_partition_rolls_over(world: MemoryWorld, mo
         return True
 
     monkeypatch.setattr(Rollover, "step", step)
-    for took, late, expected in ((0.0, False, ROLL_SLICES_MAX + 1), (0.002, False, 4), (0.002, True, 7)):
+    for took, late, expected in ((0.0, False, ROLL_SLICES_MAX + 1), (0.002, False, 4), (0.002, True, 5)):
         steps[0] = due[0] = 0
         pace[0] = took
         monkeypatch.setattr(Rollover, "late", late)
