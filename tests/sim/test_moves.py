@@ -336,3 +336,17 @@ def test_what_a_former_primary_kept_for_its_apps_is_freed_in_slices(monkeypatch:
     nodes.run(1.0)
     assert [size for size in sizes if size < 100] == [*range(90, 0, -10), 10]
     assert nodes.stored(former, EVENTUAL) == nodes.stored(target, EVENTUAL) == nodes.acknowledged[EVENTUAL]
+
+
+def test_messages_in_memory_go_with_the_primary_that_had_them() -> None:
+    nodes = ready(9)
+    nodes.client("n1").open(IN_MEMORY, write=1).post(b"nowhere else")
+    record = nodes.record(IN_MEMORY)
+    former = nodes.primary(record.partition_id)
+    partition = nodes.partition(former, record.partition_id)
+    assert len(partition.state.queues[record.key].messages) == 1
+    nodes.isolate(former)
+    nodes.run(20.0)
+    heal(nodes)
+    nodes.until(lambda: not partition.leading, 5.0)
+    assert not partition.state.queues[record.key].messages
