@@ -22,7 +22,7 @@ from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.link.admin import AdminAnswer, AdminWork
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.node_history import NodeHistory
-from bmqtwist.monitor.snapshot import ProcessState
+from bmqtwist.monitor.snapshot import BrokerState, ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import tables_in_steps, tree_in_steps
 from bmqtwist.node.appointments import Appointments
@@ -150,9 +150,11 @@ class AdminExecutor:
             raise LocalError("Statistics are switched off (appConfig.stats.snapshotInterval is 0)")
         statistics.admit(broker.now)
         yield from statistics.sampling(broker.now, snapshots.sources(broker))
-        state = yield from snapshots.broker_in_steps(broker, broker.now, self._process())
-        return results.StatsResult((yield from tables_in_steps(state, statistics)),
-                                   (yield from tree_in_steps(state, statistics)))
+
+        def printed(state: BrokerState) -> Slowly[results.Result]:
+            return results.StatsResult((yield from tables_in_steps(state, statistics)),
+                                       (yield from tree_in_steps(state, statistics)))
+        return (yield from snapshots.seen_in_steps(broker, broker.now, self._process(), printed))
 
     # -- domains ----------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from bmqtwist.link.tcp import ConnectionFactory
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.prometheus import Family, families_in_steps
 from bmqtwist.monitor.snapshot import BrokerState, ProcessState
-from bmqtwist.monitor.tables import stats_json, tables_in_steps, tree_in_steps
+from bmqtwist.monitor.tables import json_in_steps, tables_in_steps, tree_in_steps
 from bmqtwist.node.identity import Identity
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
@@ -218,15 +218,17 @@ class BrokerService(Service):
 
     def _printed(self, log: StatisticsLog, now: float) -> Generator[None, None, tuple[str, str]]:
         """Tables and JSON; what is not wanted is empty."""
-        tables = text = ""
         yield from self.node.sampling(now)
-        state = yield from snapshots.broker_in_steps(self.broker, now, self.process())
-        if log.wants_tables:
-            tables = yield from tables_in_steps(state, self.statistics)
-        if log.wants_json:
-            latencies = yield from snapshots.latencies_in_steps(self.broker)
-            text = stats_json((yield from tree_in_steps(state, self.statistics, latencies)), False)
-        return tables, text
+
+        def printed(state: BrokerState) -> Generator[None, None, tuple[str, str]]:
+            tables = text = ""
+            if log.wants_tables:
+                tables = yield from tables_in_steps(state, self.statistics)
+            if log.wants_json:
+                latencies = yield from snapshots.latencies_in_steps(self.broker)
+                text = yield from json_in_steps((yield from tree_in_steps(state, self.statistics, latencies)))
+            return tables, text
+        return (yield from snapshots.seen_in_steps(self.broker, now, self.process(), printed))
 
     # -- console.http.Source ----------------------------------------------------------------------------------------
 
@@ -247,8 +249,8 @@ class BrokerService(Service):
         """Its metrics now, in steps."""
         now = self.clock.now()
         yield from self.node.sampling(now)
-        state = yield from snapshots.broker_in_steps(self.broker, now, self.process())
-        return (yield from families_in_steps(state, self.statistics))
+        return (yield from snapshots.seen_in_steps(self.broker, now, self.process(),
+                                                   lambda state: families_in_steps(state, self.statistics)))
 
     def in_steps(self, work: Generator[None, None, str]) -> Deferred[str]:
         """What the work gives, which goes on in turns."""

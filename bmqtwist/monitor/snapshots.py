@@ -5,8 +5,9 @@ Everything is read, nothing is changed. What costs more than a look at a counter
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Hashable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmqtwist import __version__
 from bmqtwist.config.text import pretty_json
@@ -15,7 +16,7 @@ from bmqtwist.monitor import snapshot as state
 from bmqtwist.monitor.statistics import Source
 from bmqtwist.queue.counters import AppStats
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.wire.budget import at_once, in_steps
+from bmqtwist.wire.budget import ITEMS_AT_ONCE, at_once, in_steps, taken
 from bmqtwist.wire.schema import ClientType
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 EXACT_MESSAGES_MAX = 20_000  # of an app that are looked at; how much more of them are is estimated
 SUMMED_AT_ONCE = 256  # messages whose sizes are added up for one item of `in_steps`, in about 50 us
+_T = TypeVar("_T")
 _KINDS = {ClientType.E_TCPCLIENT: "client", ClientType.E_TCPADMIN: "admin", ClientType.E_TCPBROKER: "broker"}
 
 
@@ -57,6 +59,22 @@ def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | No
         broker.configuration.app.broker_instance_name, __version__, identity.host_name, now,
         now + wall_offset(broker), identity.started_wall, (*domains, *_proxied_domains(broker)), tuple(sessions),
         tuple(clusters), process or state.ProcessState(), broker.invalid_queue.totals())
+
+
+def seen_in_steps(broker: Broker, now: float, process: state.ProcessState,
+                  made: Callable[[state.BrokerState], Generator[None, None, _T]]) -> Generator[None, None, _T]:
+    """What is made of it, in steps. It is freed in steps, too: 20 ms at once with 10,000 queues."""
+    seen = yield from broker_in_steps(broker, now, process)
+    result = yield from made(seen)
+    parts: list[Any] = list(seen.sessions)
+    parts += chain.from_iterable((*domain.queues, *domain.storages) for domain in seen.domains)
+    parts += chain.from_iterable(cluster.queues for cluster in seen.clusters)
+    parts += chain.from_iterable(partition.storages for cluster in seen.clusters for partition in cluster.partitions)
+    del seen
+    for number, _ in enumerate(taken(parts), 1):
+        if not number % ITEMS_AT_ONCE:
+            yield
+    return result
 
 
 def wall_offset(broker: Broker) -> float:

@@ -83,9 +83,19 @@ def _histogram(counts: Mapping[int, int] | None) -> dict[str, dict[str, int]]:
                                for bucket, count in sorted(counts.items())}}
 
 
-def stats_json(tree: dict[str, Any], pretty: bool) -> str:
-    """The tree as text, in one line or indented by 4."""
-    return json.dumps(tree, indent=4) if pretty else json.dumps(tree, separators=(",", ":"))
+def json_in_steps(tree: dict[str, Any]) -> Generator[None, None, str]:
+    """Such a tree as text, in one line."""
+    domains: dict[str, dict[str, Any]] = tree["domainQueues"]["domains"]
+    texts = []
+    for name, queues in domains.items():
+        members = yield from in_steps(queues.items(), lambda member: f"{json.dumps(member[0])}:{_json(member[1])}")
+        texts.append(f"{json.dumps(name)}:{{{','.join(members)}}}")
+    around = _json({**tree, "domainQueues": {"domains": {}}})
+    return f"{around[:-3]}{','.join(texts)}{around[-3:]}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def tables_in_steps(state: BrokerState, statistics: Statistics) -> Generator[None, None, str]:

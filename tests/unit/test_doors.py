@@ -19,7 +19,7 @@ from bmqtwist.console.http import status
 from bmqtwist.errors import PeerError
 from bmqtwist.logs.format import LineFormat, Record
 from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.tables import stats_json
+from bmqtwist.monitor.tables import json_in_steps
 from bmqtwist.report import shown
 from bmqtwist.wire.budget import at_once
 
@@ -134,7 +134,7 @@ def looks(world: MemoryWorld) -> dict[str, str]:
         "log": "".join(layout.render(Record(0.0, severity, "c", text)) for severity, text in world.report.lines),
         "metrics": exposition(families(state, statistics)), "console": json.dumps(status(state, "")),
         "statistics": stats_tables(state, statistics),
-        "statistics in json": stats_json(stats_tree(state, statistics), False),
+        "statistics in json": at_once(json_in_steps(stats_tree(state, statistics))),
         "internals": world.admin("DOMAINS DOMAIN d QUEUE q INTERNALS") + world.admin("DOMAINS DOMAIN f QUEUE q INTERNALS"),
         "cluster": world.admin("CLUSTERS CLUSTER c3 STATUS"), "dumps": "\n".join(world.dumps),
     }

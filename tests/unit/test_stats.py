@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Generator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,7 @@ from bmqtwist.monitor.statistics import (
     Statistics,
     TooOften,
 )
-from bmqtwist.monitor.tables import interval_text, stats_json
+from bmqtwist.monitor.tables import interval_text, json_in_steps
 from bmqtwist.queue.counters import AppStats, ChannelStats, ClientStats, QueueStats
 from bmqtwist.wire.budget import ITEMS_AT_ONCE, at_once
 
@@ -175,13 +178,28 @@ def test_app_metrics_can_be_switched_off() -> None:
                    for labels, _ in family.samples)
 
 
-def test_the_json_is_stamped_and_comes_compact_or_pretty() -> None:
+def counted(work: Generator[None, None, str], steps: list[None]) -> Generator[None, None, str]:
+    """The same, with its pauses in a list."""
+    while True:
+        try:
+            steps.append(next(work))
+        except StopIteration as over:
+            return str(over.value)
+        yield
+
+
+def test_the_json_is_stamped_and_made_in_steps() -> None:
     lab = Lab()
     lab.sample(1.0)
     tree = stats_tree(lab.broker(), lab.statistics)
     assert tree["_timestamp"] == "14NOV2023_22:13:20.000000"
-    assert "\n" not in stats_json(tree, False) and stats_json(tree, True).startswith('{\n    "_timestamp"')
-    assert json.loads(stats_json(tree, False)) == json.loads(stats_json(tree, True)) == tree
+    domain = tree["domainQueues"]["domains"]["d.~lcl"]
+    many = {f"queue {number}": domain[URI] for number in range(2 * ITEMS_AT_ONCE)}
+    tree["domainQueues"]["domains"]["many \N{SNOWMAN}"] = many
+    for each in (tree, {**tree, "domainQueues": {"domains": {}}}):
+        steps = list[None]()
+        assert at_once(counted(json_in_steps(each), steps)) == json.dumps(each, separators=(",", ":"))
+        assert len(steps) == (2 if each is tree else 0)
 
 
 def test_the_tables_have_their_headings_and_leave_zeros_blank() -> None:
@@ -302,3 +320,34 @@ def test_queues_come_and_go_while_a_broker_with_many_is_looked_at(tmp_path: Path
     found = at_once(looks[1])
     assert len(found.queues) >= 70 and at_once(looks[2]).keys() >= {"bmq://d/many69"}
     assert "bmq://d/many79" in world.admin("STAT SHOW")
+
+
+def test_what_was_seen_of_many_queues_is_freed_in_steps(tmp_path: Path) -> None:
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    for number in range(3 * ITEMS_AT_ONCE):
+        world.producer(f"bmq://d/freed{number}")
+    seen: list[state.BrokerState] = []
+
+    def made(found: state.BrokerState) -> Generator[None, None, str]:
+        seen.append(found)
+        yield
+        return "made"
+
+    def count() -> int:
+        return sum(type(each) is state.QueueState and each.uri.startswith("bmq://d/freed") for each in gc.get_objects())
+
+    steps = snapshots.seen_in_steps(world.broker, world.now, state.ProcessState(), made)
+    while not seen:
+        next(steps)
+    seen.clear()
+    kept = [count()]
+    result = ""
+    while not result:
+        try:
+            next(steps)
+        except StopIteration as over:
+            result = over.value
+        kept.append(count())
+    assert result == "made" and kept[0] == 3 * ITEMS_AT_ONCE and kept[-1] == 0
+    assert all(before - after <= ITEMS_AT_ONCE for before, after in pairwise(kept))
