@@ -63,7 +63,8 @@ def broker_in_steps(broker: Broker, now: float, process: state.ProcessState | No
 
 def seen_in_steps(broker: Broker, now: float, process: state.ProcessState,
                   made: Callable[[state.BrokerState], Generator[None, None, _T]]) -> Generator[None, None, _T]:
-    """What is made of it, in steps. It is freed in steps, too: 20 ms at once with 10,000 queues."""
+    """What is made of such a state of the broker, in steps. The state is freed in steps, too: at once that takes 20 ms with
+    10,000 queues."""
     seen = yield from broker_in_steps(broker, now, process)
     result = yield from made(seen)
     parts: list[Any] = list(seen.sessions)
