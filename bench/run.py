@@ -11,7 +11,7 @@ several repetitions the row of a cell is the one with the median rate. `turn` an
 since their start, and how late they were at most for what was due, in all repetitions; `machine`: how long the machine was
 away at most meanwhile (`bench.machine`). `foreign` says how many cores were busy with anything else.
 
-BMQBRKR names another command for our broker, with arguments if need be: "nice -n -10 .venv-fast/bin/bmqbrkr".
+BMQBRKR names another command for our broker, with arguments if need be: "nice -n -20 .venv-fast/bin/bmqbrkr".
 """
 
 from __future__ import annotations

@@ -84,12 +84,12 @@ def _histogram(counts: Mapping[int, int] | None) -> dict[str, dict[str, int]]:
 
 
 def json_in_steps(tree: dict[str, Any]) -> Generator[None, None, str]:
-    """Such a tree as text, in one line."""
+    """Such a tree as text, in one line: its domains, its last member, are put into what is around them."""
     domains: dict[str, dict[str, Any]] = tree["domainQueues"]["domains"]
     texts = []
     for name, queues in domains.items():
-        members = yield from in_steps(queues.items(), lambda member: f"{json.dumps(member[0])}:{_json(member[1])}")
-        texts.append(f"{json.dumps(name)}:{{{','.join(members)}}}")
+        members = yield from in_steps(queues.items(), lambda member: f"{_json(member[0])}:{_json(member[1])}")
+        texts.append(f"{_json(name)}:{{{','.join(members)}}}")
     around = _json({**tree, "domainQueues": {"domains": {}}})
     return f"{around[:-3]}{','.join(texts)}{around[-3:]}"
 

@@ -68,8 +68,8 @@ class StoredQueue:
 
     apps: app key -> app, those registered now. mask: their bits. messages: GUID -> message, in order of arrival.
     history: GUIDs seen lately, those of removed messages included. in_memory: whether it ever held messages that have no
-    records. live_keys: of its CREATION, ADDITION, PURGE and
-    app-level DELETION records. auto_*: the auto-confirms that wait for their message.
+    records. live_keys: of its CREATION, ADDITION, PURGE and app-level DELETION records. auto_*: the auto-confirms that wait
+    for their message.
     """
 
     __slots__ = ("key", "uri", "apps", "mask", "messages", "history", "in_memory", "live_keys", "auto_guid", "auto_mask",
