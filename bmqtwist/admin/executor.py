@@ -26,7 +26,7 @@ from bmqtwist.monitor.snapshot import BrokerState, ProcessState
 from bmqtwist.monitor.statistics import Statistics
 from bmqtwist.monitor.tables import tables_in_steps, tree_in_steps
 from bmqtwist.node.appointments import Appointments
-from bmqtwist.node.cluster import Cluster, is_collectable
+from bmqtwist.node.cluster import Cluster
 from bmqtwist.report import INTERNAL_ERROR, shown, stack
 from bmqtwist.storage.partition import PartitionUnavailable
 
@@ -300,7 +300,7 @@ class AdminExecutor:
     def _force_gc(self, command: commands.ForceGcQueues) -> results.Result:
         cluster, now = self._cluster(command.cluster), self._broker.now
         for queue in list(cluster.queues.values()):
-            if is_collectable(queue, now, 0, self._broker.identity.started):
+            if queue.is_collectable(now, 0, self._broker.identity.started):
                 cluster.delete_queue(queue, self._wall)
         return results.Success()
 

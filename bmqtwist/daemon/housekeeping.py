@@ -8,7 +8,6 @@ from bmqtwist.daemon.stuck import CATEGORY, STUCK_GAP_S, STUCK_POLL_S, StuckMoni
 from bmqtwist.monitor import snapshots
 from bmqtwist.monitor.alarm_conditions import settled
 from bmqtwist.monitor.alarms import AlarmBook
-from bmqtwist.node.cluster import is_collectable
 
 if TYPE_CHECKING:
     from bmqtwist.node.broker import Broker
@@ -58,7 +57,7 @@ class Watch:
             keepalive = self._keepalive[cluster.name]
             for queue in list(cluster.queues.values()):
                 try:
-                    if is_collectable(queue, now, keepalive, broker.identity.started):
+                    if queue.is_collectable(now, keepalive, broker.identity.started):
                         cluster.delete_queue(queue, broker.wall(now))
                 except Exception as error:
                     broker.contain.told(f"Queue '{queue.uri}': the deletion of an unused queue", error)

@@ -161,7 +161,7 @@ class Broker:
                 if known is None:
                     self.domain(name)
                 else:
-                    cluster.adopt_domain(known, self.now, self.wall(self.now))
+                    cluster.adopt_domain(known)
             except Refused as refused:
                 self.report.alarm("DOMAIN", f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. Its "
                                             f"messages are kept.")
@@ -523,7 +523,7 @@ class Broker:
                             self._throttles[cluster.name])
             self.domains[name] = domain
             self.report.info(f"Domain '{name}' located at {cluster.name}")
-            cluster.adopt_domain(domain, self.now, self.wall(self.now))
+            cluster.adopt_domain(domain)
         return domain
 
     def reconfigure(self, name: str) -> None:

@@ -28,6 +28,7 @@ from bmqtwist.node.metadata import ClusterMetadata, MetadataUnavailable, Told
 from bmqtwist.node.proposals import Proposals
 from bmqtwist.node.relays import LATE_S, Relays
 from bmqtwist.node.replication import Replication
+from bmqtwist.node.waking import Waking, WakingHost
 from bmqtwist.queue import handover
 from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.handle import Handle
@@ -36,6 +37,7 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.queue.restored import Restored
 from bmqtwist.queue.root import RootContext, RootQueue
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
@@ -52,16 +54,11 @@ if TYPE_CHECKING:
 _NO_PARTITION = -202
 
 
-class ClusterContext(RootContext, Protocol):
+class ClusterContext(RootContext, WakingHost, Protocol):
     """What a cluster asks of the broker, for itself and for its queues."""
-
-    now: float
 
     def later(self, seconds: float, action: Callable[[float], None]) -> None:
         """Call `action(now)` after a while."""
-
-    def wall(self, now: float) -> int:
-        """Seconds since the epoch at a moment of the monotonic clock."""
 
     def wake_queues(self, cluster: Cluster) -> None:
         """Load the domains of dormant queues."""
@@ -89,6 +86,7 @@ class Cluster:
         self.queues: dict[str, RootQueue] = {}
         self.dormant: dict[str, QueueRecord] = {}  # queues whose domain is not loaded
         self._creating: dict[str, list[Callable[[RootQueue | Refused], None]]] = {}  # who waits for a queue to be made
+        self._waking = Waking(self, context)
         self._deleting: set[RootQueue] = set()  # queues whose deletion waits for its commit
         self.replication_factor = len(definition.nodes) // 2 + 1
 
@@ -210,30 +208,51 @@ class Cluster:
                           "message(s). Put its file back and run DOMAINS RECONFIGURE; to change it, run DOMAINS REMOVE "
                           "with FINALIZE first, or take a domain of another name", -10)
 
-    def adopt_domain(self, domain: Domain, now: float, wall: int) -> None:
+    def adopt_domain(self, domain: Domain) -> None:
         """A domain was loaded: its dormant queues come to life."""
-        for uri in [uri for uri in self.dormant if parse_uri(uri).qualified_domain == domain.name]:
-            self._revive(domain, self.dormant.pop(uri), now, wall)
+        found = [uri for uri in self.dormant if parse_uri(uri).qualified_domain == domain.name]
+        if found:
+            self._waking.wake(domain, [self.dormant.pop(uri) for uri in found])
 
-    def _revive(self, domain: Domain, record: QueueRecord, now: float, wall: int) -> None:
+    # -- node.waking.WakingUser -------------------------------------------------------------------------------------
+
+    def stored(self, record: QueueRecord) -> StoredQueue:
+        """What its partition has of a queue, or makes of it. PartitionUnavailable: it does not."""
         partition = self.partitions[record.partition_id]
         store = partition.state.queues.get(record.key)
         if store is None:
-            try:
-                store = partition.create_queue(record.key, record.uri, list(record.apps.items()), wall)
-            except PartitionUnavailable as error:
-                self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
-                self.dormant[record.uri] = record
-                return
-        queue = self._make(domain, record.uri, store, partition, now)
+            wall = self._context.wall(self._context.now)
+            store = partition.create_queue(record.key, record.uri, list(record.apps.items()), wall)
+        return store
+
+    def woken(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
+        """A queue that was dormant lives."""
+        now = self._context.now
+        wall = self._context.wall(now)
+        queue = self._make(domain, record.uri, store, self.partitions[record.partition_id], now)
         queue.register_apps(first_order=0)
-        queue.restore(wall)
-        self._follow(queue, record, wall)
+        queue.restore(found)
+        self._follow(queue, self.metadata.state.queues.get(record.uri, record), wall)
         self.reconcile_apps(queue, wall)
         self._take_over(queue, now, wall)
         if self.replication is not None:
             self.report.info(f"Cluster ({self.name}): Rebuilt internal state of queue engine for queue [{queue.uri}], "
                              f"Partition [{queue.partition_id}], {len(queue.messages)} message(s)")
+        if opened:
+            self._created(record.uri, queue)
+
+    def not_woken(self, record: QueueRecord, opened: bool, error: Exception) -> None:
+        """It stays dormant."""
+        if isinstance(error, PartitionUnavailable):
+            self.report.error(f"Cluster ({self.name}): queue '{record.uri}' cannot be used: {error}")
+        else:
+            self._context.contain.told(f"Queue '{record.uri}': coming to life", error)
+        if record.uri not in self.queues:
+            self.dormant[record.uri] = record
+        if opened:
+            self._created(record.uri, Refused(Category.E_UNKNOWN, f"Unknown queue: {record.uri} ({error})", -10))
+
+    # -- queues that live -------------------------------------------------------------------------------------------
 
     def _make(self, domain: Domain, uri: str, store: StoredQueue, partition: Partition,
               now: float) -> RootQueue:
@@ -293,10 +312,8 @@ class Cluster:
         if self.replication is None:
             return None
         record = self.metadata.state.queues.get(uri)
-        if record is None or self.replication.serves(record.partition_id):
-            return None
-        return Refused(Category.E_REFUSED, f"Partition [{record.partition_id}] of queue '{uri}' is led by another node, "
-                                           "or by none yet", NOT_PRIMARY)
+        return None if record is None or self.replication.serves(record.partition_id) else _led_elsewhere(
+            uri, record.partition_id)
 
     def led_elsewhere(self, domain_name: str) -> list[QueueRecord]:
         """The queues of a domain whose partitions another node is primary of, or none."""
@@ -341,10 +358,13 @@ class Cluster:
         record: QueueRecord | None = outcome.value
         known = self.queues.get(uri)
         if record is None:
-            self._created(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
+            self._gone_again(uri)
             return
         if known is not None and known.key == record.key:
             self._created(uri, known)
+            return
+        if uri in self._waking:
+            self._waking.open(uri)
             return
         refused = self._not_here(uri)
         if refused is not None:
@@ -365,6 +385,9 @@ class Cluster:
                          f"partitionId = {record.partition_id} appIdInfos = [ {apps} ] stateOfAssignment = ASSIGNED ]")
         self._note_created(record)
         self._created(uri, queue)
+
+    def _gone_again(self, uri: str) -> None:
+        self._created(uri, Refused(Category.E_NOT_READY, f"Queue '{uri}' is gone again", _NO_PARTITION))
 
     def _taken_back(self, uri: str, reason: Refused, outcome: Outcome, wall: int) -> None:
         """A queue that no partition took is unassigned again."""
@@ -491,6 +514,8 @@ class Cluster:
             self._hand_over(queue, [*queue.uncommitted, *waiting.get(queue, ())])
             queue.meter.clear()
             queue.retire()
+        for uri in self._waking.end_all(partition_id):
+            self._created(uri, _led_elsewhere(uri, partition_id))
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
 
     def _hand_over(self, queue: RootQueue, waiting: list[Put]) -> None:
@@ -578,6 +603,10 @@ class Cluster:
                 self.members.queue_moved(record.uri)
         for record in changes.removed:
             self.dormant.pop(record.uri, None)
+            if record.uri in self._waking:
+                self._record(self.partitions[record.partition_id].delete_queue, record.key, wall)
+                if self._waking.end(record.uri):
+                    self._gone_again(record.uri)
             queue = self.queues.get(record.uri)
             if queue is not None and queue.key == record.key:
                 self._forget(queue, wall)
@@ -586,7 +615,7 @@ class Cluster:
             if queue is not None and queue.key == record.key:
                 self._follow(queue, record, wall)
         woken = [record for record in changes.assigned if replication.serves(record.partition_id)
-                 and record.uri not in self.queues]
+                 and record.uri not in self.queues and record.uri not in self._waking]
         for record in woken:
             self.dormant[record.uri] = record
             self._note_created(record)
@@ -650,16 +679,10 @@ def _is_of_member(handle: Handle) -> bool:
     return isinstance(handle.client, DownstreamClient) and handle.client.is_member
 
 
+def _led_elsewhere(uri: str, partition_id: int) -> Refused:
+    return Refused(Category.E_REFUSED, f"Partition [{partition_id}] of queue '{uri}' is led by another node, or by none yet",
+                   NOT_PRIMARY)
+
+
 def _listed(app_ids: Iterable[str]) -> str:
     return f"[{' '.join(app_ids)}]"
-
-
-def is_collectable(queue: RootQueue, now: float, keepalive_s: float, started: float) -> bool:
-    """Whether a queue may be deleted: empty, open nowhere, and so for `keepalive_s` seconds.
-
-    A queue that nobody has opened yet counts as unused since this node has it: after a failover, clients of other nodes
-    have yet to open it here. `started`: when the broker did. Times are of the monotonic clock.
-    """
-    if queue.handles or queue.messages or queue.purges or queue.domain.opening:
-        return False
-    return now - (queue.idle_since if queue.idle_since is not None else max(started, queue.since)) >= keepalive_s

@@ -33,9 +33,8 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
     for app in root.active:
         if root.mode != QueueMode.FANOUT:
             app.stats = root.stats
-        held = {guid for substream in app.substreams for guid in substream.unconfirmed}
-        if held:
-            app.fresh = deque(message for message in app.fresh if message.guid not in held)
+        _leave_out(app.fresh, {guid: message for substream in app.substreams
+                               for guid, (message, _, _) in substream.unconfirmed.items()})
         while app.fresh and app.overtaken(app.fresh[0]):
             app.redelivery.add(app.fresh.popleft())
     for app_id, guids in relay.held_confirms.items():
@@ -46,6 +45,17 @@ def to_root(relay: RelayQueue, root: RootQueue, now: float, wall: int) -> None:
             _answer(root, put, refused)
     relay.disabled = True
     root.touch()
+
+
+def _leave_out(fresh: deque[Message], held: dict[bytes, Message]) -> None:
+    """Consumers have these already; they are near the head."""
+    newest = max((message.order for message in held.values()), default=-1)
+    passed = list[Message]()
+    while fresh and fresh[0].order <= newest:
+        message = fresh.popleft()
+        if message.guid not in held:
+            passed.append(message)
+    fresh.extendleft(reversed(passed))
 
 
 def _confirm(root: RootQueue, app: App | None, guids: Iterable[bytes], wall: int) -> None:

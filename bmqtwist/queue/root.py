@@ -23,6 +23,7 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.purge import Purge, purge_app, purge_queue, remove_app
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
+from bmqtwist.queue.restored import Restored
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
@@ -74,6 +75,16 @@ class RootQueue(Queue):
         self.purges: list[Steps] = []  # under way
         self._purged = 0  # of what came before this order something was purged
         self._remembered = b""  # GUID of a PUT that is not stored yet: it was new
+
+    def is_collectable(self, now: float, keepalive_s: float, started: float) -> bool:
+        """Whether it may be deleted: empty, open nowhere, and so for `keepalive_s` seconds.
+
+        A queue that nobody has opened yet counts as unused since this node has it: after a failover, clients of other nodes
+        have yet to open it here. `started`: when the broker did. Times are of the monotonic clock.
+        """
+        if self.handles or self.messages or self.purges or self.domain.opening:
+            return False
+        return now - (self.idle_since if self.idle_since is not None else max(started, self.since)) >= keepalive_s
 
     # -- apps -------------------------------------------------------------------------------------------------------
 
@@ -311,21 +322,12 @@ class RootQueue(Queue):
         if guid == self._remembered and guid not in self.messages:
             self.history.discard(guid)
 
-    def restore(self, wall: int) -> None:
-        """Take over what was recovered: every stored message is to be delivered, in order of arrival.
-
-        A message that claims to be younger than now, or than one that came after it, was stored by a clock that was
-        ahead; it counts as having arrived with the next one, so that expiry does not stop at it.
-        """
-        waiting = list(self.messages.values())
-        for message in reversed(waiting):
-            wall = message.wall = min(message.wall, wall)
-        for order, message in enumerate(waiting, self._order):
-            message.order = order
-        self._order += len(waiting)
-        self.meter.force_add(len(waiting), sum([message.size + len(message.options) for message in waiting]))
+    def restore(self, found: Restored) -> None:
+        """Take over what was recovered: every stored message is to be delivered, in order of arrival."""
+        self._order = found.messages
+        self.meter.force_add(found.messages, found.bytes)
         for app in self.active:
-            app.fresh.extend([message for message in waiting if message.pending & app.bit])
+            app.fresh = found.fresh.get(app.bit) or app.fresh
 
     @property
     def has_plenty(self) -> bool:

@@ -18,6 +18,7 @@ import pytest
 from bmqtwist.queue.app import App
 from bmqtwist.queue.expression import Expression
 from bmqtwist.queue.put import Put
+from bmqtwist.queue.restored import Restored
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.routing import Subscription
 from bmqtwist.storage.gate import Gate
@@ -99,10 +100,10 @@ def _stacks_instead_of_queueing(patch: pytest.MonkeyPatch) -> None:
 def _recovers_all_but_one(patch: pytest.MonkeyPatch) -> None:
     restore = RootQueue.restore
 
-    def forgetful(queue: RootQueue, wall: int) -> None:
+    def forgetful(queue: RootQueue, found: Restored) -> None:
         if queue.messages:
             queue.store.drop(next(iter(queue.messages.values())))
-        restore(queue, wall)
+        restore(queue, found)
 
     patch.setattr(RootQueue, "restore", forgetful)
 

@@ -6,7 +6,6 @@ import pytest
 from admin_kit import Bench
 
 from bmqtwist.daemon.housekeeping import Watch
-from bmqtwist.node.cluster import is_collectable
 
 URI = "bmq://d/q"
 
@@ -209,7 +208,7 @@ def test_a_queue_with_messages_is_never_deleted() -> None:
 def test_a_queue_nobody_has_opened_counts_from_the_start() -> None:
     lab = Lab(idle=0)
     queue = lab.queue()
-    assert not is_collectable(queue, lab.now + 5, 10, lab.now)
-    assert is_collectable(queue, lab.now + 10, 10, lab.now)
+    assert not queue.is_collectable(lab.now + 5, 10, lab.now)
+    assert queue.is_collectable(lab.now + 10, 10, lab.now)
     queue.domain.opening = 1
-    assert not is_collectable(queue, lab.now + 10, 10, lab.now)
+    assert not queue.is_collectable(lab.now + 10, 10, lab.now)
