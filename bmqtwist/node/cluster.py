@@ -231,7 +231,7 @@ class Cluster:
         wall = self._context.wall(now)
         queue = self._make(domain, record.uri, store, self.partitions[record.partition_id], now)
         queue.register_apps(first_order=0)
-        queue.restore(found)
+        queue.restore(found, wall)
         self._follow(queue, self.metadata.state.queues.get(record.uri, record), wall)
         self.reconcile_apps(queue, wall)
         self._take_over(queue, now, wall)

@@ -14,11 +14,13 @@ from bmqtwist.storage.state import StoredQueue
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """How many messages and bytes (application data and options); what is to be delivered to each app, by its bit."""
+    """How many messages and bytes (application data and options); what is to be delivered to each app, by its bit; finished:
+    confirmed by all, but the last primary died before it wrote that down."""
 
     messages: int
     bytes: int
     fresh: dict[int, deque[Message]]
+    finished: list[Message]
 
 
 def restore(store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
@@ -30,7 +32,7 @@ def restore(store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
     """
     newest_first, left, size = store.messages.newest_first(), len(store.messages), 0
     fresh = {app.bit: deque[Message]() for app in store.apps.values()}
-    places = list(fresh.items())
+    places, finished = list(fresh.items()), list[Message]()
     while left:
         step = list(islice(newest_first, RESTORED_AT_ONCE))
         for message in step:
@@ -41,8 +43,10 @@ def restore(store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
             wall = message.wall
             size += message.size + len(message.options)
             pending = message.pending
+            if not pending:
+                finished.append(message)
             for bit, place in places:
                 if pending & bit:
                     place.appendleft(message)
         yield len(step)
-    return Restored(len(store.messages), size, fresh)
+    return Restored(len(store.messages), size, fresh, finished)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
+from bmqtwist.limits import EXPIRED_AT_ONCE_MAX, MESSAGES_AT_ONCE
 from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App, Place
 from bmqtwist.queue.chores import Work, let_go
@@ -322,12 +322,21 @@ class RootQueue(Queue):
         if guid == self._remembered and guid not in self.messages:
             self.history.discard(guid)
 
-    def restore(self, found: Restored) -> None:
+    def restore(self, found: Restored, wall: int) -> None:
         """Take over what was recovered: every stored message is to be delivered, in order of arrival."""
         self._order = found.messages
         self.meter.force_add(found.messages, found.bytes)
         for app in self.active:
             app.fresh = found.fresh.get(app.bit) or app.fresh
+        self.in_slices(self._finish(found.finished, wall), "the end of messages that all have confirmed")
+
+    def _finish(self, messages: list[Message], wall: int) -> Work:
+        while messages and not self.disabled:
+            for message in messages[-MESSAGES_AT_ONCE:]:
+                if self.messages.get(message.guid) is message:
+                    self.remove(message, _DONE, wall)
+            del messages[-MESSAGES_AT_ONCE:]
+            yield
 
     @property
     def has_plenty(self) -> bool:

@@ -38,7 +38,6 @@ from bmqtwist.storage.records import (
     RECORD_BYTES,
     REF_COUNT_LOW_BITS,
     ConfirmReason,
-    DeletionReason,
     QueueOp,
     SyncPoint,
     pack_confirm_record,
@@ -578,9 +577,6 @@ class Partition(CopyMarks):
         self._base += self.sequence
         self.state.begin_lease(lease)
         self.sync_point(wall, force=True)
-        for message in [message for message in self.state.messages() if not message.pending]:
-            # confirmed by all, but the last primary died before it wrote that down
-            self.append_deletion(message.queue_key, message, DeletionReason.NONE, wall)
         self._secure_recovered()
 
     def _secure_recovered(self) -> None:

@@ -88,11 +88,6 @@ class RecoveredPartition:
         """The records that are needed, see `PartitionState.live`."""
         return self.state.live
 
-    @property
-    def finished(self) -> list[Message]:
-        """Messages that nobody waits for, whose DELETION is to be written."""
-        return [message for message in self.state.messages() if not message.pending]
-
 
 def recover(files: PartitionFiles, known: Mapping[bytes, KnownQueue] | None = None, epoch: float = 0.0,
             partition_id: int | None = None, wall_max: int | None = None) -> RecoveredPartition:

@@ -100,10 +100,10 @@ def _stacks_instead_of_queueing(patch: pytest.MonkeyPatch) -> None:
 def _recovers_all_but_one(patch: pytest.MonkeyPatch) -> None:
     restore = RootQueue.restore
 
-    def forgetful(queue: RootQueue, found: Restored) -> None:
+    def forgetful(queue: RootQueue, found: Restored, wall: int) -> None:
         if queue.messages:
             queue.store.drop(next(iter(queue.messages.values())))
-        restore(queue, found)
+        restore(queue, found, wall)
 
     patch.setattr(RootQueue, "restore", forgetful)
 

@@ -11,7 +11,6 @@ import pytest
 from storage_kit import (
     DEFAULT,
     KEY,
-    OTHER,
     SMALL,
     WALL,
     disk_with,
@@ -454,24 +453,6 @@ def test_a_damaged_set_is_not_touched_when_there_is_no_room_for_a_copy() -> None
     partition.activate(2, WALL + 60)
     partition.stop(WALL + 61)
     assert numbers(reread(disk)) == [3, 5, 6, 7, 8]
-
-
-def test_messages_confirmed_by_all_whose_deletion_was_never_written_are_deleted_at_the_start() -> None:
-    disk = MemoryDisk()
-    partition, _ = start(disk)
-    partition.create_queue(OTHER, "bmq://d/f", [("a", b"aaaaa"), ("b", b"bbbbb")], WALL)
-    message = make_message(1, ref_count=2)
-    partition.append_message(OTHER, message, WALL)
-    partition.append_confirm(OTHER, b"aaaaa", message, 0, WALL)
-    partition.append_confirm(OTHER, b"bbbbb", message, 0, WALL)
-    partition.flush(WALL)
-    disk.kill()
-    recovered = reread(disk)
-    assert (guids(recovered), len(recovered.finished)) == ([], 1)
-    partition, _ = start(disk, lease=2)
-    partition.flush(WALL)
-    assert entries(disk.content(path_of(disk, "journal")))[-1][1] >> 60 == 3
-    assert len(partition.live) == 1
 
 
 def test_smaller_configured_sizes_do_not_hide_a_larger_set() -> None:

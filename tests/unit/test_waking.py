@@ -17,10 +17,11 @@ from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.node import waking
 from bmqtwist.node.waking import Waking
-from bmqtwist.queue import handover, restored
+from bmqtwist.queue import handover, restored, root
 from bmqtwist.queue.restored import Restored, restore
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.storage.records import ConfirmReason
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.testing.node import ImmediatePerformer
 from bmqtwist.wire.budget import at_once
@@ -200,3 +201,40 @@ def test_an_open_waits_for_a_queue_that_is_coming_to_life(woken_slowly: MemoryWo
     assert world.got(consumer) == [b"%d" % number for number in range(21)]
     assert world.broker.domains["d"].opening == 0 and not world.broker.clusters["c3"].is_changing(
         world.broker.clusters["c3"].queues[URI])
+
+
+@pytest.mark.parametrize("gone", ["", "purged", "retired"])
+def test_what_all_have_confirmed_is_deleted_when_its_queue_lives_if_its_last_primary_had_not(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
+    """In slices, unless it is gone meanwhile for another reason."""
+    monkeypatch.setattr(root, "MESSAGES_AT_ONCE", 2)
+    world = MemoryWorld(tmp_path)
+    world.domain("f", "fanout", apps=("a", "b"))
+    producer = world.producer("bmq://f/q")
+    for number in range(9):
+        producer.post(b"%d" % number)
+    queue = world.broker.clusters["c3"].queues["bmq://f/q"]
+    partition, apps = queue.partition, queue.active
+    for message in list(queue.messages.values())[:-1]:
+        for app in apps:
+            partition.append_confirm(queue.key, app.key, message, ConfirmReason.CONFIRMED, WALL)
+    world.broker.turn(world.now)
+    world._forget_clients()
+    world.crash()
+    ticks = count()
+    monkeypatch.setattr(ImmediatePerformer, "worked", lambda self: next(ticks) * 1.0)
+    world.live(ImmediatePerformer(world))
+    queue = world.broker.clusters["c3"].queues["bmq://f/q"]
+    assert 1 < len(queue.messages) == queue.meter.messages < 9
+    if gone == "purged":
+        queue.in_slices(queue.purge(None, WALL), "")  # type: ignore[arg-type]
+    elif gone:
+        queue.disabled = True
+    before = len(queue.messages)
+    world.run()
+    assert len(queue.messages) == queue.meter.messages == {"": 1, "purged": 0}.get(gone, before)
+    if not gone:
+        assert world.got(world.consumer("bmq://f/q", app="a")) == [b"8"]
+        world._forget_clients()
+        world.restart()
+        assert len(world.broker.clusters["c3"].queues["bmq://f/q"].messages) == 1
