@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ def restore(store: StoredQueue, wall: int) -> Generator[int, None, Restored]:
     newest_first, left, size = store.messages.newest_first(), len(store.messages), 0
     fresh = {app.bit: deque[Message]() for app in store.apps.values()}
     places, finished = list(fresh.items()), list[Message]()
+    if left > RESTORED_AT_ONCE:
+        gc.collect(1)  # so the places are old before they are long: of young ones it looks at all that is in them
     while left:
         step = list(islice(newest_first, RESTORED_AT_ONCE))
         for message in step:
