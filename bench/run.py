@@ -1,7 +1,7 @@
 """The load harness: cells against our broker and against RabbitMQ in one run, as a table and as JSON lines.
 
     python -m bench.run [--cells quick|all|NAME,PREFIX*] [--durability none] [--seconds 8] [--repeat 1]
-                        [--nodes 1] [--no-rabbit] [--json FILE]
+                        [--nodes 1] [--no-rabbit] [--nice -20] [--json FILE]
 
 With `--nodes 3` the brokers are clusters: queues of ours are strongly consistent, RabbitMQ's are quorum queues, and clients
 are at a node that does not lead them. CPU is then that of all nodes together, memory that of the largest.
@@ -11,7 +11,10 @@ several repetitions the row of a cell is the one with the median rate. `turn` an
 since their start, and how late they were at most for what was due, in all repetitions; `machine`: how long the machine was
 away at most meanwhile (`bench.machine`). `foreign` says how many cores were busy with anything else.
 
-BMQBRKR names another command for our broker, with arguments if need be: "nice -n -20 .venv-fast/bin/bmqbrkr".
+All brokers, RabbitMQ too, have precedence over their clients, as `--nice` says and if the system allows it; the first line
+tells it. At `--nice 0` twenty busy clients share a few processors with them, and what a turn takes is mostly waiting.
+
+BMQBRKR names another command for our broker.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from bench.floor import FloorBroker, FloorRelay
 from bench.load import run_cell
 from bench.machine import Machine
 from bench.nodes import BrokerCluster, RabbitCluster
+from bench.precedence import give_precedence, may_precede
 from bench.rabbit import Missing, Rabbit
 
 _COLUMNS = (("cell", 18), ("broker", 18), ("msg/s", 8), ("p50 ms", 9), ("p99 ms", 9), ("p99.9 ms", 9), ("us/msg", 7),
@@ -45,14 +49,15 @@ def _target(root: Path, durability: str | None, nodes: int) -> Broker | BrokerCl
     return Broker(root, durability) if nodes == 1 else BrokerCluster(root, durability, nodes)
 
 
-def _measure(cell: Cell, durability: str | None, seconds: float, nodes: int) -> dict[str, Any]:
+def _measure(cell: Cell, durability: str | None, seconds: float, nodes: int, nice: int) -> dict[str, Any]:
     """One cell once."""
     with tempfile.TemporaryDirectory(prefix="bmq-bench-broker-") as name:
         with _target(Path(name), durability, nodes) as target, Machine() as machine:
+            give_precedence(target.pids, nice)
             row = run_cell(target, cell, seconds)
             if isinstance(target, Broker | BrokerCluster) and not isinstance(target, FloorBroker):
                 row["stalls_ms"] = {**target.stalls_ms(), "machine": machine.longest_ms()}
-    row["durability"] = durability or "confirms"
+    row["durability"], row["nice"] = durability or "confirms", nice
     return row
 
 
@@ -90,6 +95,7 @@ def main() -> int:
     parser.add_argument("--no-rabbit", action="store_true")
     parser.add_argument("--only-rabbit", action="store_true")
     parser.add_argument("--floor", action="store_true", help="also measure bench.floor, the yardstick")
+    parser.add_argument("--nice", type=int, default=-20, help="of the brokers; clients have 0")
     parser.add_argument("--json", type=Path, help="append one JSON object per row to this file")
     options = parser.parse_args()
     durabilities: list[str | None] = [] if options.only_rabbit else list(options.durability.split(","))
@@ -102,6 +108,8 @@ def main() -> int:
             durabilities.append(None)
         except Missing as reason:
             print(f"Without RabbitMQ: {reason}", file=sys.stderr)
+    nice = options.nice if may_precede(options.nice) else 0
+    print(f"brokers: nice {nice}" + (", since the system allows no other" if nice != options.nice else ""))
     _print(tuple(name for name, _ in _COLUMNS))
     complete = True
     for cell in choose(options.cells):
@@ -110,7 +118,7 @@ def main() -> int:
             taken.pop("floor", None)
         for _ in range(options.repeat):
             for durability, rows in taken.items():
-                rows.append(_measure(cell, durability, options.seconds, options.nodes))
+                rows.append(_measure(cell, durability, options.seconds, options.nodes, nice))
         rows = [_median(each) for each in taken.values()]
         rabbit = next((row for row in rows if row["target"] == "rabbitmq"), None)
         for row in rows:
