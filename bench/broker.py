@@ -35,8 +35,9 @@ def _milliseconds(text: str) -> float:
 
 
 def _command() -> list[str]:
-    """What starts a broker: of BMQBRKR, which may have arguments, else that of this environment."""
-    return shlex.split(os.environ.get("BMQBRKR", "")) or [str(Path(sys.executable).parent / "bmqbrkr")]
+    """What starts a broker in a directory of its own: of BMQBRKR, which may have arguments, else that of this environment."""
+    words = shlex.split(os.environ.get("BMQBRKR", "")) or [str(Path(sys.executable).parent / "bmqbrkr")]
+    return [str(Path(word).absolute()) if Path(word).exists() else word for word in words]
 
 
 class Broker:
