@@ -35,7 +35,7 @@ def _milliseconds(text: str) -> float:
 
 
 def _command() -> list[str]:
-    """What starts a broker in a directory of its own: of BMQBRKR, which may have arguments, else that of this environment."""
+    """What starts a broker, wherever it is started: of BMQBRKR, which may have arguments, else that of this environment."""
     words = shlex.split(os.environ.get("BMQBRKR", "")) or [str(Path(sys.executable).parent / "bmqbrkr")]
     return [str(Path(word).absolute()) if Path(word).exists() else word for word in words]
 

@@ -2,7 +2,7 @@
 
     python -m bench.take_over [--messages 1000000] [--size 100]
 
-Fills a strongly consistent queue of a cluster of three nodes; gives its partition to another node (`STORAGE PARTITION 0 MOVE`);
+Fills a strongly consistent queue of a cluster of three nodes; gives its partition to another node (`PARTITION 0 MOVE`);
 then kills that one (`kill -9`). One JSON object for each: seconds until a message that was posted at the moment is
 acknowledged, and for each node the longest turn and how late it was at most, since its start: so they are told from before
 as well. `machine_ms`: how long the machine was away at most meanwhile (`bench.machine`).

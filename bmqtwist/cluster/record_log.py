@@ -68,6 +68,7 @@ class RecordLog:
         self.records: list[LogRecord] = []
         self.base = NO_LSN
         self.covered = self.durable = self.written = 0  # numbers of records in `records`
+        self._kept = self._kept_bytes = 0  # how many covered records were looked at by `forget`, and their bytes
         self.size = 0  # of the file with all that is written, bytes
         self.log_id = b""
         self.exists = False  # there is a file
@@ -117,21 +118,23 @@ class RecordLog:
 
     def forget(self, keep_bytes: int) -> None:
         """Covered records leave memory, but for the last `keep_bytes` bytes of them."""
-        at, kept = self.covered, 0
-        while at and kept + len(self.records[at - 1].data) <= keep_bytes:
-            at -= 1
-            kept += len(self.records[at].data)
+        self._kept_bytes += sum([len(each.data) for each in self.records[self._kept:self.covered]])
+        at = 0
+        while self._kept_bytes > keep_bytes:
+            self._kept_bytes -= len(self.records[at].data)
+            at += 1
         if at:
             self.base = self.records[at - 1].lsn
             del self.records[:at]
             self.covered, self.durable, self.written = self.covered - at, self.durable - at, self.written - at
             self._back = max(0, self._back - at)
+        self._kept = self.covered
 
     def restart(self, base: Lsn) -> None:
         """The file was replaced by one that holds the state at `base` and nothing else."""
         self.records.clear()
         self.base = base
-        self.covered = self.durable = self.written = self._back = 0
+        self.covered = self.durable = self.written = self._back = self._kept = self._kept_bytes = 0
         self._cutting = False
 
     # -- the file ---------------------------------------------------------------------------------------------------
@@ -140,6 +143,7 @@ class RecordLog:
         """A file was found and read."""
         self.base, self.records, self.covered = base, records, covered
         self.durable = self.written = len(records)
+        self._kept = self._kept_bytes = 0
         self.size, self.log_id, self.exists, self.renew = size, log_id, True, renew
 
     def next_write(self, state: ClusterState, wall: int) -> FileJob | None:

@@ -514,6 +514,7 @@ class Cluster:
             self._hand_over(queue, [*queue.uncommitted, *waiting.get(queue, ())])
             queue.meter.clear()
             queue.retire()
+        partition.waiters.clear()
         for uri in self._waking.end_all(partition_id):
             self._created(uri, _led_elsewhere(uri, partition_id))
         self.dormant = {uri: record for uri, record in self.dormant.items() if record.partition_id != partition_id}
@@ -587,9 +588,8 @@ class Cluster:
     def committed(self, partition: Partition, now: float) -> None:
         """The cluster has more of a partition's records."""
         self.receipts.committed()
-        for queue in self.queues.values():
-            if queue.uncommitted and queue.partition is partition:
-                queue.committed(now)
+        for queue in list(partition.waiters):
+            queue.committed(now)
 
     def _state_changed(self, changes: Changes) -> None:
         """The metadata of several nodes say something else now: what is led here follows."""

@@ -116,6 +116,7 @@ class Relays:
         self._requests = UpstreamRequests()
         self._answering = 0  # the number of the request whose answer is being dealt with
         self._reopening: set[AppStream] = set()  # they are being opened anew
+        self._behind: dict[UpstreamQueue, None] = {}  # they have pushes that wait for their records
         self._bytes_max, self._bytes = bytes_max, 0
         self._paused: dict[Session, None] = {}  # not read from, until less waits for an answer
         self._resuming = False  # they are about to be
@@ -468,6 +469,7 @@ class Relays:
     # -- messages whose records are not here yet --------------------------------------------------------------------------
 
     def _wait(self, opened: UpstreamQueue, peer: PeerSession, push: WaitingPush) -> None:
+        self._behind[opened] = None
         opened.waiting.append(push)
         if len(opened.waiting) > RELAY_WAITING_PUSHES_MAX:
             opened.waiting.clear()
@@ -476,9 +478,11 @@ class Relays:
 
     def look_again(self, now: float) -> None:
         """More records are here."""
-        for opened in self.opened.values():
-            if opened.waiting:
+        for opened in list(self._behind):
+            if self.opened.get(opened.name) is opened:
                 self._look_again(opened, now)
+            if not opened.waiting or self.opened.get(opened.name) is not opened:
+                self._behind.pop(opened, None)
 
     def _look_again(self, opened: UpstreamQueue, now: float) -> None:
         relay = opened.relay

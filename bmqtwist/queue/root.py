@@ -216,6 +216,8 @@ class RootQueue(Queue):
         if self.uncommitted or put.copies and put.position > self.partition.marks[put.copies]:
             if self.partition.pair_commits:
                 self._go_ahead(put, now)
+            if not self.uncommitted:
+                self.partition.waiters[self] = None
             self.uncommitted.append(put)
         else:
             self._released(put, now)
@@ -255,6 +257,8 @@ class RootQueue(Queue):
         waiting, marks = self.uncommitted, self.partition.marks
         while waiting and waiting[0].position <= marks[waiting[0].copies]:
             self._released(waiting.popleft(), now)
+        if not waiting:
+            self.partition.waiters.pop(self, None)
         if self._holds_apps:
             self.touch()
 

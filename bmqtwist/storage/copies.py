@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Protocol
 
 COMMITTED_ALL = 1 << 62  # a position that no record reaches: the cluster has whatever this node has
 
@@ -16,12 +17,21 @@ class Copies(IntEnum):
     ALL = 3  # all that are available, and a majority in any case
 
 
+class Uncommitted(Protocol):
+    """What waits for the cluster to have records of a partition (`queue.root.RootQueue`)."""
+
+    def committed(self, now: float) -> None:
+        """It has more than before."""
+
+
 class CopyMarks:
-    """`marks`: for each of `Copies`, the position up to which so many nodes have the records."""
+    """`marks`: for each of `Copies`, the position up to which so many nodes have the records; `waiters`: who waits for
+    more."""
 
     marks: list[int]
     counted = False  # somebody waits for ONE or ALL
     pair_commits = False  # what one other node has, too, is committed: there are no more than three
+    waiters: dict[Uncommitted, None]
 
     @property
     def committed(self) -> int:

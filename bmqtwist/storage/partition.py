@@ -84,6 +84,7 @@ class Partition(CopyMarks):
         self.node_id = self.primary_id = node_id
         self.state = PartitionState() if recovered is None else recovered.state
         self.replicated = False  # keep batches for `take_batches`
+        self.waiters = {}
         self.committed = COMMITTED_ALL  # position up to which the cluster has the records
         self._base = 0  # position = _base + sequence
         self._journal, self._data, self._qlist = list[bytes](), list[bytes](), list[bytes]()

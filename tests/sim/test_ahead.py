@@ -181,3 +181,23 @@ def test_confirms_wait_a_moment_for_something_else_unless_a_consumer_may_wait_fo
         taken.append(nodes.now - begun)
         nodes.run(1.0)
     assert all((each >= LINGER_S) is waits for each in taken), taken
+
+
+def test_only_queues_that_wait_are_asked_when_more_is_committed() -> None:
+    """There may be ten thousand others."""
+    nodes, node, primary = start(3)
+    index = nodes.record(STRONG).partition_id
+    reader, queue = nodes.client(node.name).consume(STRONG), nodes.client(primary.name).open(STRONG, write=1)
+    reader.confirm(*reader.take(1))
+    nodes.run(2.0)
+    partition, relays = nodes.partition(primary, index), nodes.cluster(node.name).relays
+    assert not partition.waiters and relays is not None and not relays._behind
+    slow(nodes, primary)
+    nodes.network.slow(primary.name, node.name, WAY_BACK_S)
+    guid = queue.put(b"x")
+    nodes.until(lambda: bool(partition.waiters), 5.0)
+    assert list(partition.waiters) == [nodes.cluster(primary.name).queues[STRONG]]
+    assert queue.next_ack(guid).status == 0 and not partition.waiters
+    reader.take(1)
+    nodes.run(1.0)
+    assert not partition.waiters and not relays._behind

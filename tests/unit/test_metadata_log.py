@@ -4,12 +4,15 @@ from base64 import b64decode
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ledger_kit import Disk, Failed, leading, opened
 from test_ledgerfile import FILES, case, told_by_tool
 
 from bmqtwist.cluster import changes, metadata_log, record_log
 from bmqtwist.cluster.changes import LEAST_ASSIGNED, AssignQueue, Primaries, UnassignQueue, UpdateApps
 from bmqtwist.cluster.log_events import (
+    NO_LSN,
     Acknowledged,
     CatchUp,
     Done,
@@ -25,6 +28,7 @@ from bmqtwist.cluster.log_events import (
     StepDown,
     WriteFile,
 )
+from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord
 from bmqtwist.ids import DEFAULT_APP_KEY
 from bmqtwist.node.metadata import ClusterMetadata
@@ -762,3 +766,29 @@ def test_a_real_file_of_one_of_three_nodes_gives_the_state_that_was_committed(pa
     several, _ = opened(Disk(path.read_bytes()), members=(1, 2, 3), report=report)
     alone, _ = opened(Disk(path.read_bytes()))
     assert report.lines == [] and same(several.log.state, alone.log.state) and several.log.state.partitions
+
+
+@given(st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["cover", "forget", "cut"])), max_size=60),
+       st.integers(0, 100))
+def test_memory_keeps_the_newest_covered_records_of_so_many_bytes(steps: list[int | str], keep_bytes: int) -> None:
+    """However the log comes to them; nobody walks through all of them each time."""
+    log, whole = record_log.RecordLog("n1", 1 << 20, False), list[LogRecord]()
+    for step in steps:
+        if isinstance(step, int):
+            record = LogRecord((1, len(whole) + 1), None, bytes(step))  # type: ignore[arg-type]
+            whole.append(record)
+            log.records.append(record)
+        elif step == "cover":
+            log.covered = log.durable = log.written = (log.covered + len(log.records) + 1) // 2
+        elif step == "cut":
+            gone = log.cut(log.covered)
+            del whole[len(whole) - len(gone):]
+        else:
+            log.forget(keep_bytes)
+            covered = whole[:len(whole) - (len(log.records) - log.covered)]
+            kept = log.records[:log.covered]
+            assert kept == covered[len(covered) - len(kept):] and sum(len(each.data) for each in kept) <= keep_bytes
+            left_out = covered[:len(covered) - len(kept)]
+            assert log.base == (left_out[-1].lsn if left_out else NO_LSN)
+            assert not left_out or sum(len(each.data) for each in [left_out[-1], *kept]) > keep_bytes
+            assert log.records[log.covered:] == whole[len(covered):]
