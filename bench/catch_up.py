@@ -10,7 +10,7 @@ that includes filling the queue, so theirs are told from before as well. `machin
 most meanwhile (`bench.machine`).
 
 The files of all nodes are in memory, if there is a file system in memory. On a disk that they share a node that writes an
-image holds up what the others write, for 5 to 25 ms at a time, as no node does that has a disk of its own.
+image holds up what the others write, for 5 to 25 ms at a time.
 """
 
 from __future__ import annotations

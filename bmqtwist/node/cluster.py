@@ -249,7 +249,7 @@ class Cluster:
             self._context.contain.told(f"Queue '{record.uri}': coming to life", error)
         if record.uri not in self.queues:
             self.dormant[record.uri] = record
-        if opened:
+        if opened and record.uri in self._creating:
             self._created(record.uri, Refused(Category.E_UNKNOWN, f"Unknown queue: {record.uri} ({error})", -10))
 
     # -- queues that live -------------------------------------------------------------------------------------------

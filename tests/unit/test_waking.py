@@ -203,6 +203,22 @@ def test_an_open_waits_for_a_queue_that_is_coming_to_life(woken_slowly: MemoryWo
         world.broker.clusters["c3"].queues[URI])
 
 
+def test_an_open_that_fails_when_its_queue_lives_costs_no_other_queue_its_life(woken_slowly: MemoryWorld) -> None:
+    world = woken_slowly
+    world.mistakes = True
+    cluster = world.broker.clusters["c3"]
+
+    def mistaken(found: Any) -> None:
+        raise ValueError("mistake")
+    cluster._creating[URI] = [mistaken]
+    cluster._waking.open(URI)
+    world.run()
+    assert URI in cluster.queues and not cluster._creating and URI not in cluster._waking
+    assert world.broker.domains["d"].opening == 0
+    [told] = [text for _, text in world.report.lines if "coming to life" in text]
+    assert "ValueError: mistake" in told and not any("its queues come to life" in text for _, text in world.report.lines)
+
+
 @pytest.mark.parametrize("gone", ["", "purged", "retired"])
 def test_what_all_have_confirmed_is_deleted_when_its_queue_lives_if_its_last_primary_had_not(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
