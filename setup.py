@@ -46,21 +46,21 @@ class Metadata(egg_info):
 
 # A class and its subclasses: all of them or none.
 HOT = [f"bmqtwist/{name}.py" for name in (
-    "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message", "storage/gate",
+    "steps", "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message", "storage/gate",
     "storage/copies", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
     "storage/partition", "storage/replica", "storage/datacheck", "storage/payloads", "storage/replay",
     "storage/recovery", "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter",
     "queue/window", "queue/routing", "queue/app", "queue/handle", "queue/put", "queue/queue", "queue/restored", "queue/root",
-    "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "queue/chores", "link/incoming", "link/pace",
+    "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler", "reactor/incoming", "link/pace",
     "link/outgoing", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream", "link/upbound",
-    "link/admin", "link/peer", "link/negotiation", "node/turn", "node/broker", "node/timers", "daemon/reactor",
-    "daemon/epoll_round", "daemon/processor_time", "daemon/put_aside", "daemon/disk_threads", "daemon/watchdog",
-    "storage/psn", "storage/batch", "node/sync_pace", "node/gathering", "cluster/partition_events", "cluster/partition_table",
+    "link/admin", "link/peer", "link/negotiation", "broker/turn", "broker/broker", "loop/timers", "reactor/performer",
+    "reactor/epoll_round", "reactor/processor_time", "reactor/deferred_input", "reactor/disk_threads", "reactor/watchdog",
+    "storage/psn", "storage/batch", "broker/sync_pace", "broker/write_coalescing", "cluster/partition_events", "cluster/partition_table",
     "cluster/replication_target",
     "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/story", "cluster/copies",
-    "cluster/active_primaries", "storage/exchange", "node/cell", "node/images", "node/feeding", "node/replication",
-    "node/links", "node/leadership", "node/upstream_queue", "node/relays", "node/member_relays", "node/cluster",
-    "node/handovers", "wire/budget", "wire/ber", "wire/control")]
+    "cluster/active_primaries", "storage/exchange", "member/cell", "member/images", "member/feeding", "member/replication",
+    "peers/links", "member/leadership", "relay/upstream_queue", "relay/relays", "member/member_relays", "member/cluster",
+    "member/handovers", "wire/budget", "wire/ber", "wire/control")]
 
 PROFILE = {"": [], "write": ["-fprofile-generate"],
            "read": ["-fprofile-use", "-fprofile-partial-training", "-fprofile-correction", "-Wno-missing-profile"]}

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from bench.machine import Machine
-from bmqtwist.node.turn import ROLL_SECONDS, ROLL_SECONDS_LATE, ROLL_SLICES_MAX
+from bmqtwist.broker.turn import ROLL_SECONDS, ROLL_SECONDS_LATE, ROLL_SLICES_MAX
 from bmqtwist.storage.files import RealDisk
 from bmqtwist.storage.fileset import FileSets
 from bmqtwist.storage.message import Message

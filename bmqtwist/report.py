@@ -87,7 +87,7 @@ class Report(Protocol):
         """A person has to act now: logged as `PANIC [CATEGORY] text`, and copied to the alarm channel."""
 
     def note(self, kind: str, text: str, **detail: object) -> None:
-        """An event that people look back for: kept, and not logged. `kind` is one of `monitor.events.KINDS`; `detail` is for
+        """An event that people look back for: kept, and not logged. `kind` is one of `view.events.KINDS`; `detail` is for
         programs."""
 
     def watch(self, watcher: Watcher) -> None:

@@ -133,7 +133,7 @@ NEEDS_EXTRA = {"kombu": "kombu", "spark": "spark", "cli.pipeline": "spark", "sdk
 OTHER_FOLDERS = ("tests", "bench", "examples", "docs")
 OWN_MODULES = {"bmqtwist", *OTHER_FOLDERS,
                *(each.stem for folder in OTHER_FOLDERS for each in (ROOT / folder).rglob("*.py")),
-               *(each.parent.name for folder in OTHER_FOLDERS for each in (ROOT / folder).rglob("*.py"))}
+               *(each.parent.name for folder in OTHER_FOLDERS for each in (ROOT / folder).rglob("__init__.py"))}
 
 
 def declared_libraries() -> dict[str, set[str]]:

@@ -20,19 +20,19 @@ from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.link.admin import AdminAnswer, AdminWork
-from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.node_history import NodeHistory
-from bmqtwist.monitor.snapshot import BrokerState, ProcessState
-from bmqtwist.monitor.statistics import Statistics
-from bmqtwist.monitor.tables import tables_in_steps, tree_in_steps
-from bmqtwist.node.appointments import Appointments
-from bmqtwist.node.cluster import Cluster
+from bmqtwist.member.appointments import Appointments
+from bmqtwist.member.cluster import Cluster
 from bmqtwist.report import INTERNAL_ERROR, shown, stack
 from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.view import snapshots
+from bmqtwist.view.node_history import NodeHistory
+from bmqtwist.view.snapshot import BrokerState, ProcessState
+from bmqtwist.view.statistics import Statistics
+from bmqtwist.view.tables import tables_in_steps, tree_in_steps
 
 if TYPE_CHECKING:
-    from bmqtwist.node.broker import Broker
-    from bmqtwist.node.cluster import Cluster
+    from bmqtwist.broker.broker import Broker
+    from bmqtwist.member.cluster import Cluster
     from bmqtwist.queue.domain import Domain
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message

@@ -17,7 +17,8 @@ from bmqtwist.admin.text import (
     whole_ratio,
     window_states,
 )
-from bmqtwist.monitor.snapshot import (
+from bmqtwist.broker.stop_progress import StopProgress
+from bmqtwist.view.snapshot import (
     AppState,
     AssignedQueue,
     ClusterSnapshot,
@@ -31,7 +32,6 @@ from bmqtwist.monitor.snapshot import (
     StorageState,
     SubstreamState,
 )
-from bmqtwist.node.stop_progress import StopProgress
 
 Tree = dict[str, Any]
 

@@ -6,10 +6,10 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
-from bmqtwist.monitor.alarms import AlarmState
-from bmqtwist.monitor.events import NodeEvent
-from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
 from bmqtwist.report import LogLine, shown
+from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
+from bmqtwist.view.alarms import AlarmState
+from bmqtwist.view.events import NodeEvent
 
 PAYLOAD_SHOWN = 1024  # bytes
 _HEX_ROW = 16

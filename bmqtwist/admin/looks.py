@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from bmqtwist.admin import commands, look_text
 from bmqtwist.admin.results import Look, Result
-from bmqtwist.monitor import elections, messages, replicas, stopping, subscriptions
-from bmqtwist.monitor.node_history import NodeHistory
+from bmqtwist.view import elections, messages, replicas, stopping, subscriptions
+from bmqtwist.view.node_history import NodeHistory
 
 if TYPE_CHECKING:
-    from bmqtwist.node.broker import Broker
+    from bmqtwist.broker.broker import Broker
 
 EVENTS_SHOWN = 100
 SUBSCRIPTION_MESSAGES = 50  # the last stored ones, on which an expression is tried

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist.admin.commands import Value
+from bmqtwist.broker.stop_progress import StopProgress
 from bmqtwist.cluster.story import Transition
-from bmqtwist.monitor.snapshot import (
+from bmqtwist.view.snapshot import (
     ClusterSnapshot,
     DomainState,
     PartitionSnapshot,
     QueueState,
     StorageState,
 )
-from bmqtwist.node.stop_progress import StopProgress
 
 
 class Result:

@@ -12,7 +12,8 @@ from typing import Any
 from bmqtwist.admin import results
 from bmqtwist.admin.commands import TABLE
 from bmqtwist.cluster.story import told
-from bmqtwist.monitor.snapshot import (
+from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
+from bmqtwist.view.snapshot import (
     AppState,
     ClusterSnapshot,
     ElectorState,
@@ -28,7 +29,6 @@ from bmqtwist.monitor.snapshot import (
     SubstreamState,
     UpstreamState,
 )
-from bmqtwist.queue.textformat import grouped, pretty_bytes, timestamp_text
 
 Lines = list[str]
 PRIMARY_QUEUE_ID = 0xFFFFFFFE

@@ -25,7 +25,7 @@ from bmqtwist.daemon.directories import make_missing
 from bmqtwist.errors import LocalError
 from bmqtwist.logs.background import Stream, close, unblocked
 from bmqtwist.logs.observer import Logs
-from bmqtwist.node.identity import Identity
+from bmqtwist.peers.identity import Identity
 from bmqtwist.report import Report
 
 EXIT_USAGE, EXIT_CONFIG, EXIT_START = 1, 2, 6

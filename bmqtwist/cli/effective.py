@@ -1,6 +1,6 @@
 """The configuration a broker would run with, value by value, each with where it comes from.
 
-Files, defaults and the environment are put together by `node.load` and `node.startup`; here the outcome is taken apart
+Files, defaults and the environment are put together by `config.load` and `config.compose`; here the outcome is taken apart
 again. Paths are those of the files: `appConfig.hostName`; elements of an array are named by what identifies them
 (`myClusters[local].nodes[localhost]`), by their position where nothing does.
 """

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, inlineCallbacks
 
+from bmqtwist.broker import local_producer
 from bmqtwist.config.text import plain
 from bmqtwist.console import facts, storage
 from bmqtwist.console.access import Doorkeeper, Refusal, Who
@@ -40,11 +41,10 @@ from bmqtwist.console.topics import QueueTopic, number, queue_uri, queues_topic,
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import parse_uri
 from bmqtwist.link.admin import AdminAnswer
-from bmqtwist.monitor import alarm_conditions, messages, stopping, subscriptions, typed_properties
-from bmqtwist.node import local_producer
-from bmqtwist.node.cluster import Cluster
+from bmqtwist.member.cluster import Cluster
 from bmqtwist.report import shown
 from bmqtwist.storage.partition import Partition
+from bmqtwist.view import alarm_conditions, messages, stopping, subscriptions, typed_properties
 
 MESSAGES_MAX = 200
 LOG_LINES_MAX = 2000

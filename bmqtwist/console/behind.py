@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bmqtwist.broker.broker import Broker
 from bmqtwist.console.documents import Document
 from bmqtwist.console.samples import FlowSampler
 from bmqtwist.link.downstream import DownstreamClient
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
-from bmqtwist.monitor import snapshots
-from bmqtwist.node.broker import Broker
-from bmqtwist.node.cluster import Cluster
-from bmqtwist.node.welcome import announced_name, announced_url, is_console_url
+from bmqtwist.member.cluster import Cluster
+from bmqtwist.peers.welcome import announced_name, announced_url, is_console_url
+from bmqtwist.view import snapshots
 
 PROXIES_MAX = 200  # of one node, in its documents
 LEVELS_MAX = 4  # of proxies behind proxies whose consoles are asked

@@ -21,8 +21,8 @@ from bmqtwist.console.queues import Key, Order, QueueBook, first_of
 from bmqtwist.console.samples import HISTORY_ROWS, HISTORY_STEP_S, FlowSampler, NodeSampler
 from bmqtwist.console.topics import ClusterTopic, ElectionsTopic, QueuesTopic, QueueTopic, Topic
 from bmqtwist.daemon.assemble import Node
-from bmqtwist.monitor import elections, traffic
-from bmqtwist.monitor.snapshot import ProcessState
+from bmqtwist.view import elections, traffic
+from bmqtwist.view.snapshot import ProcessState
 
 WANTED_S = 5.0  # after the last request that queues are looked at
 STEPS_PAUSE_S = 0.2  # between two steps of a look at all queues, but for the first

@@ -12,7 +12,7 @@ from bmqtwist.console.documents import Document
 from bmqtwist.errors import LocalError, Refused
 
 if TYPE_CHECKING:
-    from bmqtwist.node.broker import Broker
+    from bmqtwist.broker.broker import Broker
     from bmqtwist.queue.domain import Domain
 
 _SUMS = ("queues", "messages", "bytes")

@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmqtwist import __version__
+from bmqtwist.broker.broker import Broker
 from bmqtwist.console import behind
 from bmqtwist.console.documents import Document
 from bmqtwist.console.samples import Flow, FlowSampler, NodeSampler, Reading
 from bmqtwist.daemon.assemble import Node
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.monitor import replicas, snapshots, stopping, traffic
-from bmqtwist.monitor.snapshot import ProcessState
-from bmqtwist.node.broker import Broker
-from bmqtwist.node.cluster import Cluster
-from bmqtwist.node.links import ClusterLinks
-from bmqtwist.node.proxy import ProxyCluster
-from bmqtwist.node.welcome import EVERY_ADDRESS, announced_url, console_url
+from bmqtwist.member.cluster import Cluster
+from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.peers.welcome import EVERY_ADDRESS, announced_url, console_url
 from bmqtwist.queue.app import App
 from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.routing import Subscription
+from bmqtwist.relay.proxy import ProxyCluster
+from bmqtwist.view import replicas, snapshots, stopping, traffic
+from bmqtwist.view.snapshot import ProcessState
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.schema import ClientType
 

@@ -25,8 +25,8 @@ from werkzeug.exceptions import HTTPException
 
 from bmqtwist import __version__
 from bmqtwist.console.prometheus import CONTENT_TYPE, exposition_in_steps
-from bmqtwist.monitor.prometheus import Family
-from bmqtwist.monitor.snapshot import BrokerState
+from bmqtwist.view.prometheus import Family
+from bmqtwist.view.snapshot import BrokerState
 
 IDLE_SECONDS_MAX = 30  # a connection without a request
 LIFE_SECONDS_MAX = 120  # a connection, whatever it does

@@ -1,12 +1,12 @@
-"""Prometheus' text format for the metric families of `node.prometheus`."""
+"""Prometheus' text format for the metric families of `view.prometheus`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterable
 
-from bmqtwist.monitor.prometheus import POINTS_AT_ONCE, Family, Labels
-from bmqtwist.wire.budget import in_steps
+from bmqtwist.steps import in_steps
+from bmqtwist.view.prometheus import POINTS_AT_ONCE, Family, Labels
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

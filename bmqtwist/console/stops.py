@@ -68,7 +68,7 @@ class DelayedStop:
 
     @property
     def state(self) -> Document | None:
-        """As `monitor.stopping.progress` would have it; None = nothing waits."""
+        """As `view.stopping.progress` would have it; None = nothing waits."""
         waiting, now = self._waiting, self._now()
         if waiting is None:
             return None

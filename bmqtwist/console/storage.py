@@ -28,7 +28,7 @@ from bmqtwist.storagetool.fields import record_fields
 from bmqtwist.storagetool.journalview import JournalOpRecord, JournalRecord, MessageRecord, QueueOpRecord, view
 
 if TYPE_CHECKING:
-    from bmqtwist.node.cluster import Cluster
+    from bmqtwist.member.cluster import Cluster
     from bmqtwist.storage.partition import Partition
     from bmqtwist.storage.store import Disk, PartitionFiles
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 
+from bmqtwist.broker.broker import Broker
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.unsafe import unsafe_of
 from bmqtwist.config.broker import Configuration
@@ -26,24 +27,18 @@ from bmqtwist.daemon.places import shared_places
 from bmqtwist.daemon.preflight import find_class
 from bmqtwist.errors import LocalError
 from bmqtwist.link.admin import AdminWork
-from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.node_history import NodeHistory
-from bmqtwist.monitor.snapshot import ProcessState
-from bmqtwist.monitor.statistics import Statistics
-from bmqtwist.node.appointments import AppointmentRules
-from bmqtwist.node.broker import Broker
-from bmqtwist.node.clock import Clock
-from bmqtwist.node.cluster import Cluster
-from bmqtwist.node.identity import Identity
-from bmqtwist.node.leadership import Leadership
-from bmqtwist.node.links import ClusterLinks
-from bmqtwist.node.member_relays import MemberRelays
-from bmqtwist.node.metadata import ClusterMetadata
-from bmqtwist.node.node_status import NodeStatuses
-from bmqtwist.node.performer import Performer
-from bmqtwist.node.proposals import Proposals
-from bmqtwist.node.replication import Replication
-from bmqtwist.queue.textformat import timestamp_text
+from bmqtwist.loop.clock import Clock
+from bmqtwist.loop.performer import Performer
+from bmqtwist.member.appointments import AppointmentRules
+from bmqtwist.member.cluster import Cluster
+from bmqtwist.member.leadership import Leadership
+from bmqtwist.member.member_relays import MemberRelays
+from bmqtwist.member.metadata import ClusterMetadata
+from bmqtwist.member.node_status import NodeStatuses
+from bmqtwist.member.proposals import Proposals
+from bmqtwist.member.replication import Replication
+from bmqtwist.peers.identity import Identity
+from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.report import Report
 from bmqtwist.security.authenticators import build_security
 from bmqtwist.storage.fileset import FileSets
@@ -51,6 +46,11 @@ from bmqtwist.storage.ledger_file import DiskLedgerFile
 from bmqtwist.storage.promise_file import PromiseFile
 from bmqtwist.storage.store import Disk, FileSizes, Lock
 from bmqtwist.storage.vote_file import VoteFile
+from bmqtwist.textformat import timestamp_text
+from bmqtwist.view import snapshots
+from bmqtwist.view.node_history import NodeHistory
+from bmqtwist.view.snapshot import ProcessState
+from bmqtwist.view.statistics import Statistics
 
 
 class StartFailure(LocalError):

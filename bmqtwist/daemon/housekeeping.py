@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bmqtwist.daemon.stuck import CATEGORY, STUCK_GAP_S, STUCK_POLL_S, StuckMonitor
-from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.alarm_conditions import settled
-from bmqtwist.monitor.alarms import AlarmBook
+from bmqtwist.view import snapshots
+from bmqtwist.view.alarm_conditions import settled
+from bmqtwist.view.alarms import AlarmBook
 
 if TYPE_CHECKING:
-    from bmqtwist.node.broker import Broker
+    from bmqtwist.broker.broker import Broker
 
 COLLECT_PERIOD_S = 1.0  # how often unused queues are looked for
 

@@ -7,12 +7,12 @@ import resource
 import time
 from pathlib import Path
 
-from bmqtwist.daemon.watchdog import Watchdog
-from bmqtwist.monitor.snapshot import ProcessState
+from bmqtwist.reactor.watchdog import Watchdog
+from bmqtwist.view.snapshot import ProcessState
 
 
 class MachineClock:
-    """`node.clock.Clock` of this machine."""
+    """`loop.clock.Clock` of this machine."""
 
     def __init__(self) -> None:
         self.wall_offset = time.time() - time.monotonic()

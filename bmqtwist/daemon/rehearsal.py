@@ -14,20 +14,18 @@ import re
 import socket
 from collections.abc import Iterable
 
-from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.declare import Finding
 from bmqtwist.config.load import BROKER_FILE, CLUSTERS_FILE, DomainReader, Loaded, with_lines
 from bmqtwist.daemon.assemble import StartFailure, assemble
+from bmqtwist.daemon.overlay import OverlayDisk
 from bmqtwist.daemon.places import MEMBERS
 from bmqtwist.daemon.process import MachineClock
 from bmqtwist.errors import LocalError
 from bmqtwist.link.session import Session
-from bmqtwist.node.identity import Identity
-from bmqtwist.node.metadata import ClusterMetadata
+from bmqtwist.peers.identity import Identity
 from bmqtwist.report import ListReport
 from bmqtwist.storage.files import RealDisk, is_locked
-from bmqtwist.storage.overlay import OverlayDisk
 
 _PORTS = "appConfig.networkInterfaces.tcpInterface"
 _DOMAIN = re.compile(r"Domain '([^']*)' ")
@@ -116,9 +114,6 @@ class _Idle:
         """Nothing is to survive."""
 
     roll = in_thread = authenticate = dial = sync
-
-    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
-        """Nothing is to survive."""
 
     def write(self, session: Session, parts: list[bytes]) -> int:
         """There are no sessions."""

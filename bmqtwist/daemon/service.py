@@ -30,21 +30,21 @@ from bmqtwist.config.load import DomainReader
 from bmqtwist.daemon.assemble import StartFailure, assemble
 from bmqtwist.daemon.control_pipe import ControlPipe
 from bmqtwist.daemon.process import MachineClock, process_state
-from bmqtwist.daemon.reactor import ReactorPerformer, listen
 from bmqtwist.daemon.statistics_log import StatisticsLog
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.admin import AdminAnswer
-from bmqtwist.link.tcp import ConnectionFactory
-from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.prometheus import Family, families_in_steps
-from bmqtwist.monitor.snapshot import BrokerState, ProcessState
-from bmqtwist.monitor.tables import json_in_steps, tables_in_steps, tree_in_steps
-from bmqtwist.node.identity import Identity
+from bmqtwist.peers.identity import Identity
+from bmqtwist.reactor.performer import ReactorPerformer, listen
+from bmqtwist.reactor.tcp import ConnectionFactory
 from bmqtwist.report import Report
 from bmqtwist.security.exposure import exposure_warnings
 from bmqtwist.security.tls import ClientContext, ServerContext
 from bmqtwist.storage.files import RealDisk
+from bmqtwist.view import snapshots
+from bmqtwist.view.prometheus import Family, families_in_steps
+from bmqtwist.view.snapshot import BrokerState, ProcessState
+from bmqtwist.view.tables import json_in_steps, tables_in_steps, tree_in_steps
 
 PROCESS_NAME = "bmqbrkr"
 PIPE, HISTORY = "bmqbrkr.ctl", "bmqbrkr.hist"  # in the working directory
@@ -52,11 +52,11 @@ BACKLOG = 1024  # connections the kernel keeps until we accept them
 FILES_RESERVE = 256  # open files that connections never take: journals, logs, the console, what a rollover opens
 STOP_POLL_S = 0.05
 COLLECT_AFTER_OBJECTS = 2_500, 0, 200_000  # new containers between two collections, of the youngest generation and of the
-# two younger ones by turns: each of them takes 1 to 2 us, 40 ms for 20,000; `daemon.reactor` has the oldest one collected
+# two younger ones by turns: each of them takes 1 to 2 us, 40 ms for 20,000; `reactor.performer` has the oldest one collected
 # while there is little to do
 THREAD_WAITS_S = 0.001  # for the interpreter, at most, while the loop is busy
 REPORT_S = 2.0  # that the console goes on after a stop that was asked for there: somebody waits for its report
-DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `link.tcp` cuts them off before that
+DRAIN_SECONDS_MAX = 6.0  # for connections to take their last bytes; `reactor.tcp` cuts them off before that
 
 
 class Companion(Protocol):

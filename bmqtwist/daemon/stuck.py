@@ -18,9 +18,9 @@ from bmqtwist.admin.text import (
     print_text,
     window_text,
 )
-from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.tables import interval_text
 from bmqtwist.queue.describe import app_details, app_uri
+from bmqtwist.view import snapshots
+from bmqtwist.view.tables import interval_text
 
 if TYPE_CHECKING:
     from bmqtwist.queue.app import App

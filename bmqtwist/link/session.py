@@ -42,8 +42,8 @@ from bmqtwist.link.states import IGNORED, TYPED, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
 from bmqtwist.queue.handle import Handle
 from bmqtwist.report import LineLimiter, shown
+from bmqtwist.steps import at_once
 from bmqtwist.wire import control
-from bmqtwist.wire.budget import at_once
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, Encoding, NegotiationMessage, encoding_of
 from bmqtwist.wire.fast import HEARTBEAT_RSP, EventType
 from bmqtwist.wire.frames import FrameBuffer, Span

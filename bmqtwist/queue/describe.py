@@ -7,8 +7,8 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue import poison
 from bmqtwist.queue.app import App
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.queue.textformat import grouped, pretty_bytes
 from bmqtwist.storage.message import Message
+from bmqtwist.textformat import grouped, pretty_bytes
 from bmqtwist.wire import application_data, properties
 
 EXPRESSIONS_MAX = 10

@@ -12,13 +12,13 @@ from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import MESSAGES_AT_ONCE, RESERVED_ID_MIN, SUBSCRIPTIONS_MAX
 from bmqtwist.queue.app import App
-from bmqtwist.queue.chores import Work, let_go
 from bmqtwist.queue.expression import ExpressionError, compile_expression
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Client, Handle, Substream, Unconfirmed
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.queue import Queue
 from bmqtwist.queue.routing import PRIORITY_INVALID, Matcher, Subscription
 from bmqtwist.report import shown
+from bmqtwist.steps import Work, let_go
 from bmqtwist.storage.message import Message
 
 COUNT_MAX = 2**31 - 1

@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Final
 
 from bmqtwist.errors import AckStatus
-from bmqtwist.queue.textformat import grouped, pretty_bytes
+from bmqtwist.textformat import grouped, pretty_bytes
 
 _REFUSED_MESSAGES = AckStatus.LIMIT_MESSAGES
 _REFUSED_BYTES = AckStatus.LIMIT_BYTES

@@ -26,8 +26,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bmqtwist.errors import PeerError
-from bmqtwist.queue.textformat import grouped, hexdump
 from bmqtwist.report import shown
+from bmqtwist.textformat import grouped, hexdump
 from bmqtwist.wire import application_data, properties
 from bmqtwist.wire.properties import Properties, PropertyType
 

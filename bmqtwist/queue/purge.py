@@ -11,8 +11,8 @@ from collections.abc import Generator
 from typing import Protocol
 
 from bmqtwist.queue.app import App, Place
-from bmqtwist.queue.chores import Work, let_go
 from bmqtwist.queue.meter import Meter
+from bmqtwist.steps import Work, let_go
 from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import Partition

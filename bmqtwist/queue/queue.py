@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.app import App
-from bmqtwist.queue.chores import Work
 from bmqtwist.queue.counters import AckLatency, QueueStats
 from bmqtwist.queue.handle import Client, Handle, Substream
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.report import LineLimiter, Report
+from bmqtwist.steps import Work
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.store import BEGINNING_BYTES

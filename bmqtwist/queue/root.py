@@ -16,7 +16,6 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import EXPIRED_AT_ONCE_MAX, MESSAGES_AT_ONCE
 from bmqtwist.queue import delivery
 from bmqtwist.queue.app import App, Place
-from bmqtwist.queue.chores import Work, let_go
 from bmqtwist.queue.handle import MemberClient, Substream
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
@@ -24,13 +23,13 @@ from bmqtwist.queue.purge import Purge, purge_app, purge_queue, remove_app
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.queue import Queue, QueueContext
 from bmqtwist.queue.restored import Restored
+from bmqtwist.steps import Work, at_once, let_go
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavailable
 from bmqtwist.storage.records import ConfirmReason, DeletionReason
 from bmqtwist.storage.state import Steps, StoredQueue
 from bmqtwist.storage.store import BEGINNING_BYTES
-from bmqtwist.wire.budget import at_once
 
 if TYPE_CHECKING:
     from bmqtwist.queue.domain import Domain

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from bmqtwist.monitor.snapshot import NodeRole
 from bmqtwist.storage.records import ConfirmReason, RecordType
+from bmqtwist.view.snapshot import NodeRole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

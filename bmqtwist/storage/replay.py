@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import NULL_GUID, NULL_KEY
+from bmqtwist.steps import at_once
 from bmqtwist.storage.journal import Entry
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import (
@@ -31,7 +32,6 @@ from bmqtwist.storage.records import (
     parse_queue_record,
 )
 from bmqtwist.storage.state import PartitionState, StoredQueue
-from bmqtwist.wire.budget import at_once
 
 _MESSAGE, _CONFIRM, _DELETION = int(RecordType.MESSAGE), int(RecordType.CONFIRM), int(RecordType.DELETION)
 _QUEUE_OP, _JOURNAL_OP = int(RecordType.QUEUE_OP), int(RecordType.JOURNAL_OP)

@@ -35,12 +35,12 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from bmqtwist.limits import MESSAGES_AT_ONCE
+from bmqtwist.steps import at_once
 from bmqtwist.storage.history import GuidHistory
 from bmqtwist.storage.long_dict import LongDict, RisingDict
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, data_record_bytes
 from bmqtwist.storage.store import DATA_HEADER_BYTES, JOURNAL_HEADER_BYTES, QLIST_HEADER_BYTES
-from bmqtwist.wire.budget import at_once
 
 Live = Message | bytes | tuple[bytes, bytes]
 Steps = Generator[list[Message], None, None]  # the messages of each step, when it is done

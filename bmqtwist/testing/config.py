@@ -216,7 +216,7 @@ def sample_domains() -> tuple[tuple[str, str], ...]:
 
 
 class DomainTable:
-    """Domains of a broker without files: `node.domains.DomainSource` over a table of texts by name."""
+    """Domains of a broker without files: `config.provider.DomainSource` over a table of texts by name."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}

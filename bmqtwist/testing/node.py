@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.broker.broker import Broker
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.provider import DomainSource
 from bmqtwist.daemon.assemble import Node, assemble
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
-from bmqtwist.node.broker import Broker
-from bmqtwist.node.identity import Identity
-from bmqtwist.node.metadata import ClusterMetadata
-from bmqtwist.node.performer import Performer
+from bmqtwist.loop.performer import Performer
+from bmqtwist.peers.identity import Identity
 from bmqtwist.report import ListReport
 from bmqtwist.storage.memory import MemoryDisk
 from bmqtwist.storage.partition import Partition
@@ -77,17 +75,6 @@ class ImmediatePerformer:
         return self._node.now
 
     worked = clock
-
-    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
-        """A write that comes through in the next round, unless the disk is stalled."""
-        def complete() -> None:
-            try:
-                metadata.perform(job)
-            except OSError as error:
-                self._node.broker.metadata_failed(metadata, job, error, self._node.now)
-            else:
-                self._node.broker.metadata_written(metadata, job, self._node.now)
-        self._node.syncs.append(complete)
 
     def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
                   failed: Callable[[OSError, float], None]) -> None:

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol, TypeVar
 
 from bmqtwist.config.broker import Configuration
-from bmqtwist.node.timers import Timers
+from bmqtwist.loop.timers import Timers
 from bmqtwist.testing.clock import Clock
 from bmqtwist.testing.config import DomainTable, broker_config, clusters_config, configuration, sample_domains
 from bmqtwist.testing.connection import ClientEnd, TappedConnection

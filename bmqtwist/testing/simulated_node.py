@@ -10,14 +10,12 @@ import errno
 from collections.abc import Callable
 from functools import partial
 
-from bmqtwist.cluster.log_events import FileJob
 from bmqtwist.config.broker import Configuration
 from bmqtwist.config.provider import DomainSource
 from bmqtwist.errors import LocalError
 from bmqtwist.ids import make_client_id
 from bmqtwist.link.authentication import Authenticate, attempt
 from bmqtwist.link.session import Session
-from bmqtwist.node.metadata import ClusterMetadata
 from bmqtwist.report import INTERNAL_ERROR
 from bmqtwist.storage.memory import Died
 from bmqtwist.storage.partition import Partition
@@ -72,12 +70,6 @@ class SimulatedPerformer:
         broker, node = self._node.broker, self._node
         self._in_a_thread(partition.sync, lambda: broker.synced(partition, token, node.local_now),
                           lambda error: broker.sync_failed(partition, token, error, node.local_now))
-
-    def write_metadata(self, metadata: ClusterMetadata, job: FileJob) -> None:
-        """A write in a thread, likewise."""
-        broker, node = self._node.broker, self._node
-        self._in_a_thread(lambda: metadata.perform(job), lambda: broker.metadata_written(metadata, job, node.local_now),
-                          lambda error: broker.metadata_failed(metadata, job, error, node.local_now))
 
     def roll(self, partition: Partition, job: Job) -> None:
         """A job of a rollover in a thread, likewise."""

@@ -14,12 +14,12 @@ from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.sdk.message import typed
+from bmqtwist.steps import at_once
 from bmqtwist.storage.message import Message
 from bmqtwist.testing.events import Content
 from bmqtwist.testing.node import ImmediateNode
 from bmqtwist.wire import properties as wire_properties
 from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS, close_data
-from bmqtwist.wire.budget import at_once
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.properties import PropertyType
 

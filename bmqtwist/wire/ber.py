@@ -20,7 +20,8 @@ from typing import Any
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import BER_DEPTH_MAX
-from bmqtwist.wire.budget import RECORD_VALUES, Budget, at_once
+from bmqtwist.steps import at_once
+from bmqtwist.wire.budget import RECORD_VALUES, Budget
 from bmqtwist.wire.fields import Choice, Field, Kind, choice_of, fields_of
 
 _SEQUENCE = 0x30

@@ -15,8 +15,8 @@ from enum import IntEnum
 from typing import Any, ClassVar, TypeVar
 
 from bmqtwist.errors import PeerError
+from bmqtwist.steps import at_once
 from bmqtwist.wire import ber, jsoncodec
-from bmqtwist.wire.budget import at_once
 from bmqtwist.wire.cluster_schema import (
     ClusterMessage,
     ElectionProposal,

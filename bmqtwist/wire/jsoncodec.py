@@ -16,7 +16,8 @@ from typing import Any
 
 from bmqtwist.errors import LocalError, PeerError
 from bmqtwist.limits import BER_DEPTH_MAX
-from bmqtwist.wire.budget import RECORD_VALUES, Budget, at_once
+from bmqtwist.steps import at_once
+from bmqtwist.wire.budget import RECORD_VALUES, Budget
 from bmqtwist.wire.fields import Field, Kind, choice_of, fields_of
 
 _PADDING = b"\x00\x01\x02\x03\x04"

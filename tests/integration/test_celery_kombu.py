@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 from kit.process import STARTED, ProcessWorld
+from kit.secure_broker import secure  # noqa: F401 - a fixture
 from kombu import Connection, Consumer, Exchange, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
-from test_our_sdk_secure import secure  # noqa: F401 - a fixture
 
 from bmqtwist.kombu import LinkLost, Refused
 from bmqtwist.kombu.names import queue_name

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import Cli, Done
+from kit.cli_kit import Cli, Done
 
 from bmqtwist.cli.cluster.health import BrokerView, complaints, leader_of
 from bmqtwist.cli.cluster.local import ClusterRecord, LocalCluster

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import BMQ, Cli, running_broker
+from kit.certificates import certificate
+from kit.cli_kit import BMQ, Cli, running_broker
 from kit.config import ConfigDirectory
 from kit.process import BrokerProcess, free_port
-from test_our_sdk_secure import certificate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.process
@@ -210,7 +210,7 @@ def test_help_loads_nothing_that_takes_long() -> None:
     """Neither the client library nor the broker nor an event loop."""
     script = ("import sys; sys.argv[1:] = ['--help']\nfrom bmqtwist.cli.main import main\n"
               "try:\n    main()\nexcept SystemExit:\n    pass\n"
-              "slow = {'asyncio', 'ssl', 'twisted', 'construct', 'bmqtwist.sdk', 'bmqtwist.wire', 'bmqtwist.node'}\n"
+              "slow = {'asyncio', 'ssl', 'twisted', 'construct', 'bmqtwist.sdk', 'bmqtwist.wire', 'bmqtwist.broker'}\n"
               "sys.exit(str(slow & set(sys.modules)) if slow & set(sys.modules) else 0)")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import BMQ, Cli, in_pipe, running_broker
+from kit.cli_kit import BMQ, Cli, in_pipe, running_broker
 from kit.process import BrokerProcess
 
 pytestmark = pytest.mark.process

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import BMQ, DEADLINE, Cli, in_pipe, running_broker
+from kit.cli_kit import BMQ, DEADLINE, Cli, in_pipe, running_broker
 from kit.process import BrokerProcess, free_port
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from cli_kit import running_broker
+from kit.cli_kit import running_broker
 from kit.process import free_port
 
 from bmqtwist.sdk import simple

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import Cli, running_broker
+from kit.cli_kit import Cli, running_broker
 from kit.process import BrokerProcess, free_port
 
 pytestmark = pytest.mark.process

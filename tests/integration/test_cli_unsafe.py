@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_kit import Cli
+from kit.cli_kit import Cli
 
 from bmqtwist.sdk import simple
 from bmqtwist.testing import ClusterProcess

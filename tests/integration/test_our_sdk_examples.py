@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kit.certificates import certificate
 from kit.children import mortal
 from kit.markdown import BROKER, RUN, Block, blocks
 from kit.process import STARTED, BrokerProcess, free_port
-from test_our_sdk_secure import certificate
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = ROOT / "examples"

@@ -6,13 +6,10 @@ import asyncio
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kit.certificates import certificate
-from kit.process import STARTED, BrokerProcess, free_port
+from kit.process import STARTED, BrokerProcess
 
 from bmqtwist.sdk import Credential, Message, Result, SdkError, aio, simple
 from bmqtwist.sdk.rpc import Requester, Responder
@@ -40,26 +37,6 @@ react(main)
 """
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture
-def secure(broker_process: BrokerProcess) -> Iterator[tuple[str, Path]]:
-    """(address, certificate) of a broker that wants TLS and knows alice."""
-    cert, key = certificate(broker_process.root)
-    port = free_port()
-    app: dict[str, Any] = broker_process.config.broker["appConfig"]
-    app["tlsConfig"] = {"certificateAuthority": str(cert), "certificate": str(cert), "key": str(key),
-                        "versions": "TLSv1.3"}
-    app["networkInterfaces"]["tcpInterface"]["listeners"].append(
-        {"name": "tls", "address": "127.0.0.1", "port": port, "tls": True})
-    app["authentication"] = {"anonymousCredential": {"disallow": {}}, "authenticators": [
-        {"name": "BasicAuthenticator", "settings": [{"key": "alice", "value": {"stringVal": "secret"}}]}]}
-    app["plugins"]["enabled"] = ["BasicAuthenticator"]
-    broker_process.config.write()
-    broker_process.config.domain("d")
-    broker_process.launch()
-    broker_process.expect(STARTED, deadline=180.0)
-    yield f"tls://localhost:{port}", cert
 
 
 def test_tls_and_a_password_through_every_front(secure: tuple[str, Path]) -> None:

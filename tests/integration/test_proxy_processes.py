@@ -9,7 +9,7 @@ from pathlib import Path
 import blazingmq
 import pytest
 from blazingmq import session_events
-from cli_kit import Cli
+from kit.cli_kit import Cli
 from kit.sdk import application
 
 from bmqtwist.testing.process import BrokerProcess, free_port

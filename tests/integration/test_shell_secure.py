@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kit.secure_broker import secure  # noqa: F401 - a fixture
 from kit.shell import run
-from test_our_sdk_secure import secure  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.process
 

@@ -168,7 +168,7 @@ def test_the_plugin_costs_nothing_where_it_is_not_used(suite: Suite) -> None:
 import sys
 
 def test_nothing():
-    assert not [name for name in sys.modules if name.startswith(("bmqtwist.node", "bmqtwist.wire", "twisted"))]
+    assert not [name for name in sys.modules if name.startswith(("bmqtwist.broker", "bmqtwist.wire", "twisted"))]
 """)
     assert done.returncode == 0, done.stdout
 

@@ -18,10 +18,10 @@ from twisted.python.failure import Failure
 from bmqtwist.console.face import Face
 from bmqtwist.console.tokens import OPEN_SECRET, NodeRequest, NodeTokens
 from bmqtwist.errors import LocalError
-from bmqtwist.monitor import snapshots
-from bmqtwist.monitor.prometheus import Family
-from bmqtwist.monitor.snapshot import BrokerState, ProcessState
-from bmqtwist.wire.budget import at_once
+from bmqtwist.steps import at_once
+from bmqtwist.view import snapshots
+from bmqtwist.view.prometheus import Family
+from bmqtwist.view.snapshot import BrokerState, ProcessState
 from kit.memory import MemoryWorld
 
 PASSWORDS = {"vera": "seeing is believing", "olaf": "operators operate", "ada": "all of it"}

@@ -15,15 +15,15 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A module imports only from its own rank or a lower number.
 RANKS: dict[str, float] = {
-    "limits": 0, "errors": 0, "ids": 0, "report": 0, "compiled": 0, "wire": 1, "storage": 2, "queue": 3, "cluster": 4,
-    "config": 4.5, "link": 5, "sdk": 5.5, "security": 5.6, "logs": 5.7, "node": 6, "monitor": 6.2, "admin": 6.4,
-    "daemon": 6.8, "console": 7, "cli": 7, "kombu": 7, "spark": 7, "storagetool": 7, "testing": 8,
-    "tap": 8}
+    "limits": 0, "errors": 0, "ids": 0, "report": 0, "compiled": 0, "textformat": 0, "steps": 0, "wire": 1, "storage": 2,
+    "queue": 3, "cluster": 4, "config": 4.5, "link": 5, "sdk": 5.5, "security": 5.6, "logs": 5.7, "loop": 5.8, "peers": 5.9,
+    "relay": 6, "member": 6.1, "broker": 6.2, "view": 6.3, "admin": 6.4, "reactor": 6.7, "daemon": 6.8, "console": 7,
+    "cli": 7, "kombu": 7, "spark": 7, "storagetool": 7, "testing": 8, "tap": 8}
 # Modules that do instead of deciding. Everything else is pure.
-IO_MODULES = {"storage.files", "link.tcp", "link.incoming", "config.load", "security.tls", "logs.observer",
-              "logs.background", "daemon.service", "daemon.directories", "daemon.reactor", "daemon.epoll_round",
-              "daemon.control_pipe", "daemon.disk_threads", "daemon.process", "daemon.rehearsal", "daemon.statistics_log",
-              "daemon.watchdog", "storagetool.inputs", "sdk._adapters.identity", "sdk._adapters.sockets",
+IO_MODULES = {"storage.files", "reactor.tcp", "reactor.incoming", "config.load", "security.tls", "logs.observer",
+              "logs.background", "daemon.service", "daemon.directories", "reactor.performer", "reactor.epoll_round",
+              "daemon.control_pipe", "reactor.disk_threads", "daemon.process", "daemon.rehearsal", "daemon.statistics_log",
+              "reactor.watchdog", "storagetool.inputs", "sdk._adapters.identity", "sdk._adapters.sockets",
               "sdk._adapters.transport", "sdk.simple", "sdk.aio", "sdk.rpc", "sdk.tx", "tap", "console.http",
               "console.files", "console.audit", "console.live", "console.peers", "console.collector",
               "console.demonstration", "console.restarts", "console.api", "console.server", "console.face"}
@@ -42,13 +42,13 @@ CIRCLES: dict[tuple[str, str], str] = {
     ("link.context", "link.admin"): "as above: a command is answered by the session of an administrator",
     ("link.context", "link.peer"): "as above: the cluster is told by which session of another broker an event came",
     ("link.requests", "link.client"): "the session of an application in two files: events, and control requests",
-    ("node.turn", "node.broker"): "a broker in two files: what happens in a turn, and all the rest",
+    ("broker.turn", "broker.broker"): "a broker in two files: what happens in a turn, and all the rest",
     ("testing.connection", "testing.runner"): "a connection in memory has its broker run, which knows its connections",
 }
 
 
 def dotted(path: Path) -> str:
-    """`link.tcp` for bmqtwist/link/tcp.py; a package's own name for its __init__."""
+    """`reactor.tcp` for bmqtwist/reactor/tcp.py; a package's own name for its __init__."""
     parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -1,6 +1,6 @@
 """The way of a message through the broker: which functions it passes, in this order.
 
-docs/make_pictures.py writes it down; tests/unit/test_pictures.py sends a message and looks whether that is its way.
+docs/make_pictures.py writes it down; tests/unit/docs/test_pictures.py sends a message and looks whether that is its way.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Step:
 # Headline, steps.
 WAY: list[tuple[str, list[Step]]] = [
     ("A chunk of bytes comes from the producer", [
-        Step("link.incoming", "Incoming.doRead", "reads the socket", sockets=True),
-        Step("daemon.reactor", "ReactorPerformer.received", "notes that a turn is due", sockets=True),
-        Step("node.broker", "Broker.received", "is the wall around the session"),
+        Step("reactor.incoming", "Incoming.doRead", "reads the socket", sockets=True),
+        Step("reactor.performer", "ReactorPerformer.received", "notes that a turn is due", sockets=True),
+        Step("broker.broker", "Broker.received", "is the wall around the session"),
         Step("link.session", "Session.receive", "finds the frames, looks each up in the table of its kind"),
         Step("wire.frames", "FrameBuffer.receive", "cuts chunks into whole events"),
         Step("link.client", "ClientSession.on_puts", "walks the PUTs, finds the handle by queue id"),
@@ -38,16 +38,16 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("storage.partition", "Partition.hold", "holds the PUT back until its records are safe"),
     ]),
     ("The turn: what was collected is written", [
-        Step("daemon.reactor", "ReactorPerformer._iterate", "runs the turn after this round of the reactor", sockets=True),
-        Step("node.broker", "Broker.turn", "lets the metadata be written, if they changed"),
-        Step("node.turn", "Turn.run", "goes over partitions, queues, sessions"),
+        Step("reactor.performer", "ReactorPerformer._iterate", "runs the turn after this reactor round", sockets=True),
+        Step("broker.broker", "Broker.turn", "lets the metadata be written, if they changed"),
+        Step("broker.turn", "Turn.run", "goes over partitions, queues, sessions"),
         Step("storage.partition", "Partition.flush", "writes the batch: DATA, QLIST, then JOURNAL"),
         Step("storage.fileset", "FileSets.append", "makes one write per file"),
         Step("storage.gate", "Gate.begin_sync", "says whether a sync is to begin (durability `group`)"),
     ]),
     ("Another thread syncs; then the next turn", [
         Step("storage.partition", "Partition.sync", "calls fdatasync: DATA, QLIST, then JOURNAL"),
-        Step("node.broker", "Broker.synced", "is back on the reactor's thread"),
+        Step("broker.broker", "Broker.synced", "is back on the reactor's thread"),
         Step("storage.gate", "Gate.release_durable", "lets out what the sync has covered, in order"),
         Step("queue.root", "RootQueue.release", "waits for the cluster, if the domain is strong"),
         Step("link.client", "ClientSession.ack", "acknowledges the PUT"),
@@ -57,9 +57,9 @@ WAY: list[tuple[str, list[Step]]] = [
         Step("queue.delivery", "deliver", "goes over the apps: redelivery, put aside, new"),
         Step("link.client", "ClientSession.push", "turns the message into what this client understands"),
         Step("link.outbox", "Outbox.push", "adds it to the PUSH event of this turn"),
-        Step("node.turn", "Turn.write", "goes over the sessions that have output"),
+        Step("broker.turn", "Turn.write", "goes over the sessions that have output"),
         Step("link.session", "Session.take", "hands out PUSH, then ACK, before each control answer"),
-        Step("daemon.reactor", "ReactorPerformer.write", "makes one write for the whole turn", sockets=True),
+        Step("reactor.performer", "ReactorPerformer.write", "makes one write for the whole turn", sockets=True),
     ]),
     ("The consumer confirms", [
         Step("link.client", "ClientSession.on_confirms", "walks the CONFIRMs"),

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from bmqtwist.console.prometheus import exposition_in_steps
-from bmqtwist.monitor.prometheus import Family, families_in_steps
-from bmqtwist.monitor.snapshot import BrokerState
-from bmqtwist.monitor.statistics import Source, Statistics
-from bmqtwist.monitor.tables import tables_in_steps, tree_in_steps
-from bmqtwist.wire.budget import at_once
+from bmqtwist.steps import at_once
+from bmqtwist.view.prometheus import Family, families_in_steps
+from bmqtwist.view.snapshot import BrokerState
+from bmqtwist.view.statistics import Source, Statistics
+from bmqtwist.view.tables import tables_in_steps, tree_in_steps
 
 
 def sample(statistics: Statistics, now: float, sources: Iterable[Source]) -> None:

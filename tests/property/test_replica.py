@@ -7,34 +7,30 @@ where the primary did. Its checks are the promise on positions and PSNs: none is
 from __future__ import annotations
 
 import errno
-import sys
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.storage_kit import WALL, make_message, open_files
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
-from storage_kit import WALL, make_message, open_files  # noqa: E402
-
-from bmqtwist.storage.compaction import LiveCopy, Moved  # noqa: E402
-from bmqtwist.storage.datacheck import check_messages  # noqa: E402
-from bmqtwist.storage.journal import Entry, unpack_sync_point  # noqa: E402
-from bmqtwist.storage.memory import MemoryDisk  # noqa: E402
-from bmqtwist.storage.message import Message  # noqa: E402
-from bmqtwist.storage.partition import Batch, Partition, PartitionUnavailable  # noqa: E402
-from bmqtwist.storage.records import (  # noqa: E402
+from bmqtwist.steps import at_once
+from bmqtwist.storage.compaction import LiveCopy, Moved
+from bmqtwist.storage.datacheck import check_messages
+from bmqtwist.storage.journal import Entry, unpack_sync_point
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import Batch, Partition, PartitionUnavailable
+from bmqtwist.storage.records import (
     RECORD,
     RECORD_BYTES,
     SEQUENCE_MASK,
     SyncPoint,
     pack_sync_point,
 )
-from bmqtwist.storage.recovery import recover  # noqa: E402
-from bmqtwist.storage.replay import Apps, Replay, qlist_entry  # noqa: E402
-from bmqtwist.storage.state import PartitionState, StoredQueue  # noqa: E402
-from bmqtwist.storage.store import FileSizes  # noqa: E402
-from bmqtwist.wire.budget import at_once
+from bmqtwist.storage.recovery import recover
+from bmqtwist.storage.replay import Apps, Replay, qlist_entry
+from bmqtwist.storage.state import PartitionState, StoredQueue
+from bmqtwist.storage.store import FileSizes
 
 SIZES = FileSizes(6000, 1 << 14, 1 << 12)
 KEYS = [b"aaaaa", b"bbbbb"]

@@ -3,33 +3,29 @@ that began with an image, and one whose end was cut off and written anew by anot
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.storage_kit import WALL, make_message, open_files
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
-from storage_kit import WALL, make_message, open_files  # noqa: E402
-
-from bmqtwist.storage import image as image_module  # noqa: E402
-from bmqtwist.storage import long_dict  # noqa: E402
-from bmqtwist.storage import replica as replica_module  # noqa: E402
-from bmqtwist.storage.found_log import RecoveryClock, find_log  # noqa: E402
-from bmqtwist.storage.image import ImageFiles, ImageSource  # noqa: E402
-from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402
-from bmqtwist.storage.message import Message  # noqa: E402
-from bmqtwist.storage.partition import PartitionUnavailable  # noqa: E402
-from bmqtwist.storage.psn import NO_PSN, common_prefix  # noqa: E402
-from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, SyncPoint  # noqa: E402
-from bmqtwist.storage.replica import ReplicatedPartition  # noqa: E402
-from bmqtwist.storage.state import PartitionState  # noqa: E402
-from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes  # noqa: E402
-from bmqtwist.wire.budget import at_once  # noqa: E402
+from bmqtwist.steps import at_once
+from bmqtwist.storage import image as image_module
+from bmqtwist.storage import long_dict
+from bmqtwist.storage import replica as replica_module
+from bmqtwist.storage.found_log import RecoveryClock, find_log
+from bmqtwist.storage.image import ImageFiles, ImageSource
+from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.storage.psn import NO_PSN, common_prefix
+from bmqtwist.storage.records import DATA_HEADER, RECORD_BYTES, SyncPoint
+from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.storage.state import PartitionState
+from bmqtwist.storage.store import JOURNAL_HEADER_BYTES, FileSizes
 
 SIZES = FileSizes(6000, 1 << 14, 1 << 12)
 KEYS = [b"aaaaa", b"bbbbb"]

@@ -3,18 +3,14 @@ broker in order and only on queues that are open there, every request ends once,
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
-from sdk_kit import FANOUT, URI, Bench
+from kit.sdk_kit import FANOUT, URI, Bench
 
 from bmqtwist.errors import Category
 from bmqtwist.sdk import QueueOptions, Result, SdkError, SessionOptions, Subscription, parse_brokers

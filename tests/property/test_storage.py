@@ -6,16 +6,12 @@ recover to one of them; a loss of power must keep everything that was promised.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
-from storage_kit import (  # noqa: E402
+from kit.storage_kit import (
     FANOUT,
     WALL,
     entries,
@@ -26,11 +22,11 @@ from storage_kit import (  # noqa: E402
     state,
 )
 
-from bmqtwist.storage.memory import Died, MemoryDisk  # noqa: E402
-from bmqtwist.storage.partition import Message, Partition  # noqa: E402
-from bmqtwist.storage.recovery import recover  # noqa: E402
-from bmqtwist.storage.store import FileSizes  # noqa: E402
-from bmqtwist.wire.budget import at_once
+from bmqtwist.steps import at_once
+from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.partition import Message, Partition
+from bmqtwist.storage.recovery import recover
+from bmqtwist.storage.store import FileSizes
 
 SIZES = FileSizes(8000, 1 << 15, 1 << 12)
 KEYS = [b"aaaaa", b"bbbbb"]

@@ -8,7 +8,7 @@ from typing import Any
 from bmqtwist.cluster.changes import AssignQueue
 from bmqtwist.cluster.election_events import ElectionState
 from bmqtwist.cluster.log_events import Done, Outcome
-from bmqtwist.node.cluster import Cluster
+from bmqtwist.member.cluster import Cluster
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.cluster import PARTITION, SimulatedCluster

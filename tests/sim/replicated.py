@@ -9,8 +9,8 @@ from kit.client import Client, RequestRefused
 
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.cluster.state import Primary, QueueRecord
-from bmqtwist.node.node_status import NodeStatuses
-from bmqtwist.node.replication import Replication
+from bmqtwist.member.node_status import NodeStatuses
+from bmqtwist.member.replication import Replication
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from kit import codec
 
+from bmqtwist.broker.broker import LINGER_S
 from bmqtwist.errors import PeerError
-from bmqtwist.node.broker import LINGER_S
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.fast import ACK_MESSAGE, AHEAD, ITEMS_HEADER, RECEIPT, EventType
 from sim.replicated import FANOUT, STRONG, ReplicatingCluster
@@ -102,7 +102,7 @@ def test_acks_that_make_no_sense_are_told_and_those_that_wait_are_bounded(monkey
         with pytest.raises(PeerError):
             members.said(number, EventType.ACK, AHEAD, body, nodes.now)
     members.said(number, EventType.ACK, AHEAD, RECEIPT.pack(99, 1, lease) + items, nodes.now)
-    monkeypatch.setattr("bmqtwist.node.member_relays.HELD_ACK_EVENTS_MAX", 5)
+    monkeypatch.setattr("bmqtwist.member.member_relays.HELD_ACK_EVENTS_MAX", 5)
     for _ in range(6):
         members.said(number, EventType.ACK, AHEAD, RECEIPT.pack(index, 1 << 40, lease - 1) + items, nodes.now)
     assert not any("too many ACKs" in line for line in node.log()), "those of another lease wait for nothing"

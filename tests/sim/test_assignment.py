@@ -11,7 +11,7 @@ from kit.client import RequestRefused
 
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, Judge
 from bmqtwist.cluster.state import ClusterState, Primary
-from bmqtwist.node.proposals import Proposals
+from bmqtwist.member.proposals import Proposals
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import (
@@ -24,22 +24,10 @@ from bmqtwist.wire.cluster_schema import (
     QueueInfo,
 )
 from bmqtwist.wire.control import ControlMessage, encode_event
+from sim.assignments import LEAST, number, transfer
 from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
 
-LEAST = "E_LEAST_ASSIGNED"
 _NAMED = re.compile(r"Setting primary of Partition \[(\d+)\] to \[\[n\d+, (\d+)\]\], leaseId: \[(\d+)\]")
-
-
-def number(node: SimulatedNode) -> int:
-    return int(node.name[1:])
-
-
-def transfer(nodes: ReplicatingCluster, node: SimulatedNode) -> None:
-    """A node leads the cluster from now on."""
-    if nodes.leader is not node:
-        assert nodes.admin(nodes.leader, f"CLUSTERS CLUSTER c3 STATE ELECTOR TRANSFER {node.name}") == "SUCCESS"
-        nodes.until(lambda: all(nodes.cluster(each.name).leadership.whom_to_ask() == number(node)
-                                for each in nodes.machines if each.up))
 
 
 def named(nodes: ReplicatingCluster) -> dict[tuple[int, int], int]:

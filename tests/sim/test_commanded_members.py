@@ -10,8 +10,8 @@ from kit.client import refusal
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.elected import ElectedCluster
+from sim.members import Members
 from sim.replicated import STRONG
-from sim.test_members import Members
 
 DOMAIN, NAME = "bmq.test.persistent.priority.sc", "q"
 OTHER = "bmq://bmq.test.persistent.priority.sc/other"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from bmqtwist.node.relays import Relays
+from bmqtwist.relay.relays import Relays
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.replicated import STRONG, ReplicatingCluster

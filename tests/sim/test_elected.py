@@ -10,7 +10,7 @@ from kit.client import RequestRefused
 
 from bmqtwist.cluster import metadata_log
 from bmqtwist.cluster.election_events import ElectionState
-from bmqtwist.node.leadership import Leadership
+from bmqtwist.member.leadership import Leadership
 from bmqtwist.storage.vote_file import NAME
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import LeaderHeartbeat

@@ -11,8 +11,8 @@ from kit.client import Client, RequestRefused, payloads, refusal
 from bmqtwist.cluster.streams import StreamState
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.reconfiguration import reconfigure
 from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster, ready
-from sim.test_queue_life import reconfigure
 
 PROXIES = {"p1": ["n1", "n2", "n3"]}
 DOMAIN = "bmq://d/q"

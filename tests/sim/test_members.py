@@ -8,27 +8,13 @@ from typing import Any
 import pytest
 from kit.client import Client, payloads
 
-from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
 from sim.elected import heal, resume
-from sim.replicated import EVENTUAL, FANOUT, STRONG, ReplicatingCluster
+from sim.members import Members
+from sim.replicated import EVENTUAL, FANOUT, STRONG
 
 BROADCAST = "bmq://bmq.test.mem.broadcast/b"
 IN_MEMORY = "bmq://bmq.test.mem.priority/q"
-
-
-class Members(ReplicatingCluster):
-    """Three members that have settled."""
-
-    def __init__(self, seed: int = 1, count: int = 3, **options: Any) -> None:
-        super().__init__(seed, count, **options)
-        self.settle()
-
-    def relayed(self, node: SimulatedNode) -> dict[str, Any]:
-        """The queues that a node relays."""
-        relays = self.cluster(node.name).relays
-        assert relays is not None
-        return relays.queues
 
 
 def quiet(*clients: Client) -> None:

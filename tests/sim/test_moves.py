@@ -12,17 +12,19 @@ from kit.client import Client, payloads, refusal
 
 from bmqtwist.cluster.changes import UnassignQueue
 from bmqtwist.limits import RESTORED_AT_ONCE
-from bmqtwist.node import waking
-from bmqtwist.node.cluster import Cluster
-from bmqtwist.queue import chores, restored
-from bmqtwist.queue.chores import Chores, Failed, Work
+from bmqtwist.loop import scheduler as chores
+from bmqtwist.loop.scheduler import Chores, Failed
+from bmqtwist.member import activation as waking
+from bmqtwist.member.cluster import Cluster
+from bmqtwist.queue import restored
 from bmqtwist.queue.restored import Restored
+from bmqtwist.steps import Work
 from bmqtwist.storage.state import StoredQueue
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
+from sim.assignments import LEAST, number, transfer
 from sim.elected import heal
 from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
-from sim.test_assignment import LEAST, number, transfer
 
 PROXIES = {"p1": ["n1", "n2", "n3"]}
 IN_MEMORY = "bmq://bmq.test.mem.priority/q"

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from bmqtwist.broker.local_producer import COUNT_MAX, PATIENCE_S, PAYLOAD_BYTES_MAX, Published, publish
 from bmqtwist.cluster.partition_events import PartitionRole
 from bmqtwist.errors import LocalError
-from bmqtwist.monitor import elections, messages, replicas, snapshots, stopping, subscriptions, traffic
-from bmqtwist.monitor.events import NodeEvent
-from bmqtwist.monitor.typed_properties import from_tree
-from bmqtwist.node.local_producer import COUNT_MAX, PATIENCE_S, PAYLOAD_BYTES_MAX, Published, publish
+from bmqtwist.steps import at_once
 from bmqtwist.testing.simulated_node import SimulatedNode
-from bmqtwist.wire.budget import at_once
+from bmqtwist.view import elections, messages, replicas, snapshots, stopping, subscriptions, traffic
+from bmqtwist.view.events import NodeEvent
+from bmqtwist.view.typed_properties import from_tree
 from sim.elected import INACTIVITY_S
+from sim.members import Members
 from sim.replicated import STRONG, ReplicatingCluster
-from sim.test_members import Members
 
 LEAST = "E_LEAST_ASSIGNED"
 

@@ -9,8 +9,8 @@ import pytest
 from bmqtwist.console import behind, facts
 from bmqtwist.console.merge import merge_proxies, queue_tree
 from bmqtwist.console.samples import FlowSampler
-from bmqtwist.monitor import traffic
 from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.view import traffic
 from sim.cluster import SimulatedCluster
 from sim.replicated import STRONG, ReplicatingCluster
 

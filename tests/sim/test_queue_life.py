@@ -13,9 +13,10 @@ from bmqtwist.storage.partition import PartitionUnavailable
 from bmqtwist.storage.replica import ReplicatedPartition
 from bmqtwist.testing.config import domain_config
 from bmqtwist.testing.simulated_node import SimulatedNode
+from sim.assignments import transfer
 from sim.elected import heal
+from sim.reconfiguration import reconfigure
 from sim.replicated import EVENTUAL, STRONG, ReplicatingCluster, ready
-from sim.test_assignment import transfer
 
 APPS = "bmq://apps/q"
 
@@ -34,14 +35,6 @@ def stored_apps(nodes: ReplicatingCluster, node: SimulatedNode, uri: str) -> set
     record = nodes.record(uri)
     queue = nodes.partition(node, record.partition_id).state.queues[record.key]
     return {(app.app_id, app.key) for app in queue.apps.values()}
-
-
-def reconfigure(nodes: ReplicatingCluster, domain: str, text: str) -> None:
-    """A domain has another file, and every node that is up reads it."""
-    nodes.domains.texts[domain] = text
-    for node in nodes.machines:
-        if node.up:
-            assert nodes.admin(node, f"DOMAINS RECONFIGURE {domain}") == "SUCCESS"
 
 
 def apart(seed: int, **options: Any) -> ReplicatingCluster:

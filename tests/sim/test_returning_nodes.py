@@ -12,8 +12,8 @@ from bmqtwist.storage import replica
 from bmqtwist.testing.simulated_node import SimulatedNode
 from bmqtwist.wire.cluster_schema import NodeStatus
 from bmqtwist.wire.fast import HEARTBEAT_REQ
+from sim.introductions import introduce
 from sim.replicated import STRONG, ReplicatingCluster, ready
-from sim.test_links import introduce
 
 
 @pytest.mark.spec("cluster", 7)

@@ -9,7 +9,7 @@ import pytest
 from kit.client import Expired, RequestRefused
 
 from bmqtwist.link.peer import PeerSession
-from bmqtwist.node.links import ClusterLinks
+from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.security.authenticators import BASIC_LIFETIME_MS
 from bmqtwist.testing.cluster import PORT
 from bmqtwist.testing.config import CLUSTER, member_configuration, proxy_configuration

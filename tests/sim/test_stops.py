@@ -29,8 +29,8 @@ from bmqtwist.wire.schema import (
 from sim.cluster import SimulatedCluster, SimulatedLink
 from sim.elected import INACTIVITY_S
 from sim.faults import FaultWorld
+from sim.introductions import FEATURES, links
 from sim.replicated import STRONG, ReplicatingCluster
-from sim.test_links import FEATURES, links
 
 STOP_ANSWER_S = 5.0
 SHUTDOWN_S = 4.0  # shutdownTimeoutMs of the nodes here

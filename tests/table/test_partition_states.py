@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import errno
-import sys
 from contextlib import suppress
 from itertools import count
-from pathlib import Path
 
 import pytest
 from kit.partition_states import TABLE, Event, State
+from kit.storage_kit import DEFAULT, KEY, TINY, WALL, make_message, open_files, start
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "unit"))
-from storage_kit import DEFAULT, KEY, TINY, WALL, make_message, open_files, start  # noqa: E402
-
-from bmqtwist.storage.memory import MemoryDisk  # noqa: E402
-from bmqtwist.storage.partition import Partition, PartitionUnavailable  # noqa: E402
-from bmqtwist.storage.recovery import recover  # noqa: E402
-from bmqtwist.wire.budget import at_once
+from bmqtwist.steps import at_once
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.partition import Partition, PartitionUnavailable
+from bmqtwist.storage.recovery import recover
 
 CELLS = [(state, event) for state in State for event in Event]
 

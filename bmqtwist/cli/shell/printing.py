@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from bmqtwist.cli.shell.commands import Property, SubscriptionArg, member_name
 from bmqtwist.errors import PeerError
 from bmqtwist.queue.poison import readable_properties
-from bmqtwist.queue.textformat import hexdump
 from bmqtwist.sdk.results import Ack, EventKind, Result, SessionEvent
+from bmqtwist.textformat import hexdump
 
 if TYPE_CHECKING:
     from bmqtwist.sdk.message import Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bmqtwist.cli.shell.latency import pretty_time
-from bmqtwist.queue.textformat import grouped, pretty_bytes
+from bmqtwist.textformat import grouped, pretty_bytes
 
 _COLUMNS = (" Msg/s         |", " Delta         |", " Bytes/s       ||", " Evt/s         |", " Delta         |",
             " Bytes/s       ")

@@ -10,8 +10,8 @@ from functools import partial
 from bmqtwist.cluster.changes import AssignPartitions, AssignQueue, UnassignQueue, UpdateApps
 from bmqtwist.cluster.election_events import ElectionMode
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.node.cell import Cell
-from bmqtwist.node.leadership import Leadership
+from bmqtwist.member.cell import Cell
+from bmqtwist.member.leadership import Leadership
 from bmqtwist.storage.found_log import SYNC_POINTS
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.records import RECORD, RECORD_BYTES, FileType

@@ -12,8 +12,8 @@ from bmqtwist.cluster.log_events import Entries
 from bmqtwist.cluster.metadata_log import MetadataLog
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.record_log import RecordLog
-from bmqtwist.node.cell import Cell
-from bmqtwist.node.replication import Replication
+from bmqtwist.member.cell import Cell
+from bmqtwist.member.replication import Replication
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.storage.exchange import Applier
 from bmqtwist.storage.image import ImageFiles

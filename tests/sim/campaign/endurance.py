@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from random import Random
 
-from bmqtwist.node.broker import Broker
+from bmqtwist.broker.broker import Broker
 from bmqtwist.sdk.results import Result
 from bmqtwist.testing.simulated_node import SimulatedNode
 from sim.campaign.actions import DISKS, ELECTIONS, NETWORK, PARTITIONS, PROCESSES, Action, calm

@@ -20,10 +20,10 @@ from bmqtwist.storage.vote_file import NAME, VoteFile
 from bmqtwist.testing.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
-    from bmqtwist.node.cell import Cell
-    from bmqtwist.node.relays import Relays
+    from bmqtwist.member.cell import Cell
     from bmqtwist.queue.put import Put
     from bmqtwist.queue.relay import RelayQueue
+    from bmqtwist.relay.relays import Relays
     from bmqtwist.storage.batch import Batch
     from sim.campaign.world import CampaignWorld
 

@@ -19,7 +19,7 @@ from bmqtwist.cluster.partition_events import (
     Say,
     TakeImage,
 )
-from bmqtwist.node.cell import Cell
+from bmqtwist.member.cell import Cell
 from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.exchange import placed
 from bmqtwist.storage.psn import NO_PSN, Psn

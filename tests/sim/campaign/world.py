@@ -14,11 +14,11 @@ from bmqtwist.cluster.log_events import Done, Input, Outcome, Output
 from bmqtwist.cluster.partition_events import PartitionInput, PartitionOutput
 from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import QueueRecord
-from bmqtwist.node.cell import Cell
-from bmqtwist.node.relays import Relays
-from bmqtwist.node.replication import Replication
+from bmqtwist.member.cell import Cell
+from bmqtwist.member.replication import Replication
 from bmqtwist.queue.put import Put
 from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.relay.relays import Relays
 from bmqtwist.storage.batch import Batch
 from bmqtwist.storage.vote_file import NAME
 from bmqtwist.testing.config import CLUSTER

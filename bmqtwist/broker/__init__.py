@@ -1,0 +1,1 @@
+"""One broker: sessions, domains and clusters, what happens in a turn, local producers, the graceful stop."""

@@ -1,0 +1,695 @@
+"""The broker: sessions, domains, clusters, and when what happens.
+
+    connect / received / lost     from the connections, any number of times
+    turn(now)                     once after them: write, release, deliver, answer (broker/turn.py)
+    tick(now)                     when `next_deadline` has come
+
+No exception of a session, queue, partition or timer leaves these calls: loop/error_isolation.py deals with it.
+
+Pure: files, clock, threads and sockets are given. A `Performer` (loop/performer.py) does the few things that need the world.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from typing import Any
+
+from bmqtwist.broker.access import QueueAccess
+from bmqtwist.broker.graceful_stop import Shutdown
+from bmqtwist.broker.turn import Turn
+from bmqtwist.cluster.log_events import FileJob
+from bmqtwist.cluster.membership import PROXY
+from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import ClusterProxyDefinition, VirtualCluster
+from bmqtwist.config.engine_settings import domain_settings, throttle
+from bmqtwist.config.provider import DomainProvider, LoadedDomain
+from bmqtwist.errors import Category, Refused
+from bmqtwist.ids import GuidGenerator, parse_uri
+from bmqtwist.limits import GOING_ON_S, NEWCOMERS_BYTES_MAX, SLICES_S
+from bmqtwist.link import negotiation
+from bmqtwist.link.admin import AdminAnswer, AdminSession, AdminWork
+from bmqtwist.link.authentication import Authenticate, Outcome
+from bmqtwist.link.context import PeerContext
+from bmqtwist.link.newcomers import Newcomers
+from bmqtwist.link.pace import SHARE_S, WAIT_S
+from bmqtwist.link.session import Session
+from bmqtwist.loop.error_isolation import Containment
+from bmqtwist.loop.performer import Performer
+from bmqtwist.loop.scheduler import Chores
+from bmqtwist.loop.timers import Timers
+from bmqtwist.member.cluster import Cluster
+from bmqtwist.member.metadata import ClusterMetadata
+from bmqtwist.member.replication import Replication
+from bmqtwist.peers import welcome
+from bmqtwist.peers.downstreams import Downstreams
+from bmqtwist.peers.identity import Identity
+from bmqtwist.queue import describe, poison
+from bmqtwist.queue.app import App
+from bmqtwist.queue.counters import AckLatency, ClientStats, QueueStats
+from bmqtwist.queue.domain import Domain, Throttle
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.relay.proxy import ProxyCluster
+from bmqtwist.report import Report, shown
+from bmqtwist.security.authenticators import Security
+from bmqtwist.security.authorization import Action
+from bmqtwist.steps import Work, at_once
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job
+from bmqtwist.wire.cluster_schema import NodeStatus
+from bmqtwist.wire.fast import HEARTBEAT_REQ
+from bmqtwist.wire.frames import Held
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
+
+LINGER_S = 0.005  # that output nobody waits for may wait for other output of the same connection
+EXPIRY_PERIOD_S = 1.0
+EXPIRY_GOES_ON_S = 0.01  # where there was more than may be removed at once
+SYNC_POINT_PERIOD_S = 1.0
+SPACE_CHECK_PERIOD_S = 20.0
+SESSION_CHECK_PERIOD_S = 1.0
+POISON_ALARM_PERIOD_S = 15.0
+
+
+class Broker:
+    """One node."""
+
+    def __init__(self, configuration: Configuration, identity: Identity, report: Report, security: Security,
+                 provider: DomainProvider, performer: Performer) -> None:
+        self.configuration, self.identity, self.report = configuration, identity, report
+        self.security, self.provider, self.performer = security, provider, performer
+        self.serving = True
+        self.clusters: dict[str, Cluster] = {}
+        self._metadata: list[ClusterMetadata] = []  # of the clusters
+        self._replications: list[Replication] = []  # of those of several nodes
+        self.domains: dict[str, Domain] = {}  # by the name clients use
+        self.loaded: dict[str, LoadedDomain] = {}  # by the name of the file
+        self.sessions: dict[Session, None] = {}
+        self.peers: dict[str, PeerContext] = {}  # the other nodes of a cluster, by its name; none = it has no others
+        self.downstreams: dict[str, Downstreams] = {}  # its proxies, by the name of the cluster
+        self.proxies: dict[str, ProxyCluster] = {}  # clusters that this node is a proxy of
+        self.contain = Containment(report, performer, lambda: self.now)
+        self.timers = Timers(lambda error: self.contain.told("A timer", error))
+        self.shutdown: Shutdown | None = None
+        self.invalid_queue = QueueStats()  # PUTs for queues that nobody knows
+        self.ack_latency = AckLatency()  # of queue.queue.QueueContext
+        self.past_traffic = ClientStats()  # of sessions of applications and proxies that are over
+        self.begin_command: Callable[[str, str], AdminWork]  # the command and who asks
+        self.negotiations = 0
+        self._started = self._beating = False  # its timers; that of heartbeats
+        self.now = identity.started
+        self._wall_offset = identity.started_wall - identity.started
+        self._guids = GuidGenerator(identity.client_id, 0)
+        self.held = Held()
+        self.input_bytes_max = configuration.extension.input_bytes_max
+        extension = configuration.extension
+        self.newcomers = Newcomers(extension.unauthenticated_connections_max, NEWCOMERS_BYTES_MAX,
+                                   extension.unauthenticated_connections_per_address_max,
+                                   extension.connections_per_address_and_second_max)
+        self.output_bytes_max = configuration.extension.outbox_bytes_max  # of link.context.SessionContext
+        self._turn = Turn(self, self.output_bytes_max)
+        self._access = access = QueueAccess(self)
+        self.find_queue, self.configure_queue = access.find_queue, access.configure_queue  # of link.context.SessionContext
+        self.close_queue, self.request_timeout, self.unused = access.close_queue, access.request_timeout, access.unused
+        self.touch, self.hold_until_written = self._turn.touch, self._turn.hold_until_written  # of queue.queue.QueueContext
+        self.touch_next = self._turn.touch_next  # of the same
+        self._chores = Chores(self.worked, lambda: self.performer.turn_due())
+        self._sharing: deque[tuple[float, Session]] = deque()  # since when they wait for a turn
+        self._under_way: dict[Session, None] = {}  # they go on in this turn
+        self._begun: dict[Session, None] = {}  # they go on in the next turn
+        self.flush_later, self.write_now = self._turn.flush_later, self._turn.write_now  # of link.context.SessionContext
+        self.client_failed, self.queue_failed = self.contain.client_failed, self.contain.queue_failed  # of both
+        self._throttles: Mapping[str, Throttle] = {
+            cluster.name: throttle(cluster.message_throttle_config) for cluster in
+            configuration.clusters.my_clusters}
+        self._poison_alarm_at = float("-inf")
+        self._aging: deque[RootQueue] = deque()  # where it is still to be looked for messages that are too old
+        self._expiring = False  # soon
+        mine = {cluster.name for cluster in configuration.clusters.my_clusters}
+        for virtual in configuration.clusters.my_virtual_clusters:
+            if virtual.name not in mine:
+                self.downstreams[virtual.name] = Downstreams(virtual.name, NodeStatus.E_AVAILABLE, partial(
+                    self._introduce_virtually, virtual), self)
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def add_cluster(self, cluster: Cluster) -> None:
+        """A recovered cluster; its domains with stored queues are loaded."""
+        self.clusters[cluster.name] = cluster
+        self._metadata.append(cluster.metadata)
+        self.downstreams[cluster.name] = Downstreams(
+            cluster.name, NodeStatus.E_AVAILABLE if cluster.replication is None else NodeStatus.E_STARTING,
+            lambda number: welcome.member_identity(self.identity, self.configuration.app, number, cluster.name,
+                                                   cluster.node_id, console_of=cluster.definition), self)
+        self.downstreams[cluster.name].receipts = cluster.receipts
+        if cluster.replication is not None:
+            self._replications.append(cluster.replication)
+        if cluster.members is not None:
+            cluster.members.statuses.tell_proxies = self.downstreams[cluster.name].announce
+        self._turn.partitions += cluster.partitions
+        self.wake_queues(cluster)
+        cluster.metadata.settle(int(self.identity.started_wall))
+        cluster.report_alarms()
+
+    def wake_queues(self, cluster: Cluster) -> None:
+        """The dormant queues of a cluster come to life, if their domains can be loaded."""
+        for name in dict.fromkeys(parse_uri(uri).qualified_domain for uri in cluster.dormant):
+            try:
+                known = self.domains.get(name)
+                if known is None:
+                    self.domain(name)
+                else:
+                    cluster.adopt_domain(known)
+            except Refused as refused:
+                self.report.alarm("DOMAIN", f"Domain '{name}' of stored queues cannot be loaded: {refused.message}. Its "
+                                            f"messages are kept.")
+
+    def replace_partition(self, old: Partition, new: Partition) -> None:
+        """Another object stands for a partition now."""
+        self._turn.partitions = [new if each is old else each for each in self._turn.partitions]
+
+    def add_proxy(self, definition: ClusterProxyDefinition) -> ProxyCluster:
+        """A cluster that this node is a proxy of."""
+        proxy = self.proxies[definition.name] = ProxyCluster(definition, self, self.now,
+                                                             self.configuration.extension.relay_bytes_max)
+        self.downstreams.setdefault(definition.name, Downstreams(
+            definition.name, NodeStatus.E_AVAILABLE, lambda number: welcome.proxy_identity(
+                self.identity, self.configuration.app, number, definition.name), self))
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        if self._started and interface is not None and interface.heartbeat_interval_ms:
+            self._start_heartbeats(self.now, interface.heartbeat_interval_ms / 1000)
+        return proxy
+
+    def _introduce_virtually(self, virtual: VirtualCluster, number: int) -> ClientIdentity:
+        return welcome.proxy_identity(self.identity, self.configuration.app, number, virtual.name, virtual.self_node_id)
+
+    def start(self, now: float) -> None:
+        """Set the timers going."""
+        self.now = now
+        self.timers.every(now, SYNC_POINT_PERIOD_S, self._sync_points)
+        self.timers.every(now, EXPIRY_PERIOD_S, self._expire)
+        self.timers.every(now, SPACE_CHECK_PERIOD_S, self._check_space)
+        self.timers.every(now, SESSION_CHECK_PERIOD_S, self._check_sessions)
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        limits = self.configuration.app.network_interfaces.heartbeats
+        self._started = True
+        if interface is not None and interface.heartbeat_interval_ms and (
+                limits.client or self.peers or self.proxies or limits.downstream_broker):
+            self._start_heartbeats(now, interface.heartbeat_interval_ms / 1000)
+
+    def _start_heartbeats(self, now: float, period_s: float) -> None:
+        if not self._beating:
+            self._beating = True
+            self.timers.every(now, period_s, self._heartbeats)
+
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+        return int(now + self._wall_offset)
+
+    def flush_soon(self, session: Session) -> None:
+        """What the session has to write may wait for something else that goes there."""
+        self.timers.at(self.now + LINGER_S, session.lingered)
+
+    def share_a_turn(self, session: Session) -> None:
+        """The same, and goes with the next turn after SHARE_S."""
+        self._sharing.append((self.now, session))
+
+    def later(self, seconds: float, action: Callable[[float], None]) -> None:
+        """Call `action(now)` after a while."""
+        self.timers.at(self.now + seconds, action)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` wants to be called."""
+        due = self.timers.next_at
+        if self._sharing:
+            waits = self._sharing[0][0] + WAIT_S
+            if due is None or waits < due:
+                due = waits
+        write_by = self._turn.write_by
+        return write_by if write_by and (due is None or write_by < due) else due
+
+    def tick(self, now: float) -> None:
+        """Do what is due, then a turn."""
+        self.now = now
+        self.timers.run(now)
+        self.turn(now)
+
+    def stop(self, now: float, reason: str = "", by: str = "") -> None:
+        """Begin the graceful stop; `shutdown.done` tells when it is over. `reason`, `by`: why, and who wants it."""
+        if self.shutdown is None:
+            self.serving = False
+            for peers in (*self.peers.values(), *self.downstreams.values()):
+                peers.stop()
+            for proxy in self.proxies.values():
+                proxy.stop()
+            self.shutdown = Shutdown(self.clusters, self.proxies, self.downstreams, self.contain, self.timers, self.report,
+                                     now, reason, by, self.applications)
+            self.turn(now)
+
+    def applications(self) -> int:
+        """How many applications are connected."""
+        return sum(session.negotiated_at is not None and session.identity.client_type == ClientType.E_TCPCLIENT
+                   for session in self.sessions)
+
+    def close(self, now: float) -> None:
+        """The end: last sync points, files closed at their lengths."""
+        self._turn.close(self.wall(now), self.flush_at_shutdown)
+        for cluster in self.clusters.values():
+            cluster.report_alarms()
+
+    @property
+    def flush_at_shutdown(self) -> bool:
+        """Whether the files are synced at the end."""
+        return all(each.partition_config.flush_at_shutdown for each in self.configuration.clusters.my_clusters)
+
+    # -- the turn ---------------------------------------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Write what the turn stored, release what waited for it, deliver, and write to every connection once."""
+        self.now = now
+        if self._under_way:
+            self._go_on(now)
+        self._finish_turn(now)
+
+    def _finish_turn(self, now: float) -> None:
+        while self._sharing and now - self._sharing[0][0] >= SHARE_S:
+            self._sharing.popleft()[1].lingered(now)
+        self._chores.run()
+        for replication in self._replications:
+            replication.check(now)
+        for metadata in self._metadata:
+            if metadata.stirred:
+                job = metadata.wants_write(self.wall(now))
+                if job is not None:
+                    self.performer.in_thread(partial(metadata.perform, job), partial(self.metadata_written, metadata, job),
+                                             partial(self.metadata_failed, metadata, job))
+        self._turn.run(now)
+        if self._begun:
+            self._under_way.update(self._begun)
+            self._begun.clear()
+        if self._under_way:
+            self.performer.turn_due()
+
+    def _go_on(self, now: float) -> None:
+        """Sessions go on with what they have begun: as many as there is time for, one at least, in turns."""
+        wall, until = self.wall(now), self.worked() + GOING_ON_S
+        for session in list(self._under_way):
+            del self._under_way[session]
+            try:
+                session.go_on(now, wall)
+            except Exception as error:
+                self.contain.session_failed(session, "going on", error)
+            if not session.under_way and not self.performer.unread(session)[0]:
+                self.performer.read(session, True)
+            if self.worked() >= until:
+                break
+
+    def synced(self, partition: Partition, token: int, now: float) -> None:
+        """A sync has come through."""
+        self.now = now
+        self._turn.synced(partition, token, self.wall(now))
+        self._finish_turn(now)  # what was begun goes on in a turn of its own, not before these ACKs
+
+    def sync_failed(self, partition: Partition, token: int, error: OSError, now: float) -> None:
+        """A sync has failed: the partition takes nothing more."""
+        try:
+            partition.sync_failed(token, error)
+        except Exception as mistake:
+            self.contain.partition_failed(partition, "after a failed sync", mistake)
+        self.turn(now)
+
+    def rolled(self, partition: Partition, job: Job, now: float) -> None:
+        """A job of a rollover was done."""
+        self.now = now
+        try:
+            partition.roll.done(job, self.wall(now))
+        except Exception as error:
+            self.contain.partition_failed(partition, "after a job of its rollover", error)
+        self.turn(now)
+
+    def roll_failed(self, partition: Partition, job: Job, error: OSError, now: float) -> None:
+        """A job of a rollover has failed: the file set stays as it is."""
+        self.now = now
+        try:
+            partition.roll.failed(job, error, self.wall(now))
+        except Exception as mistake:
+            self.contain.partition_failed(partition, "after a failed job of its rollover", mistake)
+        self.turn(now)
+
+    def metadata_written(self, metadata: ClusterMetadata, job: FileJob, now: float) -> None:
+        """A write of a cluster's metadata has come through: what waited for it takes effect."""
+        self.now = now
+        try:
+            metadata.written(job, self.wall(now))
+        except Exception as error:
+            self.contain.told("metadata: after a write", error)
+        self.turn(now)
+
+    def metadata_failed(self, metadata: ClusterMetadata, job: FileJob, error: OSError, now: float) -> None:
+        """A write of a cluster's metadata has failed: what waited for it is refused."""
+        self.now = now
+        try:
+            metadata.failed(job, error, self.wall(now))
+        except Exception as mistake:
+            self.contain.told("metadata: after a failed write", mistake)
+        self.turn(now)
+
+    # -- from the connections; a turn follows -----------------------------------------------------------------------
+
+    def received(self, session: Session, data: bytes, now: float) -> None:
+        """Bytes for a session."""
+        self.now = now
+        try:
+            session.receive(data, now, self.wall(now))
+        except Exception as error:
+            self.contain.session_failed(session, "receiving", error)
+
+    def lost(self, session: Session, now: float) -> None:
+        """The channel of a session is gone."""
+        self.now = now
+        try:
+            session.lost(now, self.wall(now))
+        except Exception as error:
+            self.contain.session_failed(session, "the loss of its connection", error)
+            self.gone(session)
+
+    def drained(self, session: Session) -> None:
+        """A peer that was behind has taken everything."""
+        try:
+            session.drained()
+        except Exception as error:
+            self.contain.session_failed(session, "resuming", error)
+
+    def judged(self, session: Session, token: int, outcome: Outcome, now: float) -> None:
+        """An authenticator has judged."""
+        try:
+            session.authenticated(token, outcome, now, self.wall(now))
+        except Exception as error:
+            self.contain.session_failed(session, "authentication", error)
+
+    # -- what queues ask (queue.queue.QueueContext, queue.root.RootContext) -----------------------------------------
+
+    def wake_at(self, when: float, queue: Queue) -> None:
+        """Deliver from the queue again later."""
+        self.timers.at(when, lambda now: queue.touch())
+
+    def poisoned(self, queue: RootQueue, app: App, message: Message) -> None:
+        """Tell of a message that used up its attempts, and keep a copy for a person to look at."""
+        if self.now - self._poison_alarm_at < POISON_ALARM_PERIOD_S:
+            return
+        self._poison_alarm_at = self.now
+        try:
+            self.report.alarm("POISON_PILL", poison.alarm(queue, app, message, self.performer.dump))
+        except Exception as error:
+            self.contain.told(f"Queue '{queue.uri}': the alarm about a poison pill", error)
+
+    def metered(self, queue: RootQueue) -> None:
+        """The meters of a queue or of its domain changed their state."""
+        try:
+            for event in queue.meter.take_events():
+                if event.alarm:
+                    self.report.alarm(event.category, f"{event.text}\n{describe.apps(queue)}")
+                else:
+                    self.report.info(event.text)
+        except Exception as error:
+            self.contain.told(f"Queue '{queue.uri}': the alarm about its meters", error)
+
+    def in_steps(self, work: Generator[None, None, object], done: Callable[[Any], None],
+                 failed: Callable[[Exception], None]) -> None:
+        """Do what somebody has asked for, in this turn and those that follow: `done` is told what it gives."""
+        def steps() -> Work:
+            done((yield from work))
+        self._chores.begin(steps(), failed)
+
+    def in_slices(self, queue: RootQueue, doing: str, work: Work) -> None:
+        """Do work of a queue that may take long, in this turn and those that follow."""
+        self._chores.begin(work, partial(self.contain.queue_failed, queue, doing, disable=True))
+
+    # -- what sessions ask (link.context.SessionContext) ------------------------------------------------------------
+
+    def worked(self) -> float:
+        """Seconds this thread has worked so far."""
+        return self.performer.worked()
+
+    def connect(self, peer: str, now: float) -> Session:
+        """A connection was accepted."""
+        session = negotiation.accepted(self, peer, self.security.connection(peer), now,
+                                       self.configuration.extension.event_bytes_max)
+        self.sessions[session] = None
+        self.newcomers.add(session)
+        return session
+
+    def dialled(self, peer: str, identity: ClientIdentity, peers: PeerContext, now: float) -> Session:
+        """A connection to another broker was made; `identity` introduces us."""
+        provider = self.security.provider
+        session = negotiation.dialled(self, peer, self.security.connection(peer), now,
+                                      self.configuration.extension.event_bytes_max, identity, peers,
+                                      provider.credential if provider is not None else None)
+        self.sessions[session] = None
+        return session
+
+    def go_on_later(self, session: Session) -> None:
+        """A session has begun what may not be done in one turn."""
+        self._begun[session] = None
+        self.performer.read(session, False)
+        self.performer.turn_due()
+
+    def too_much_held(self) -> None:
+        """Too much is held of incomplete events: close the connection with the most of it."""
+        session = max(self.sessions, key=lambda each: each.frames.held_bytes)
+        session.close("#TCP_READ_ERROR %s: it has the largest of the incomplete events, %d of %d bytes (limit: %d)",
+                      session.description, session.frames.held_bytes, self.held.bytes, self.input_bytes_max)
+
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """Let an authenticator judge."""
+        self.performer.authenticate(session, effect)
+
+    def welcome(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Decide on a negotiation."""
+        if identity.client_type == ClientType.E_TCPBROKER:
+            peers = self.peers_for(identity)
+            if peers is not None:
+                return peers.admit(session, identity)
+            self.report.error(f"#CONNECTION_UNEXPECTED {session.description}: a broker of cluster "
+                              f"'{shown(identity.cluster_name)}', which has no other members here")
+            if not self.peers:
+                return None
+            refusal = welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+            welcome.refuse(refusal, f"Cluster '{shown(identity.cluster_name)}' has no other members here")
+            return refusal
+        self.negotiations += 1
+        session.session_number = self.negotiations
+        interface = self.configuration.app.network_interfaces.tcp_interface
+        response = welcome.answer(self.identity, self.configuration.app, session.session_number, identity)
+        principal = session.guard.principal
+        admin = identity.client_type == ClientType.E_TCPADMIN
+        most = self.configuration.extension.sessions_per_identity_max
+        if not self.security.allows(principal, Action.CONNECT_ADMIN if admin else Action.CONNECT_CLIENT):
+            welcome.refuse(response, "Connection not authorized")
+        elif most and sum(other.guard.principal == principal and other.negotiated_at is not None
+                          for other in self.sessions) >= most:
+            welcome.refuse(response, f"Too many sessions of '{shown(principal)}' (limit: {most})")
+        elif response.result.category:
+            self.report.warn(f"#CLIENT_SDKVERSION_UNSUPPORTED {session.description}: {response.result.message}")
+        elif response.is_deprecated_sdk:
+            self.report.warn(f"#CLIENT_SDKVERSION_DEPRECATED {session.description}: version {identity.sdk_version}")
+        name = interface.name if interface is not None else "TCPInterface"
+        if not response.result.category:
+            self.report.info(f"TCPSessionFactory '{name}': successfully authenticated and negotiated a session [session: "
+                             f"'{session.description}', channel: '{session.peer}', maxMissedHeartbeat: "
+                             f"{response.max_missed_heartbeats}, userAgent: '{identity.user_agent}']")
+            self.report.note("session", f"{session.description} is connected", client=session.description, peer=session.peer,
+                             principal=principal, state="connected")
+        return response
+
+    def peers_for(self, identity: ClientIdentity) -> PeerContext | None:
+        """Whoever speaks with a broker that introduces itself so."""
+        name, members = identity.cluster_name, self.peers.get(identity.cluster_name)
+        return self.downstreams.get(name) if identity.cluster_node_id == PROXY or members is None else members
+
+    def domain(self, name: str) -> Domain:
+        """A domain by its qualified name, loaded at the first call; raises Refused."""
+        domain = self.domains.get(name)
+        if domain is None:
+            loaded = self.provider.load(name, self.now)
+            cluster = self.clusters.get(loaded.cluster)
+            if cluster is None:
+                self.provider.proxy_cluster(loaded.cluster)
+                raise Refused(Category.E_REFUSED, f"Cluster '{loaded.cluster}' is not served by this node", -10)
+            cluster.check_stored(name, loaded.config.mode.kind, loaded.config.in_memory)
+            self.loaded[loaded.name] = loaded
+            domain = Domain(name, loaded.name, cluster.name, domain_settings(loaded.config),
+                            self._throttles[cluster.name])
+            self.domains[name] = domain
+            self.report.info(f"Domain '{name}' located at {cluster.name}")
+            cluster.adopt_domain(domain)
+        return domain
+
+    def reconfigure(self, name: str) -> None:
+        """DOMAINS RECONFIGURE: read the domain's file again and apply it; LocalError with the reason."""
+        loaded = self.provider.reconfigure(name, self.loaded, self.now)
+        known = [domain for domain in self.domains.values() if domain.source == loaded.name]
+        if not known:
+            self.domain(name)
+        elif loaded != self.loaded[loaded.name]:
+            self.loaded[loaded.name] = loaded
+            for domain in known:
+                domain.reconfigure(domain_settings(loaded.config))
+                cluster = self.clusters[domain.cluster]
+                for queue in domain.queues.values():
+                    cluster.reconcile_apps(queue, self.wall(self.now))
+        self.report.note("config", f"Domain '{loaded.name}' is reconfigured", domain=loaded.name)
+
+    def set_replication_factor(self, cluster: Cluster, factor: int) -> None:
+        """How many nodes must have a message of a strong queue before it is acknowledged and delivered."""
+        cluster.set_replication_factor(factor, self.now)
+        for queue in cluster.queues.values():
+            queue.committed(self.now)
+
+    def make_guid(self) -> bytes:
+        """For a client that makes none."""
+        return self._guids.make(int((self.now - self.identity.started) * 1e9))
+
+    def invalid_put(self, size: int) -> None:
+        """A PUT for a queue that nobody knows."""
+        self.invalid_queue.put_msgs += 1
+        self.invalid_queue.put_bytes += size
+        self.invalid_queue.nack_msgs += 1
+
+    def run_admin(self, admin: AdminSession, r_id: int, command: str) -> None:
+        """Run a command of an admin session; the answer leaves when what the command changed is committed."""
+        session = admin.session
+        if not self.security.allows(session.guard.principal, Action.EXECUTE_ADMIN_COMMAND):
+            admin.answer(r_id, "Command not authorized")
+            return
+        self.run_command(command, session.peer, partial(self._admin_answer, admin, r_id))
+
+    def run_command(self, command: str, source: str, done: Callable[[AdminAnswer], None]) -> None:
+        """Run an admin command; `done` is called when what it changed is committed."""
+        metadata = [cluster.metadata for cluster in self.clusters.values()]
+        before = [each.proposals for each in metadata]
+
+        def work() -> Work:
+            answer = partial(done, (yield from self.begin_command(command, source)))
+            for each, proposals in zip(metadata, before, strict=True):
+                if each.proposals != proposals:
+                    answer = partial(each.after, answer)
+            answer()
+        self._chores.begin(work(), partial(self.contain.told, f"Command '{shown(command)}'"))
+
+    def admin(self, command: str, source: str) -> AdminAnswer:
+        """Run an admin command at once, whatever it takes."""
+        return at_once(self.begin_command(command, source))
+
+    def _admin_answer(self, admin: AdminSession, r_id: int, answer: AdminAnswer) -> None:
+        if admin.session in self.sessions:
+            admin.answer(r_id, answer.text)
+
+    def gone(self, session: Session) -> None:
+        """A session is over."""
+        if session in self.sessions:
+            del self.sessions[session]
+            if session.kind.is_from_outside:
+                self.past_traffic.add(session.stats)
+            if session.negotiated_at is not None and session.identity.client_type != ClientType.E_TCPBROKER:
+                self.report.note("session", f"{session.description} is gone", client=session.description, peer=session.peer,
+                                 state="gone")
+
+    # -- timers -----------------------------------------------------------------------------------------------------
+
+    def _sync_points(self, now: float) -> None:
+        wall = self.wall(now)
+        for partition in self._turn.partitions:
+            try:
+                partition.sync_point(wall)
+            except Exception as error:
+                self.contain.partition_failed(partition, "its sync point", error)
+            self._turn.written(partition)
+        for cluster in self.clusters.values():
+            cluster.report_alarms()
+
+    def _expire(self, now: float) -> None:
+        for proxy in list(self.proxies.values()):
+            try:
+                proxy.tick(now)
+            except Exception as error:
+                self.contain.told(f"ClusterProxy ({proxy.name}): what waited too long", error)
+        for cluster in self.clusters.values():
+            if cluster.relays is not None:
+                try:
+                    cluster.relays.tick(now)
+                except Exception as error:
+                    self.contain.told(f"Cluster ({cluster.name}): what waited too long", error)
+        if not self._aging:
+            self._aging.extend(queue for cluster in self.clusters.values() for queue in cluster.queues.values())
+        self._age(now)
+
+    def _age(self, now: float) -> None:
+        """Remove what is too old from queues that are still to be looked at, for a while; go on soon if that is not all."""
+        wall, until, more = self.wall(now), self.worked() + SLICES_S, list[RootQueue]()
+        while self._aging:
+            queue = self._aging.popleft()
+            if self.clusters[queue.domain.cluster].queues.get(queue.uri) is not queue:
+                continue
+            try:
+                if queue.messages and queue.expire(wall):
+                    more.append(queue)
+                if queue.uncommitted:
+                    queue.expire_uncommitted(now, wall)
+                queue.history.expire(now)
+            except Exception as error:
+                self.contain.queue_failed(queue, "expiry", error)
+            if self.worked() >= until:
+                break
+        self._aging += more
+        if self._aging and not self._expiring:
+            self._expiring = True
+            self.timers.at(now + EXPIRY_GOES_ON_S, self._expire_more)
+
+    def _expire_more(self, now: float) -> None:
+        self._expiring = False
+        self._age(now)
+
+    def _check_space(self, now: float) -> None:
+        for partition in self._turn.partitions:
+            try:
+                partition.check_space(self.wall(now))
+            except Exception as error:
+                self.contain.told(f"Partition [{partition.partition_id}]: the check of its space", error)
+
+    def _check_sessions(self, now: float) -> None:
+        self._each_session(self._check_session, now)
+
+    def _heartbeats(self, now: float) -> None:
+        self._each_session(self._heartbeat, now)
+
+    def _each_session(self, action: Callable[[Session, float], None], now: float) -> None:
+        for session in list(self.sessions):
+            try:
+                action(session, now)
+            except Exception as error:
+                self.contain.session_failed(session, "a timer", error)
+
+    def _check_session(self, session: Session, now: float) -> None:
+        patience = self.configuration.extension.unauthenticated_seconds_max
+        session.tick(now, self.wall(now))
+        self._turn.check_unread(session, now)
+        if session.negotiated_at is None and patience and now - session.connected_at >= patience:
+            session.close("#SESSION_NEGOTIATION %s: no negotiation within %d s", session.peer, patience)
+
+    def _heartbeat(self, session: Session, now: float) -> None:
+        interfaces = self.configuration.app.network_interfaces
+        interval = interfaces.tcp_interface.heartbeat_interval_ms / 1000  # type: ignore[union-attr]
+        limit = session.kind.missed_heartbeats_max(interfaces.heartbeats)
+        if not limit or now - session.last_received < interval:
+            return
+        if session.missed_heartbeats >= limit:
+            name = interfaces.tcp_interface.name  # type: ignore[union-attr]
+            session.now, session.wall = now, self.wall(now)
+            session.close(f"#TCP_DEAD_CHANNEL TCPSessionFactory '{name}': closing unresponsive channel after {limit} "
+                          f"missed heartbeats [session: '{session.description}', channel: '{session.peer}', node: '' ]")
+            return
+        session.missed_heartbeats += 1
+        session.send_event(HEARTBEAT_REQ)

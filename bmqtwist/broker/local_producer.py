@@ -1,0 +1,187 @@
+"""Test messages that the broker posts itself, as a producer like any other: the queue is opened, limits and authorization
+hold, the answer is that of the primary.
+
+    publish --> opens the queue, wherever it is led --> posts `count` messages --> waits for their ACKs --> closes it, done
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bmqtwist.errors import AckStatus, LocalError, Refused
+from bmqtwist.ids import InvalidUri, parse_uri
+from bmqtwist.link.states import State
+from bmqtwist.queue.handle import FLAG_ACK, FLAG_WRITE, Handle
+from bmqtwist.queue.handles import OpenRequest, open_queue
+from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.window import DeliveryWindow
+from bmqtwist.report import shown
+from bmqtwist.storage.message import Message
+from bmqtwist.wire.application_data import SCHEMA_ANONYMOUS
+from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.properties import Properties, encode
+
+if TYPE_CHECKING:
+    from bmqtwist.broker.broker import Broker
+
+COUNT_MAX = 100  # messages of one call
+PAYLOAD_BYTES_MAX = 1 << 20  # of one message
+PATIENCE_S = 10.0  # for the open, and for the ACKs
+_REQUEST = OpenRequest(0, 0, None, FLAG_WRITE | FLAG_ACK, 0, 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PostResult:
+    """What became of one message. `status`: of its ACK, UNKNOWN = there was none in time; `seconds` until it came."""
+
+    guid: str
+    status: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Published:
+    """What became of all of them; `error`: why none was posted."""
+
+    results: list[PostResult] = field(default_factory=list)
+    error: str = ""
+
+    def tree(self) -> dict[str, object]:
+        """As JSON."""
+        return {"results": [{"guid": each.guid, "status": each.status, "ms": each.seconds * 1000} for each in self.results],
+                "failed": sum(each.status != AckStatus.SUCCESS.name for each in self.results), "error": self.error or None}
+
+
+def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, count: int, by: str,
+            done: Callable[[Published], None]) -> None:
+    """Post messages to a queue in the name of `by`; `done` is called once, in a later turn. LocalError: they make no
+    sense, or the broker stops."""
+    if not broker.serving:
+        raise LocalError("This node stops: post at another one")
+    try:
+        canonical = parse_uri(uri)
+    except InvalidUri as error:
+        raise LocalError(f"'{uri[:80]}' is no URI of a queue: {error}") from None
+    if canonical.app_id:
+        raise LocalError("A message is posted to the queue, not to one of its apps: leave '?id=' out")
+    if not 1 <= count <= COUNT_MAX:
+        raise LocalError(f"{count} messages: post 1 to {COUNT_MAX} at once")
+    if not payload or len(payload) > PAYLOAD_BYTES_MAX:
+        raise LocalError(f"A payload of {len(payload)} bytes: it takes 1 to {PAYLOAD_BYTES_MAX}")
+    data = (encode(properties, v2=True) if properties else b"") + payload
+    producer = LocalProducer(broker, by, data, bool(properties), count, done)
+    broker.timers.at(broker.now, lambda now: broker.find_queue(producer, canonical, _REQUEST, producer.found))
+    broker.timers.at(broker.now + PATIENCE_S, producer.give_up)
+    broker.performer.turn_due()
+
+
+class LocalProducer:
+    """`queue.handle.Client` and `relay.requester.Asker` of one call."""
+
+    is_broker = is_member = False
+    kind = None
+
+    def __init__(self, broker: Broker, by: str, data: bytes, has_properties: bool, count: int,
+                 done: Callable[[Published], None]) -> None:
+        self._broker, self._data, self._has_properties, self._count, self._done = broker, data, has_properties, count, done
+        self.principal, self.description = by, f"{shown(by)}@console"
+        self.window = DeliveryWindow()
+        self.state = State.SERVING
+        self._handle: Handle | None = None
+        self._posted: dict[bytes, float] = {}  # GUID -> when, of those that are not answered
+        self._published = Published()
+
+    @property
+    def guard(self) -> LocalProducer:
+        """Of node.asker.Asker."""
+        return self
+
+    @property
+    def wall(self) -> int:
+        """Of node.asker.Asker."""
+        return self._broker.wall(self._broker.now)
+
+    # -- the life of it ---------------------------------------------------------------------------------------------
+
+    def found(self, found: Queue | Refused) -> None:
+        """The open is answered."""
+        broker = self._broker
+        if isinstance(found, Refused):
+            self._end(found.message)
+            return
+        if self.state is State.CLOSED or not broker.serving:
+            broker.unused(found)
+            self._end("The broker stops")
+            return
+        try:
+            self._handle = open_queue(found, self, None, _REQUEST)
+        except Refused as refused:
+            broker.unused(found)
+            self._end(refused.message)
+            return
+        for _ in range(self._count):
+            self._post(self._handle, broker.now)
+        broker.performer.turn_due()
+        self._look()
+
+    def _post(self, handle: Handle, now: float) -> None:
+        broker = self._broker
+        guid = broker.make_guid()
+        message = Message(guid, self._data, b"", self._has_properties, 0, SCHEMA_ANONYMOUS if self._has_properties else 0,
+                          crc32c(self._data), now, self.wall)
+        self._posted[guid] = now
+        try:
+            refused = handle.queue.post(Put(handle, message, 0, True), now, self.wall)
+        except Exception as error:
+            handle.queue.forget_post(guid)
+            broker.contain.told(f"{self.description}: a test message for '{handle.queue.uri}'", error)
+            refused = AckStatus.UNKNOWN
+        if refused:
+            self.ack(handle, guid, 0, refused)
+
+    def give_up(self, now: float) -> None:
+        """Time is over: what is not answered stays so."""
+        if self.state is State.CLOSED:
+            return
+        for guid in list(self._posted):
+            self._answered(guid, AckStatus.UNKNOWN.name)
+        self._end("" if self._handle is not None else f"The queue was not opened within {PATIENCE_S:g} s")
+
+    def _look(self) -> None:
+        if self._handle is not None and not self._posted and len(self._published.results) == self._count:
+            self._end("")
+
+    def _end(self, error: str) -> None:
+        if self.state is State.CLOSED:
+            return
+        self.state, self._published.error = State.CLOSED, error
+        self._broker.timers.at(self._broker.now, self._close)  # not in the midst of what a queue does
+        self._broker.performer.turn_due()
+
+    def _close(self, now: float) -> None:
+        handle = self._handle
+        if handle is not None:
+            self._broker.close_queue(self, handle, _REQUEST, True, partial(self._closed, handle))
+        self._done(self._published)
+
+    def _closed(self, handle: Handle, gone: bool | Refused) -> None:
+        self._broker.unused(handle.queue)
+
+    # -- queue.handle.Client ----------------------------------------------------------------------------------------
+
+    def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
+        """Nothing is asked for, and nothing comes."""
+
+    def ack(self, handle: Handle, guid: bytes, correlation_id: int, status: int) -> None:
+        """A message is safe, or refused."""
+        if self.state is not State.CLOSED and guid in self._posted:
+            self._answered(guid, AckStatus(status).name)
+            self._look()
+
+    def _answered(self, guid: bytes, status: str) -> None:
+        seconds = max(0.0, self._broker.now - self._posted.pop(guid))
+        self._published.results.append(PostResult(guid.hex().upper(), status, seconds))

@@ -1,0 +1,102 @@
+"""What becomes of a part that raised what nobody expected: it is told with its stack, and taken out; the rest goes on.
+
+    session     closed; what it held goes back to its queues, at the cost of a delivery attempt
+    queue       delivers nothing until its next event; after QUEUE_FAILURES_MAX of them within QUEUE_FAILURES_S it is
+                disabled until a restart: opens are refused, PUTs are NACKed with NOT_READY, messages stay stored
+    partition   closed to producers until a restart, as after a failed sync
+    else        told
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from bmqtwist.link.client import ClientSession
+from bmqtwist.link.session import Session
+from bmqtwist.loop.performer import Performer
+from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report, stack
+
+if TYPE_CHECKING:
+    from bmqtwist.queue.handle import Client
+    from bmqtwist.queue.queue import Queue
+    from bmqtwist.storage.partition import Partition
+
+QUEUE_FAILURES_MAX = 5  # within QUEUE_FAILURES_S: a queue that fails so often is disabled
+QUEUE_FAILURES_S = 60.0
+
+
+class Containment:
+    """The containment of one broker."""
+
+    def __init__(self, report: Report, performer: Performer, clock: Callable[[], float]) -> None:
+        self._report, self._performer, self._clock = report, performer, clock
+        self._lines = LineLimiter()
+        self.failed: dict[Session, None] = {}  # to be closed when no queue is in the middle of something
+        self._failures: WeakKeyDictionary[Queue, deque[float]] = WeakKeyDictionary()
+
+    def told(self, what: str, error: Exception) -> None:
+        """Raise the alarm; at most LineLimiter.LINES_PER_S of them a second."""
+        if self._lines.admits(self._clock()):
+            self._report.alarm(INTERNAL_ERROR, "%s: %s", what, stack(error))
+
+    # -- sessions ---------------------------------------------------------------------------------------------------
+
+    def session_failed(self, session: Session, doing: str, error: Exception) -> None:
+        """The session raised: close it."""
+        self.told(f"{session.description}: {doing}", error)
+        self._close(session)
+
+    def output_failed(self, session: Session, error: Exception) -> None:
+        """Its output cannot be had or written: close it without waiting for that."""
+        self.session_failed(session, "output", error)
+        self._finish(session)
+
+    def client_failed(self, client: Client, error: Exception) -> None:
+        """It raised while a queue spoke to it: nothing more is delivered to it, and it is closed after the delivery."""
+        self.told(f"{client.description}: delivery", error)
+        if isinstance(client, ClientSession):
+            self.failed[client.session] = None
+            client.window.close()
+            self._performer.turn_due()
+
+    def close_failed(self) -> None:
+        """Close the sessions that failed while queues spoke to them."""
+        failed, self.failed = self.failed, {}
+        for session in failed:
+            self._close(session)
+
+    def _close(self, session: Session) -> None:
+        try:
+            session.close("#INTERNAL_ERROR %s: closing", session.description)
+        except Exception as error:
+            self.told(f"{session.description}: close", error)
+            self._finish(session)
+        self._performer.turn_due()
+
+    def _finish(self, session: Session) -> None:
+        try:
+            self._performer.finish(session)
+        except Exception as error:
+            self.told(f"{session.description}: end of the connection", error)
+
+    # -- queues and partitions --------------------------------------------------------------------------------------
+
+    def queue_failed(self, queue: Queue, doing: str, error: Exception, disable: bool = False) -> None:
+        """The queue raised; `disable`: what it knows of its consumers cannot be relied on any more."""
+        now = self._clock()
+        failures = self._failures.setdefault(queue, deque(maxlen=QUEUE_FAILURES_MAX))
+        failures.append(now)
+        self.told(f"Queue '{queue.uri}': {doing}", error)
+        often = len(failures) == QUEUE_FAILURES_MAX and now - failures[0] <= QUEUE_FAILURES_S
+        if (disable or often) and not queue.disabled:
+            queue.disabled = True
+            self._report.alarm(INTERNAL_ERROR, "Queue '%s' is disabled until a restart (failures: %d). Its messages "
+                                      "are kept.", queue.uri, len(failures))
+
+    def partition_failed(self, partition: Partition, doing: str, error: Exception) -> None:
+        """The partition raised: nobody knows what its files hold."""
+        partition.fail()
+        self.told(f"Partition [{partition.partition_id}]: {doing}; it is closed to producers until a restart", error)

@@ -1,0 +1,61 @@
+"""What a broker has done for it by whoever runs it: threads, connections, files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bmqtwist.link.authentication import Authenticate
+from bmqtwist.link.session import Session
+from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.rollover import Job
+
+
+class Performer(Protocol):
+    """What the broker cannot do itself."""
+
+    def turn_due(self) -> None:
+        """Call `turn` soon: something happened outside of it."""
+
+    def sync(self, partition: Partition, token: int) -> None:
+        """Run partition.sync() off the reactor's thread, then broker.synced or broker.sync_failed."""
+
+    def roll(self, partition: Partition, job: Job) -> None:
+        """Run job.run() off the reactor's thread, then broker.rolled or broker.roll_failed."""
+
+    def clock(self) -> float:
+        """Seconds of some monotonic clock, now: to end in time what may wait for a disk."""
+
+    def worked(self) -> float:
+        """Seconds this thread has worked so far, without those in which the machine had something else to do: to end in time
+        what could take long."""
+
+    def in_thread(self, work: Callable[[], None], done: Callable[[float], None],
+                  failed: Callable[[OSError, float], None]) -> None:
+        """Run `work` off the reactor's thread, then `done(now)` or `failed(error, now)`. A turn follows."""
+
+    def authenticate(self, session: Session, effect: Authenticate) -> None:
+        """Run an authenticator off the reactor's thread, then session.authenticated and turn."""
+
+    def write(self, session: Session, parts: list[bytes]) -> int:
+        """Write to the connection of a session; returns the bytes it has not taken yet."""
+
+    def unread(self, session: Session) -> tuple[int, int]:
+        """How many bytes the connection has not taken yet, and how many it has ever taken that had to wait."""
+
+    def dial(self, host: str, port: int, tls: bool, connected: Callable[[str, float], Session],
+             failed: Callable[[str, float], None]) -> None:
+        """Connect to another node, by TLS or without; then, once, either `connected(peer, now)`, which gives the session of
+        the connection, or `failed(reason, now)`. A turn follows."""
+
+    def chance(self) -> float:
+        """A number in [0, 1), drawn anew: for waits that have to differ from node to node."""
+
+    def finish(self, session: Session) -> None:
+        """Close the connection of a session once all is written."""
+
+    def read(self, session: Session, wanted: bool) -> None:
+        """Go on reading from a session, or stop."""
+
+    def dump(self, text: str) -> str:
+        """Keep a text in a file of its own; returns where."""

@@ -1,0 +1,1 @@
+"""One member of a cluster: leadership, metadata, partitions and their replication, activation of queues."""

@@ -1,0 +1,116 @@
+"""Queues come to life: a million messages, or ten thousand queues, take a second, in slices of the turns meanwhile.
+
+A queue that is about to is led here already. Nothing changes what is stored of it, and opens of it wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from bmqtwist.cluster.state import QueueRecord
+from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
+from bmqtwist.loop.error_isolation import Containment
+from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.restored import Restored, restore
+from bmqtwist.storage.state import StoredQueue
+
+
+class WakingUser(Protocol):
+    """Whose queues they are (`member.cluster.Cluster`)."""
+
+    def stored(self, record: QueueRecord) -> StoredQueue:
+        """What its partition has of a queue that is to come to life. PartitionUnavailable: it cannot."""
+
+    def woken(self, domain: Domain, record: QueueRecord, store: StoredQueue, found: Restored, opened: bool) -> None:
+        """It lives from now on; `opened`: somebody waits for it."""
+
+    def not_woken(self, record: QueueRecord, opened: bool, error: Exception) -> None:
+        """It cannot, or we have made a mistake."""
+
+
+class WakingHost(Protocol):
+    """The broker, as far as it is needed here."""
+
+    now: float
+    contain: Containment
+
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+
+    def in_steps(self, work: Generator[None, None, object], done: Callable[[Any], None],
+                 failed: Callable[[Exception], None]) -> None:
+        """Do it in this turn and those that follow."""
+
+
+@dataclass(slots=True)
+class _Sleeper:
+    record: QueueRecord
+    domain: Domain
+    opened: bool = False
+    over: bool = False
+
+
+class Waking:
+    """Of one cluster at one node."""
+
+    def __init__(self, user: WakingUser, host: WakingHost) -> None:
+        self._user, self._host = user, host
+        self._sleepers: dict[str, _Sleeper] = {}
+
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._sleepers
+
+    def wake(self, domain: Domain, records: Iterable[QueueRecord]) -> None:
+        """Queues of a domain come to life, one after the other; few and small ones before this returns."""
+        sleepers = [_Sleeper(record, domain) for record in records]
+        for sleeper in sleepers:
+            self._sleepers[sleeper.record.uri] = sleeper
+            domain.opening += 1  # it is not removed meanwhile
+        self._host.in_steps(self._steps(sleepers), lambda done: None, partial(
+            self._host.contain.told, f"Domain '{domain.name}': its queues come to life"))
+
+    def open(self, uri: str) -> None:
+        """Somebody waits for a queue that is about to come to life."""
+        self._sleepers[uri].opened = True
+
+    def end(self, uri: str) -> bool:
+        """A queue is not to come to life any more; whether somebody waits for it."""
+        sleeper = self._sleepers.pop(uri, None)
+        if sleeper is None:
+            return False
+        sleeper.over = True
+        sleeper.domain.opening -= 1
+        return sleeper.opened
+
+    def end_all(self, partition_id: int) -> list[str]:
+        """The same of all queues of a partition; those that somebody waits for."""
+        found = [uri for uri, sleeper in self._sleepers.items() if sleeper.record.partition_id == partition_id]
+        return [uri for uri in found if self.end(uri)]
+
+    def _steps(self, sleepers: list[_Sleeper]) -> Generator[None, None, None]:
+        taken = 0
+        for sleeper in sleepers:
+            try:
+                for count in self._woken(sleeper):
+                    taken += count
+                    if taken >= RESTORED_AT_ONCE:
+                        yield
+                        taken = 0
+                    if sleeper.over:
+                        break
+            except Exception as error:
+                self.end(sleeper.record.uri)
+                self._user.not_woken(sleeper.record, sleeper.opened, error)
+
+    def _woken(self, sleeper: _Sleeper) -> Generator[int, None, None]:
+        """Gives how many messages each step took."""
+        if sleeper.over:
+            return
+        store = self._user.stored(sleeper.record)
+        found = yield from restore(store, self._host.wall(self._host.now))
+        self.end(sleeper.record.uri)
+        self._user.woken(sleeper.domain, sleeper.record, store, found, sleeper.opened)
+        yield RESTORED_QUEUE

@@ -1,0 +1,120 @@
+"""A primary gives a partition to another node, and nothing is lost by it.
+
+    begin       the queues of the partition take nothing any more: what clients post waits, as when a primary is lost. The
+                last record is a sync point
+    drained     everything that this node has is committed, and safe at the successor
+    given       then it declines its lease in favour of the successor; the leader gives that one a newer lease. What a leader
+                has not answered it is told again
+    given up    a successor that takes too long does not become one: the queues come to life again; a node that stops lets
+                the leader choose
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from bmqtwist.cluster.partition_events import Decline, Serve, Yield
+from bmqtwist.cluster.partition_machine import PartitionMachine
+from bmqtwist.loop.timers import Timers
+from bmqtwist.report import Report
+
+LOOK_S = 0.05  # how often it is looked whether somebody has taken too long
+TELL_AGAIN_S = 1.0  # a leader that has given out no newer lease
+
+
+class HandoverUser(Protocol):
+    """Who looks after the partitions (`member.replication.Replication`)."""
+
+    def machine(self, index: int) -> PartitionMachine:
+        """Of a partition."""
+
+    def serve(self, index: int, output: Serve, now: float) -> None:
+        """Its queues come to life, or go away."""
+
+    def mark_end(self, index: int, now: float) -> None:
+        """Nothing more is written to it under this lease: a sync point ends it."""
+
+    def decline(self, index: int, output: Decline, now: float) -> None:
+        """The leader is told that this node cannot be primary, or is not to be."""
+
+
+class HandoverHost(Protocol):
+    """The broker, as far as handovers need it."""
+
+    report: Report
+    timers: Timers
+
+
+@dataclass(slots=True)
+class Handover:
+    """One partition that is given away."""
+
+    wanted: Yield
+    for_good: bool  # this node stops
+    until: float  # then it is given up, or the leader is told once more
+    given: bool = False
+
+
+class Handovers:
+    """Of one cluster at one node. `patience`: seconds that a successor has."""
+
+    def __init__(self, user: HandoverUser, host: HandoverHost, patience: float) -> None:
+        self._user, self._host, self._patience = user, host, patience
+        self._under_way: dict[int, Handover] = {}
+
+    def is_leaving(self, index: int) -> bool:
+        """Whether a partition is being given away."""
+        return index in self._under_way
+
+    def begin(self, index: int, wanted: Yield, for_good: bool, now: float) -> None:
+        """Give a partition away that this node serves; the same again changes nothing."""
+        if index in self._under_way:
+            return
+        machine = self._user.machine(index)
+        self._host.report.info(f"{machine.name}: it is handed over to node {wanted.successor}")
+        if not self._under_way:
+            self._host.timers.at(now + LOOK_S, self._look_around)
+        self._under_way[index] = Handover(wanted, for_good, now + self._patience)
+        self._user.serve(index, Serve(machine.lease, False, f"handed over to node {wanted.successor}"), now)
+        self._user.mark_end(index, now)
+        self.look(index, now)
+
+    def over(self, index: int) -> None:
+        """Its machine says itself who is active from now on: whatever this node did about that is past."""
+        self._under_way.pop(index, None)
+
+    def look(self, index: int, now: float) -> None:
+        """Its log, or that of another node, has moved."""
+        found = self._under_way.get(index)
+        if found is None:
+            return
+        machine = self._user.machine(index)
+        if found.given:
+            if now >= found.until:
+                self._give(index, found, machine, now)
+        elif self._is_drained(machine, found.wanted.successor):
+            self._give(index, found, machine, now)
+        elif now >= found.until and found.for_good:
+            self._give(index, found, machine, now)
+        elif now >= found.until:
+            del self._under_way[index]
+            self._host.report.warn(f"{machine.name}: node {found.wanted.successor} did not have all of it within "
+                                   f"{self._patience:g} s: this node stays its primary")
+            self._user.serve(index, Serve(machine.lease, True, "the handover was given up"), now)
+
+    def _is_drained(self, machine: PartitionMachine, successor: int) -> bool:
+        target, last = machine.targets.get(successor), machine.log.summary.last
+        return machine.committed >= last and target is not None and target.durable >= last
+
+    def _give(self, index: int, found: Handover, machine: PartitionMachine, now: float) -> None:
+        found.given, found.until = True, now + TELL_AGAIN_S
+        successor = found.wanted.successor
+        self._user.decline(index, Decline(machine.lease, not found.for_good, machine.used,
+                                          f"it is handed over to node {successor}", successor), now)
+
+    def _look_around(self, now: float) -> None:
+        for index in list(self._under_way):
+            self.look(index, now)
+        if self._under_way:
+            self._host.timers.at(now + LOOK_S, self._look_around)

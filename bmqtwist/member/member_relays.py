@@ -1,0 +1,288 @@
+"""At a member: the queues that clients here use while another member is primary of their partition.
+
+A partition has an upstream while its active primary is known and connected (`Replication.primary_of`); a generation is a
+lease. `relay.relays` does all the rest. The primary names a message by its GUID alone: this node has its records, or is
+about to get them. When this node becomes primary its relays become what they stand for, and the other way round
+(`queue.handover`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from bmqtwist.cluster.gates import CLOSED
+from bmqtwist.cluster.state import Primary, QueueRecord
+from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.errors import PeerError
+from bmqtwist.ids import QueueUri
+from bmqtwist.limits import HELD_ACK_EVENTS_MAX
+from bmqtwist.link import requests
+from bmqtwist.link.peer import PeerSession
+from bmqtwist.member.node_status import NodeStatuses
+from bmqtwist.peers.downstreams import stop_request, stop_version
+from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.queue.domain import Domain
+from bmqtwist.relay.relays import RelayHost, Relays
+from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import Partition, PartitionUnavailable
+from bmqtwist.storage.psn import Psn
+from bmqtwist.storage.replica import ReplicatedPartition
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, StopResponse
+from bmqtwist.wire.control import ControlMessage, encode_event
+from bmqtwist.wire.events import AckMessage, decode_ack
+from bmqtwist.wire.fast import AHEAD, RECEIPT, EventType
+from bmqtwist.wire.schema import OpenQueueResponse
+
+CHECK_PERIOD_S = 0.2
+
+
+class MemberHost(RelayHost, Protocol):
+    """The broker, as far as relays of a member need it."""
+
+    def domain(self, name: str) -> Domain:
+        """A domain by its qualified name, loaded at the first call; raises Refused."""
+
+
+class PartitionFacts(Protocol):
+    """What `member.replication.Replication` knows of the partitions."""
+
+    def primary_of(self, index: int) -> Primary | None:
+        """The active primary of a partition, if that is another node."""
+
+    def has_safe(self, index: int, lease: int, psn: Psn) -> bool:
+        """Whether a record is safe here that the primary of a lease has, or known to be committed."""
+
+    def knows_committed(self, index: int, psn: Psn) -> bool:
+        """Whether a record that its primary has safe is committed, whoever has it beside that node."""
+
+    def told_ahead(self, index: int) -> None:
+        """Clients here are told of records as soon as they are safe here."""
+
+    def serves(self, index: int) -> bool:
+        """Whether this node is active primary of a partition."""
+
+
+class LeaderFacts(Protocol):
+    """What `member.leadership.Leadership` knows of the leader."""
+
+    @property
+    def knows_leader(self) -> bool:
+        """Whether this node hears one, or is one."""
+
+    @property
+    def others_may_have_one(self) -> bool:
+        """Whether other nodes may have one while this node has none."""
+
+
+class MemberRelays:
+    """`relay.relays.RelayUser` and `member.leadership.QueueUser` of one cluster. `record_of`: what the metadata have of a
+    queue."""
+
+    def __init__(self, definition: ClusterDefinition, partitions: list[Partition],
+                 record_of: Callable[[str], QueueRecord | None], replication: PartitionFacts, links: ClusterLinks,
+                 statuses: NodeStatuses, host: MemberHost, bytes_max: int) -> None:
+        self.name, self.title = definition.name, f"Cluster ({definition.name})"
+        self.operations = definition.queue_operations
+        self._partitions, self._record_of, self._replication = partitions, record_of, replication
+        self._links, self._host, self.statuses = links, host, statuses
+        self.stop_awaited: set[int] = set()  # members that we have told that we go, and that have not answered
+        self._upstreams: dict[int, Upstream] = {}  # by partition
+        self._held_acks: dict[int, deque[tuple[Psn, list[AckMessage]]]] = {}  # by partition: the record that they wait for
+        self.relays = Relays(self, host, bytes_max)
+        self.leadership: LeaderFacts
+        self._without_since: float | None = None  # a leader, and the primary of some partition
+        self._patience = definition.elector.max_random_wait_timeout_ms / 1000  # others give a silent leader up within it
+        host.timers.every(host.now, CHECK_PERIOD_S, self._check_use)
+
+    # -- the primaries ----------------------------------------------------------------------------------------------------
+
+    def awaited(self) -> str:
+        """As of `ClusterLinks.awaited`."""
+        return self._links.awaited(self._host.now)
+
+    def primary_changed(self, index: int) -> None:
+        """Another node may be active primary of a partition, or none."""
+        primary, known = self._replication.primary_of(index), self._upstreams.get(index)
+        gates = self.statuses.gates(primary.node_id) if primary is not None else CLOSED
+        if not gates.confirm:
+            primary = None
+        peer = self._links.session(primary.node_id) if primary is not None else None
+        if known is not None and (primary is None or peer is not known.peer or primary.lease != known.generation):
+            del self._upstreams[index]
+            self._held_acks.pop(index, None)
+            self.relays.lose([opened for opened in self.relays.opened.values() if opened.upstream is known])
+        if primary is not None and peer is not None and peer.upbound is not None and index not in self._upstreams:
+            upstream = self._upstreams[index] = Upstream(peer, peer.upbound, primary.lease)
+            upstream.stopping = not gates.put
+            for opened in self._of(index):
+                self.relays.use(opened, upstream)
+        elif known is not None and index in self._upstreams and not gates.put and not known.stopping:
+            self.relays.stop_posting(known)
+
+    def statuses_changed(self) -> None:
+        """A node is different now."""
+        for index in range(len(self._partitions)):
+            self.primary_changed(index)
+
+    def queue_moved(self, uri: str) -> None:
+        """The metadata say something else about a queue: it is in another partition, perhaps."""
+        opened = self.relays.opened.get(uri)
+        if opened is not None and opened.upstream is not self.upstream_of(uri):
+            self.relays.lose([opened])
+            upstream = self.upstream_of(uri)
+            if upstream is not None and uri in self.relays.opened:
+                self.relays.use(opened, upstream)
+
+    def _of(self, index: int) -> list[UpstreamQueue]:
+        records = ((opened, self._record_of(uri)) for uri, opened in self.relays.opened.items())
+        return [opened for opened, record in records if record is not None and record.partition_id == index]
+
+    def records_came(self, now: float) -> None:
+        """A partition has written more: perhaps what messages wait for."""
+        self.relays.look_again(now)
+        for index in list(self._held_acks):
+            self._release_acks(index, now)
+
+    def _acked_ahead(self, peer: PeerSession, body: bytes, now: float) -> None:
+        """ACKs that count once a record is safe here: it is at the primary. PeerError: none is taken."""
+        if len(body) < RECEIPT.size:
+            raise PeerError("event cut short", "ACK", len(body))
+        index, sequence, lease = RECEIPT.unpack_from(body)
+        upstream = self._upstreams.get(index)
+        found, error = decode_ack(body, RECEIPT.size, len(body))
+        if error is not None:
+            raise error
+        if upstream is None or upstream.peer is not peer or upstream.generation != lease:
+            return  # what is not answered is posted again
+        self._replication.told_ahead(index)
+        held = self._held_acks.setdefault(index, deque())
+        held.append(((lease, sequence), found))
+        if len(held) > HELD_ACK_EVENTS_MAX:
+            peer.session.close("#PEER_IMPROPER_BEHAVIOR %s: too many ACKs in partition %d without their records (limit: %d "
+                               "events)", peer.session.description, index, HELD_ACK_EVENTS_MAX)
+        else:
+            self._release_acks(index, now)
+
+    def _release_acks(self, index: int, now: float) -> None:
+        held, upstream = self._held_acks[index], self._upstreams[index]
+        while held and self._replication.knows_committed(index, held[0][0]):
+            self.relays.acked(upstream.peer, held.popleft()[1], now)
+        if not held:
+            del self._held_acks[index]
+
+    def _check_use(self, now: float) -> None:
+        """Who is cut off from leader and primaries can do nothing for proxies, and others can."""
+        for index in list(self._held_acks):
+            self._release_acks(index, now)
+        missing = any(index not in self._upstreams and not self._replication.serves(index)
+                      for index in range(len(self._partitions)))
+        if not missing or self.leadership.knows_leader:
+            self._without_since = None
+        elif self._without_since is None:
+            self._without_since = now
+        self.statuses.be_of_use(self._without_since is None or now < self._without_since + self._patience
+                                or not self.leadership.others_may_have_one)
+
+    # -- node.relays.RelayUser --------------------------------------------------------------------------------------------
+
+    def upstream_of(self, uri: str) -> Upstream | None:
+        """The active primary of the partition."""
+        record = self._record_of(uri)
+        return self._upstreams.get(record.partition_id) if record is not None else None
+
+    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> Domain:
+        """As it is here: this node may become primary."""
+        return self._host.domain(uri.qualified_domain)
+
+    def stored(self, uri: str, guid: bytes) -> Message | None:
+        """From our own files, once the record is safe in them: the primary may speak of what it alone has safe beside us."""
+        found = self._find(uri, guid)
+        if found is None:
+            return None
+        partition, message = found
+        index, psn = partition.partition_id, (message.lease, message.sequence)
+        upstream = self._upstreams.get(index)
+        if isinstance(partition, ReplicatedPartition) and (upstream is None or psn > partition.written or not
+                                                           self._replication.has_safe(index, upstream.generation, psn)):
+            return None
+        try:
+            payload = partition.read_payload(message)
+        except (PartitionUnavailable, OSError):  # told already; it goes back to the primary
+            return None
+        now = self._host.now
+        copy = Message(guid, payload, message.options, message.has_properties, message.compression, message.schema_id,
+                       message.crc, now, self._host.wall(now))
+        copy.lease, copy.sequence = message.lease, message.sequence  # for what `App.overtaken` says
+        return copy
+
+    def payload(self, uri: str, guid: bytes) -> bytes:
+        """Likewise."""
+        found = self._find(uri, guid)
+        if found is None:
+            raise PartitionUnavailable(f"message {guid.hex().upper()} is gone")
+        return found[0].read_payload(found[1])
+
+    def _find(self, uri: str, guid: bytes) -> tuple[Partition, Message] | None:
+        record = self._record_of(uri)
+        if record is None:
+            return None
+        partition = self._partitions[record.partition_id]
+        queue = partition.state.queues.get(record.key)
+        message = queue.messages.get(guid) if queue is not None else None
+        return None if message is None else (partition, message)
+
+    # -- node.leadership.QueueUser ----------------------------------------------------------------------------------------
+
+    def said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
+        """Another member says something about queues that are open there. PeerError."""
+        peer = self._links.session(node_id)
+        if peer is None:
+            return
+        if kind is EventType.PUSH:
+            self.relays.pushes(peer, body, now)
+        elif kind is EventType.ACK and specific == AHEAD:
+            self._acked_ahead(peer, body, now)
+        elif kind is EventType.ACK:
+            self.relays.acks(peer, body, now)
+        else:
+            raise PeerError(f"{kind.name} event dropped")
+
+    def control(self, node_id: int, message: ControlMessage, now: float) -> None:
+        """Another member asks for something about queues, or answers; an answer that is too late means nothing."""
+        peer = self._links.session(node_id)
+        if peer is not None and message.choice == "clusterMessage":
+            self._about_node(node_id, peer, message)
+        elif peer is not None and not self.relays.answered(peer, message) and requests.is_of_a_client(message):
+            client = peer.downstream
+            if client is not None:
+                requests.handle(client, message)
+
+    def _about_node(self, node_id: int, peer: PeerSession, message: ControlMessage) -> None:
+        """How another member is; or it goes, or knows that we go."""
+        told = message.value
+        if told.choice == "nodeStatusAdvisory":
+            self.statuses.announced(node_id, NodeStatus(told.value.status))
+        elif told.choice == "confirmReceipt":
+            self.relays.receipt(peer, told.value.count)
+            return
+        elif told.choice == "stopResponse":
+            self.stop_awaited.discard(node_id)
+        else:
+            if peer.downstream is not None:
+                peer.downstream.stop_deliveries()
+            if self.statuses.others[node_id] is not NodeStatus.E_UNAVAILABLE:
+                self.statuses.announced(node_id, NodeStatus.E_STOPPING)
+            peer.send(encode_event(ControlMessage(message.r_id, "clusterMessage", ClusterMessage(
+                "stopResponse", StopResponse(told.value.cluster_name)))))
+        self._host.performer.turn_due()
+
+    def ask_to_stop(self) -> None:
+        """This node goes: the others are to send it nothing more."""
+        for number, node_id in enumerate(self.statuses.others, 1):
+            peer = self._links.session(node_id)
+            if peer is not None and stop_version(peer) == 2:
+                self.stop_awaited.add(node_id)
+                peer.send(stop_request(number))

@@ -1,0 +1,189 @@
+"""Changes of the metadata that this node wants, whoever leads.
+
+The leader proposes them to its log at once, unless it refuses (`Proposals.refusal`). Any other node asks the leader, and a
+change counts as made when this node has applied the record. What a leader does not answer, or could not commit, it is asked
+again, and so is the next one; a node that does not lead says so. After its patience a request has failed, and nobody knows
+then what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from bmqtwist.cluster.changes import AssignQueue, Change, UnassignQueue, UpdateApps
+from bmqtwist.cluster.log_events import NOT_LEADER, Done, Lsn, NotDone, Outcome
+from bmqtwist.cluster.state import app_infos
+from bmqtwist.loop.performer import Performer
+from bmqtwist.loop.timers import Timers
+from bmqtwist.member.metadata import ClusterMetadata, Told
+from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.wire.cluster_schema import ClusterMessage, MetadataAnswer, MetadataLogMessage, MetadataRequest
+from bmqtwist.wire.control import ControlMessage, encode_event
+
+PATIENCE_S = 15.0
+REQUESTS_MAX = 10_000  # that wait for an answer
+
+
+class ProposalHost(Protocol):
+    """The broker, as far as proposals need it."""
+
+    performer: Performer
+    timers: Timers
+    now: float
+
+    def wall(self, now: float) -> int:
+        """Seconds since the epoch at a moment of the monotonic clock."""
+
+
+@dataclass(slots=True)
+class _Request:
+    change: Change
+    told: Told
+    until: float
+    proposed: bool = False  # to our own log: this node leads
+    granted: Lsn | None = None  # it is committed there; this node has not seen that yet
+
+
+class Proposals:
+    """Of one cluster of several nodes. `leader`: who leads and may be asked, None = nobody; `retry`: seconds until one that
+    does not answer is asked again."""
+
+    def __init__(self, node_id: int, metadata: ClusterMetadata, links: ClusterLinks, host: ProposalHost,
+                 leader: Callable[[], int | None], timer_ns: Callable[[], int], retry: float) -> None:
+        self._node_id, self._metadata, self._links, self._host = node_id, metadata, links, host
+        self._leader, self._timer_ns, self._retry = leader, timer_ns, retry
+        self.refusal: Callable[[Change], NotDone | None] = lambda change: None  # why a leader does not propose a change
+        self._requests: dict[int, _Request] = {}
+        self._numbers = timer_ns()  # no answer to an earlier run of this process fits
+
+    def propose(self, change: Change, told: Told, wall: int, patience: float = PATIENCE_S) -> None:
+        """As `ClusterMetadata.propose`; `patience`: seconds that a leader is waited for."""
+        if len(self._requests) >= REQUESTS_MAX:
+            told(NotDone(f"{REQUESTS_MAX} changes of the metadata wait for the leader", False), wall)
+            return
+        self._numbers += 1
+        number, now = self._numbers, self._host.now
+        self._requests[number] = _Request(change, told, now + patience)
+        self._ask(number, self._requests[number], wall)
+        if number in self._requests:
+            self._host.timers.at(now + min(patience, self._retry), partial(self._look_again, number))
+
+    def _propose_here(self, change: Change, told: Told, wall: int) -> None:
+        refused = self.refusal(change)
+        if refused is not None:
+            told(refused, wall)
+        else:
+            self._metadata.propose(change, told, wall)
+            self._host.performer.turn_due()
+
+    def _ask(self, number: int, request: _Request, wall: int) -> None:
+        leader = self._leader()
+        if leader == self._node_id:
+            if not request.proposed:
+                request.proposed = True
+                self._propose_here(request.change, partial(self._decided_here, number), wall)
+        elif leader is not None:
+            self._send(leader, "request", _written(number, request.change))
+
+    def _decided_here(self, number: int, outcome: Outcome, wall: int) -> None:
+        """This node leads, or did: then the next leader is asked."""
+        request = self._requests.get(number)
+        if request is None:
+            return
+        request.proposed = False
+        if not isinstance(outcome, NotDone) or not (outcome.unknown or outcome.code == NOT_LEADER):
+            del self._requests[number]
+            request.told(outcome, wall)
+
+    def _send(self, node_id: int, choice: str, value: MetadataRequest | MetadataAnswer) -> None:
+        self._links.send(node_id, encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
+            "metadataLogMessage", MetadataLogMessage(choice, value)))))
+
+    def leader_changed(self) -> None:
+        """Another node is to be asked, or the same one once more: what it was asked in an earlier term is forgotten."""
+        wall = self._host.wall(self._host.now)
+        for number, request in list(self._requests.items()):
+            if request.granted is None:
+                self._ask(number, request, wall)
+
+    def received(self, sender: int, message: ClusterMessage, wall: int) -> bool:
+        """Another node asks, or answers; False: it says something else."""
+        value = message.value.value if message.choice == "metadataLogMessage" else None
+        if isinstance(value, MetadataRequest):
+            answer = partial(self._answer, sender, value.number)
+            if self._leader() == self._node_id:
+                self._propose_here(self._read(value), answer, wall)
+            else:
+                answer(NotDone(f"node {self._node_id} does not lead", False, NOT_LEADER), wall)
+            return True
+        if isinstance(value, MetadataAnswer):
+            self._answered(sender, value, wall)
+            return True
+        return False
+
+    def _read(self, value: MetadataRequest) -> Change:
+        added, removed = ([app.app_id for app in apps] for apps in (value.added_app_ids, value.removed_app_ids))
+        if value.unassign:
+            return UnassignQueue(value.uri, value.key)
+        if value.update:
+            return UpdateApps(value.uri, added, removed, self._timer_ns())
+        return AssignQueue(value.uri, added, self._timer_ns())
+
+    def _answer(self, sender: int, number: int, outcome: Outcome, wall: int) -> None:
+        if not isinstance(outcome, NotDone):
+            term, sequence = self._metadata.log.applied
+            self._send(sender, "answer", MetadataAnswer(number, elector_term=term, sequence_number=sequence))
+        elif not outcome.unknown:  # else whoever leads next is asked again
+            self._send(sender, "answer", MetadataAnswer(number, True, outcome.reason, outcome.code))
+
+    def _answered(self, sender: int, answer: MetadataAnswer, wall: int) -> None:
+        request = self._requests.get(answer.number)
+        if request is None or answer.refused and (answer.code == NOT_LEADER or sender != self._leader()):
+            return  # the next leader is asked, or this one once more
+        if answer.refused and not self._is_so(request.change):
+            del self._requests[answer.number]
+            request.told(NotDone(answer.reason, False, answer.code), wall)
+        else:
+            request.granted = answer.elector_term, answer.sequence_number
+            self.state_changed(wall)
+        self._host.performer.turn_due()
+
+    def state_changed(self, wall: int) -> None:
+        """The metadata say something else now: perhaps what somebody waits for."""
+        applied = self._metadata.log.applied
+        for number, request in list(self._requests.items()):
+            if request.granted is not None and request.granted <= applied:
+                del self._requests[number]
+                request.told(Done(self._metadata.state.queues.get(getattr(request.change, "uri", ""))), wall)
+
+    def _is_so(self, change: Change) -> bool:
+        """Whether a change that is refused has been made already: it was asked for twice."""
+        known = self._metadata.state.queues.get(change.uri) if isinstance(change, UpdateApps) else None
+        return isinstance(change, UpdateApps) and known is not None and (
+            known.apps.keys() >= set(change.added) and not known.apps.keys() & set(change.removed))
+
+    def _look_again(self, number: int, now: float) -> None:
+        """Nothing has become of a request for a while."""
+        request = self._requests.get(number)
+        if request is None:
+            return
+        if now >= request.until:
+            del self._requests[number]
+            request.told(NotDone("no leader has answered in time", True), self._host.wall(now))
+            return
+        self._host.timers.at(min(request.until, now + self._retry), partial(self._look_again, number))
+        self._ask(number, request, self._host.wall(now))
+
+
+def _written(number: int, change: Change) -> MetadataRequest:
+    if isinstance(change, UnassignQueue):
+        return MetadataRequest(number, change.uri, unassign=True, key=change.key)
+    if isinstance(change, UpdateApps):
+        return MetadataRequest(number, change.uri, True, False, app_infos(dict.fromkeys(change.added, b"")),
+                               app_infos(dict.fromkeys(change.removed, b"")))
+    if isinstance(change, AssignQueue):
+        return MetadataRequest(number, change.uri, False, False, app_infos(dict.fromkeys(change.app_ids, b"")))
+    raise TypeError(f"nobody asks for {change}")

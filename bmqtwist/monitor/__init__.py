@@ -1,1 +1,0 @@
-"""What can be seen of a broker: plain immutable snapshots, statistics, tables, metrics."""

@@ -1,0 +1,159 @@
+"""The brokers behind us: proxies of a cluster that we are a member or a proxy of.
+
+Any number of them may connect, whatever they are. Each uses queues as a client does (`link/downstream.py`), and is told how
+we are, if it listens to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bmqtwist.cluster.membership import PROXY
+from bmqtwist.config.broker import Configuration
+from bmqtwist.link.peer import PeerRole, PeerSession
+from bmqtwist.link.receipts import ConfirmReceipts
+from bmqtwist.link.session import Session
+from bmqtwist.peers import welcome
+from bmqtwist.peers.identity import Identity
+from bmqtwist.report import Report, shown
+from bmqtwist.security.authenticators import Security
+from bmqtwist.security.authorization import Action
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest
+from bmqtwist.wire.control import ControlMessage, decode_control, encode_event, encoding_of
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
+
+ANNOUNCES = ("HA", "BROADCAST_TO_PROXIES")  # group and member of the features of a proxy that listens, and of who tells
+
+
+STOPS = "HA"  # group of the features of who understands a stop request
+STOP_VERSIONS = {"GRACEFUL_SHUTDOWN_V2": 2, "GRACEFUL_SHUTDOWN": 1}  # member of that group -> what is asked for, best first
+STOP_ANSWER_S = 5.0  # that are waited for the answers to stop requests of version 2
+
+
+def stop_version(peer: PeerSession) -> int:
+    """How another broker can be told that we stop: 2 = it sends nothing more here but CONFIRMs, and says so at once; 1 = it
+    asks for no more messages, closes its queues here when it has confirmed what it has, and then says so; 0 = not at all."""
+    return next((version for member, version in STOP_VERSIONS.items() if member in peer.session.features.get(STOPS, ())), 0)
+
+
+def stop_request(number: int, version: int = 2, cluster: str = "") -> bytes:
+    """We go away. With version 2 the original names no cluster."""
+    return encode_event(ControlMessage(number, "clusterMessage", ClusterMessage("stopRequest", StopRequest(
+        cluster if version == 1 else "", version))))
+
+
+def is_stop_response(specific: int, body: bytes) -> bool:
+    """Whether a control message that could be decoded is the answer."""
+    message = decode_control(body, encoding_of(specific))
+    return message.choice == "clusterMessage" and message.value.choice == "stopResponse"
+
+
+class DownstreamHost(Protocol):
+    """The broker, as far as brokers behind it need it."""
+
+    configuration: Configuration
+    identity: Identity
+    report: Report
+    security: Security
+    negotiations: int
+
+    def later(self, seconds: float, action: Callable[[float], None]) -> None:
+        """Call `action(now)` after a while."""
+
+
+class Downstreams:
+    """`link.context.PeerContext` for the proxies of one cluster. `introduce(session number)`: who we are in it."""
+
+    def __init__(self, name: str, status: NodeStatus, introduce: Callable[[int], ClientIdentity],
+                 host: DownstreamHost) -> None:
+        self.name, self.status = name, status
+        self._introduce, self._host = introduce, host
+        self.peers: dict[PeerSession, None] = {}
+        self.stop_awaited: set[PeerSession] = set()  # asked to stop, and have not answered
+        self.drains = False  # some of them finish their work here first: they know version 1 alone
+        self._stopped = False
+        self.receipts = ConfirmReceipts(host.later)  # nothing is stored here, unless somebody says otherwise
+
+    def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Everybody is welcome who does not say to be a node of the cluster."""
+        host = self._host
+        host.negotiations += 1
+        session.session_number = host.negotiations
+        response = welcome.answer(host.identity, host.configuration.app, session.session_number, identity)
+        response.broker_identity = self._introduce(session.session_number)
+        response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.downstream_broker
+        refusal = host.security.broker_refusal(session.guard.principal, Action.CONNECT_PROXY)
+        if refusal:
+            welcome.refuse(response, f"Cluster ({self.name}): {refusal}")
+        elif self._stopped:
+            welcome.refuse(response, f"Cluster ({self.name}): this node is stopping")
+        elif identity.cluster_node_id != PROXY:
+            welcome.refuse(response, f"Cluster ({self.name}): no node of it with the id {identity.cluster_node_id} is "
+                                     f"known here; a proxy has the id {PROXY}")
+        return response
+
+    def connected(self, peer: PeerSession) -> None:
+        """A proxy is here."""
+        peer.role = PeerRole.DOWNSTREAM
+        peer.serve(self.receipts if welcome.wants_receipts(peer.session.features) else None)
+        self.peers[peer] = None
+        self._host.report.info(f"Cluster ({self.name}): proxy '{peer.session.description}' is connected [channel: "
+                               f"'{peer.session.peer}', userAgent: '{peer.session.identity.user_agent}']")
+        self._host.report.note("node", f"proxy {shown(peer.session.description)} is connected", cluster=self.name,
+                               about=shown(peer.session.description), status="proxy")
+        self._tell(peer)
+
+    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+        """Whatever a client would not say: nothing that is known."""
+        session = peer.session
+        if kind is EventType.CONTROL and peer in self.stop_awaited and is_stop_response(specific, body):
+            self.stop_awaited.discard(peer)
+        elif session.lines.admits(session.now):
+            self._host.report.error(f"#PEER_UNEXPECTED_EVENT {session.description}: {kind.name} event of a proxy dropped")
+
+    def disconnected(self, peer: PeerSession) -> None:
+        """A proxy is gone."""
+        self.stop_awaited.discard(peer)
+        if peer in self.peers:
+            del self.peers[peer]
+            self._host.report.info(f"Cluster ({self.name}): proxy '{shown(peer.session.description)}' is not connected any "
+                                   "more")
+            self._host.report.note("node", f"proxy {shown(peer.session.description)} is not connected any more",
+                                   cluster=self.name, about=shown(peer.session.description), status="proxy gone")
+
+    def not_connected(self, session: Session) -> None:
+        """Nobody is dialled."""
+
+    def stop(self) -> None:
+        """The broker goes away: every proxy is asked to send no more PUTs here."""
+        self._stopped = True
+        for number, peer in enumerate(self.peers, 1):
+            version = stop_version(peer)
+            if version:
+                self.stop_awaited.add(peer)
+                self.drains = self.drains or version == 1
+                peer.send(stop_request(number, version, self.name))
+
+    def gone(self) -> None:
+        """The broker is about to close its connections."""
+        self.announce(NodeStatus.E_UNAVAILABLE)
+
+    def announce(self, status: NodeStatus) -> None:
+        """We are different from now on. Who uses queues of a node that can do nothing for it would be given messages there,
+        and has gone elsewhere: its connection ends."""
+        if status is not self.status:
+            of_no_use = self.status is NodeStatus.E_AVAILABLE and status is NodeStatus.E_STARTING
+            self.status = status
+            for peer in list(self.peers):
+                self._tell(peer)
+                if of_no_use:
+                    peer.session.close("#PROXY_DROPPED Cluster (%s): %s: this node is cut off from the leader and a primary",
+                                       self.name, peer.session.description)
+
+    def _tell(self, peer: PeerSession) -> None:
+        group, member = ANNOUNCES
+        if member in peer.session.features.get(group, ()):
+            peer.send(encode_event(ControlMessage(None, "clusterMessage", ClusterMessage(
+                "nodeStatusAdvisory", NodeStatusAdvisory(self.status)))))

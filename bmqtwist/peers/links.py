@@ -1,0 +1,274 @@
+"""The connections of one cluster's nodes with each other, at one of them.
+
+`cluster.membership` decides who dials and who may connect; here its decisions are done, whoever uses the connections is told
+which node can be spoken with, and gets what that one says. Only brokers that know our extensions are taken as members.
+
+`ProxyLinks` are those of a proxy: it dials all nodes of the cluster, whatever they are, and none of them dials it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from bmqtwist.cluster.election_events import PeerUp, Tick, WakeAt
+from bmqtwist.cluster.membership import PROXY, Dial, Join, LinkDown, LinkFailed, LinkInput, LinkUp, Membership
+from bmqtwist.config.broker import Configuration
+from bmqtwist.config.clusters import ClusterDefinition, ClusterProxyDefinition
+from bmqtwist.link.peer import PeerRole, PeerSession
+from bmqtwist.link.receipts import ConfirmReceipts
+from bmqtwist.link.session import Session
+from bmqtwist.link.upbound import Upbound
+from bmqtwist.loop.performer import Performer
+from bmqtwist.loop.timers import Timers
+from bmqtwist.peers import welcome
+from bmqtwist.peers.identity import Identity
+from bmqtwist.report import Report
+from bmqtwist.security.authenticators import Security
+from bmqtwist.security.authorization import Action
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity
+
+AWAITED_S = 6.0  # after the start: two attempts of the nodes that dial this one
+
+
+class LinkHost(Protocol):
+    """The broker, as far as connections with other nodes need it."""
+
+    configuration: Configuration
+    identity: Identity
+    report: Report
+    security: Security
+    performer: Performer
+    timers: Timers
+    negotiations: int
+
+    def dialled(self, peer: str, identity: ClientIdentity, peers: ClusterLinks, now: float) -> Session:
+        """A connection to another broker was made; `identity` introduces us."""
+
+
+class LinkUser(Protocol):
+    """Who speaks with the other nodes."""
+
+    def peer_up(self, node_id: int, now: float) -> None:
+        """A node can be spoken with."""
+
+    def peer_down(self, node_id: int, now: float) -> None:
+        """A node cannot be spoken with any more."""
+
+    def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
+        """One event of a node."""
+
+
+class ClusterLinks:
+    """`link.context.PeerContext` of one cluster. `user` is set before `start`."""
+
+    user: LinkUser
+    receipts: ConfirmReceipts | None = None  # that the others are told of CONFIRMs
+    role = PeerRole.MEMBER  # of the other side
+
+    def __init__(self, definition: ClusterDefinition | ClusterProxyDefinition, node_id: int, host: LinkHost) -> None:
+        self.definition, self.node_id, self._host = definition, node_id, host
+        self._nodes = {node.id: node for node in definition.nodes}
+        self.membership = Membership(node_id, self._nodes, host.performer.chance)
+        self._sessions: dict[int, PeerSession] = {}  # negotiated, by the id of the node
+        self._dialled: dict[Session, int] = {}  # on their way to the node with that id
+        self._failing: set[int] = set()  # nodes of which it was told that no connection with them came about
+        self._stopped = False
+        self._awaited: set[int] = set()  # nodes that have not been connected since the start
+        self._awaited_until = float("-inf")
+        self._refused: dict[int, float] = {}  # node id -> when somebody who says to be it, too, was refused
+        self._alarmed: set[int] = set()  # nodes of whose configuration something was told
+
+    def start(self, now: float) -> None:
+        """Connect with all other nodes, and stay so."""
+        self._awaited, self._awaited_until = set(self.membership.links), now + AWAITED_S
+        self._step(now, Join())
+
+    def awaited(self, now: float) -> str:
+        """The nodes that a start waits for: they may be there, and only have to dial this one."""
+        return ", ".join(map(self.name, sorted(self._awaited))) if now < self._awaited_until else ""
+
+    def session(self, node_id: int) -> PeerSession | None:
+        """The connection with a node."""
+        return self._sessions.get(node_id)
+
+    def stop(self) -> None:
+        """The broker goes away: nobody is dialled any more, and nobody is taken."""
+        self._stopped = True
+
+    def name(self, node_id: int) -> str:
+        """A node as it is shown to people."""
+        node = self._nodes.get(node_id)
+        return f"[{node.name if node is not None else '?'}, {node_id}]"
+
+    def node_name(self, node_id: int) -> str:
+        """Its name alone."""
+        node = self._nodes.get(node_id)
+        return node.name if node is not None else str(node_id)
+
+    def send(self, node_id: int, event: bytes, hurry: bool = True) -> None:
+        """A whole event for a node; lost if that one is not connected. `hurry`: as of `PeerSession.send`."""
+        peer = self._sessions.get(node_id)
+        if peer is not None:
+            peer.send(event, hurry)
+
+    def is_up(self, node_id: int) -> bool:
+        """Whether a node can be spoken with."""
+        return node_id in self._sessions
+
+    # -- link.context.PeerContext -----------------------------------------------------------------------------------
+
+    def admit(self, session: Session, identity: ClientIdentity) -> BrokerResponse | None:
+        """Decide on a broker that introduces itself."""
+        host = self._host
+        host.negotiations += 1
+        session.session_number = host.negotiations
+        response = welcome.answer(host.identity, host.configuration.app, session.session_number, identity)
+        response.broker_identity = self._introduction(session.session_number)
+        response.max_missed_heartbeats = host.configuration.app.network_interfaces.heartbeats.cluster_peer
+        reason = ("it is stopping" if self._stopped else self._refusal(session, identity.cluster_node_id)
+                  or host.security.broker_refusal(session.guard.principal, Action.CONNECT_CLUSTER_NODE,
+                                                  self.definition.name))
+        if reason:
+            welcome.refuse(response, f"Cluster ({self.definition.name}): node {self.name(self.node_id)} refuses: {reason}")
+        return response
+
+    def connected(self, peer: PeerSession) -> None:
+        """The negotiation with a broker has succeeded."""
+        session = peer.session
+        peer.role, peer.upbound = self.role, Upbound(session.outbox)
+        if peer.dialled:
+            wanted = self._dialled.pop(session)
+            wrong = self._wrong(wanted, peer)
+            if wrong or self._stopped:
+                self._step(session.now, LinkFailed(wanted))
+                session.close("#SESSION_NEGOTIATION Cluster (%s): %s: %s", self.definition.name, session.description,
+                              wrong or "this node is stopping")
+                return
+        host, title = self._host, "ClusterProxy" if self.role is PeerRole.UPSTREAM else "Cluster"
+        host.report.info(f"{title} ({self.definition.name}): negotiated with node {self.name(peer.node_id)} [channel: "
+                         f"'{session.peer}', userAgent: '{session.identity.user_agent}']")
+        if self.role is PeerRole.MEMBER:
+            peer.serve(self.receipts if welcome.wants_receipts(session.features) else None)
+        self._sessions[peer.node_id] = peer
+        self._failing.discard(peer.node_id)
+        self._step(session.now, LinkUp(peer.node_id))
+
+    def received(self, peer: PeerSession, kind: EventType, specific: int, body: bytes) -> None:
+        """An event."""
+        if self._sessions.get(peer.node_id) is peer:
+            self.user.peer_said(peer.node_id, kind, specific, body, peer.session.now)
+
+    def disconnected(self, peer: PeerSession) -> None:
+        """The session of a broker is over."""
+        if self._sessions.get(peer.node_id) is peer:
+            del self._sessions[peer.node_id]
+            self._step(peer.session.now, LinkDown(peer.node_id))
+
+    def not_connected(self, session: Session) -> None:
+        """A connection that was made from here is over before the negotiation was."""
+        node_id = self._dialled.pop(session)
+        if node_id not in self._failing:
+            self._failing.add(node_id)
+            presented = self._host.security.provider is not None
+            self._host.report.warn(
+                f"Cluster ({self.definition.name}): no connection with node {self.name(node_id)} came about: "
+                f"'{session.peer}' was reached, and the negotiation ended. This node presents "
+                f"{'its credentialProvider' if presented else 'no credential'}; its log and that of the other say why")
+        self._step(session.now, LinkFailed(node_id))
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _wrong(self, wanted: int, peer: PeerSession) -> str:
+        """Why whoever answers at the address of a node is left alone; empty = it is the right one."""
+        return self.membership.mismatch(wanted, peer.node_id) or self._unfit(peer.session)
+
+    def _refusal(self, session: Session, node_id: int) -> str:
+        reason = self.membership.refusal(node_id)
+        known = self._sessions.get(node_id)
+        if reason and known is not None:
+            if known.session.last_received > self._refused.get(node_id, session.now):
+                self._alarm(node_id, f"two brokers say to be node {self.name(node_id)}: '{known.session.peer}', which is "
+                            f"connected and speaks, and '{session.peer}'. Give one of them an id of its own.")
+            self._refused[node_id] = session.now
+        return reason or self._unfit(session)
+
+    def _alarm(self, node_id: int, text: str) -> None:
+        """Tell it, once for each node."""
+        if node_id in self._nodes and node_id not in self._alarmed:
+            self._alarmed.add(node_id)
+            self._host.report.alarm("CLUSTER_CONFIGURATION", f"Cluster ({self.definition.name}): {text}")
+
+    def _unfit(self, session: Session) -> str:
+        lacks = welcome.missing_member_features(session.features)
+        if session.identity.cluster_name != self.definition.name:
+            return f"it is of the cluster '{session.identity.cluster_name}'"
+        if lacks:
+            return f"it does not know {', '.join(lacks)}"
+        differs = (welcome.configured_otherwise(session.features, self.definition)
+                   if isinstance(self.definition, ClusterDefinition) else "")
+        if differs:
+            node_id = session.identity.cluster_node_id
+            self._alarm(node_id, f"node {self.name(node_id)}: {differs}. All members need the same.")
+        return differs
+
+    def _introduction(self, session_number: int) -> ClientIdentity:
+        definition = self.definition if isinstance(self.definition, ClusterDefinition) else None
+        return welcome.member_identity(self._host.identity, self._host.configuration.app, session_number,
+                                       self.definition.name, self.node_id, definition)
+
+    def _step(self, now: float, event: LinkInput) -> None:
+        host = self._host
+        for output in self.membership.step(now, event):
+            if isinstance(output, Dial):
+                self._dial(output.node_id)
+            elif isinstance(output, WakeAt):
+                if output.moment is not None:
+                    host.timers.at(output.moment, self._tick)
+            elif isinstance(output, PeerUp):
+                self._awaited.discard(output.node_id)
+                host.report.info(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is connected")
+                self.user.peer_up(output.node_id, now)
+            else:
+                host.report.warn(f"Cluster ({self.definition.name}): node {self.name(output.node_id)} is not connected any "
+                                 "more")
+                self.user.peer_down(output.node_id, now)
+
+    def _tick(self, now: float) -> None:
+        if not self._stopped:
+            self._step(now, Tick())
+
+    def _dial(self, node_id: int) -> None:
+        node = self._nodes[node_id]
+        host, port = node.host_and_port or ("", 0)
+        failed: Callable[[str, float], None] = partial(self._unreachable, node_id)
+        self._host.performer.dial(host, port, node.tls, partial(self._reached, node_id), failed)
+
+    def _reached(self, node_id: int, peer: str, now: float) -> Session:
+        session = self._host.dialled(peer, self._introduction(1), self, now)
+        self._dialled[session] = node_id
+        return session
+
+    def _unreachable(self, node_id: int, reason: str, now: float) -> None:
+        self._host.report.debug(f"Cluster ({self.definition.name}): node {self.name(node_id)} cannot be reached: {reason}")
+        self._step(now, LinkFailed(node_id))
+
+
+class ProxyLinks(ClusterLinks):
+    """Those of a proxy with the nodes of a cluster. A node may be a proxy itself, and knows no number of its own then."""
+
+    role = PeerRole.UPSTREAM
+
+    def __init__(self, definition: ClusterProxyDefinition, host: LinkHost) -> None:
+        super().__init__(definition, PROXY, host)
+
+    def _wrong(self, wanted: int, peer: PeerSession) -> str:
+        if peer.node_id == PROXY:
+            peer.node_id = wanted
+        return self.membership.mismatch(wanted, peer.node_id)
+
+    def _introduction(self, session_number: int) -> ClientIdentity:
+        return welcome.proxy_identity(self._host.identity, self._host.configuration.app, session_number,
+                                      self.definition.name, upwards=True)

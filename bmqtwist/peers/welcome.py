@@ -1,0 +1,158 @@
+"""What a client is told when it introduces itself: our identity, our features, and whether its SDK is too old."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bmqtwist.config.broker import AppConfig, Http
+from bmqtwist.config.clusters import ClusterDefinition
+from bmqtwist.errors import Category
+from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION, RELAY_FEATURES
+from bmqtwist.peers.identity import Identity
+from bmqtwist.wire.schema import (
+    DEVELOPMENT_VERSION,
+    BrokerResponse,
+    ClientIdentity,
+    ClientType,
+    SdkLanguage,
+    Status,
+)
+
+MEMBER_EXTENSION = "BMQTWIST"  # group of the features that the original does not have
+MEMBER_FEATURES = ("DURABLE_VOTE", "METADATA_LOG")  # what all members of one cluster have to know
+CLUSTER_EXTENSION = "BMQTWIST_CLUSTER"  # group of what all members of one cluster have to be configured with alike
+CONSOLE_EXTENSION = "BMQTWIST_CONSOLE"  # group of the URL of the console, and of a proxy's name: UTF-8 in hexadecimal
+OLDEST_SDK = {SdkLanguage.E_CPP: 10500, SdkLanguage.E_JAVA: 2}
+EVERY_ADDRESS = ("0.0.0.0", "::", "")
+URL_CHARS_MAX, NAME_CHARS_MAX = 1024, 255
+RECOMMENDED_SDK = {SdkLanguage.E_CPP: 10900}
+
+
+def features(app: AppConfig) -> str:
+    """The feature string: everything we can do, unless the configuration says not to tell."""
+    fields = ["PROTOCOL_ENCODING:BER,JSON", "HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES"]
+    if app.message_properties_v2.advertise_v2_support:
+        fields.append("MPS:MESSAGE_PROPERTIES_EX")
+    if app.advertise_subscriptions is not False:
+        fields.append("SUBSCRIPTIONS:CONFIGURE_STREAM")
+    return ";".join(fields)
+
+
+def console_url(http: Http, host: str) -> str:
+    """Where the console of a node is found whose endpoint has this host; empty = it has none."""
+    if http.url or not http.port:
+        return http.url if http.port else ""
+    address = (host or "127.0.0.1") if http.address in EVERY_ADDRESS else http.address
+    return f"http://{f'[{address}]' if ':' in address else address}:{http.port}{http.prefix}"
+
+
+def is_console_url(url: str) -> bool:
+    """Whether a text that another broker sent can be where a console is."""
+    return url.startswith(("http://", "https://")) and url.isprintable() and len(url) <= URL_CHARS_MAX
+
+
+def announced_url(told: Mapping[str, Sequence[str]]) -> str:
+    """Where the console of another member, or of a proxy, is, as that one says; empty = it does not say."""
+    url = _announced(told, 0)
+    return url if is_console_url(url) else ""
+
+
+def announced_name(told: Mapping[str, Sequence[str]]) -> str:
+    """The name of a proxy, as that one says; empty = it does not say."""
+    name = _announced(told, 1)
+    return name if name.isprintable() and len(name) <= NAME_CHARS_MAX else ""
+
+
+def _announced(told: Mapping[str, Sequence[str]], place: int) -> str:
+    try:
+        return bytes.fromhex("".join(told.get(CONSOLE_EXTENSION, ())[place:place + 1])).decode()
+    except ValueError:
+        return ""
+
+
+def _console(app: AppConfig, definition: ClusterDefinition, node_id: int) -> str:
+    """The group of features that says so."""
+    own = next((node for node in definition.nodes if node.id == node_id), None)
+    url = console_url(app.bmqtwist.http, (own.host_and_port or ("", 0))[0] if own is not None else "")
+    return f";{CONSOLE_EXTENSION}:{url.encode().hex()}" if url else ""
+
+
+def answer(identity: Identity, app: AppConfig, session_number: int, client: ClientIdentity) -> BrokerResponse:
+    """The response to a client's identity; a too old SDK is refused in it."""
+    interface = app.network_interfaces.tcp_interface
+    admin = client.client_type == ClientType.E_TCPADMIN
+    response = BrokerResponse(
+        result=Status(Category.E_SUCCESS, 0, ""),
+        protocol_version=1,
+        broker_version=DEVELOPMENT_VERSION,
+        broker_identity=ClientIdentity(
+            protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
+            process_name=identity.process_name, pid=identity.pid, session_id=session_number,
+            host_name=identity.host_name, features=features(app), cluster_name="", cluster_node_id=-1,
+            sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}"),
+        heartbeat_interval_ms=interface.heartbeat_interval_ms if interface is not None else 0,
+        max_missed_heartbeats=0 if admin else app.network_interfaces.heartbeats.client)
+    oldest = OLDEST_SDK.get(client.sdk_language, 0)
+    if client.sdk_version < oldest:
+        response.is_deprecated_sdk = True
+        response.result = Status(
+            Category.E_NOT_SUPPORTED, -1, f"Client is using an unsupported version of libbmq (minimum supported version: "
+                                          f"{oldest}, client version: {client.sdk_version}).")
+    elif client.sdk_version < RECOMMENDED_SDK.get(client.sdk_language, 0):
+        response.is_deprecated_sdk = True
+    return response
+
+
+def configured_alike(definition: ClusterDefinition) -> tuple[str, str]:
+    """What all members have to be configured with alike: how many partitions there are, and the ids of the nodes."""
+    ids = sorted(node.id for node in definition.nodes)
+    return f"PARTITIONS_{definition.partition_config.num_partitions}", f"NODES_{'_'.join(map(str, ids))}"
+
+
+def configured_otherwise(told: Mapping[str, Sequence[str]], definition: ClusterDefinition) -> str:
+    """In what the configuration of another member differs from ours; empty = in nothing, or it does not say."""
+    ours, theirs = configured_alike(definition), told.get(CLUSTER_EXTENSION, configured_alike(definition))
+    wrong = [each for each in theirs if each not in ours]
+    return f"it is configured with {', '.join(wrong)}, this node with {', '.join(ours)}" if wrong else ""
+
+
+def member_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str, node_id: int,
+                    definition: ClusterDefinition | None = None, console_of: ClusterDefinition | None = None
+                    ) -> ClientIdentity:
+    """How a node of a cluster introduces itself: to another one, whoever of them has connected, with the `definition` of the
+    cluster; or to a proxy, which is told where the console is of this node of `console_of`."""
+    alike = _console(app, console_of, node_id) if console_of is not None else ""
+    if definition is not None:
+        alike = f";{CLUSTER_EXTENSION}:{','.join(configured_alike(definition))}{_console(app, definition, node_id)}"
+    return ClientIdentity(
+        protocol_version=1, sdk_version=DEVELOPMENT_VERSION, client_type=ClientType.E_TCPBROKER,
+        process_name=identity.process_name, pid=identity.pid, session_id=session_number, host_name=identity.host_name,
+        features=f"{features(app)};{MEMBER_EXTENSION}:{','.join(MEMBER_FEATURES)};"
+        f"{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{alike}", cluster_name=cluster,
+        cluster_node_id=node_id, sdk_language=SdkLanguage.E_CPP, user_agent=f"bmqbrkr:{DEVELOPMENT_VERSION}")
+
+
+def proxy_identity(identity: Identity, app: AppConfig, session_number: int, cluster: str,
+                   node_id: int = -1, upwards: bool = False) -> ClientIdentity:
+    """How a broker introduces itself that is no node of the cluster: `upwards` to the nodes above it, which are told its
+    name and where its console is; or to proxies of its own; `node_id`: of a cluster whose nodes are proxies themselves."""
+    introduction = member_identity(identity, app, session_number, cluster, node_id)
+    url = console_url(app.bmqtwist.http, identity.host_name)
+    told = f";{CONSOLE_EXTENSION}:{url.encode().hex()},{app.broker_instance_name.encode().hex()}" if upwards else ""
+    introduction.features = f"{features(app)};{RELAY_EXTENSION}:{','.join(RELAY_FEATURES)}{told}"
+    return introduction
+
+
+def missing_member_features(told: Mapping[str, Sequence[str]]) -> list[str]:
+    """What a broker would have to know to be a member of a cluster with us."""
+    return [name for name in MEMBER_FEATURES if name not in told.get(MEMBER_EXTENSION, ())]
+
+
+def wants_receipts(told: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a broker keeps its CONFIRMs until it is told that they are safe."""
+    return CONFIRM_RECEIPTS in told.get(RELAY_EXTENSION, ())
+
+
+def refuse(response: BrokerResponse, message: str) -> None:
+    """Turn a response into a refusal."""
+    response.result = Status(Category.E_REFUSED, -1, message)

@@ -1,0 +1,1 @@
+"""Queues whose primary is at another node: their upstream, their requests, and proxies."""

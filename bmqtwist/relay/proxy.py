@@ -1,0 +1,224 @@
+"""One cluster that this node is a proxy of: which of its nodes is used, and what that one says.
+
+`cluster.upstream` chooses the node; the queues that clients here have open there are `relay.relays`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from bmqtwist.cluster.election_events import Tick
+from bmqtwist.cluster.upstream import (
+    Announced,
+    Connected,
+    Disconnected,
+    Lost,
+    NobodyLeft,
+    SelectorInput,
+    UpstreamSelector,
+    Use,
+)
+from bmqtwist.config.engine_settings import relayed_settings, throttle
+from bmqtwist.errors import PeerError, Refused
+from bmqtwist.ids import QueueUri
+from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX
+from bmqtwist.peers.downstreams import ANNOUNCES, stop_request, stop_version
+from bmqtwist.peers.links import LinkHost, ProxyLinks
+from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.handles import OpenRequest
+from bmqtwist.queue.mode import mode_of
+from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.relay.relays import RelayHost, Relays
+from bmqtwist.relay.requester import Asker
+from bmqtwist.relay.upstream_queue import Upstream
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import PartitionUnavailable
+from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, StopResponse
+from bmqtwist.wire.control import ControlMessage, decode_control, encode_event, encoding_of
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.schema import OpenQueueResponse
+
+if TYPE_CHECKING:
+    from bmqtwist.config.clusters import ClusterProxyDefinition
+
+
+class ProxyHost(LinkHost, RelayHost, Protocol):
+    """The broker, as far as a proxied cluster needs it."""
+
+
+class ProxyCluster:
+    """`peers.links.LinkUser` and `relay.relays.RelayUser` of one cluster. `bytes_max`: of PUTs that wait for an answer."""
+
+    def __init__(self, definition: ClusterProxyDefinition, host: ProxyHost, started: float, bytes_max: int) -> None:
+        self.definition, self.name, self._host = definition, definition.name, host
+        self.title, self.operations = f"ClusterProxy ({self.name})", definition.queue_operations
+        self.links = ProxyLinks(definition, host)
+        self.links.user = self
+        self.selector = UpstreamSelector({node.id: node.data_center for node in definition.nodes},
+                                         host.configuration.app.host_data_center, host.performer.chance, started)
+        self.relays = Relays(self, host, bytes_max)
+        self.domains: dict[str, Domain] = {}  # by the name clients use; known once a queue of it was opened
+        self._throttle = throttle(definition.message_throttle_config)
+        self._upstream: Upstream | None = None
+        self._started = False
+        self.stop_awaited: set[int] = set()  # nodes that we have told that we go, and that have not answered
+
+    def open(self, session: Asker, uri: QueueUri, request: OpenRequest, answer: Callable[[Queue | Refused], None]) -> None:
+        """A client opens a queue; with the first one the nodes are dialled."""
+        self.dial()
+        self.relays.open(session, uri, request, answer)
+
+    def dial(self) -> None:
+        """Connect with the nodes, and stay so; nothing if that was begun."""
+        if not self._started:
+            self._started = True
+            self.selector.started = self._host.now
+            self.links.start(self._host.now)
+
+    @property
+    def queues(self) -> dict[str, RelayQueue]:
+        """The queues that clients here have open, by URI."""
+        return self.relays.queues
+
+    # -- node.relays.RelayUser ------------------------------------------------------------------------------------------
+
+    def upstream_of(self, uri: str) -> Upstream | None:
+        """The one for all queues."""
+        return self._upstream
+
+    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> Domain:
+        """What the upstream tells of it."""
+        name = uri.qualified_domain
+        settings = relayed_settings(mode_of(response.routing_configuration.flags), response.deduplication_time_ms)
+        domain = self.domains.get(name)
+        if domain is None or domain.settings != settings:
+            domain = self.domains[name] = Domain(name, name, self.name, settings, self._throttle)
+        return domain
+
+    def stored(self, uri: str, guid: bytes) -> Message | None:
+        """Nothing is stored at a proxy."""
+        raise PeerError("message without its payload", "PUSH", 0)
+
+    def payload(self, uri: str, guid: bytes) -> bytes:
+        """Likewise."""
+        raise PartitionUnavailable("nothing is stored at a proxy")
+
+    # -- the upstream ---------------------------------------------------------------------------------------------------
+
+    def _select(self, event: SelectorInput, now: float) -> None:
+        report = self._host.report
+        for output in self.selector.step(now, event):
+            if isinstance(output, Use):
+                report.info(f"ClusterProxy ({self.name}): is healthy and using node '{self.links.name(output.node_id)}' as "
+                            f"active.")
+                report.info(f"ClusterProxy ({self.name}) onClusterLeader: new leader: {self.links.name(output.node_id)}, "
+                            "leader status: ACTIVE")
+                self._use(output.node_id, output.generation)
+            elif isinstance(output, Lost):
+                report.warn(f"ClusterProxy ({self.name}): node '{self.links.name(output.node_id)}' is lost as active")
+                self._lost()
+            elif isinstance(output, NobodyLeft):
+                report.alarm("CLUSTER_ACTIVE_NODE_UNKNOWN", f"ClusterProxy ({self.name}): none is available; clients wait")
+            elif output.moment is not None:
+                self._host.timers.at(output.moment, lambda later: self._select(Tick(), later))
+
+    def _use(self, node_id: int, generation: int) -> None:
+        peer = self.links.session(node_id)
+        if peer is not None and peer.upbound is not None:
+            upstream = self._upstream = Upstream(peer, peer.upbound, generation)
+            for opened in list(self.relays.opened.values()):
+                self.relays.use(opened, upstream)
+
+    def _lost(self) -> None:
+        self._upstream = None
+        self.relays.lose(list(self.relays.opened.values()))
+
+    def peer_up(self, node_id: int, now: float) -> None:
+        """A node is connected."""
+        group, member = ANNOUNCES
+        peer = self.links.session(node_id)
+        announces = peer is not None and member in peer.session.features.get(group, ())
+        self._select(Connected(node_id, announces), now)
+
+    def peer_down(self, node_id: int, now: float) -> None:
+        """The connection of a node is gone."""
+        self.stop_awaited.discard(node_id)
+        self._select(Disconnected(node_id), now)
+
+    def peer_said(self, node_id: int, kind: EventType, specific: int, body: bytes, now: float) -> None:
+        """An event of a node."""
+        peer = self.links.session(node_id)
+        try:
+            if kind is EventType.CONTROL:
+                self._control(node_id, specific, body, now)
+            elif node_id != self.selector.active or peer is None:
+                return  # left over from when it was in use
+            elif kind is EventType.PUSH:
+                self.relays.pushes(peer, body, now)
+            elif kind is EventType.ACK:
+                self.relays.acks(peer, body, now)
+            else:
+                self._complain(node_id, f"{kind.name} event dropped", now)
+        except PeerError as error:
+            self._complain(node_id, str(error), now)
+
+    def _complain(self, node_id: int, what: str, now: float) -> None:
+        peer = self.links.session(node_id)
+        if peer is not None and peer.session.lines.admits(now):
+            self._host.report.error(f"#PEER_UNEXPECTED_EVENT ClusterProxy ({self.name}): node '{self.links.name(node_id)}': "
+                                    f"{what}")
+
+    def _control(self, node_id: int, specific: int, body: bytes, now: float) -> None:
+        try:
+            if len(body) > CONTROL_BYTES_MAX:
+                raise PeerError(f"control message of {len(body)} bytes (limit: {CONTROL_BYTES_MAX})")
+            message = decode_control(body, encoding_of(specific), CONTROL_VALUES_MAX)
+        except PeerError as error:
+            self._complain(node_id, f"failed to decode control message: {error}", now)
+            return
+        if message.choice == "clusterMessage":
+            self._cluster_message(node_id, message, now)
+        elif node_id == self.selector.active and not self._has_answered(node_id, message):
+            self._complain(node_id, f"unexpected control message '{message.choice}'", now)
+
+    def _has_answered(self, node_id: int, message: ControlMessage) -> bool:
+        peer = self.links.session(node_id)
+        return peer is not None and self.relays.answered(peer, message)
+
+    def _cluster_message(self, node_id: int, message: ControlMessage, now: float) -> None:
+        told = message.value
+        if told.choice == "nodeStatusAdvisory":
+            before = self.selector.statuses[node_id]
+            self._host.report.info(f"ClusterProxy ({self.name}): change in connection state with node "
+                                   f"'{self.links.name(node_id)}', status: {before.name} -> {told.value.status.name}")
+            self._select(Announced(node_id, NodeStatus(told.value.status)), now)
+        elif told.choice == "confirmReceipt":
+            peer = self.links.session(node_id)
+            if peer is not None:
+                self.relays.receipt(peer, told.value.count)
+        elif told.choice == "stopResponse":
+            self.stop_awaited.discard(node_id)
+        elif told.choice == "stopRequest":
+            if node_id == self.selector.active and self._upstream is not None:
+                self.relays.stop_posting(self._upstream)
+            peer = self.links.session(node_id)
+            if peer is not None:
+                peer.send(encode_event(ControlMessage(message.r_id, "clusterMessage", ClusterMessage(
+                    "stopResponse", StopResponse(told.value.cluster_name)))))
+
+    # -- time, end ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Once a second: what has waited too long."""
+        self.relays.tick(now)
+
+    def stop(self) -> None:
+        """The broker goes away: the nodes above are asked to deliver nothing more, and are not dialled any more."""
+        self.links.stop()
+        for number, node in enumerate(self.definition.nodes, 1):
+            peer = self.links.session(node.id)
+            if peer is not None and stop_version(peer) == 2:
+                self.stop_awaited.add(node.id)
+                peer.send(stop_request(number))

@@ -1,0 +1,59 @@
+"""Work in steps: generators that pause, so that long work is spread over several turns of the event loop.
+
+A step takes about a millisecond. `at_once` runs all steps without a pause.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+from bmqtwist.limits import LET_GO_AT_ONCE
+
+ITEMS_AT_ONCE = 32  # of 10 to 50 us each
+
+Work = Iterator[None]
+
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+_OVER = object()
+
+
+def in_steps(items: Iterable[_U], made: Callable[[_U], _T], pause_after: int = ITEMS_AT_ONCE
+             ) -> Generator[None, None, list[_T]]:
+    """What is made of each item, with a pause after so many."""
+    found: list[_T] = []
+    for item in items:
+        found.append(made(item))
+        if not len(found) % pause_after:
+            yield
+    return found
+
+
+def taken(items: list[_T]) -> Iterator[_T]:
+    """Each of them, the first one first, none of them kept: to free very many at once takes time, too."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
+def at_once(steps: Generator[object, None, _T]) -> _T:
+    """Read without a pause; do whatever is done in steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as over:
+            result: _T = over.value
+            return result
+
+
+def let_go(places: Iterable[dict[Any, Any] | deque[Any]]) -> Iterator[None]:
+    """Empty what may be large before it is freed: that takes time, too."""
+    for place in places:
+        while len(place) > LET_GO_AT_ONCE:
+            take = place.popitem if isinstance(place, dict) else place.pop
+            for _ in islice(iter(take, _OVER), LET_GO_AT_ONCE):
+                pass
+            yield

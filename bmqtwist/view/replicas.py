@@ -1,0 +1,109 @@
+"""The partitions of a cluster as this node sees them, as JSON: who is what, and how far behind.
+
+A primary knows how much of its log each replica has safe; every node knows what it is itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.cluster.partition_events import PartitionRole
+from bmqtwist.cluster.replication_target import Target
+from bmqtwist.errors import LocalError
+from bmqtwist.storage.partition import Partition
+from bmqtwist.storage.psn import NO_PSN, Psn
+
+if TYPE_CHECKING:
+    from bmqtwist.broker.broker import Broker
+    from bmqtwist.member.cell import Cell
+    from bmqtwist.member.cluster import Cluster
+
+Tree = dict[str, Any]
+_NO_LAG: Tree = {"lagRecords": 0, "lagBytes": 0, "lagMs": 0.0}
+_UNKNOWN_LAG: Tree = dict.fromkeys(_NO_LAG)
+_ROLES = {PartitionRole.PRIMARY_HEALED: "primary", PartitionRole.REPLICA_HEALED: "replica", PartitionRole.STOPPED: "down"}
+
+
+def cluster_named(broker: Broker, name: str = "") -> Cluster:
+    """A cluster of this node; without a name its first one of several nodes, else its first one. LocalError."""
+    clusters = broker.clusters
+    if name:
+        if name not in clusters:
+            raise LocalError(f"cluster '{name}' not found !")
+        return clusters[name]
+    found = next((each for each in clusters.values() if each.replication is not None), next(iter(clusters.values()), None))
+    if found is None:
+        raise LocalError("This node is a member of no cluster")
+    return found
+
+
+def partitions(broker: Broker, cluster_name: str = "", now: float | None = None) -> list[Tree]:
+    """Every partition of a cluster, at a moment (None: of the last turn); LocalError."""
+    cluster, moment = cluster_named(broker, cluster_name), broker.now if now is None else now
+    return [_partition(cluster, partition, moment) for partition in cluster.partitions]
+
+
+def _partition(cluster: Cluster, partition: Partition, now: float) -> Tree:
+    names = {node.id: node.name for node in cluster.definition.nodes}
+    index = partition.partition_id
+    known = cluster.metadata.state.partitions.get(index)
+    sizes, (journal, data, _), (kept_journal, kept_data, _) = (
+        partition.files.sizes, partition.positions(), partition.outstanding())
+    status = cluster.primary_status(index)
+    tree: Tree = {
+        "id": index, "primary": names.get(known.node_id) if known is not None else None,
+        "lease": partition.lease, "sequence": partition.sequence, "state": status.lower(),
+        "available": partition.available, "queues": len(partition.state.queues),
+        "messages": sum([len(queue.messages) for queue in partition.state.queues.values()]),
+        "journal": {"used": journal, "total": sizes.journal, "outstanding": kept_journal},
+        "data": {"used": data, "total": sizes.data, "outstanding": kept_data},
+        "rollingOver": partition.roll.copy is not None}
+    replication = cluster.replication
+    if replication is None or index >= len(replication.cells):
+        own = {"node": cluster.node_name, "role": "primary", "lease": partition.lease, "sequence": partition.sequence,
+               **_NO_LAG}
+        return tree | {"self": own, "replicas": [own]}
+    cell = replication.cells[index]
+    own = _self(cluster.node_name, cell)
+    others = [_other(names[node_id], node_id, cell, now) for node_id in cell.machine.others if node_id in names]
+    return tree | {"self": own, "replicas": [own, *(others if cell.machine.leads else ())]}
+
+
+def _self(name: str, cell: Cell) -> Tree:
+    """What this node says of itself; how far behind it is only its primary knows."""
+    machine, (lease, sequence) = cell.machine, cell.partition.durable
+    role = _ROLES.get(machine.role, "healing")
+    return {"node": name, "role": role, "machine": machine.role.name, "why": machine.story.cause_of(machine.role.name),
+            "lease": lease, "sequence": sequence, "committedSequence": machine.committed[1], "busy": cell.busy,
+            **(_NO_LAG if role == "primary" else _UNKNOWN_LAG)}
+
+
+def _other(name: str, node_id: int, cell: Cell, now: float) -> Tree:
+    """What the primary knows of another node."""
+    machine, target = cell.machine, cell.machine.targets.get(node_id)
+    if node_id not in machine.up:
+        return _row(name, "down", target)
+    if target is None or target.image:
+        return _row(name, "healing", target)
+    return _row(name, "replica", target) | lag(cell, target.durable, now) | {"inFlightBytes": target.flying}
+
+
+def _row(name: str, role: str, target: Target | None) -> Tree:
+    lease, sequence = target.durable if target is not None else NO_PSN
+    return {"node": name, "role": role, "lease": lease or None, "sequence": sequence or None, **_UNKNOWN_LAG}
+
+
+def lag_records(cell: Cell, safe: Psn) -> int | None:
+    """How many records follow what a node has safe; None: more than the log holds one by one."""
+    summary = cell.partition.summary
+    return summary.distance(safe) if summary.holds(safe) else None
+
+
+def lag(cell: Cell, safe: Psn, now: float) -> Tree:
+    """That, about how many bytes those take, and how long ago this primary wrote the first of them."""
+    records = lag_records(cell, safe)
+    if records is None:
+        return _UNKNOWN_LAG
+    seconds = cell.times.behind(safe, now) if records else 0.0
+    return {"lagRecords": records, "lagBytes": cell.partition.bytes_behind(safe),
+            "lagMs": None if seconds is None else round(seconds * 1000, 1)}

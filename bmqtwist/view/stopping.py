@@ -1,0 +1,126 @@
+"""The graceful stop of this node as JSON: what it would mean, how far it is, how it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.broker.stop_progress import StopProgress
+from bmqtwist.cluster.stop_preflight import ClusterView, MemberView, PartitionView, StopPreflight, stop_preflight
+from bmqtwist.storage.psn import Psn
+from bmqtwist.view.replicas import lag_records
+from bmqtwist.view.typed_properties import plain_text
+from bmqtwist.wire.cluster_schema import NodeStatus
+from bmqtwist.wire.schema import ClientType
+
+if TYPE_CHECKING:
+    from bmqtwist.broker.broker import Broker
+    from bmqtwist.member.cluster import Cluster
+    from bmqtwist.queue.queue import Queue
+
+Tree = dict[str, Any]
+
+
+def view_of(cluster: Cluster) -> ClusterView:
+    """What the stop of this node is judged by."""
+    known, leadership, replication = cluster.metadata.state.partitions, cluster.leadership, cluster.replication
+    others: list[MemberView] = []
+    if cluster.members is not None:
+        statuses = cluster.members.statuses
+        for node in cluster.definition.nodes:
+            if node.id != cluster.node_id:
+                stays = statuses.stays(node.id)
+                others.append(MemberView(node.id, node.name, stays,
+                                         stays and statuses.others[node.id] is NodeStatus.E_AVAILABLE))
+    partitions = []
+    for partition in cluster.partitions:
+        index = partition.partition_id
+        primary = known.get(index)
+        safe: dict[int, Psn] = {}
+        behind: dict[int, int] = {}
+        if replication is not None and index < len(replication.cells):
+            cell = replication.cells[index]
+            safe = {node_id: target.durable for node_id, target in cell.machine.targets.items()}
+            behind = {node_id: lag_records(cell, psn) or 0 for node_id, psn in safe.items()}
+        partitions.append(PartitionView(
+            index, primary.node_id if primary is not None else None, cluster.primary_status(index) == "ACTIVE", behind, safe,
+            cluster.held_in_memory(index) if primary is not None and primary.node_id == cluster.node_id else 0))
+    majority = len(cluster.definition.nodes) // 2 + 1
+    return ClusterView(
+        cluster.name, cluster.node_id, cluster.node_name, tuple(others), leadership.standing.leader,
+        leadership.elector.quorum, max(cluster.replication_factor, majority),
+        replication.appointments.algorithm if replication is not None else "", tuple(partitions), known,
+        _held(_queues(cluster)), cluster.definition.queue_operations.shutdown_timeout_ms / 1000)
+
+
+def preflight(broker: Broker) -> Tree:
+    """What would happen if this node stopped now."""
+    clusters = [stop_preflight(view_of(cluster)) for cluster in broker.clusters.values()]
+    warnings = [text for each in clusters for text in each.warnings]
+    proxies = sum(len(each.peers) for each in broker.downstreams.values())
+    if proxies:
+        warnings.append(f"{proxies} proxies are connected here, and go to other nodes")
+    if broker.shutdown is not None:
+        warnings.insert(0, "this node stops already")
+    names = {node.id: node.name for cluster in broker.clusters.values() for node in cluster.definition.nodes}
+    return {
+        "node": next((cluster.node_name for cluster in broker.clusters.values()), broker.identity.host_name),
+        "quorumSurvives": all(each.quorum_survives for each in clusters), "sessions": broker.applications(),
+        "proxies": proxies, "unconfirmed": sum(_held(_queues(cluster)) for cluster in broker.clusters.values()),
+        "moves": [{"cluster": each.cluster, "partition": move.partition_id, "to": names.get(move.to) if move.to else None,
+                   "quorumSurvives": move.quorum_survives} for each in clusters for move in each.moves],
+        "clusters": [_cluster(each, names) for each in clusters], "warnings": warnings}
+
+
+def _cluster(each: StopPreflight, names: dict[int, str]) -> Tree:
+    return {"name": each.cluster, "quorumSurvives": each.quorum_survives, "leads": each.leads,
+            "nextLeader": names.get(each.next_leader) if each.next_leader is not None else None,
+            "partitionsWithoutQuorum": list(each.partitions_without_quorum)}
+
+
+def progress(broker: Broker) -> Tree | None:
+    """How far the stop of this node is; None: it does not stop."""
+    if broker.shutdown is None:
+        return None
+    now: StopProgress = broker.shutdown.progress(broker.now, broker.applications())
+    return {
+        "stage": now.stage, "seconds": now.seconds, "clients": now.clients, "reason": now.reason, "by": now.by,
+        "partitions": [number for each in now.clusters for number in each.partitions],
+        "leads": any(each.leads for each in now.clusters),
+        "unconfirmed": sum(each.unconfirmed for each in now.clusters),
+        "unanswered": sum(each.unanswered for each in now.clusters),
+        "secondsLeft": max((each.seconds_left for each in now.clusters), default=0.0), "peers": _peers(broker),
+        "done": now.report is not None, "report": now.report.tree() if now.report is not None else None}
+
+
+def _peers(broker: Broker) -> list[Tree]:
+    """Other brokers: what they hold of ours without having confirmed it, and the PUTs that they have not answered."""
+    held: dict[str, list[int]] = {}
+    for session in broker.sessions:
+        if session.identity.client_type == ClientType.E_TCPBROKER and session.negotiated_at is not None:
+            held.setdefault(plain_text(session.description), [0, 0])
+    for cluster in broker.clusters.values():
+        for queue in _queues(cluster):
+            for handle in queue.handles:
+                if handle.client.is_broker:
+                    row = held.setdefault(plain_text(handle.client.description), [0, 0])
+                    row[0] += sum(len(substream.unconfirmed) for substream in handle.substreams.values())
+    for relays in (*(cluster.relays for cluster in broker.clusters.values()),
+                   *(proxy.relays for proxy in broker.proxies.values())):
+        for opened in relays.opened.values() if relays is not None else ():
+            if opened.relay is not None and opened.upstream is not None and opened.relay.pending:
+                row = held.setdefault(plain_text(opened.upstream.peer.session.description), [0, 0])
+                row[1] += len(opened.relay.pending)
+    return [{"name": name, "unconfirmed": unconfirmed, "unanswered": unanswered}
+            for name, (unconfirmed, unanswered) in sorted(held.items())]
+
+
+def _queues(cluster: Cluster) -> list[Queue]:
+    """All queues that clients of this node may have open."""
+    relayed = cluster.relays.queues.values() if cluster.relays is not None else ()
+    return [*cluster.queues.values(), *relayed]
+
+
+def _held(queues: Iterable[Queue]) -> int:
+    return sum(len(substream.unconfirmed) for queue in queues for handle in queue.handles
+               for substream in handle.substreams.values())

@@ -1,0 +1,136 @@
+"""Subscriptions tried out: what an expression is worth, which messages match it, and who would be given them. Nothing is
+delivered, and whose turn it is stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
+from bmqtwist.queue.mode import QueueMode
+from bmqtwist.queue.routing import ASIDE, STOP, Group, Router, Subscription
+from bmqtwist.storage.message import Message
+from bmqtwist.view.snapshots import hexadecimal
+from bmqtwist.view.stored_queue import UNREADABLE, LocatedQueue, Slowly, locate, properties_of, values_of
+from bmqtwist.view.typed_properties import from_tree, plain_text
+
+if TYPE_CHECKING:
+    from bmqtwist.broker.broker import Broker
+    from bmqtwist.queue.app import App
+
+LAST_MAX = 500  # stored messages that are looked at
+AT_ONCE = 16  # of them, before the clock is asked, about 1 ms
+_WORD = re.compile(r"[\w.]+|&&|\|\||[=!<>]=|.", re.DOTALL)
+
+Tree = dict[str, Any]
+Values = Mapping[str, object]
+
+
+def error_tree(text: str, error: ExpressionError) -> Tree:
+    """What is wrong with an expression; `offset` and `length` are characters."""
+    offset = min(len(text.encode("utf-8", "surrogateescape")[:error.offset].decode("utf-8", "ignore")), len(text))
+    found = _WORD.match(text, offset)
+    return {"message": error.message, "code": error.code, "offset": offset, "length": len(found[0]) if found else 0}
+
+
+def would_choose(router: Router, values: Values) -> Subscription | str:
+    """What `Router.choose` would say, without anybody losing a turn."""
+    matched: int | None = None
+    room = False
+    for group in router.groups:
+        if matched is not None and group.priority < matched:
+            break
+        if group.matcher is None or group.matcher.matches(values):
+            chosen = _next_with_room(group)
+            if chosen is not None:
+                return chosen
+            matched = group.priority
+        elif not room:
+            room = group.has_room()
+    return ASIDE if room else STOP
+
+
+def _next_with_room(group: Group) -> Subscription | None:
+    return next((member for member in group.members if not member.full and member.window.open), None)
+
+
+def test(broker: Broker, uri: str, expression: str, properties: Mapping[str, Any] | None = None,
+         last: int = 50) -> Slowly[Tree]:
+    """Try an expression on the last stored messages of a queue, or on `properties` as `typed_properties` has them. Without
+    an expression the routing alone is told. LocalError: the queue is not stored here, or the properties make no sense."""
+    located = locate(broker, uri)
+    tree: Tree = {"uri": located.uri, "role": "primary" if located.root is not None else "replica", "valid": True,
+                  "error": None, "properties": [], "results": [], "matched": 0, "examined": 0}
+    compiled: Expression | None = None
+    if expression:
+        try:
+            compiled = compile_expression(expression)
+        except ExpressionError as error:
+            return tree | {"valid": False, "error": error_tree(expression, error)}
+        tree["properties"] = sorted(compiled.properties)
+    if properties is not None:
+        tree["results"].append(_result(located, compiled, None, values_of(from_tree(properties))))
+    else:
+        waiting = list(islice(located.messages.newest_first(), min(max(1, last), LAST_MAX)))
+        for number, message in enumerate(waiting, 1):
+            try:
+                values: Values | None = values_of(properties_of(located, message))
+            except UNREADABLE:
+                values = None
+            tree["results"].append(_result(located, compiled, message, values))
+            if message.payload is None or not number % AT_ONCE:
+                yield
+    tree["examined"] = len(tree["results"])
+    tree["matched"] = sum(result["matches"] for result in tree["results"])
+    return tree
+
+
+def _result(located: LocatedQueue, compiled: Expression | None, message: Message | None, values: Values | None) -> Tree:
+    result: Tree = {"guid": hexadecimal(message.guid) if message is not None else None, "matches": False, "reason": "",
+                    "routing": []}
+    if values is None:
+        return result | {"reason": "its properties cannot be read"}
+    if compiled is None:
+        result["matches"] = True
+    else:
+        result["matches"] = compiled.matches(values)
+        result["reason"] = "" if result["matches"] else _why_not(compiled, values)
+    if located.root is not None:
+        result["routing"] = [_routed(app, located.root.mode, message, values) for app in located.root.active]
+    return result
+
+
+def _why_not(compiled: Expression, values: Values) -> str:
+    missing = sorted(compiled.properties - values.keys())
+    if missing:
+        return f"the message has no property {', '.join(missing)}"
+    unreadable = sorted(name for name in compiled.properties if type(values[name]) not in (int, str, bool))
+    if unreadable:
+        return f"binary properties cannot be compared: {', '.join(unreadable)}"
+    return "it is false, or compares values of different types"
+
+
+def _routed(app: App, mode: QueueMode, message: Message | None, values: Values) -> Tree:
+    """What an app would do with a message of these properties now."""
+    row: Tree = {"appId": app.app_id, "outcome": "none", "to": None, "expression": None, "priority": None}
+    if message is not None and not message.pending & app.bit:
+        return row | {"outcome": "finished"}
+    if app.condition is not None and not app.condition.matches(values):
+        return row | {"outcome": "unwanted", "expression": app.condition.text}
+    router = app.routes()
+    if mode == QueueMode.BROADCAST:
+        chosen = router.eligible(values)
+        return row | {"outcome": "consumer" if chosen else "none", "to": [_client(each) for each in chosen] or None}
+    if not router.groups:
+        return row
+    found = would_choose(router, values)
+    if not isinstance(found, Subscription):
+        return row | {"outcome": found}
+    return row | {"outcome": "consumer", "to": _client(found), "expression": found.text, "priority": found.priority}
+
+
+def _client(subscription: Subscription) -> str:
+    return plain_text(subscription.substream.handle.client.description)

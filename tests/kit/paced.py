@@ -1,0 +1,49 @@
+"""Clients whose traffic makes a session delay ACKs and CONFIRMs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bmqtwist.link.pace import (
+    SHARE_S,
+    SOON_S,
+)
+from bmqtwist.link.session import Session
+from kit.client import Queue
+from kit.memory import MemoryWorld
+
+OFTEN = SOON_S / 4
+
+SHARED = int(SHARE_S / OFTEN)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> MemoryWorld:
+    world = MemoryWorld(tmp_path, app={"bmqtwist": {"durability": "none"}})
+    world.domain("d")
+    return world
+
+
+def session_of(queue: Queue) -> Session:
+    session = queue.client.link.session  # type: ignore[attr-defined]
+    assert isinstance(session, Session)
+    return session
+
+
+def come(queue: Queue, kind: str) -> int:
+    """How many of them have come."""
+    queue.client.pump(0)
+    return len([event for event in queue.client.heard if event.kind == kind])
+
+
+def acked(queue: Queue) -> int:
+    """How many ACKs have come."""
+    return come(queue, "ack")
+
+
+def post_often(memory: MemoryWorld, queue: Queue, count: int, every: float = OFTEN) -> None:
+    for _ in range(count):
+        queue.put()
+        memory.advance(every)

@@ -1,0 +1,39 @@
+"""Links of a simulated node, and introductions of stand-in peers."""
+
+from __future__ import annotations
+
+from kit.client import Client
+
+from bmqtwist.peers.links import ClusterLinks
+from bmqtwist.testing.config import CLUSTER
+from bmqtwist.testing.simulated_node import SimulatedNode
+from bmqtwist.wire import control
+from bmqtwist.wire.control import Encoding, NegotiationMessage
+from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType
+from sim.cluster import SimulatedCluster, SimulatedLink
+
+FEATURES = "PROTOCOL_ENCODING:BER;BMQTWIST:DURABLE_VOTE,METADATA_LOG"
+
+
+def links(node: SimulatedNode) -> ClusterLinks:
+    found = node.broker.peers[CLUSTER]
+    assert isinstance(found, ClusterLinks)
+    return found
+
+
+def introduce(nodes: SimulatedCluster, name: str, **changed: object) -> tuple[BrokerResponse | None, Client]:
+    """What a node answers to a broker."""
+    end = nodes.network.connect(nodes.node(name).address, "elsewhere")
+    assert end is not None
+    client = Client(SimulatedLink(nodes, end), "broker")
+    identity = ClientIdentity(protocol_version=1, client_type=ClientType.E_TCPBROKER, features=FEATURES,
+                              cluster_name=CLUSTER, cluster_node_id=1)
+    for attribute, value in changed.items():
+        setattr(identity, attribute, value)
+    end.send(control.encode_event(NegotiationMessage("clientIdentity", identity)))
+    data = client.link.receive(5.0)
+    while data and len(data) < (length := int.from_bytes(data[:4], "big")):  # the network hands over slices of any size
+        more = client.link.receive(5.0)
+        assert more, f"the answer is cut short after {len(data)} of {length} bytes"
+        data += more
+    return (control.decode_negotiation(data[8:], Encoding.BER).value if data else None), client

@@ -1,0 +1,317 @@
+"""Admin commands run against a broker on a simulated disk."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.admin_kit import Bench
+
+from bmqtwist.admin.commands import Value, integer
+from bmqtwist.admin.executor import list_slice
+from bmqtwist.admin.tunables import PublishIntervals
+from bmqtwist.errors import LocalError, Refused
+
+Q = "DOMAINS DOMAIN d QUEUE q "
+F = "DOMAINS DOMAIN f QUEUE q "
+C = "CLUSTERS CLUSTER c3 "
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """A broker with a priority domain d and a fanout domain f."""
+    made = Bench()
+    made.write_domain()
+    made.write_domain("f", "fanout")
+    return made
+
+
+def test_the_command_and_the_answer_are_logged(bench: Bench) -> None:
+    bench.run("CLUSTERS LIST")
+    texts = [text for severity, text in bench.report.lines if severity == "INFO"]
+    assert "Received command 'CLUSTERS LIST' [source: test]" in texts
+    assert any("Send response message" in text for text in texts)
+
+
+@pytest.mark.parametrize("text", ["", "BOGUS", "ENCODING JSON_COMPACT BOGUS", "%s", "{"])
+def test_what_cannot_be_decoded_is_answered_as_text_in_every_encoding(bench: Bench, text: str) -> None:
+    assert bench.run(text).startswith("Unable to decode command (rc: -1, error: '")
+
+
+@pytest.mark.parametrize("encoding", ["TEXT", "JSON_COMPACT", "JSON_PRETTY", "\\ud800"])
+def test_an_answer_can_always_be_sent(bench: Bench, encoding: str) -> None:
+    text = r'{"domains": {"domain": {"name": "\ud800", "command": {"info": {}}}}, "encoding": "ENCODING"}'
+    assert "?" in bench.run(text.replace("ENCODING", encoding)).encode().decode()
+
+
+@pytest.mark.parametrize(("command", "answer"), [
+    ("DOMAINS DOMAIN no INFOS", "Domain 'no' doesn't exist"),
+    ("DOMAINS DOMAIN no PURGE", "Domain 'no' doesn't exist"),
+    ("DOMAINS RECONFIGURE no", "Domain 'no' doesn't exist"),
+    ("DOMAINS REMOVE no", "Domain 'no' doesn't exist"),
+    ("DOMAINS REMOVE d FINALIZE", "Domain 'd' doesn't exist"),
+    ("DOMAINS DOMAIN d QUEUE no INTERNALS", "Queue 'no' was not found on domain 'd'"),
+    ("DOMAINS DOMAIN d QUEUE no LIST 0 1", "Queue 'no' was not found on domain 'd'"),
+    ("DOMAINS DOMAIN d QUEUE no PURGE *", "Queue was not found in a storage 'bmq://d/no'"),
+    ("CLUSTERS CLUSTER no STATUS", "cluster 'no' not found !"),
+    (C + "STORAGE PARTITION 2 SUMMARY", "Too high partitionId value: '2'"),
+    (C + "STORAGE PARTITION -1 ENABLE", "Too low partitionId value: '-1'"),
+    (C + "STORAGE PARTITION 9 ROLLOVER", "Too high partitionId value: '9'"),
+    (C + "STORAGE DOMAIN no QUEUE_STATUS", "Unknown domain 'no'"),
+    (C + "STORAGE REPLICATION SET ZZ 1", "Unknown tunable name 'ZZ'"),
+    (C + "STORAGE REPLICATION SET QUORUM -1", ("The QUORUM tunable must be a non-negative integer, but instead the "
+     "following was specified: [ theInteger = -1 ]")),
+    (C + "STATE ELECTOR SET QUORUM x", ("The QUORUM tunable must be a non-negative integer, but instead the "
+     'following was specified: [ theString = "x" ]')),
+    (C + "STATE ELECTOR GET ZZ",
+     "Unsupported tunable 'ZZ': Issue the LIST_TUNABLES command for the list of supported tunables."),
+    ("STAT GET ZZ", "Unsupported tunable 'ZZ': Issue the LIST_TUNABLES command for the list of supported tunables."),
+])
+def test_a_refusal_says_why_in_the_words_of_the_original(bench: Bench, command: str, answer: str) -> None:
+    assert bench.run(command) == answer
+    assert json.loads(bench.run(f"ENCODING JSON_COMPACT {command}")) == {"error": {"message": answer}}
+
+
+def test_a_queue_name_that_makes_no_uri_is_refused_by_purge(bench: Bench) -> None:
+    assert bench.run("DOMAINS DOMAIN d QUEUE a/b PURGE *").startswith("Unable to build queue uri with error '")
+
+
+def test_purging_without_an_app_id_is_refused(bench: Bench) -> None:
+    command = {"domains": {"domain": {"name": "d", "command": {"queue": {"name": "q", "command": {"purgeAppId": ""}}}}}}
+    assert bench.run(json.dumps(command)) == (
+        "Queue Purge requires a non-empty appId (Specify '*' to purge the entire queue).")
+
+
+def test_infos_of_a_domain_nobody_has_named_yet_loads_it(bench: Bench) -> None:
+    assert "ActiveQueues ..: 0" in bench.run("DOMAINS DOMAIN d INFOS")
+
+
+def test_a_queue_stays_active_when_its_last_client_leaves(bench: Bench) -> None:
+    producer = bench.open()
+    bench.post(producer, b"1")
+    bench.close(producer)
+    assert "ActiveQueues ..: 1\n           0. bmq://d/q" in bench.run("DOMAINS DOMAIN d INFOS")
+    assert "Printing 1 message(s) [0-0 / 1]" in bench.run(Q + "LIST 0 0")
+
+
+def test_storages_without_messages_are_left_out_of_infos(bench: Bench) -> None:
+    bench.open("bmq://d/empty")
+    bench.post(bench.open(), b"123")
+    text = bench.run("DOMAINS DOMAIN d INFOS")
+    assert "Number of assigned queue-storages: 1\n" in text and text.endswith("             1        3  B    bmq://d/q")
+
+
+@pytest.mark.spec("broker", 214)
+def test_a_purge_counts_what_it_drops(bench: Bench) -> None:
+    bench.post(bench.open(), b"1", b"22")
+    assert bench.run(Q + "PURGE *").startswith("Purged 2 message(s) for a total of 3  B from 1 queue(s):")
+    assert bench.run(Q + "PURGE *").startswith("Purged 0 message(s)")
+
+
+@pytest.mark.spec("broker", 216)
+def test_apps_are_purged_one_by_one_and_the_rest_with_the_domain(bench: Bench) -> None:
+    bench.post(bench.open("bmq://f/q"), b"1", b"22")
+    for app in ("foo", "bar"):
+        text = bench.run(F + f"PURGE {app}")
+        assert text.startswith("Purged 2 message(s)") and re.search(rf"[0-9A-F]{{10}}  +{app}  bmq://f/q$", text)
+    assert bench.run("DOMAINS DOMAIN f PURGE").startswith("Purged 2 message(s)")
+    for command in (F + "PURGE baz", F + "PURGE *", "DOMAINS DOMAIN f PURGE"):
+        assert bench.run(command).startswith("Purged 0 message(s)")
+
+
+def test_purging_an_unknown_app_reports_nothing_and_the_error(bench: Bench) -> None:
+    bench.post(bench.open("bmq://f/q"), b"1")
+    text = bench.run(F + "PURGE nope")
+    assert text.startswith("Purged 0 message(s) for a total of 0  B from 1 queue(s):")
+    assert text.endswith("Errors encountered: \nSpecified appId 'nope' not found in the storage of queue 'bmq://f/q'.")
+
+
+@pytest.mark.spec("broker", 220)
+def test_list_shows_the_slice_asked_for(bench: Bench) -> None:
+    guids = [guid.hex().upper() for guid in bench.post(bench.open("bmq://f/q"), b"1", b"22", b"333", b"4444")]
+    bench.run(F + "PURGE foo")
+
+    def listed(arguments: str) -> tuple[str, list[int]]:
+        text = bench.run(F + f"LIST {arguments}")
+        return text.splitlines()[0], [guids.index(guid) for guid in re.findall("[0-9A-F]{32}", text)]
+
+    assert listed("0 UNLIMITED") == ("Printing 4 message(s) [0-3 / 4] (total: 10  B)", [0, 1, 2, 3])
+    assert listed("-1 1") == ("Printing 1 message(s) [3-3 / 4] (total: 4  B)", [3])
+    assert listed("2 -1") == ("Printing 1 message(s) [1-1 / 4] (total: 2  B)", [1])
+    assert listed("bar 1 2")[1] == [1, 2]
+    assert listed("foo 0 UNLIMITED")[1] == []
+    assert bench.run(F + "LIST zz 0 1") == "Invalid 'LIST' command: invalid APPID"
+
+
+@given(st.integers(0, 50), st.integers(-60, 60), st.integers(-60, 60))
+def test_a_slice_is_within_the_list_and_next_to_its_position(total: int, offset: int, count: int) -> None:
+    first, last = list_slice(total, offset, count)
+    assert 0 <= first <= last <= total
+    assert count == 0 or last - first <= abs(count)
+    position = min(max(offset + total if offset < 0 else offset, 0), total)
+    assert position == (last if count < 0 else first)
+
+
+def test_internals_shows_what_a_reader_holds(bench: Bench) -> None:
+    bench.post(bench.open("bmq://f/q", name="poster"), b"1", b"22")
+    bench.open("bmq://f/q", "foo", read=True, name="reader")
+    bench.open("bmq://f/q", "quux", read=True, name="stranger")
+    text = bench.run(F + "INTERNALS")
+    for part in ("3 handles:", "~ poster\n", "~ reader\n", "UnconfirmedMessages ...: 2", "foo : [appKey: ",
+                 "foo : status=alive", "bar : status=registered",
+                 "quux: status=unauthorized\n", "Storage ...........: 2 messages, 3  B", "FanoutQueueEngine (fanout):",
+                 'clientDescription = "reader"'):
+        assert part in text
+    engine = json.loads(bench.run(f"ENCODING JSON_COMPACT {F}INTERNALS"))["queueInternals"]["queue"]["localQueue"]
+    states = {app["appId"]: app["status"] for app in engine["queueEngine"]["fanout"]["consumerStates"]}
+    assert states == {"foo": "alive", "bar": "registered", "baz": "registered", "quux": "unauthorized"}
+
+
+def test_a_domain_is_removed_in_two_steps(bench: Bench) -> None:
+    producer = bench.open()
+    bench.post(producer, b"1", b"2")
+    assert bench.run("DOMAINS REMOVE d") == (
+        "Trying to remove the domain 'd' while there are queues opened or opening")
+    bench.post(producer, b"3")
+    bench.close(producer)
+    assert bench.run("DOMAINS REMOVE d FINALIZE") == "First round of DOMAINS REMOVE 'd' is not completed."
+    assert bench.run("DOMAINS REMOVE d").startswith("Purged 3 message(s)")
+    with pytest.raises(Refused):
+        bench.open()
+    assert bench.run("DOMAINS REMOVE d FINALIZE") == "SUCCESS"
+    assert bench.post(bench.open(), b"new") and "Printing 1 message(s)" in bench.run(Q + "LIST 0 0")
+
+
+def test_a_domain_with_an_open_in_flight_is_not_removed(bench: Bench) -> None:
+    bench.broker.domain("d").opening += 1
+    assert "open queue requests on the fly" in bench.run("DOMAINS REMOVE d")
+
+
+def test_a_removed_domain_is_gone_when_its_file_is(bench: Bench) -> None:
+    bench.close(bench.open())
+    bench.run("DOMAINS REMOVE d")
+    del bench.source.files["d"]
+    assert bench.run("DOMAINS REMOVE d FINALIZE") == "SUCCESS"
+    assert bench.run("DOMAINS DOMAIN d INFOS") == "Domain 'd' doesn't exist"
+
+
+def test_reconfigure_acts_at_once_and_caches_can_be_cleared(bench: Bench) -> None:
+    bench.open()
+    bench.write_domain("d", maxConsumers=3)
+    assert bench.run("DOMAINS RECONFIGURE d") == "SUCCESS"
+    assert "(maxConsumers: 3)" in bench.run(Q + "INTERNALS")
+    for command in ("DOMAINS RESOLVER CACHE_CLEAR ALL", "CONFIGPROVIDER CACHE_CLEAR ALL"):
+        assert bench.run(command) == "SUCCESS"
+    bench.write_domain("d", "fanout")
+    assert "routing mode is not allowed" in bench.run("DOMAINS RECONFIGURE d")
+
+
+def test_a_disabled_partition_shows_and_takes_nothing(bench: Bench) -> None:
+    queue = bench.open().queue
+    assert bench.run(C + f"STORAGE PARTITION {queue.partition_id} DISABLE") == "SUCCESS"
+    assert "IsAvailable: false" in bench.run(C + f"STORAGE PARTITION {queue.partition_id} SUMMARY")
+    assert not queue.partition.available
+    assert bench.run(C + f"STORAGE PARTITION {queue.partition_id} ENABLE") == "SUCCESS"
+    assert queue.partition.available
+
+
+def test_partitions_roll_over_one_or_all(bench: Bench) -> None:
+    bench.post(bench.open(), b"1")
+    names = re.findall(r"bmq_\d\.\S+\.bmq_data", bench.run(C + "STORAGE SUMMARY"))
+    bench.advance(5.0)
+    assert bench.run(C + "STORAGE PARTITION 0 ROLLOVER") == "SUCCESS"
+    after = re.findall(r"bmq_\d\.\S+\.bmq_data", bench.run(C + "STORAGE SUMMARY"))
+    assert after[0] != names[0] and after[1] == names[1]
+    bench.advance(5.0)
+    assert bench.run(C + "STORAGE PARTITION ALL ROLLOVER") == "SUCCESS"
+    last = re.findall(r"bmq_\d\.\S+\.bmq_data", bench.run(C + "STORAGE SUMMARY"))
+    assert last[0] != after[0] and last[1] != after[1]
+    assert "Printing 1 message(s)" in bench.run(Q + "LIST 0 0")
+
+
+@pytest.mark.spec("broker", 206)
+def test_forced_collection_takes_empty_unused_queues_only(bench: Bench) -> None:
+    bench.close(bench.open("bmq://d/empty"))
+    full = bench.open("bmq://d/full")
+    bench.post(full, b"1")
+    bench.close(full)
+    bench.open("bmq://d/used")
+    assert bench.run(C + "FORCE_GC_QUEUES") == "SUCCESS"
+    assert sorted(bench.cluster.queues) == ["bmq://d/full", "bmq://d/used"]
+
+
+def test_cluster_reports_name_the_queues(bench: Bench) -> None:
+    bench.post(bench.open(), b"1")
+    assert "bmq://d/q\n" in bench.run(C + "STATUS")
+    helper = bench.run(C + "QUEUEHELPER")
+    assert "d: numAssignedQueues=1" in helper and "queue............: created" in helper
+    assert bench.run(C + "STORAGE DOMAIN d QUEUE_STATUS").endswith("             1        1  B    bmq://d/q")
+    assert "[LOCAL ] c3:\n        n1 " in bench.run("CLUSTERS LIST")
+
+
+def test_quorums_are_set_and_read_back(bench: Bench) -> None:
+    for where, old in (("STORAGE REPLICATION", 1), ("STATE ELECTOR", 0)):
+        assert bench.run(C + f"{where} GET QUORUM") == f"Quorum = {old}"
+        assert bench.run(C + f"{where} SET quorum 3") == f"Quorum set to 3 from {old}"
+        assert bench.run(C + f"{where} GET_ALL QUORUM") == "Quorum = 3"
+        assert bench.run(C + f"{where} LIST_TUNABLES").startswith("QUORUM..: 3\n    ")
+
+
+def test_publish_intervals_are_multiples_of_the_snapshot_interval() -> None:
+    intervals = PublishIntervals({"Prom": 30}, 2)
+    assert intervals.get("PROM.publishinterval").value == integer(30)
+    assert intervals.set("Prom.PUBLISHINTERVAL", integer(0)).old == integer(30)
+    assert intervals.seconds == {"PROM": 0}
+    assert intervals.set("Prom.PUBLISHINTERVAL", integer(-1)).new == integer(30)
+    for value in (integer(3), integer(-2), Value("theString", "x"), Value("theBool", True)):
+        with pytest.raises(LocalError):
+            intervals.set("Prom.PUBLISHINTERVAL", value)
+    for name in ("Prom", "Other.PUBLISHINTERVAL"):
+        with pytest.raises(LocalError, match="Unsupported tunable"):
+            intervals.get(name)
+    assert [one.name for one in intervals.list().tunables] == ["PROM.PUBLISHINTERVAL"]
+
+
+def test_the_configuration_is_dumped_without_secrets(bench: Bench) -> None:
+    tree = json.loads(bench.run("BROKERCONFIG DUMP"))
+    assert tree["hostName"] == "n1"
+    as_json = json.loads(bench.run("ENCODING JSON_COMPACT BROKERCONFIG DUMP"))["brokerConfig"]["asJSON"]
+    assert json.loads(as_json) == tree
+
+
+@pytest.mark.spec("broker", 222)
+def test_statistics_of_the_worked_example(bench: Bench) -> None:
+    bench.write_domain("w", "fanout", queue_messages=1000, queue_bytes=1048576)
+    uri = "bmq://w/q"
+
+    def show() -> tuple[dict[str, int], dict[str, int]]:
+        bench.advance(1.5)
+        stats = json.loads(json.loads(bench.run("ENCODING JSON_COMPACT STAT SHOW"))["stats"])
+        tree = stats["domainQueues"]["domains"]["w"][uri]
+        return tree["values"], {app: each["values"]["queue_msgs_current"] for app, each in tree["appIds"].items()}
+
+    bench.post(bench.open(uri), *[b"msg"] * 32)
+    values, apps = show()
+    assert values | {"queue_put_msgs_abs": 32, "queue_put_bytes_abs": 96, "queue_ack_msgs_abs": 32,
+                     "queue_msgs_current": 32, "queue_msgs_utilization_max": 3, "queue_producers_count": 1,
+                     "queue_cfg_msgs": 1000, "queue_cfg_bytes": 1048576, "queue_role": 1} == values
+    assert apps == {"foo": 32, "bar": 32, "baz": 32}
+    for app, count in (("foo", 32), ("bar", 22), ("baz", 11)):
+        bench.confirm(bench.open(uri, app, read=True), count)
+    values, apps = show()
+    assert values | {"queue_push_msgs": 96, "queue_push_bytes": 288, "queue_confirm_msgs": 65,
+                     "queue_consumers_count": 3, "queue_msgs_current": 21, "queue_history_abs": 11} == values
+    assert apps == {"foo": 0, "bar": 10, "baz": 21}
+    assert bench.run("DOMAINS DOMAIN w QUEUE q PURGE baz").startswith("Purged 21 message(s)")
+    values, apps = show()
+    assert values | {"queue_msgs_current": 10, "queue_history_abs": 22} == values
+    assert apps == {"foo": 0, "bar": 10, "baz": 0}
+
+
+def test_statistics_asked_for_too_often_are_an_error(bench: Bench) -> None:
+    answers = [bench.run("STAT SHOW") for _ in range(5)]
+    assert [":::::::::: :::::::::: DOMAINQUEUES >>" in answer for answer in answers] == [True] * 4 + [False]
+    assert answers[4] == "Cannot save the recent snapshot, trying to make snapshots too often"

@@ -1,0 +1,248 @@
+"""Answers of admin commands against those of the original, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bmqtwist.admin import results
+from bmqtwist.admin.commands import Value, integer
+from bmqtwist.admin.json import print_json
+from bmqtwist.admin.text import print_text, window_text
+from bmqtwist.broker.stop_progress import ClusterProgress, StopProgress
+from bmqtwist.cluster.story import Transition
+from bmqtwist.textformat import timestamp_text
+from bmqtwist.view import snapshot as state
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "admin" / "session.json"
+GOLDEN: dict[str, list[str]] = {}
+for _pair in json.loads(VECTORS.read_text()):
+    GOLDEN.setdefault(_pair["command"], []).append(_pair["answer"])
+
+NODE = "[n1, 1]"
+FAN, PRIO = "DOMAINS DOMAIN t.fan ", "DOMAINS DOMAIN t.prio QUEUE adm "
+CLUSTER = "CLUSTERS CLUSTER c3 "
+
+
+def golden(command: str, occurrence: int = 0) -> str:
+    return GOLDEN[command][occurrence]
+
+
+def wall(microseconds: int) -> float:
+    return datetime(2026, 11, 21, 5, 23, 56, microseconds, UTC).timestamp()
+
+
+def meter(name: str, messages: int, size: int, parent: state.MeterSnapshot | None = None) -> state.MeterSnapshot:
+    scale = 1 if name.startswith("queue") else 2
+    return state.MeterSnapshot(name, messages, scale * 10_000_000, size, scale * 10_485_760_000, parent=parent)
+
+
+FIRST = results.ListedMessage("400001525B0910CF81A40A0B0C0D0E0F", 3, wall(623349))
+SECOND = results.ListedMessage("400002525B0910D004940A0B0C0D0E0F", 3, wall(623493))
+THIRD = results.ListedMessage("400003525B0910D029280A0B0C0D0E0F", 3, wall(623495))
+LISTED = results.QueueContents((FIRST, SECOND, THIRD), 0, 3)
+
+FAN_CONFIG = json.loads(golden("ENCODING JSON_COMPACT " + FAN + "INFOS"))["domainInfo"]["configJson"]
+FAN_STORAGE = state.StorageState("bmq://t.fan/adm", "4CF923E884", 1, 2, 8)
+FAN_INFO = results.DomainInfo(state.DomainState(
+    "t.fan", "c3", "fanout", FAN_CONFIG, meter("domain [bmq://t.fan]", 2, 8),
+    queues=(state.QueueState("bmq://t.fan/adm", "adm", "t.fan", "4CF923E884", "fanout", 1, 2, 8,
+                             meter("queue [bmq://t.fan/adm]", 2, 8)),),
+    storages=(FAN_STORAGE, state.StorageState("bmq://t.fan/sdkf", "1FD7A73507", 1, 0, 0))))
+
+READER = state.SubscriptionState(1, "", "E_UNDEFINED", 0, 1, 1, 33554432, 1, 3, True)
+INTERNALS = results.QueueInternalsResult(state.QueueState(
+    "bmq://t.prio/adm", "adm", "t.prio", "8F5388E062", "priority", 0, 3, 9,
+    meter("queue [bmq://t.prio/adm]", 3, 9, meter("domain [bmq://t.prio]", 12, 2120)),
+    apps=(state.AppState("__default", "3000000000", "alive", 3, 9, consumers=1, at_end=False,
+                         router=(state.RouterEntry(0, "rawtest:4242.9", 1, ""),)),),
+    handles=(state.HandleState(0x7FAA0814B610, "rawtest:4242.9", "bmq://t.prio/adm", 0, 2, 1, 0,
+                               (state.SubstreamState(0, "__default", 1, 1, (READER,)),)),
+             state.HandleState(0x7FAA0811EF50, "rawtest:4242", "bmq://t.prio/adm", 0, 4, 0, 1,
+                               (state.SubstreamState(0, "__default"),)))))
+
+# key, partition, opened here, uri, in-memory, messages, bytes; in the order of the cluster's metadata
+QUEUES = [
+    ("4CF923E884", 1, True, "t.fan/adm"), ("1FD7A73507", 1, False, "t.fan/sdkf"),
+    ("4A9FF329C7", 0, False, "t.prio/oo"), ("8F5388E062", 0, True, "t.prio/adm"), ("2E6646E4F2", 1, False, "t.sc/q"),
+    ("A0713BD904", 0, False, "t.fan/f9"), ("9AB0A3ACB7", 0, False, "t.prio/dis"),
+    ("690E45C952", 1, False, "t.mem/big"), ("814D6C9B9C", 1, False, "t.prio/crcq"), ("9D5502AABC", 1, False, "t.q3/n"),
+    ("E579E97CA6", 1, False, "t.prio/gs3"), ("2F62ECF5D1", 0, False, "t.prio/evq"),
+    ("DA57313711", 0, False, "t.prio/gs"), ("36B6A3049C", 1, False, "t.prio/rw"), ("E6812E79DB", 1, False, "t.mem/gs"),
+    ("B9541621F1", 0, False, "t.prio/lc"), ("444CC1D956", 0, False, "t.mem/dis"), ("EB8A872876", 0, False, "t.ttl/b")]
+STORED = {  # partition -> keys in storage order, with what is stored
+    0: [("2F62ECF5D1", 1, 1), ("9AB0A3ACB7", 1, 1), ("8F5388E062", 0, 0), ("B9541621F1", 0, 0), ("A0713BD904", 0, 0),
+        ("EB8A872876", 0, 0), ("444CC1D956", 0, 0), ("4A9FF329C7", 0, 0), ("DA57313711", 0, 0)],
+    1: [("814D6C9B9C", 5, 2108), ("2E6646E4F2", 2, 2), ("E579E97CA6", 2, 2), ("4CF923E884", 0, 0),
+        ("690E45C952", 0, 0), ("E6812E79DB", 0, 0), ("1FD7A73507", 0, 0), ("9D5502AABC", 0, 0), ("36B6A3049C", 0, 0)]}
+URIS = {key: "bmq://" + name for key, _, _, name in QUEUES}
+MB = 1 << 20
+
+
+def partition(number: int) -> state.PartitionSnapshot:
+    storages = tuple(state.StorageState(URIS[key], key, number, messages, size, "t.mem" not in URIS[key])
+                     for key, messages, size in STORED[number])
+    used = [(5260, 72, 30760, 944, 8356, 880), (3648, 2304, 12520, 1424, 2400, 920)][number]
+    return state.PartitionSnapshot(
+        number, NODE, 7, [10, 25][number], queues=9, active=1, aliased=1, batch=100,
+        data_file=["bmq_0.20261121_050037.bmq_data", "bmq_1.20261121_051422.bmq_data"][number],
+        data=state.FileState(used[0], 256 * MB, used[1]), journal=state.FileState(used[2], 64 * MB, used[3]),
+        qlist=state.FileState(used[4], 8 * MB, used[5]), records=[15, 23][number], storages=storages)
+
+
+THE_CLUSTER = state.ClusterSnapshot(
+    "c3", NODE, True, (state.NodeState(NODE, "n1", 1, "dc1", "self", "E_AVAILABLE", (0, 1)),),
+    state.ElectorState("LEADER", NODE, 7, 6, "ACTIVE"), (partition(0), partition(1)),
+    tuple(state.AssignedQueue("bmq://" + name, key, number, NODE, "PRIMARY" if opened else "UNASSIGNED",
+                              name.partition("/")[0], opened) for key, number, opened, name in QUEUES),
+    "/var/lib/bmq/c/n1/storage")
+LOCATION = THE_CLUSTER.storage_location
+QUORUM_TEXT = "non-negative integer count of the number of peers required to persist each message"
+
+
+def purged(uri: str, messages: int, size: int, *app: str) -> results.Purged:
+    return results.Purged("bmq://" + uri, messages, size, *app)
+
+
+EMPTY_FAN = results.PurgeReport(tuple(purged(uri, 0, 0) for uri in ("t.fan/adm", "t.fan/sdkf", "t.fan/f9")))
+
+TEXT_ANSWERS: list[tuple[str, int, results.Result]] = [
+    ("HELP", 0, results.HelpText(False)),
+    ("help plumbing", 0, results.HelpText(True)),
+    (PRIO + "LIST 0 UNLIMITED", 0, LISTED),
+    (PRIO + "LIST -1 1", 0, results.QueueContents((THIRD,), 2, 3)),
+    (FAN + "INFOS", 0, FAN_INFO),
+    (PRIO + "INTERNALS", 0, INTERNALS),
+    (FAN + "QUEUE adm PURGE nope", 0, results.PurgeReport(
+        (), ("Specified appId 'nope' not found in the storage of queue 'bmq://t.fan/adm'.",))),
+    (FAN + "QUEUE adm PURGE foo", 0, results.PurgeReport((purged("t.fan/adm", 2, 8, "foo", "DB0F821754"),))),
+    (PRIO + "PURGE *", 0, results.PurgeReport((purged("t.prio/adm", 3, 9),))),
+    (PRIO + "PURGE *", 1, results.PurgeReport((purged("t.prio/adm", 0, 0),))),
+    (FAN + "PURGE", 0, results.PurgeReport(
+        (purged("t.fan/sdkf", 0, 0), purged("t.fan/f9", 0, 0), purged("t.fan/adm", 2, 8)))),
+    ("DOMAINS RECONFIGURE t.prio", 0, results.Success()),
+    ("DOMAINS RECONFIGURE t.nosuch", 0, results.Error("Domain 't.nosuch' doesn't exist")),
+    ("STAT LIST_TUNABLES", 0, results.Tunables(())),
+    ("CLUSTERS LIST", 0, results.ClusterList((THE_CLUSTER,))),
+    (CLUSTER + "STATUS", 0, results.ClusterStatusResult(THE_CLUSTER)),
+    (CLUSTER + "STORAGE SUMMARY", 0, results.StorageSummaryResult(LOCATION, THE_CLUSTER.partitions)),
+    (CLUSTER + "STORAGE PARTITION 0 SUMMARY", 0, results.StorageSummaryResult(LOCATION, THE_CLUSTER.partitions[:1])),
+    (CLUSTER + "STORAGE REPLICATION LIST_TUNABLES", 0, results.Tunables(
+        (results.Tunable("QUORUM", integer(1), QUORUM_TEXT),))),
+    (CLUSTER + "STORAGE REPLICATION GET QUORUM", 0, results.Tunable("Quorum", integer(1))),
+    (CLUSTER + "STORAGE REPLICATION SET QUORUM 1", 0, results.TunableConfirmation("Quorum", integer(1), integer(1))),
+    (CLUSTER + "STATE ELECTOR SET QUORUM 1", 0, results.TunableConfirmation("Quorum", integer(0), integer(1))),
+    (CLUSTER + "STORAGE DOMAIN t.fan QUEUE_STATUS", 0, results.StorageContent(
+        (state.StorageState("bmq://t.fan/adm", "4CF923E884", 1, 0, 0),))),
+]
+
+JSON_ANSWERS: list[tuple[str, bool, results.Result]] = [
+    ("ENCODING JSON_COMPACT HELP PLUMBING", False, results.HelpText(True)),
+    ('{"help":{"plumbing":true},"encoding":"JSON_PRETTY"}', True, results.HelpText(True)),
+    ("ENCODING JSON_COMPACT " + PRIO + "LIST 0 UNLIMITED", False, LISTED),
+    ("ENCODING JSON_COMPACT " + FAN + "INFOS", False, FAN_INFO),
+    ("ENCODING JSON_PRETTY " + FAN + "PURGE", True, EMPTY_FAN),
+    ("ENCODING JSON_COMPACT STAT GET ZZ", False, results.Error(
+        "Unsupported tunable 'ZZ': Issue the LIST_TUNABLES command for the list of supported tunables.")),
+]
+
+
+@pytest.mark.parametrize(("command", "occurrence", "result"), TEXT_ANSWERS,
+                         ids=[f"{command} #{at}" for command, at, _ in TEXT_ANSWERS])
+def test_a_text_answer_is_that_of_the_original(command: str, occurrence: int, result: results.Result) -> None:
+    assert print_text(result) == golden(command, occurrence)
+
+
+@pytest.mark.parametrize(("command", "pretty", "result"), JSON_ANSWERS, ids=[row[0] for row in JSON_ANSWERS])
+def test_a_json_answer_is_that_of_the_original(command: str, pretty: bool, result: results.Result) -> None:
+    assert print_json(result, pretty) == golden(command)
+
+
+def test_the_queue_helper_answer_is_that_of_the_original_apart_from_the_order_of_domains() -> None:
+    def blocks(text: str) -> tuple[list[str], str]:
+        return sorted(re.findall(r".*numAssignedQueues.*", text)), re.sub(r".*numAssignedQueues.*\n\n", "", text)
+
+    assert blocks(print_text(results.QueueHelper(THE_CLUSTER))) == blocks(golden(CLUSTER + "QUEUEHELPER"))
+
+
+def test_every_kind_of_answer_can_be_printed_in_every_encoding() -> None:
+    samples = [result for _, _, result in TEXT_ANSWERS + JSON_ANSWERS] + [
+        results.QueueHelper(THE_CLUSTER), results.StatsResult("table", {"a": 1}), results.BrokerConfigResult("{}"),
+        results.Responses((("n1", results.Success()),)), results.Transitions(
+            "electorTransitions", 2.0, (Transition(0.5, "FOLLOWER", "CANDIDATE", "x"),)), results.StopStatusResult(None),
+        results.StopStatusResult(StopProgress("members are told", 1.5, 2, (ClusterProgress(
+            "Cluster (c)", (0, 1), True, 3, 4, 18.5),))), results.Look("events", [], "Nothing has happened.\n")]
+    assert {type(sample).__name__ for sample in samples} == {kind.__name__ for kind in results.Result.__subclasses__()}
+    for sample in samples:
+        assert isinstance(print_text(sample), str)
+        assert len(json.loads(print_json(sample, False))) == 1
+        assert json.loads(print_json(sample, True)) == json.loads(print_json(sample, False))
+
+
+def test_answers_of_several_nodes_are_joined_under_the_names_of_the_nodes() -> None:
+    joined = results.Responses((("n1", results.Success()), ("n2", results.Error("no"))))
+    assert print_text(joined) == 'Response from node "n1":\nSUCCESS\n\nResponse from node "n2":\nno\n\n'
+    assert json.loads(print_json(joined, False)) == {"responses": [
+        {"sourceNodeDescription": "n1", "result": {"success": {}}},
+        {"sourceNodeDescription": "n2", "result": {"error": {"message": "no"}}}]}
+
+
+def test_a_purge_of_nothing_says_so() -> None:
+    assert print_text(results.PurgeReport(())) == "No queue purged."
+
+
+def test_a_broadcast_meter_prints_as_disabled() -> None:
+    quiet = state.MeterSnapshot("queue [bmq://t.bc/q]", 0, 0, 0, 0, disabled=True)
+    domain = state.DomainState("t.bc", "c3", "broadcast", "{}", quiet)
+    assert "    Capacity Meter ..: \n        [ ** DISABLED ** ]\n" in print_text(results.DomainInfo(domain))
+
+
+def test_values_print_with_their_kind_in_errors_and_plain_elsewhere() -> None:
+    assert integer(-1).described == "[ theInteger = -1 ]"
+    assert Value("theString", "x").described == '[ theString = "x" ]'
+    assert [str(value) for value in (Value("theNull", None), Value("theBool", True), Value("theDouble", 2.5))] == [
+        "NULL", "true", "2.5"]
+
+
+def test_a_queue_of_a_replica_prints_as_remote_queue() -> None:
+    queue = state.QueueState("bmq://d/q", "q", "d", "0000000001", "priority", 0, 0, 0, meter("queue [bmq://d/q]", 0, 0),
+                             apps=(state.AppState("__default", "3000000000", "alive", 2, 6, consumers=1),),
+                             role=state.NodeRole.REPLICA, internal_id=4, upstream=state.UpstreamState(3, 1, 2))
+    text = print_text(results.QueueInternalsResult(queue))
+    assert "    RemoteQueue:\n    ------------\n        Pending PUTs .......................: 3 items\n" in text
+    assert "                [__default] - [3000000000] : 2\n" in text
+    assert "remoteQueue" in json.loads(print_json(results.QueueInternalsResult(queue), False))["queueInternals"]["queue"]
+
+
+def test_a_proxy_names_its_active_node_or_none() -> None:
+    proxy = state.ClusterSnapshot("c", "", False, (), state.ElectorState("", "", 0, 0, ""), remote=True)
+    assert "    Active node : * none *\n    Is Healthy  : No\n" in print_text(results.ClusterStatusResult(proxy))
+    assert "clusterProxyStatus" in json.loads(print_json(results.ClusterStatusResult(proxy), False))
+
+
+def test_a_timestamp_is_utc_to_the_microsecond() -> None:
+    assert timestamp_text(wall(623349)) == "21NOV2026_05:23:56.623349+0000"
+
+
+def test_a_window_is_full_near_its_limit_or_normal() -> None:
+    def window(messages: int, size: int) -> str:
+        return window_text(state.SubscriptionState(1, "", "E_UNDEFINED", 0, 1, 1000, 1 << 25, messages, size))
+
+    assert window(0, 0) == ("STATE_NORMAL [Messages (STATE_NORMAL): 0 (800 - 800 - 1,000), Bytes (STATE_NORMAL): 0  B "
+                            "(25.60 MB - 25.60 MB - 32.00 MB)] ")
+    assert window(800, 0).startswith("STATE_HIGH_WATERMARK [Messages (STATE_HIGH_WATERMARK): 800 ")
+    assert window(1, 1 << 25).startswith("STATE_FULL [Messages (STATE_NORMAL): 1 ")
+
+
+def test_the_json_of_a_cluster_has_numbers_for_queue_ids() -> None:
+    tree = json.loads(print_json(results.ClusterStatusResult(THE_CLUSTER), False))["clusterStatus"]
+    assert {row["internalQueueId"] for row in tree["queuesInfo"]["storages"]} == {0xFFFFFFFE, 0xFFFFFFFF}
+    summary = tree["clusterStorageSummary"]["fileStores"][1]["summary"]
+    assert summary["activeFileSet"]["dataFile"] == {"positionBytes": 3648, "sizeBytes": 256 * MB,
+                                                    "outstandingBytes": 2304}
+    assert tree["nodeStatuses"]["nodes"] == [{"description": NODE, "status": "E_AVAILABLE",
+                                              "primaryForPartitionIds": [0, 1]}]

@@ -1,0 +1,131 @@
+"""What a connection held is free when it is gone, without the garbage collector: nothing it leaves is part of a cycle."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kit import codec
+from kit.client import Client
+from kit.connections import Transport, connect
+from kit.memory import MemoryLink, MemoryWorld
+
+from bmqtwist.link.session import Session
+
+Peer = MemoryLink | Client
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> MemoryWorld:
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    return world
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def silent(memory: MemoryWorld) -> Peer:
+    """Nothing was sent."""
+    return memory.link()
+
+
+def half_an_event(memory: MemoryWorld) -> Peer:
+    link = memory.link()
+    link.send((60_000).to_bytes(4, "big") + bytes(50_000))
+    return link
+
+
+def garbage(memory: MemoryWorld) -> Peer:
+    """What cannot be followed: the broker closes."""
+    link = memory.link()
+    link.send(b"GET / HTTP/1.1" * 1000)
+    return link
+
+
+def bad_introduction(memory: MemoryWorld) -> Peer:
+    link = memory.link()
+    link.send((80).to_bytes(4, "big") + b"\x41\x02\x00\x00" + b"x" * 72)
+    return link
+
+
+def admin(memory: MemoryWorld) -> Peer:
+    client = memory.client(client_type="E_TCPADMIN")
+    client.admin("HELP")
+    return client
+
+
+def busy_client(memory: MemoryWorld) -> Peer:
+    """With a producer, a consumer that has not confirmed, and half an event."""
+    client = memory.client()
+    client.consume("bmq://d/q")
+    client.open("bmq://d/q2", write=1).post_all(b"1", b"2")
+    memory.producer().post_all(b"x" * 5000)
+    client.send((60_000_000).to_bytes(4, "big") + bytes(500_000))
+    return client
+
+
+def waiting_client(memory: MemoryWorld) -> Peer:
+    """Its open is not answered, and PUTs wait for that."""
+    client = memory.client()
+    memory._stalled = True
+    client.send_request({"openQueue": {"handleParameters": client.handle_parameters("bmq://d/new", 0, write=1)}})
+    client.send(codec.put_frame([codec.put_message(0, client.new_guid(), b"x" * 1000)]))
+    memory.run()
+    return client
+
+
+def broken_client(memory: MemoryWorld) -> Peer:
+    """It is closed for an event that is too large."""
+    client = memory.client()
+    client.send((0x7FFFFFFF).to_bytes(4, "big") + bytes(1000))
+    return client
+
+
+@pytest.mark.parametrize("visit", [silent, half_an_event, garbage, bad_introduction, admin, busy_client, waiting_client,
+                                   broken_client])
+@pytest.mark.parametrize("closed_by_us", [False, True])
+def test_a_session_is_freed_with_its_connection(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch, closed_by_us: bool,
+                                                visit: Callable[[MemoryWorld], Peer]) -> None:
+    parts: list[weakref.ref[object]] = []
+    original = Session.__init__
+
+    def made(session: Session, *args: object) -> None:
+        original(session, *args)  # type: ignore[arg-type]
+        parts.append(weakref.ref(session))
+
+    monkeypatch.setattr(Session, "__init__", made)
+    peer = visit(memory)
+    for session in [part() for part in parts]:
+        assert isinstance(session, Session)
+        parts.append(weakref.ref(session.kind))
+        if closed_by_us:
+            session.close("closed by the test")
+    del session
+    memory.run()
+    peer.drop()
+    memory._stalled = False
+    for client in list(memory.clients):
+        client.drop()
+    memory.advance(1.0)
+    assert len(parts) >= 2 and [part() for part in parts if part() is not None] == []
+
+
+def test_a_connection_lets_go_of_its_transport(memory: MemoryWorld) -> None:
+    """The call that cuts off who lingers outlives the connection; what was not read must not."""
+    transport = Transport(room=0)
+    kept = weakref.ref(transport)
+    connection, driver = connect(transport)
+    connection.write([bytes(1 << 20)])
+    connection.finish()
+    connection.connectionLost()
+    del transport
+    assert driver.delayed and connection.session is None and kept() is None

@@ -1,0 +1,177 @@
+"""What may wait a moment is found from how a client goes on; who waits for it is found out and left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmqtwist.broker.sync_pace import PAUSE_S, SyncPace
+from bmqtwist.link.pace import (
+    DOUBTS_MAX,
+    QUIET_S,
+    RUN,
+    SHARE_S,
+    SOON_S,
+    TRY_AGAIN_MAX_S,
+    TRY_AGAIN_S,
+    WAIT_S,
+    AckPace,
+    ConfirmPace,
+)
+
+OFTEN = SOON_S / 4
+
+
+def post(pace: AckPace, now: float, count: int, every: float = OFTEN) -> float:
+    """That many PUT events; the time behind them."""
+    for _ in range(count):
+        now += every
+        pace.arrived(now)
+    return now
+
+
+def test_acks_are_held_once_a_producer_has_posted_often_enough() -> None:
+    pace = AckPace()
+    now = post(pace, 0.0, RUN)
+    assert not pace.holding, "the first event follows none"
+    now = post(pace, now, 1)
+    assert pace.holding
+    pace.told(now)
+    assert pace.holding, "it went on until its ACKs were told"
+
+
+def test_events_of_one_chunk_count_once() -> None:
+    pace = AckPace()
+    for _ in range(10 * RUN):
+        pace.arrived(1.0)
+    assert not pace.holding
+
+
+def test_a_producer_that_slows_down_gets_its_acks_at_once() -> None:
+    pace = AckPace()
+    now = post(pace, 0.0, 2 * RUN)
+    pace.arrived(now + 2 * SOON_S)
+    assert pace.holding, "once is nothing"
+    pace.arrived(now + 3 * SOON_S + WAIT_S)
+    assert not pace.holding
+
+
+def test_a_producer_that_waits_for_its_acks_loses_little_time() -> None:
+    """It posts again when it has its ACK: at once, or after all of a wait."""
+    pace, now, lost = AckPace(), 0.0, list[float]()
+    while now < 100.0:
+        now += OFTEN
+        pace.arrived(now)
+        if pace.holding:
+            lost.append(now)
+            now += WAIT_S
+            pace.told(now)
+    gaps = [later - sooner for sooner, later in zip(lost, lost[1:], strict=False)]
+    rests = [gap for gap in gaps if gap > TRY_AGAIN_S]
+    assert len(lost) % DOUBTS_MAX == 0 and len(lost) * WAIT_S < 0.5
+    assert all(later > sooner - 0.001 for sooner, later in zip(rests, rests[1:], strict=False))
+    assert TRY_AGAIN_MAX_S < rests[-1] < TRY_AGAIN_MAX_S + 0.1
+
+
+def test_a_producer_that_waits_for_others_turns_is_given_up_as_well() -> None:
+    """Its ACKs go with what others do, so that it comes back soon: but never before."""
+    pace = AckPace()
+    now = post(pace, 0.0, 2 * RUN)
+    for _ in range(DOUBTS_MAX):
+        assert pace.holding
+        now += SHARE_S
+        pace.told(now)
+        pace.arrived(now + OFTEN)
+    assert not pace.holding
+
+
+def test_a_producer_that_goes_on_by_fits_and_starts_is_no_other() -> None:
+    pace = AckPace()
+    now = post(pace, 0.0, 2 * RUN)
+    for number in range(1000):
+        now = post(pace, now, 4)
+        pace.told(now + (2 * QUIET_S if number % 3 == 0 else 0.0))
+        assert pace.holding
+
+
+def test_confirms_may_wait_once_they_have_come_often_enough_and_not_behind_anything_else() -> None:
+    pace = ConfirmPace()
+    assert [pace.arrived(n * OFTEN) for n in range(RUN + 2)] == [False] * RUN + [True] * 2
+    assert pace.arrived((RUN + 1) * OFTEN + WAIT_S), "it was not read for so long"
+    pace.hurry()
+    assert not pace.arrived((RUN + 2) * OFTEN + WAIT_S)
+    late = ConfirmPace()
+    assert not any(late.arrived(n * 3 * SOON_S) for n in range(10 * RUN))
+
+
+class Syncs:
+    """One partition whose syncs take `takes` seconds, and how many messages each has covered."""
+
+    def __init__(self, takes: float = 0.001) -> None:
+        self.pace, self.takes, self.now = SyncPace(), takes, 10.0
+        self.position = self.done = 0
+        self.ends: float | None = None
+        self.began: list[tuple[float, int]] = []
+
+    def turn(self, posts: int = 0) -> None:
+        """A turn, in which so many messages come."""
+        self.position += posts
+        if self.ends is not None and self.now >= self.ends:
+            self.ends, self.done = None, self.began[-1][1]
+        newest = self.position if self.position > self.done else 0
+        if not self.pace.pauses(self.now, newest, self.ends is not None) and newest and self.ends is None:
+            self.began.append((self.now, self.position))
+            self.ends = self.now + self.takes
+
+    def go(self, seconds: float, every: float) -> None:
+        """A message every so often, turns more often than that."""
+        step, due, end = every / 4, self.now, self.now + seconds
+        while self.now < end:
+            posts = self.now >= due
+            due += every if posts else 0.0
+            self.turn(posts)
+            self.now += step
+
+
+def test_syncs_of_a_flow_wait_for_more_messages() -> None:
+    syncs = Syncs()
+    syncs.go(0.1, 0.0002)
+    between = [later - sooner for (sooner, _), (later, _) in zip(syncs.began[2:], syncs.began[3:], strict=False)]
+    assert min(between) >= PAUSE_S and max(between) <= PAUSE_S + syncs.takes + 0.001
+    assert syncs.pace.calm and syncs.position - syncs.done < 60
+
+
+def test_a_producer_that_waits_for_its_ack_does_not_wait_for_a_pause() -> None:
+    syncs = Syncs()
+    for _ in range(100):
+        syncs.turn(1)
+        while syncs.done < syncs.position:
+            syncs.now += 0.0001
+            syncs.turn()
+    assert len(syncs.began) == 100 and not syncs.pace.calm
+    assert syncs.now < 10.0 + 100 * (syncs.takes + 0.0002)
+
+
+@pytest.mark.parametrize("producers", [2, 5, 20])
+def test_producers_that_all_wait_are_found_out(producers: int) -> None:
+    """Something has come while a sync was under way; but nothing more comes in a pause."""
+    syncs, waiting = Syncs(), list[float]()
+    while syncs.now < 12.0:
+        free = producers - (syncs.position - syncs.done)
+        syncs.turn(min(free, 1))
+        syncs.now += 0.0001
+        if syncs.pace.until and not waiting or waiting and syncs.pace.until not in (0.0, waiting[-1]):
+            waiting.append(syncs.pace.until)
+    assert DOUBTS_MAX <= len(waiting) <= 4 * DOUBTS_MAX, "at first, and after 0.25 s, 0.5 s and so on"
+    assert syncs.done > 0.8 * producers * 2.0 / (syncs.takes + 0.0001 * (producers + 2)) / 2
+
+
+def test_after_the_flow_has_ended_a_message_is_synced_at_once() -> None:
+    syncs = Syncs()
+    syncs.go(0.05, 0.0002)
+    for _ in range(100):
+        syncs.now += 0.001
+        syncs.turn()
+    assert syncs.done == syncs.position
+    count = len(syncs.began)
+    syncs.turn(1)
+    assert len(syncs.began) == count + 1 and not syncs.pace.calm

@@ -1,0 +1,91 @@
+"""A turn that has lasted for some milliseconds leaves queues and sessions to the next one, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.client import Queue
+from kit.memory import MemoryWorld
+from kit.paced import come, session_of
+
+from bmqtwist.limits import TURN_DELIVERY_S, TURN_WRITE_S
+from bmqtwist.link.session import Session
+from bmqtwist.queue.root import RootQueue
+from bmqtwist.testing.node import ImmediatePerformer
+
+QUEUES = 5
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> MemoryWorld:
+    world = MemoryWorld(tmp_path, app={"bmqtwist": {"durability": "none"}})
+    world.domain("d")
+    return world
+
+
+def with_messages(world: MemoryWorld) -> list[Queue]:
+    """Consumers of as many queues, each of which has got a message that no turn has seen yet."""
+    uris = [f"bmq://d/q{number}" for number in range(QUEUES)]
+    consumers, producers = [world.consumer(uri) for uri in uris], [world.producer(uri) for uri in uris]
+    for producer in producers:
+        producer.put(ack=False)
+    assert world.due
+    return consumers
+
+
+def turns(world: MemoryWorld, consumers: list[Queue]) -> list[int]:
+    """How many consumers have something to read, after each turn until none is due."""
+    found = []
+    while world.due:
+        world.due = False
+        world.broker.turn(world.now)
+        found.append(sum(bool(each.client.link._arrived) for each in consumers))  # type: ignore[attr-defined]
+    assert [come(consumer, "push") for consumer in consumers] == [1] * QUEUES
+    return found
+
+
+def test_queues_that_are_left_deliver_in_the_next_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumers = with_messages(memory)
+    deliver = RootQueue.deliver
+
+    def slowly(queue: RootQueue, now: float) -> None:
+        memory.now += 0.6 * TURN_DELIVERY_S
+        deliver(queue, now)
+
+    monkeypatch.setattr(RootQueue, "deliver", slowly)
+    assert turns(memory, consumers) == [2, 4, 5]
+
+
+@pytest.fixture
+def slow_writes(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = ImmediatePerformer.write
+
+    def slowly(performer: ImmediatePerformer, session: Session, parts: list[bytes]) -> int:
+        memory.now += 0.6 * TURN_WRITE_S
+        return write(performer, session, parts)
+
+    monkeypatch.setattr(ImmediatePerformer, "write", slowly)
+
+
+@pytest.mark.usefixtures("slow_writes")
+def test_sessions_that_are_left_are_written_in_the_next_turn(memory: MemoryWorld) -> None:
+    assert turns(memory, with_messages(memory)) == [2, 4, 5]
+
+
+def test_one_queue_and_one_session_have_every_turn(memory: MemoryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumers = with_messages(memory)
+    turn = memory.broker._turn.run
+    monkeypatch.setattr(memory.broker._turn, "run", lambda now: turn(now - 1.0))
+    assert turns(memory, consumers) == list(range(1, QUEUES + 1))
+
+
+@pytest.mark.usefixtures("slow_writes")
+def test_a_session_that_is_lost_before_it_is_written_costs_the_others_nothing(memory: MemoryWorld) -> None:
+    consumers = with_messages(memory)
+    memory.broker.turn(memory.now)
+    lost = next(each for each in consumers if session_of(each).waiting)
+    lost.client.link.drop()
+    memory.run()
+    assert [come(each, "push") for each in consumers if each is not lost] == [1] * (QUEUES - 1)
+    assert come(memory.consumer(lost.uri), "push") == 1

@@ -1,0 +1,627 @@
+"""ACKs and CONFIRMs that nobody waits for share a turn: in a session, and in the loop around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kit.client import Queue
+from kit.codec import Push
+from kit.connections import Driver, Tls, Transport, connect
+from kit.memory import MemoryWorld
+from kit.paced import OFTEN, SHARED, acked, come, post_often, session_of
+
+from bmqtwist.broker.sync_pace import PAUSE_S
+from bmqtwist.broker.turn import GATHERED_BYTES_MAX, UNSYNCED_BYTES_MAX
+from bmqtwist.limits import OUT_EVENT_BYTES_MAX
+from bmqtwist.link.pace import (
+    BUSY_MESSAGES,
+    DOUBTS_MAX,
+    HELD_ACKS_MAX,
+    HELD_PUSHES_MAX,
+    REST_BYTES_MAX,
+    RUN,
+    SHARE_S,
+    WAIT_S,
+    AckPace,
+)
+from bmqtwist.queue.window import DeliveryWindow
+from bmqtwist.reactor import performer as module
+from bmqtwist.reactor.deferred_input import TURN_INPUT_S
+from bmqtwist.reactor.performer import ReactorPerformer
+from bmqtwist.reactor.tcp import LOOKS_IN_VAIN_MAX, Connection
+from bmqtwist.report import ListReport
+
+
+def test_acks_of_a_producer_that_goes_on_share_a_turn(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN)
+    assert acked(producer) == RUN and not session_of(producer).holds_acks
+    queue = producer
+    told: list[int] = []
+    for _ in range(40):
+        queue.put()
+        before = acked(producer)
+        memory.advance(OFTEN)
+        told.append(acked(producer) - before)
+    assert sum(told) >= 40 - SHARE_S / OFTEN - 1 and set(told) == {0, SHARE_S / OFTEN}, "four at a time"
+
+
+def test_what_is_held_has_a_turn_of_its_own_when_there_is_no_other(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 6)
+    told = acked(producer)
+    producer.put()
+    assert acked(producer) == told < RUN + 7
+    deadline = memory.broker.next_deadline()
+    assert deadline is not None and deadline <= memory.now + WAIT_S
+    memory.advance(WAIT_S)
+    assert acked(producer) == RUN + 7
+
+
+def test_a_producer_that_waits_for_each_ack_soon_gets_them_at_once(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 2)
+    memory.advance(WAIT_S)
+    posted, waits = RUN + 2, 0
+    for _ in range(3 * RUN):
+        producer.put()
+        posted += 1
+        while acked(producer) < posted:
+            memory.advance(WAIT_S)
+            waits += 1
+        memory.advance(OFTEN)
+    assert not session_of(producer).holds_acks and waits <= DOUBTS_MAX + 1
+
+
+def test_no_more_than_so_many_acks_wait(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 2)
+    memory.advance(SHARE_S)
+    before = acked(producer)
+    post_often(memory, producer, 1)
+    for _ in range(HELD_ACKS_MAX):
+        producer.put()
+    assert acked(producer) >= before + HELD_ACKS_MAX
+
+
+def test_a_refusal_waits_for_nobody(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 2)
+    assert session_of(producer).holds_acks
+    producer.put(crc=1)
+    acked(producer)
+    assert any(event.ack.status for event in producer.client.heard if event.kind == "ack")
+
+
+def test_an_answer_takes_what_waits_along(memory: MemoryWorld) -> None:
+    producer = memory.producer()
+    post_often(memory, producer, RUN + 2)
+    producer.put()
+    assert acked(producer) < RUN + 3
+    producer.client.barrier()
+    assert acked(producer) == RUN + 3
+
+
+def test_a_consumer_that_confirms_often_and_has_room_is_read_later(memory: MemoryWorld) -> None:
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
+    seen: list[bool] = []
+    for _ in range(2 * RUN):
+        producer.put()
+        consumer.confirm(*consumer.take(1))
+        memory.advance(OFTEN)
+        seen.append(session_of(consumer).unhurried)
+    assert seen == [False] * RUN + [True] * RUN
+    consumer.client.barrier()
+    assert not session_of(consumer).unhurried, "it has asked for something"
+
+
+@pytest.mark.parametrize("most, holds, later", [(200, 100, True), (200, 102, False), (4, 3, False)])
+def test_a_consumer_that_may_need_room_is_read_at_once(memory: MemoryWorld, most: int, holds: int, later: bool) -> None:
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=most)
+    producer.post_all(*[b"x"] * holds)
+    kept = consumer.take(holds)
+    for message in kept[:RUN + 1]:
+        producer.put()
+        consumer.confirm(message)
+        memory.advance(OFTEN)
+        if len(kept) <= RUN:
+            kept += consumer.take(1)
+    assert session_of(consumer).unhurried == later
+
+
+@pytest.mark.parametrize("limits, later", [({"queue_messages": 80}, True), ({"queue_messages": 79}, False),
+                                           ({"queue_bytes": 79}, False), ({"domain_messages": 79}, False)])
+def test_a_consumer_of_a_queue_that_may_be_full_soon_is_read_at_once(memory: MemoryWorld, limits: dict[str, int],
+                                                                     later: bool) -> None:
+    """Otherwise producers were refused for what is confirmed already."""
+    memory.reconfigure("d", **limits)
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
+    producer.post_all(*[b"x"] * 19)
+    for _ in range(2 * RUN):
+        producer.put(b"x")
+        consumer.confirm(*consumer.take(1))
+        memory.advance(OFTEN)
+    assert session_of(consumer).unhurried == later
+
+
+@pytest.mark.parametrize("posts", [True, False])
+def test_a_session_that_posts_or_may_is_read_at_once(memory: MemoryWorld, posts: bool) -> None:
+    client = memory.client()
+    both = client.open("bmq://d/q", read=1, write=1)
+    both.configure(m=200)
+    other = both if posts else memory.producer()
+    for _ in range(2 * RUN):
+        other.put()
+        both.confirm(*both.take(1))
+        memory.advance(OFTEN)
+    assert not session_of(both).unhurried
+
+
+def test_a_request_behind_confirms_hurries_them(memory: MemoryWorld) -> None:
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=200)
+    for _ in range(2 * RUN):
+        producer.put()
+        consumer.confirm(*consumer.take(1))
+        memory.advance(OFTEN)
+    assert session_of(consumer).unhurried
+    producer.put()
+    (message,) = consumer.take(1)
+    sent: list[bytes] = []
+    link = consumer.client.link
+    send = link.send
+    link.send = sent.append  # type: ignore[method-assign]
+    consumer.confirm(message)
+    consumer.client.send_request({"closeQueue": {"handleParameters": {"uri": "bmq://d/none", "qId": 77, "flags": 2}}})
+    link.send = send  # type: ignore[method-assign]
+    send(b"".join(sent))
+    assert not session_of(consumer).unhurried
+
+
+def pushed(queue: Queue) -> int:
+    """How many messages have come."""
+    return come(queue, "push")
+
+
+def comes_at_once(memory: MemoryWorld, producer: Queue, consumer: Queue) -> bool:
+    """Whether the next message is pushed in the turn that takes it."""
+    before = pushed(consumer)
+    producer.put()
+    memory.run()
+    return pushed(consumer) == before + 1
+
+
+Busy = tuple[Queue, Queue, list[Push]]
+
+
+@pytest.fixture
+def busy(memory: MemoryWorld) -> Busy:
+    """A producer, and a consumer that goes on confirming while it has BUSY_MESSAGES and some to do, and these."""
+    producer, consumer = memory.producer(), memory.consumer("bmq://d/q", m=4 * BUSY_MESSAGES)
+    producer.post_all(*[b"x"] * (BUSY_MESSAGES + 2 * RUN))
+    kept = consumer.take(BUSY_MESSAGES + 2 * RUN)
+    for message in kept[:RUN + 1]:
+        consumer.confirm(message)
+        memory.advance(OFTEN)
+    assert session_of(consumer).unhurried
+    return producer, consumer, kept[RUN + 1:]
+
+
+def test_messages_for_a_consumer_that_has_much_to_do_share_a_turn(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, _ = busy
+    told: list[int] = []
+    for number in range(3 * SHARED):
+        producer.put(b"%d" % number)
+        before = pushed(consumer)
+        memory.advance(OFTEN)
+        told.append(pushed(consumer) - before)
+    assert set(told) == {0, SHARED} and sum(told) >= 2 * SHARED
+    payloads = [message.payload for message in consumer.take(2 * SHARED)]
+    assert payloads == [b"%d" % number for number in range(2 * SHARED)]
+
+
+def test_no_more_than_so_many_messages_wait(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, _ = busy
+    before = pushed(consumer)
+    for _ in range(HELD_PUSHES_MAX - 1):
+        producer.put()
+        memory.run()
+    assert pushed(consumer) == before
+    producer.put()
+    memory.run()
+    assert pushed(consumer) == before + HELD_PUSHES_MAX
+
+
+@pytest.mark.parametrize("output_bytes_max, bytes_max", [(0, OUT_EVENT_BYTES_MAX), (4 << 16, 1 << 16)])
+def test_no_more_than_so_many_bytes_wait(memory: MemoryWorld, busy: Busy, output_bytes_max: int, bytes_max: int) -> None:
+    """As many as fill an event; less where little may wait for a client."""
+    producer, consumer, _ = busy
+    session_of(consumer).kind.window = DeliveryWindow(output_bytes_max)
+    before = pushed(consumer)
+    producer.put(bytes(bytes_max // 2))
+    memory.run()
+    assert pushed(consumer) == before
+    producer.put(bytes(bytes_max // 2 + 1))
+    memory.run()
+    assert pushed(consumer) == before + 2
+
+
+def test_messages_wait_for_nothing_else_at_most_so_long(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, _ = busy
+    before = pushed(consumer)
+    producer.put()
+    memory.run()
+    assert pushed(consumer) == before
+    memory.advance(WAIT_S)
+    assert pushed(consumer) == before + 1
+
+
+def test_a_consumer_that_has_stopped_confirming_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, _ = busy
+    memory.advance(2 * WAIT_S + OFTEN)
+    assert comes_at_once(memory, producer, consumer)
+
+
+def test_a_consumer_that_has_little_to_do_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, kept = busy
+    for message in kept[:RUN + 1]:
+        consumer.confirm(message)
+    assert session_of(consumer).unhurried
+    assert comes_at_once(memory, producer, consumer)
+
+
+def test_a_consumer_that_may_need_room_gets_messages_at_once(memory: MemoryWorld, busy: Busy) -> None:
+    producer, consumer, kept = busy
+    producer.post_all(*[b"x"] * 2 * BUSY_MESSAGES)
+    consumer.confirm(kept[0])
+    assert not session_of(consumer).unhurried
+    assert comes_at_once(memory, producer, consumer)
+
+
+def test_messages_that_waited_do_not_count_as_acks_in_vain(memory: MemoryWorld, busy: Busy,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, consumer, _ = busy
+    told: list[float] = []
+    monkeypatch.setattr(AckPace, "told", lambda pace, now: told.append(now))
+    before = pushed(consumer)
+    producer.put()
+    memory.advance(WAIT_S)
+    assert pushed(consumer) == before + 1 and not told
+
+
+# -- syncs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def synced(tmp_path: Path) -> tuple[MemoryWorld, Any]:
+    """A world with durability `group`, and its partition, at which a message came while a sync was under way."""
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    producer = world.producer()
+    with world.storage_stalled():
+        for _ in range(2):
+            producer.put()
+            world.run()
+    partition = world.broker.domains["d"].queues["q"].partition
+    return world, partition
+
+
+def test_what_is_stored_while_a_sync_waits_for_more_is_written_at_its_end(synced: Any) -> None:
+    world, partition = synced
+    written = partition.files.data_position
+    assert partition.awaited[0] and not partition.awaited[1], "a message waits for a sync that has not begun"
+    deadline = world.broker.next_deadline()
+    assert deadline is not None and deadline <= world.now + PAUSE_S
+    other = world.producer()
+    other.put()
+    world.run()
+    assert partition.unwritten_bytes > 0 and not acked(other)
+    world.advance(PAUSE_S)
+    assert not partition.unwritten_bytes and partition.files.data_position > written and acked(other) == 1
+
+
+def test_no_more_is_kept_than_so_much(synced: Any) -> None:
+    world, partition = synced
+    other = world.producer()
+    other.put(bytes(GATHERED_BYTES_MAX // 2))
+    world.run()
+    assert partition.unwritten_bytes > GATHERED_BYTES_MAX // 2
+    other.put(bytes(GATHERED_BYTES_MAX))
+    world.run()
+    assert not partition.unwritten_bytes and not acked(other), "it is written, and its sync waits as before"
+    world.advance(PAUSE_S)
+    assert acked(other) == 2
+
+
+def test_a_sync_of_much_waits_for_nothing_more(synced: Any) -> None:
+    world, partition = synced
+    other = world.producer()
+    for size in (UNSYNCED_BYTES_MAX // 2, UNSYNCED_BYTES_MAX // 2):
+        assert not acked(other)
+        other.put(bytes(size))
+        world.run()
+    assert acked(other) == 2
+    other.put()
+    world.run()
+    assert acked(other) == 2, "the next one waits as before"
+    world.advance(PAUSE_S)
+    assert acked(other) == 3
+
+
+def test_a_sync_point_is_written_whatever_waits(synced: Any) -> None:
+    world, partition = synced
+    other = world.producer()
+    other.put()
+    world.run()
+    partition.sync_point(world.broker.wall(world.now))
+    assert not partition.unwritten_bytes
+
+
+# -- the connection ---------------------------------------------------------------------------------------------------
+
+
+def resting(*, unhurried: bool = True) -> tuple[Connection, Transport, Driver]:
+    transport, driver = Transport(), Driver()
+    driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False, unhurried=unhurried)
+    connection, _ = connect(transport, driver)
+    assert connection.rest() and connection.resting and transport.producerState == "paused"
+    return connection, transport, driver
+
+
+def test_a_connection_that_rests_is_read_when_it_is_looked_at() -> None:
+    connection, transport, driver = resting()
+    transport.socket.comes = [b"abc"]
+    connection.look()
+    assert driver.heard[1:] == [("received", driver.session, b"abc")] and connection.resting
+    assert not transport.socket.options, "what is sent brings the acknowledgement"
+    for _ in range(LOOKS_IN_VAIN_MAX):
+        assert connection.resting
+        connection.look()
+    assert not connection.resting and transport.producerState == "producing" and len(transport.socket.options) == 1
+    connection.look()
+    assert len(driver.heard) == 2, "the reactor tells again"
+
+
+def test_where_acks_wait_the_kernel_is_asked_once_behind_each_of_them() -> None:
+    transport, driver = Transport(), Driver()
+    session = driver.session = SimpleNamespace(sends_at_once=False, holds_acks=True, unhurried=False)
+    connection, _ = connect(transport, driver)
+    asked: list[int] = []
+    for sent in (False, False, True, False, True, True):
+        connection.outgoing.sent = connection.outgoing.sent or sent
+        connection.dataReceived(b"abc")
+        asked.append(len(transport.socket.options))
+    assert asked == [1, 1, 2, 2, 3, 4]
+    session.holds_acks = False
+    connection.dataReceived(b"abc")
+    assert len(transport.socket.options) == 5
+
+
+def test_the_socket_is_written_past_the_connection_only_while_nothing_waits() -> None:
+    transport = Transport(2)
+    connection, _ = connect(transport)
+    assert connection.outgoing.send == transport.socket.send
+    connection.write([b"abc"])
+    assert connection.outgoing.send is None
+    connection.resumeProducing()
+    assert connection.outgoing.send == transport.socket.send
+    connection.write_rest(b"abc", 1)
+    assert connection.outgoing.send is None and connection.waiting_bytes == 2
+    connection.resumeProducing()
+    connection.connectionLost()
+    assert connection.outgoing.send is None and connect(Tls())[0].outgoing.send is None
+
+
+def test_a_connection_that_is_in_a_hurry_rests_no_more() -> None:
+    connection, transport, driver = resting(unhurried=False)
+    transport.socket.comes = [b"abc"]
+    connection.look()
+    assert len(driver.heard) == 2 and not connection.resting and transport.producerState == "producing"
+
+
+@pytest.mark.parametrize("size", [REST_BYTES_MAX, REST_BYTES_MAX + 1])
+def test_a_connection_that_sends_much_rests_no_more(size: int) -> None:
+    """With official SDKs no more than 4.6 kB are on their way at once: where they are read each 2 ms, CONFIRMs pile up."""
+    connection, transport, _ = resting()
+    transport.socket.comes = [bytes(size)]
+    connection.look()
+    assert connection.resting is (size == REST_BYTES_MAX)
+
+
+def test_a_connection_that_is_slowed_down_is_not_looked_at() -> None:
+    connection, transport, driver = resting()
+    connection.read(False)
+    transport.socket.comes = [b"abc"]
+    connection.look()
+    assert len(driver.heard) == 1 and not connection.rest()
+    connection.read(True)
+    assert transport.producerState == "producing" and connection.rest()
+
+
+def test_a_connection_that_is_slowed_down_while_it_is_looked_at_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, transport, driver = resting()
+    transport.socket.comes = [b"abc", b"def"]
+    monkeypatch.setattr(driver, "received", lambda session, data: connection.read(False))
+    connection.look()
+    assert len(transport.socket.comes) == 1 and transport.producerState == "paused" and not connection.resting
+
+
+@pytest.mark.parametrize("end", [b"", ConnectionResetError()])
+def test_an_end_is_left_to_the_reactor_to_find(end: Any) -> None:
+    connection, transport, _ = resting()
+    transport.socket.comes = [end]
+    connection.look()
+    assert not connection.resting and transport.producerState == "producing"
+
+
+def test_a_lost_connection_and_one_over_tls_do_not_rest() -> None:
+    assert not connect(Tls())[0].rest()
+    connection, _, driver = resting()
+    connection.connectionLost()
+    connection.look()
+    assert not connection.rest() and driver.heard[-1][0] == "lost"
+
+
+# -- the loop -----------------------------------------------------------------------------------------------------------
+
+
+class Rounds:
+    """Those of a reactor that waits as long as it is told to. `work`: what happens in the next rounds."""
+
+    as_long = True
+    goes_on: Any = None
+
+    def __init__(self) -> None:
+        self.now, self.delays, self.work = 100.0, list[float | None](), list[Any]()
+
+    def run(self, delay: float | None) -> None:
+        self.delays.append(delay)
+        action = self.work.pop(0) if self.work else None
+        if action is None:
+            self.now += delay or 0.0
+        else:
+            self.now += OFTEN
+            action()
+
+    def more(self) -> float | None:
+        return None if self.work else -1.0
+
+
+class Broker:
+    """Counts what it is asked for."""
+
+    serving = True
+
+    def __init__(self) -> None:
+        self.turns, self.ticks, self.deadline = 0, list[float](), None
+
+    def turn(self, now: float) -> None:
+        self.turns += 1
+
+    def tick(self, now: float) -> None:
+        self.ticks.append(now)
+        self.deadline = None
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+    def received(self, session: Any, data: bytes, now: float) -> None:
+        session.unhurried = data == b"confirm"
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Rounds, Any, ReactorPerformer]]:
+    """(rounds, broker, performer) around them."""
+    rounds, broker = Rounds(), Broker()
+
+    def rounds_of(reactor: Any, goes_on: Any) -> Rounds:
+        rounds.goes_on = goes_on
+        return rounds
+
+    monkeypatch.setattr(module, "rounds_of", rounds_of)
+    monkeypatch.setattr(module.time, "monotonic", lambda: rounds.now)
+    reactor = SimpleNamespace(doIteration=rounds.run, callLater=lambda *_: SimpleNamespace(active=lambda: False))
+    performer = ReactorPerformer(reactor, ListReport(), 2, (1, 1), 0.0, 0.0)
+    performer.broker = broker  # type: ignore[assignment]
+    performer.start()
+    yield rounds, broker, performer
+    performer.stop()
+
+
+def test_what_is_due_ends_a_round_and_has_a_tick_without_a_delayed_call(loop: Any) -> None:
+    rounds, broker, performer = loop
+    broker.deadline = rounds.now + 0.25
+    performer.turn_due()
+    performer.reactor.doIteration(1.0)
+    assert broker.turns == 1 and rounds.delays == [0]
+    performer.reactor.doIteration(1.0)
+    assert rounds.delays[1:] == [0.25] and broker.ticks == [100.25]
+    performer.reactor.doIteration(1.0)
+    assert rounds.delays[2:] == [1.0] and len(broker.ticks) == 1
+
+
+def test_a_round_goes_on_while_its_turn_has_time_for_input(loop: Any) -> None:
+    rounds, _, performer = loop
+    assert not rounds.goes_on(), "nothing has come"
+    client(performer)[0].dataReceived(b"something")
+    assert rounds.goes_on()
+    rounds.now += 0.9 * TURN_INPUT_S
+    assert rounds.goes_on()
+    rounds.now += 0.2 * TURN_INPUT_S
+    assert not rounds.goes_on()
+    performer.reactor.doIteration(0)
+    assert not rounds.goes_on(), "the turn is over"
+
+
+def client(performer: ReactorPerformer) -> tuple[Any, Transport]:
+    transport = Transport()
+    connection = Connection(performer, lambda *_: session)
+    session: Any = SimpleNamespace(sends_at_once=True, holds_acks=False, unhurried=False, negotiated_at=1.0, under_way=False,
+                                   heard_in=0.0, transport=connection, outgoing=connection.outgoing)
+    connection.makeConnection(transport)
+    return connection, transport
+
+
+def test_a_client_that_only_confirms_is_read_with_the_next_turn_after_a_while(loop: Any) -> None:
+    rounds, broker, performer = loop
+    connection, transport = client(performer)
+    rounds.work = [lambda: connection.dataReceived(b"confirm")]
+    performer.reactor.doIteration(None)
+    assert connection.resting and broker.turns == 1
+    transport.socket.comes = [b"confirm", b"confirm"]
+    rounds.work = [int] * int(SHARE_S / OFTEN + 1)
+    performer.reactor.doIteration(None)
+    assert len(transport.socket.comes) == 1 and broker.turns == 2, "looked at once, in a turn that would not have been"
+    rounds.work = []
+    performer.reactor.doIteration(None)
+    assert rounds.delays[-1] == pytest.approx(WAIT_S) and not transport.socket.comes and broker.turns == 3
+    for _ in range(LOOKS_IN_VAIN_MAX):
+        assert connection.resting
+        performer.reactor.doIteration(None)
+    assert not connection.resting, "nothing had come"
+    performer.reactor.doIteration(None)
+    assert rounds.delays[-1] is None
+
+
+def test_a_client_that_sends_much_at_once_does_not_rest(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, broker, performer = loop
+    connection, _ = client(performer)
+    monkeypatch.setattr(broker, "received", lambda session, data, now: setattr(session, "unhurried", True))
+    for size, rests in ((REST_BYTES_MAX + 1, False), (REST_BYTES_MAX, True)):
+        rounds.work = [partial(connection.dataReceived, bytes(size))]
+        performer.reactor.doIteration(None)
+        assert connection.resting is rests
+
+
+def test_a_client_that_asks_for_something_does_not_rest(loop: Any) -> None:
+    rounds, broker, performer = loop
+    connection, transport = client(performer)
+    rounds.work = [lambda: connection.dataReceived(b"confirm")]
+    performer.reactor.doIteration(None)
+    transport.socket.comes = [b"close"]
+    performer.reactor.doIteration(None)
+    assert not connection.resting and not transport.socket.comes and broker.turns == 2
+
+
+def test_a_client_that_rests_anew_is_looked_at_once(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, _, performer = loop
+    connection, _ = client(performer)
+    looked: list[float] = []
+
+    def slow_down_and_resume() -> None:
+        connection.read(False)
+        connection.read(True)
+        connection.dataReceived(b"confirm")
+
+    rounds.work = [lambda: connection.dataReceived(b"confirm"), slow_down_and_resume]
+    performer.reactor.doIteration(None)
+    assert connection.resting
+    monkeypatch.setattr(connection, "look", lambda: looked.append(rounds.now))
+    begun = rounds.now
+    rounds.work = [int] * int(4 * SHARE_S / OFTEN)
+    performer.reactor.doIteration(None)
+    assert len(looked) == int((rounds.now - begun) / SHARE_S)

@@ -1,0 +1,182 @@
+"""What the commands read and print: properties, lines of JSON, templates, escapes, percentiles."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmqtwist.cli.admin import is_error
+from bmqtwist.cli.histogram import Histogram
+from bmqtwist.cli.payloads import BadInput, Properties, parse_json_line, parse_properties, split
+from bmqtwist.cli.textforms import FIELD_NAMES, as_tree, json_form, safe, template_form, unescape
+from bmqtwist.errors import LocalError
+from bmqtwist.sdk.message import Message, typed
+from bmqtwist.wire.properties import PropertyType, encode
+
+
+def message(payload: bytes, values: dict[str, object] | None = None, types: dict[str, PropertyType] | None = None,
+            uri: str = "bmq://d.~t/q?id=a") -> Message:
+    """A delivered message."""
+    queue: Any = SimpleNamespace(uri=uri, codec=None)
+    area = encode(typed(values, types), True) if values else b""
+    return Message(queue, None, b"\x40" + bytes(15), area + payload, 2 if area else 0, 1 << 3 if area else 0)
+
+
+def test_properties_have_the_types_that_are_said() -> None:
+    """A string where nothing is said; the value may hold what separates."""
+    found = parse_properties(("a=b=c:d", "n:int32=-5", "h:INT64=0x10", "c:char=-1", "t:bool=True", "f:bool=0",
+                              "b:binary=00FF", "e="))
+    assert found.values == {"a": "b=c:d", "n": -5, "h": 16, "c": -1, "t": True, "f": False, "b": b"\0\xff", "e": ""}
+    assert {name: kind.name for name, kind in found.types.items()} == {
+        "a": "STRING", "n": "INT32", "h": "INT64", "c": "CHAR", "t": "BOOL", "f": "BOOL", "b": "BINARY", "e": "STRING"}
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ("a", "name=value"), ("=x", "name=value"), ("a:float=1", "'float' is no property type"),
+    ("a:int32=x", "no integer"),
+    ("a:bool=maybe", "true or false"), ("a:binary=0", "hexadecimal"), ("a:short=70000", "SHORT"),
+    ("x" * 5000 + "=x", "name"),
+    ("a:int64=9223372036854775808", "INT64"),
+])
+def test_a_property_that_cannot_be_sent_is_refused(text: str, reason: str) -> None:
+    """Before anything is posted."""
+    with pytest.raises(LocalError, match=reason):
+        parse_properties((text,))
+
+
+@pytest.mark.parametrize(("line", "reason"), [
+    (b"nonsense", "not JSON"), (b"[]", "an object is expected"), (b"{}", "exactly one of"),
+    (b'{"payload": "x", "payloadBase64": "eA=="}', "exactly one of"), (b'{"payloadBase64": "?"}', "not base64"),
+    (b'{"payloadBase64": 5}', "not base64"), (b'{"payload": "x", "properties": []}', "no object"),
+    (b'{"payload": "x", "properties": {"n": 1.5}}', 'property "n"'),
+    (b'{"payload": "x", "properties": {"n": null}}', 'property "n"'),
+    (b'{"payload": "x", "properties": {"n": {"type": "CHAR", "value": 300}}}', "300"),
+    (b'{"payload": "x", "properties": {"n": {"type": "INT32", "value": "5"}}}', "is no INT32"),
+    (b'{"payload": "x", "properties": {"n": {"type": "BOOL", "value": 1}}}', "is no BOOL"),
+    (b'{"payload": "x", "properties": {"n": {"type": "INT32", "value": true}}}', "is no INT32"),
+    (b'{"payload": "x", "properties": {"n": {"value": 1}}}', "is no property type"),
+    (b'{"payload": "x", "properties": {"n": {"type": "BINARY", "valueBase64": "!"}}}', "n.valueBase64"),
+    (b'{"payload": "x", "properties": {"n": 9223372036854775808}}', "INT64"), (b"\xff", "not JSON"),
+])
+def test_a_line_that_cannot_be_posted_is_named_with_the_reason(line: bytes, reason: str) -> None:
+    """Never anything but BadInput."""
+    with pytest.raises(BadInput, match=reason) as failed:
+        parse_json_line(line, Properties(), "line 7")
+    assert str(failed.value).startswith("line 7: ")
+
+
+@given(st.binary(min_size=1), st.dictionaries(st.from_regex(r"[a-zA-Z][a-zA-Z0-9]{0,9}", fullmatch=True), st.one_of(
+    st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.binary(max_size=9),
+    st.binary(max_size=9).map(lambda raw: raw.decode("utf-8", "surrogateescape"))), max_size=5))
+def test_what_is_printed_as_json_is_read_as_the_same_message(payload: bytes, values: dict[str, object]) -> None:
+    """Any payload, any property."""
+    original = message(payload, values)
+    line = json_form()(original)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    post = parse_json_line(line, Properties(), "line 1")
+    assert post.payload == payload and post.properties == original.properties
+    assert post.types == original.property_types
+
+
+def test_properties_of_the_line_win_over_those_of_the_command_line() -> None:
+    """Value and type."""
+    base = parse_properties(("a:int32=1", "b:int32=2"))
+    post = parse_json_line(b'{"payload": "x", "properties": {"a": "one"}}', base, "line 1")
+    assert post.properties == {"a": "one", "b": 2} and post.types == {"b": PropertyType.INT32}
+
+
+def test_escapes_are_understood_and_others_refused() -> None:
+    """A zero byte, any byte, a backslash."""
+    assert unescape("a\\n\\t\\r\\0\\\\\\xFFü") == b"a\n\t\r\0\\\xff\xc3\xbc"
+    for text in ("\\", "\\y", "\\x", "\\xg0", "\\x1"):
+        with pytest.raises(LocalError, match="is not understood"):
+            unescape(text)
+
+
+def test_a_template_prints_every_field() -> None:
+    """Also of a message without any of it."""
+    full = message(b"\xff", {"s": "t", "b": b"\1", "o": False, "n": 7})
+    print_all = template_form("|".join(f"{{{name}}}" for name in FIELD_NAMES))
+    fields = dict(zip(FIELD_NAMES, print_all(full).split(b"|"), strict=True))
+    assert fields["payload"] == b"\xff" and fields["hex"] == b"ff" and fields["base64"] == b"/w=="
+    assert (fields["domain"], fields["queue"], fields["app"]) == (b"d.~t", b"q", b"a")
+    assert fields["guid"] == b"40" + b"0" * 30 and fields["size"] == b"1" and fields["time"] == b""
+    assert template_form("{p.s}{p.b}{p.o}{p.n}{p.none}\\n")(full) == b"t\1false7\n"
+    assert print_all(message(b"x", uri="bmq://d/q")).startswith(b"x|")
+    for wrong in ("{}", "{p.}", "{payload!r}", "{size:>5}", "{nope}", "{", "}"):
+        with pytest.raises(LocalError):
+            template_form(wrong)
+
+
+def test_a_message_that_cannot_be_read_prints_as_nothing_and_is_named() -> None:
+    """Whatever the form."""
+    broken = Message(message(b"x").queue, None, bytes(16), b"\0\0", 2, 0)
+    said: list[str] = []
+    assert safe(json_form(), said.append)(broken) is None and "cannot be read" in said[0]
+    assert "payload" in as_tree(message(b"x"))
+
+
+@given(st.lists(st.binary(max_size=5), max_size=6), st.sampled_from([b"\n", b"ab", b"\0"]))
+def test_pieces_do_not_depend_on_how_the_input_comes(chunks: list[bytes], delimiter: bytes) -> None:
+    """Chunks may end within a delimiter."""
+    async def pieces(parts: list[bytes]) -> list[tuple[int, bytes]]:
+        async def source() -> AsyncIterator[bytes]:
+            for part in parts:
+                yield part
+        return [piece async for piece in split(source(), delimiter)]
+
+    whole = b"".join(chunks)
+    found = asyncio.run(pieces(chunks))
+    assert found == asyncio.run(pieces([whole]))
+    wanted = whole.split(delimiter)
+    assert [piece for _, piece in found] == (wanted if wanted[-1] else wanted[:-1])
+
+
+def test_percentiles_are_right_to_one_percent() -> None:
+    """And the maximum exactly."""
+    rng = random.Random(7)
+    numbers = [int(rng.lognormvariate(14, 2)) + 1 for _ in range(5000)]
+    histogram = Histogram()
+    for number in numbers:
+        histogram.add(number)
+    numbers.sort()
+    for share in (0.5, 0.99, 0.999):
+        exact = numbers[int(share * 5000) - 1]
+        assert exact * 0.99 <= histogram.percentile(share) <= exact * 1.02
+    assert histogram.max == numbers[-1] and histogram.tree()["max"] == round(numbers[-1] / 1e6, 3)
+    assert Histogram().tree() == {"p50": 0, "p99": 0, "p99.9": 0, "max": 0}
+
+
+@pytest.mark.parametrize(("answer", "error"), [
+    ("SUCCESS", False), ("", False), ("Quorum = 1", False), ("Quorum set to 1 from 0", False), ("No queue purged.", False),
+    ("a table\nof lines", False), ('{"error":{"message":"no"}}', True), ('{"a":[{"error":{}}]}', True), ('{"a":1}', False),
+    ("Domain 'x' doesn't exist", True), ("cluster 'x' not found !", True), ("Unable to decode command (rc: -1)", True),
+    ("Purged 0 message(s):\n   NumBytes\nErrors encountered: \nSpecified appId", True),
+])
+def test_answers_of_the_broker_are_judged(answer: str, error: bool) -> None:
+    """For the exit code of `bmq admin`."""
+    assert is_error(answer) is error
+
+
+def test_errors_are_told_from_answers_in_a_session_of_the_original() -> None:
+    """Every answer of the recording."""
+    session = json.loads((Path(__file__).parent.parent.parent / "vectors" / "admin" / "session.json").read_text())
+    errors = [each["command"] for each in session if is_error(each["answer"])]
+    assert len(session) > 50 and errors == [
+        "BOGUS", "ENCODING INCORRECT HELP", "DOMAINS DOMAIN t.prio QUEUE adm LIST zz 0 1",
+        "DOMAINS DOMAIN t.fan QUEUE adm LIST nope 0 10", "DOMAINS DOMAIN t.nosuch INFOS",
+        "DOMAINS DOMAIN t.prio QUEUE nosuch INTERNALS", "DOMAINS DOMAIN t.prio QUEUE nosuch PURGE *",
+        "DOMAINS DOMAIN t.fan QUEUE adm PURGE nope", "DOMAINS DOMAIN t.fan QUEUE adm PURGE", "DOMAINS RECONFIGURE t.nosuch",
+        "CLUSTERS CLUSTER zz STATUS", "CLUSTERS CLUSTER c3 STORAGE PARTITION 9 SUMMARY",
+        "CLUSTERS CLUSTER c3 STORAGE PARTITION -2 SUMMARY", "CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM -1",
+        "CLUSTERS CLUSTER c3 STORAGE REPLICATION SET ZZ 1", "DOMAINS REMOVE t.maxq FINALIZE", "DOMAINS REMOVE t.nosuch",
+        "ENCODING JSON_COMPACT STAT GET ZZ", ""]

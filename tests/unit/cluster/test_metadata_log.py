@@ -1,0 +1,794 @@
+"""The metadata ledger: the original's records for the same operations, and nothing decided before it is written."""
+
+from base64 import b64decode
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.ledger_files import FILES, case, told_by_tool
+from kit.ledger_kit import Disk, Failed, leading, opened
+
+from bmqtwist.cluster import changes, metadata_log, record_log
+from bmqtwist.cluster.changes import LEAST_ASSIGNED, AssignQueue, Primaries, UnassignQueue, UpdateApps
+from bmqtwist.cluster.log_events import (
+    NO_LSN,
+    Acknowledged,
+    CatchUp,
+    Done,
+    Entries,
+    Flush,
+    Follow,
+    Lead,
+    LeadershipLost,
+    NotDone,
+    Send,
+    Snapshot,
+    StateChanged,
+    StepDown,
+    WriteFile,
+)
+from bmqtwist.cluster.record_log import LogRecord
+from bmqtwist.cluster.state import ClusterState, Primary, QueueRecord
+from bmqtwist.ids import DEFAULT_APP_KEY
+from bmqtwist.member.metadata import ClusterMetadata
+from bmqtwist.report import ListReport
+from bmqtwist.storage.ledger_file import DiskLedgerFile
+from bmqtwist.storage.ledger_format import encode_ledger, parse_ledger_file_name, read_ledger
+from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.wire.cluster_events import ClusterStateRecord, LedgerRecordType
+from bmqtwist.wire.cluster_schema import (
+    ClusterMessage,
+    LeaderAdvisoryCommit,
+    LeaderMessageSequence,
+    QueueAssignmentAdvisory,
+)
+
+SINGLE = [path for path in FILES if path.parent.name.endswith((".n1", ".n1-after-restart"))
+          and not path.parent.name.startswith("three-nodes") and path.parent.name != "no-quorum-deletion.n1"]
+TOLD = [path for path in FILES if (path.parent / "csl.summary.json").exists()]
+
+
+def kinds(disk):
+    return [(each.type.name, each.term, each.sequence_number, each.message.choice)
+            for _, each in read_ledger(disk.data).records]
+
+
+def same(state, other):
+    return (state.partitions, state.queues, state.keys) == (other.partitions, other.queues, other.keys)
+
+
+def key_of(text):
+    """The tool prints keys in hexadecimal, some in base64."""
+    return bytes.fromhex(text) if len(text) == 10 else b64decode(text)
+
+
+# -- what real brokers wrote --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("path", TOLD, ids=case)
+def test_real_files_give_the_queues_that_the_original_tool_prints(path):
+    report = ListReport()
+    ledger, _ = opened(Disk(path.read_bytes()), report=report)
+    told = told_by_tool(path, "csl.summary.json")["Queues"]
+    gone = {info.key for _, each in read_ledger(path.read_bytes()).records
+            if each.message.choice == "queueUnAssignmentAdvisory" for info in each.message.value.queues}
+    found = {(queue.uri, queue.key, queue.partition_id, tuple(queue.apps.items()))
+             for queue in ledger.log.state.queues.values()}
+    assert found == {(entry["uri"], key_of(entry["key"]), entry["partitionId"],
+                      tuple((app["appId"], key_of(app["appKey"])) for app in entry["appIds"]))
+                     for entry in told if key_of(entry["key"]) not in gone}
+    assert report.lines == []
+
+
+@pytest.mark.parametrize("name", ["three-nodes-live", "three-nodes-rollover-drop"])
+def test_the_files_of_all_nodes_of_a_cluster_give_the_same_state(name):
+    states = [opened(Disk(path.read_bytes()))[0].log.state for path in FILES if case(path).rpartition(".")[0] == name]
+    assert len(states) == 3 and states[0].queues and states[0].partitions
+    assert all(same(state, states[0]) for state in states)
+
+
+@pytest.mark.parametrize("path", SINGLE, ids=case)
+def test_the_same_operations_write_the_same_bytes_as_the_original(path, monkeypatch):
+    data = path.read_bytes()
+    recorded = read_ledger(data)
+    keys = [parse_ledger_file_name(path.name)]
+    for module in (changes, record_log):
+        monkeypatch.setattr(module, "make_storage_key", lambda *_: keys.pop(0))
+    disk = Disk()
+    for _, each in recorded.records:
+        advisory, wall = each.message.value, each.timestamp
+        if each.type is LedgerRecordType.SNAPSHOT:  # the broker was started
+            ledger, _ = opened(disk)
+            ledger.become_leader(len(advisory.partitions), wall)
+        elif each.message.choice == "queueAssignmentAdvisory":
+            queue, = advisory.queues
+            apps = [app for app in queue.app_ids if app.app_key != DEFAULT_APP_KEY]
+            keys += [queue.key, *(app.app_key for app in apps)]
+            ledger.assign_queue(queue.uri, [app.app_id for app in queue.app_ids], 0, wall)
+        elif each.message.choice == "queueUnAssignmentAdvisory":
+            ledger.unassign_queue(advisory.queues[0].uri, wall)
+        elif each.message.choice == "queueUpdateAdvisory":
+            update, = advisory.queue_updates
+            keys += [app.app_key for app in update.added_app_ids]
+            ledger.update_apps(update.uri, [app.app_id for app in update.added_app_ids],
+                               [app.app_id for app in update.removed_app_ids], 0, wall)
+        else:
+            assert each.message.choice == "leaderAdvisoryCommit"
+    assert disk.safe == data[:recorded.end]
+
+
+# -- starting -----------------------------------------------------------------------------------------------------
+
+def test_a_first_start_writes_a_snapshot_with_the_leases_and_its_commit():
+    ledger, disk = leading(2)
+    assert kinds(disk) == [("SNAPSHOT", 1, 1, "leaderAdvisory"), ("COMMIT", 1, 2, "leaderAdvisoryCommit")]
+    assert ledger.log.state.partitions == {0: Primary(1, 1), 1: Primary(1, 1)} and disk.safe == disk.data
+
+
+def test_every_start_begins_a_term_and_raises_the_leases():
+    _, disk = leading(2)
+    for start in (2, 3):
+        ledger, _ = opened(disk)
+        ledger.become_leader(2, 2000)
+        assert ledger.log.lsn == (start, 2)
+        assert ledger.log.state.partitions == {0: Primary(1, start), 1: Primary(1, start)}
+    assert disk.calls.count("replace") == 1
+
+
+def test_queues_survive_a_restart():
+    ledger, disk = leading(2)
+    for name in "abc":
+        ledger.assign_queue(f"bmq://d/{name}", ["foo", "bar"], 7, 1000)
+    ledger.update_apps("bmq://d/a", ["baz"], ["foo"], 8, 1000)
+    ledger.unassign_queue("bmq://d/b", 1000)
+    again, _ = opened(Disk(disk.safe))
+    assert same(again.log.state, ledger.log.state) and again.log.lsn == ledger.log.lsn
+    assert list(again.log.state.queues["bmq://d/a"].apps) == ["bar", "baz"] and list(again.log.state.queues) == [
+        "bmq://d/a", "bmq://d/c"]
+
+
+def test_an_update_without_its_commit_counts_after_a_restart():
+    ledger, disk = leading()
+    before = len(disk.data)
+    ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
+    offset = [offset for offset, _ in read_ledger(disk.data).records][-1]
+    again, _ = opened(Disk(disk.data[:offset]))
+    assert offset > before and "bmq://d/a" in again.log.state.queues
+
+
+def test_a_torn_last_record_is_cut_off_and_the_next_goes_in_its_place():
+    ledger, disk = leading()
+    good = disk.data
+    ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
+    report = ListReport()
+    again, torn = opened(Disk(disk.data[:len(good) + 50]), report=report)
+    assert len(report.texts("ALARM")) == 1 and report.texts("ALARM")[0].startswith("[CLUSTER] ")
+    assert torn.data == good and again.log.state.queues == {}
+    again.become_leader(1, 2000)
+    assert torn.data.startswith(good) and not read_ledger(torn.data).alarms
+
+
+def test_zeros_of_a_crashed_original_are_cut_off_silently():
+    _, disk = leading()
+    report = ListReport()
+    _, crashed = opened(Disk(disk.data + bytes(4096)), report=report)
+    assert crashed.data == disk.data and report.lines == []
+
+
+def test_a_damaged_file_is_survived_and_replaced_by_a_whole_one():
+    ledger, disk = leading()
+    for name in "ab":
+        ledger.assign_queue(f"bmq://d/{name}", ["__default"], ord(name), 1000)
+    offset = next(offset for offset, each in read_ledger(disk.data).records if each.sequence_number == 3)
+    data = bytearray(disk.data)
+    data[offset + 60] ^= 1
+    report = ListReport()
+    again, damaged = opened(Disk(bytes(data)), report=report)
+    assert list(again.log.state.queues) == ["bmq://d/b"] and len(report.texts("ALARM")) == 1
+    assert damaged.data == bytes(data)
+    again.become_leader(1, 2000)
+    assert damaged.previous == bytes(data) and not read_ledger(damaged.data).alarms
+    assert list(opened(damaged)[0].log.state.queues) == ["bmq://d/b"]
+
+
+def test_a_record_that_does_not_fit_is_left_out_with_an_alarm():
+    ledger, disk = leading()
+    ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
+    ledger.unassign_queue("bmq://d/a", 1000)
+    records = read_ledger(disk.data).records
+    start = records[2][0]
+    without = disk.data[:start] + disk.data[records[4][0]:]  # the assignment and its COMMIT are missing
+    report = ListReport()
+    assert opened(Disk(without), report=report)[0].log.state.queues == {}
+    assert len(report.texts("ALARM")) == 1 and "is left out" in report.texts("ALARM")[0]
+
+
+def test_queues_mapped_to_partitions_that_are_no_longer_configured_are_told():
+    ledger, disk = leading(2)
+    for name in "ab":
+        ledger.assign_queue(f"bmq://d/{name}", ["__default"], ord(name), 1000)
+    report = ListReport()
+    again, _ = opened(disk, report=report)
+    again.become_leader(1, 2000)
+    assert again.log.state.partitions == {0: Primary(1, 2)} and "[1]" in report.texts("ALARM")[0]
+
+
+# -- partitions ---------------------------------------------------------------------------------------------------
+
+def test_primaries_of_living_nodes_stay_and_the_others_move_to_the_least_loaded():
+    ledger, _ = opened(algorithm=LEAST_ASSIGNED)
+    ledger.become_leader(5, 1000, candidates=[3, 1, 2])
+    assert [ledger.log.state.partitions[n].node_id for n in range(5)] == [1, 2, 3, 1, 2]
+    assert ledger.assign_partitions(1001, candidates=[1, 3], keep=[1, 3]) == [1, 4]
+    assert ledger.log.state.partitions == {0: Primary(1, 1), 1: Primary(3, 2), 2: Primary(3, 1), 3: Primary(1, 1),
+                                       4: Primary(1, 2)}
+    assert ledger.assign_partitions(1002, candidates=[1, 3], keep=[1, 3]) == []
+
+
+def test_the_usual_policy_makes_the_leader_primary_of_everything():
+    ledger, _ = opened(node_id=2)
+    ledger.become_leader(2, 1000, candidates=[1, 2, 3])
+    assert set(ledger.log.state.partitions.values()) == {Primary(2, 1)}
+
+
+# -- queues -------------------------------------------------------------------------------------------------------
+
+def test_a_queue_goes_to_the_partition_with_the_fewest_queues_and_then_the_lowest_id():
+    ledger, _ = leading(2)
+    placed = [ledger.assign_queue(f"bmq://d/{n}", ["__default"], n, 1000).partition_id for n in range(5)]
+    assert placed == [0, 1, 0, 1, 0]
+    ledger.unassign_queue("bmq://d/0", 1000)
+    ledger.unassign_queue("bmq://d/2", 1000)
+    assert [ledger.assign_queue(f"bmq://d/{n}", ["__default"], n, 1000).partition_id for n in (6, 7)] == [0, 0]
+
+
+def test_keys_differ_and_a_recreated_queue_gets_another_one():
+    ledger, _ = leading()
+    first = ledger.assign_queue("bmq://d/a", ["x", "y", "__default"], 7, 1000)
+    assert len({first.key, *first.apps.values()}) == 4 and first.apps["__default"] == DEFAULT_APP_KEY
+    assert ledger.assign_queue("bmq://d/a", ["x"], 8, 1000) == first
+    assert ledger.unassign_queue("bmq://d/a", 1000) == first
+    assert ledger.unassign_queue("bmq://d/a", 1000) is None
+    assert ledger.assign_queue("bmq://d/a", ["x"], 9, 1000).key != first.key
+
+
+def test_a_queue_found_in_a_partition_is_registered_with_its_own_keys():
+    ledger, disk = leading(2)
+    ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
+    found = QueueRecord("bmq://d/b", b"FOUND", 0, {"x": b"xxxxx", "y": b"yyyyy"})
+    ledger.adopt_queue(found, 1000)
+    assert opened(Disk(disk.safe))[0].log.state.queues["bmq://d/b"] == found
+    before = disk.data
+    for bad in (found, QueueRecord("bmq://d/c", b"FOUND", 0, {}), QueueRecord("bmq://d/c", b"OTHER", 2, {})):
+        with pytest.raises(Failed):
+            ledger.adopt_queue(bad, 1000)
+    assert disk.data == before
+
+
+def test_a_queue_before_any_partition_has_a_primary_is_refused():
+    ledger, disk = opened()
+    with pytest.raises(Failed):
+        ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
+    assert disk.calls == []
+
+
+@pytest.mark.parametrize("added, removed", [(["a"], []), ([], ["c"]), (["c", "c"], []), (["c"], ["a", "a"]),
+                                            (["c"], ["d"])])
+def test_changes_of_apps_that_do_not_fit_are_refused_whole(added, removed):
+    ledger, disk = leading()
+    ledger.assign_queue("bmq://d/q", ["a", "b"], 7, 1000)
+    before = disk.data
+    with pytest.raises(Failed):
+        ledger.update_apps("bmq://d/q", added, removed, 8, 1000)
+    assert disk.data == before and list(ledger.log.state.queues["bmq://d/q"].apps) == ["a", "b"]
+
+
+def test_the_domain_of_an_update_has_its_tier_and_no_change_writes_nothing():
+    ledger, disk = leading()
+    ledger.assign_queue("bmq://d.~lcl/q", ["a"], 7, 1000)
+    before = disk.data
+    ledger.update_apps("bmq://d.~lcl/q", [], [], 8, 1000)
+    assert disk.data == before
+    changed = ledger.update_apps("bmq://d.~lcl/q", ["b"], ["a"], 8, 1000)
+    assert ledger.log.state.queues["bmq://d.~lcl/q"] == changed and list(changed.apps) == ["b"]
+    update = read_ledger(disk.data).records[-2][1].message.value.queue_updates[0]
+    assert update.domain == "d.~lcl"
+    with pytest.raises(Failed):
+        ledger.update_apps("bmq://d/unknown", ["b"], [], 8, 1000)
+
+
+# -- durability ---------------------------------------------------------------------------------------------------
+
+def test_nothing_is_applied_before_it_is_synced():
+    ledger, disk = leading()
+    seen = []
+    apply = ledger.log.state.apply
+    ledger.log.state = type("Watched", (type(ledger.log.state),), {
+        "apply": lambda self, message: (seen.append(disk.safe == disk.data and disk.calls[-1] == "sync"),
+                                        apply(message))[1]})()
+    ledger.log.state.partitions = {0: Primary(1, 1)}
+    ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
+    assert seen == [True]
+
+
+def test_a_failed_write_changes_nothing_and_the_next_change_begins_a_new_file():
+    report = ListReport()
+    ledger, disk = leading(report=report)
+    ledger.assign_queue("bmq://d/a", ["__default"], 7, 1000)
+    disk.broken = True
+    with pytest.raises(Failed):
+        ledger.assign_queue("bmq://d/b", ["__default"], 8, 1000)
+    with pytest.raises(Failed):
+        ledger.unassign_queue("bmq://d/a", 1000)
+    assert list(ledger.log.state.queues) == ["bmq://d/a"] and len(report.texts("ALARM")) == 2
+    disk.broken = False
+    disk.data += b"\x81garbage"
+    ledger.assign_queue("bmq://d/c", ["__default"], 9, 1000)
+    again, _ = opened(Disk(disk.safe))
+    assert same(again.log.state, ledger.log.state) and list(again.log.state.queues) == ["bmq://d/a", "bmq://d/c"]
+    assert not read_ledger(disk.safe).alarms
+
+
+def test_a_full_file_is_followed_by_a_new_one_that_begins_with_the_whole_state():
+    ledger, disk = leading(max_bytes=1500)
+    first = ledger.log.log.log_id
+    for n in range(30):
+        ledger.assign_queue("bmq://d/a", ["__default"], n, 1000 + n)
+        ledger.unassign_queue("bmq://d/a", 1000 + n)
+        assert len(disk.data) == ledger.log.log.size <= 1500
+        assert same(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
+    assert disk.calls.count("replace") > 3 and ledger.log.log.log_id != first
+    assert read_ledger(disk.data).log_id == ledger.log.log.log_id
+    assert kinds(disk)[0][0] == "SNAPSHOT" and kinds(disk)[0][2] == kinds(disk)[1][2]
+    assert ledger.log.sequence == 2 + 30 * 4
+
+
+def test_a_state_larger_than_the_file_does_not_begin_a_file_with_every_change():
+    ledger, disk = leading(max_bytes=500)
+    for n in range(100):
+        ledger.assign_queue(f"bmq://d/{n}", ["__default"], n, 1000)
+    assert disk.calls.count("replace") < 20
+    assert same(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
+
+
+def test_a_file_cut_anywhere_gives_a_state_that_once_existed():
+    ledger, disk = opened()
+    existed = [{}]
+    for step in (lambda: ledger.become_leader(2, 1000),
+                 lambda: ledger.assign_queue("bmq://d/a", ["x", "y"], 1, 1000),
+                 lambda: ledger.assign_queue("bmq://d/b", ["__default"], 2, 1000),
+                 lambda: ledger.update_apps("bmq://d/a", ["z"], ["x"], 3, 1000),
+                 lambda: ledger.unassign_queue("bmq://d/b", 1000),
+                 lambda: ledger.assign_queue("bmq://d/b", ["__default"], 4, 1000)):
+        step()
+        existed.append(dict(ledger.log.state.queues))
+    seen = [opened(Disk(disk.data[:size]))[0].log.state.queues for size in range(len(disk.data) + 1)]
+    assert all(state in existed for state in seen)
+    assert [state for at, state in enumerate(seen) if not at or state != seen[at - 1]] == existed[1:]
+
+
+# -- one sync for many --------------------------------------------------------------------------------------------
+
+def test_the_changes_of_one_turn_are_one_write_and_the_bytes_of_changes_made_one_by_one():
+    (one, disk), (many, other) = leading(2), leading(2)
+    changes_ = [AssignQueue("bmq://d/a", ["x"], 1), AssignQueue("bmq://d/b", ["y"], 2),
+                UpdateApps("bmq://d/a", ["z"], ["x"], 3), UnassignQueue("bmq://d/b")]
+    for change in changes_:
+        one.propose(change)
+        one.flush()
+    calls = len(other.calls)
+    tokens = [many.propose(change) for change in changes_]
+    assert not many.outcomes.keys() & set(tokens) and other.calls[calls:] == []
+    many.flush()
+    assert other.calls[calls:] == ["append", "sync"] and all(isinstance(many.outcomes[each], Done) for each in tokens)
+    assert disk.data == other.data
+
+
+def test_what_comes_during_a_write_is_written_together_behind_it():
+    ledger, disk = leading()
+    first = ledger.propose(AssignQueue("bmq://d/a", ["x"], 1))
+    job, = ledger.step(Flush())
+    later = [ledger.propose(AssignQueue(f"bmq://d/{n}", ["x"], n)) for n in range(3)]
+    assert ledger.step(Flush()) == []
+    ledger.perform(job)
+    assert first in ledger.outcomes and not ledger.outcomes.keys() & set(later)
+    calls = len(disk.calls)
+    ledger.flush()
+    assert disk.calls[calls:] == ["append", "sync"] and ledger.outcomes.keys() >= set(later)
+
+
+def test_a_failed_write_takes_all_back_that_waited_behind_it():
+    ledger, disk = leading()
+    first = ledger.propose(AssignQueue("bmq://d/a", ["x"], 1))
+    job, = ledger.step(Flush())
+    behind = ledger.propose(UpdateApps("bmq://d/a", ["y"], [], 2))
+    disk.broken = True
+    ledger.perform(job)
+    assert [ledger.outcomes[each].unknown for each in (first, behind)] == [True, True] and not ledger.log.head.queues
+    disk.broken = False
+    assert ledger.assign_queue("bmq://d/a", ["x"], 3, 1000) == ledger.log.state.queues["bmq://d/a"]
+    assert same(opened(Disk(disk.safe))[0].log.state, ledger.log.state)
+
+
+def test_changes_see_those_that_wait():
+    ledger, _ = leading(2)
+    token = [ledger.propose(change) for change in (
+        AssignQueue("bmq://d/a", ["x"], 7), AssignQueue("bmq://d/b", ["x"], 7), AssignQueue("bmq://d/a", ["y"], 8),
+        UpdateApps("bmq://d/a", ["y"], ["x"], 9), UpdateApps("bmq://d/a", ["y"], [], 10), UnassignQueue("bmq://d/b"),
+        AssignQueue("bmq://d/b", ["x"], 7), UnassignQueue("bmq://d/none"))]
+    assert ledger.outcomes.keys() & set(token) == {token[4], token[7]}  # y is there already, and nothing has to be done
+    assert ledger.log.is_pending("bmq://d/a") and not ledger.log.is_pending("bmq://d/none")
+    ledger.flush()
+    a, b, again, updated, _, gone, new, _ = (ledger.outcomes[each] for each in token)
+    assert {a.value.partition_id, b.value.partition_id} == {0, 1} and a == again and gone == b
+    assert list(updated.value.apps) == ["y"] == list(ledger.log.state.queues["bmq://d/a"].apps)
+    assert len({a.value.key, b.value.key, new.value.key}) == 3 and not ledger.log.is_pending("bmq://d/a")
+
+
+def test_more_changes_than_can_wait_are_refused(monkeypatch):
+    monkeypatch.setattr(metadata_log, "WAITING_RECORDS_MAX", 4)
+    ledger, _ = leading()
+    tokens = [ledger.propose(AssignQueue(f"bmq://d/{n}", ["x"], n)) for n in range(3)]
+    assert ledger.outcomes[tokens[2]] == NotDone("4 records of the metadata wait for their commit", False)
+    ledger.flush()
+    assert ledger.assign_queue("bmq://d/2", ["x"], 2, 1000)
+
+
+# -- more nodes than one ------------------------------------------------------------------------------------------
+
+def leader_of_three(**options):
+    """Node 1 leads nodes 2 and 3; its first record is committed."""
+    ledger, disk = opened(members=(1, 2, 3), **options)
+    ledger.become_leader(1, 1000, candidates=[1, 2, 3])
+    ledger.step(Acknowledged(2, 1, (1, 1)))
+    ledger.flush()
+    return ledger, disk
+
+
+def follower(leader, disk=None, node_id=2, **options):
+    """A node that follows node 1 and has all of its log."""
+    node, disk = opened(disk, node_id=node_id, members=(1, 2, 3), **options)
+    node.step(Follow(leader.log.term, 1))
+    node.step(Entries(1, leader.log.term, (0, 0), tuple(each.record for each in leader.log.log.records)))
+    return node, node.flush()
+
+
+def update(term, number, uri, timer):
+    """A record of the leader of a term that assigns a queue."""
+    queue = QueueRecord(uri, bytes([timer]) * 5, 0, {"x": b"xxxxx"})
+    return ClusterStateRecord(LedgerRecordType.UPDATE, term, number, 1000, ClusterMessage(
+        "queueAssignmentAdvisory", QueueAssignmentAdvisory(LeaderMessageSequence(term, number), [queue.info()])))
+
+
+def first_of(term):
+    """The first record of a leader that knows of no queue."""
+    state = ClusterState()
+    state.partitions[0] = Primary(3, term)
+    return record_log.snapshot_record(state, (term, 1), 1000)
+
+
+def test_with_a_quorum_of_two_a_change_waits_for_the_second_node():
+    ledger, disk = opened(members=(1, 2, 3))
+    ledger.become_leader(1, 1000, candidates=[1, 2, 3])
+    assert ledger.log.state.partitions == {} and ledger.log.lsn == (1, 1)
+    assert ledger.step(Acknowledged(1, 1, (1, 1))) == []  # its own voice is counted once
+    assert ledger.step(Acknowledged(2, 1, (1, 1)))
+    assert ledger.step(Acknowledged(3, 1, (1, 1))) == []
+    tokens = [ledger.propose(AssignQueue(f"bmq://d/{name}", ["x"], 7)) for name in "ab"]
+    ledger.flush()
+    assert ledger.log.state.queues == {}
+    ledger.step(Acknowledged(3, 1, (1, 3)))
+    assert list(ledger.log.state.queues) == ["bmq://d/a"] and tokens[1] not in ledger.outcomes
+    ledger.step(Acknowledged(3, 1, (1, 4)))
+    ledger.flush()
+    assert [entry[:3] for entry in kinds(disk)] == [
+        ("SNAPSHOT", 1, 1), ("COMMIT", 1, 2), ("UPDATE", 1, 3), ("UPDATE", 1, 4), ("COMMIT", 1, 5), ("COMMIT", 1, 6)]
+    assert same(opened(Disk(disk.safe), members=(1, 2, 3))[0].log.state, ledger.log.state)
+
+
+@pytest.mark.spec("cluster", 35)
+def test_an_acknowledgement_that_comes_twice_counts_once():
+    """Of five nodes three are needed: this one and two others."""
+    ledger, _ = opened(members=(1, 2, 3, 4, 5))
+    ledger.become_leader(1, 1000, candidates=[1, 2, 3, 4, 5])
+    for _ in range(5):
+        assert ledger.step(Acknowledged(2, 1, (1, 1))) == []
+    assert ledger.log.state.partitions == {} and ledger.log.committed == (0, 0)
+    assert ledger.step(Acknowledged(4, 1, (1, 1))) and ledger.log.committed == (1, 1)
+
+
+@pytest.mark.spec("cluster", 43)
+@pytest.mark.parametrize("power", [True, False])
+def test_a_crash_at_any_moment_of_a_rollover_leaves_the_state_that_was_there(power):
+    """At every operation on the disk, and with every part of what was written and not synced."""
+    place, moments = "/storage", 0
+    for operations in range(20):
+        for torn in range(6 if power else 1):
+            disk = MemoryDisk()
+            file = DiskLedgerFile(disk, place)
+            file.open()
+            log = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
+            metadata = ClusterMetadata(log, file, ListReport())
+            metadata.open()
+            metadata.lead(1, Primaries(1, [1, 2, 3]), lambda outcome, wall: None, 1000)
+            committed, durable, rolled = {}, (0, 0), 0
+            try:
+                for number in range(12):
+                    if number == 3:
+                        disk.stop_after = disk.steps + operations
+                    uri = f"bmq://d/{number}"
+                    metadata.propose(AssignQueue(uri, ["x"], number), lambda outcome, wall: None, 1000)
+                    metadata.settle(1000)
+                    metadata.received(Acknowledged(2, 1, log.lsn), 1000)
+                    metadata.settle(1000)
+                    committed, durable = dict(log.state.queues), log.lsn
+                    rolled = sum(what == "rename" for what, _ in disk.log)
+            except Died:
+                moments += rolled > 0
+            if power:
+                disk.crash(Random(torn))
+            else:
+                disk.kill()
+            again = DiskLedgerFile(disk, place)
+            again.open()
+            other = metadata_log.MetadataLog(1, "n1", (1, 2, 3), 500)
+            other.open(again.read_all())
+            assert other.lsn >= durable
+            assert all(queue == log.state.queues[uri] for uri, queue in other.state.queues.items())
+            other.step(Lead(0, 9, Primaries(1, [1, 2, 3])), 1000)  # applies what is not known to be committed, too
+            assert all(other.head.queues[uri] == queue for uri, queue in committed.items())
+    assert moments > 0
+
+
+def test_a_leader_counts_itself_after_its_own_sync_only():
+    ledger, _ = leader_of_three()
+    token = ledger.propose(AssignQueue("bmq://d/a", ["x"], 7))
+    job = next(each for each in ledger.step(Flush()) if isinstance(each, WriteFile))
+    ledger.step(Acknowledged(2, 1, ledger.log.log.last))
+    assert token not in ledger.outcomes
+    ledger.perform(job)
+    assert ledger.outcomes[token] == Done(ledger.log.state.queues["bmq://d/a"])
+
+
+def test_what_an_earlier_leader_left_is_committed_by_a_record_of_the_own_term_only():
+    ledger, _ = follower(leader_of_three()[0])
+    ledger.step(Entries(1, 1, ledger.log.log.last, (update(1, 3, "bmq://d/a", 1),)))
+    ledger.flush()
+    assert ledger.log.lsn == (1, 3) and not ledger.log.state.queues
+    ledger.step(Lead(50, 2, Primaries(1, [1, 2, 3])))
+    early = ledger.propose(AssignQueue("bmq://d/a", ["y"], 9))
+    ledger.flush()
+    ledger.step(Acknowledged(3, 2, (1, 3)))
+    assert not ledger.log.state.queues and early not in ledger.outcomes and ledger.log.is_pending("bmq://d/a")
+    changed = [each.lsn for each in ledger.step(Acknowledged(3, 2, (2, 1))) if isinstance(each, StateChanged)]
+    assert changed == [(1, 3), (2, 1)] and ledger.outcomes[early].value == ledger.log.state.queues["bmq://d/a"]
+
+
+def test_a_follower_acknowledges_what_is_synced_and_applies_what_is_committed():
+    leader, _ = leader_of_three()
+    leader.assign_queue("bmq://d/a", ["x"], 7, 1000)
+    node, _ = follower(leader)
+    assert node.log.lsn == (1, 3) and not node.log.state.queues and node.log.state.partitions
+    node, disk = opened(node_id=2, members=(1, 2, 3))
+    node.step(Follow(1, 1))
+    node.step(Entries(1, 1, (0, 0), tuple(each.record for each in leader.log.log.records)))
+    job, = node.step(Flush())
+    assert node.log.lsn == (0, 0) and not node.log.state.partitions
+    node.perform(job)
+    assert node.step(Flush()) == [Send(1, Acknowledged(2, 1, (1, 3)))]
+    leader.step(Acknowledged(2, 1, (1, 3)))
+    commit = next(each.message for each in leader.flush() if isinstance(each, Send) and each.node_id == 2)
+    node.step(commit)
+    node.flush()
+    assert same(node.log.state, leader.log.state) and leader.log.state.queues
+    assert same(opened(Disk(disk.safe), node_id=2, members=(1, 2, 3))[0].log.state, leader.log.state)
+
+
+def test_a_follower_asks_for_what_it_lacks_and_the_leader_goes_back_to_it():
+    leader, _ = leader_of_three()
+    node, _ = follower(leader)
+    for name in "abc":
+        leader.assign_queue(f"bmq://d/{name}", ["x"], 7, 1000)
+    late = update(1, 5, "bmq://d/c", 3)
+    assert node.step(Entries(1, 1, (1, 4), (late,))) == [Send(1, CatchUp(2, 1, (1, 2)))]
+    leader.step(CatchUp(2, 1, (1, 2)))
+    sent, = (each.message for each in leader.flush() if isinstance(each, Send) and each.node_id == 2)
+    assert (sent.previous, len(sent.records)) == ((1, 2), 3)
+    node.step(sent)
+    assert Send(1, Acknowledged(2, 1, (1, 5))) in node.flush()
+
+
+def test_a_follower_cuts_off_what_another_leader_left_and_never_what_is_committed():
+    leader, _ = leader_of_three()
+    node, disk = opened(node_id=2, members=(1, 2, 3))
+    node, _ = follower(leader, disk)
+    kept = disk.data
+    node.step(Entries(1, 1, (1, 2), (update(1, 3, "bmq://d/a", 1), update(1, 4, "bmq://d/b", 2))))
+    node.flush()
+    node.step(Follow(2, 3))
+    node.step(Entries(3, 2, (1, 2), (first_of(2),)))
+    node.flush()
+    assert disk.calls[-3:] == ["truncate", "append", "sync"] and disk.data.startswith(kept)
+    assert [entry[1:3] for entry in kinds(disk)] == [(1, 1), (1, 2), (2, 1)] and node.log.lsn == (2, 1)
+    node.step(Follow(3, 1))
+    before = disk.data
+    node.step(Entries(1, 3, (0, 0), (first_of(1), update(1, 2, "bmq://d/c", 3))))  # another log up to what is committed
+    assert disk.data == before and node.log.log.lsn_at(node.log.log.covered) == (1, 2)
+
+
+def test_an_answer_to_an_old_leader_says_nothing_to_the_new_one():
+    leader, _ = leader_of_three()
+    node, _ = follower(leader)
+    node.step(Entries(1, 1, (1, 2), (update(1, 3, "bmq://d/a", 1),)))
+    job = next(each for each in node.step(Flush()) if isinstance(each, WriteFile))
+    node.step(Follow(2, 3))
+    node.perform(job)
+    assert node.log.lsn == (1, 3) and node.flush() == []
+    node.step(Entries(3, 2, (1, 1), ()))
+    assert node.flush() == [Send(3, Acknowledged(2, 2, (1, 1)))]
+
+
+def test_records_that_take_the_place_of_others_during_a_write_are_not_safe_when_it_comes_through():
+    leader, _ = leader_of_three()
+    node, disk = opened(node_id=2, members=(1, 2, 3))
+    node, _ = follower(leader, disk)
+    node.step(Entries(1, 1, (1, 2), (update(1, 3, "bmq://d/a", 1), update(1, 4, "bmq://d/b", 2))))
+    job = next(each for each in node.step(Flush()) if isinstance(each, WriteFile))
+    node.step(Follow(2, 3))
+    node.step(Entries(3, 2, (1, 2), (first_of(2), update(2, 2, "bmq://d/c", 3))))
+    node.perform(job)
+    assert node.log.lsn == (1, 2)
+    assert Send(3, Acknowledged(2, 2, (2, 2))) in node.flush()
+    assert [entry[1:3] for entry in kinds(disk)] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def test_what_was_not_sent_at_a_step_down_is_refused_and_of_the_rest_nobody_knows():
+    ledger, _ = leader_of_three()
+    sent = ledger.propose(AssignQueue("bmq://d/a", ["x"], 7))
+    ledger.flush()
+    kept = ledger.propose(AssignQueue("bmq://d/b", ["x"], 7))
+    ledger.step(StepDown())
+    assert [ledger.outcomes[each].unknown for each in (sent, kept)] == [True, False] and ledger.log.log.last == (1, 3)
+    assert not ledger.log.is_pending("bmq://d/a")
+
+
+def test_a_leader_of_several_that_cannot_write_steps_down_and_writes_a_new_file_later():
+    ledger, disk = leader_of_three()
+    disk.broken = True
+    token = ledger.propose(AssignQueue("bmq://d/a", ["x"], 7))
+    outputs = ledger.flush()
+    assert ledger.outcomes[token].unknown and any(isinstance(each, LeadershipLost) for each in outputs)
+    disk.broken = False
+    disk.data += b"\x81garbage"
+    ledger.step(Follow(2, 3))
+    ledger.step(Entries(3, 2, (1, 2), (first_of(2),)))
+    assert Send(3, Acknowledged(1, 2, (2, 1))) in ledger.flush() and disk.calls[-1] == "replace"
+    assert not read_ledger(disk.safe).alarms and opened(Disk(disk.safe), members=(1, 2, 3))[0].log.lsn == (2, 1)
+
+
+def test_what_was_committed_behind_a_record_that_could_not_be_written_commits_no_other_in_its_place():
+    """Node 3 is not the leader any more, and lends what nobody else has."""
+    leader, _ = leader_of_three()
+    node, disk = opened(node_id=2, members=(1, 2, 3))
+    node, _ = follower(leader, disk)
+    commit = LeaderAdvisoryCommit(LeaderMessageSequence(3, 2), LeaderMessageSequence(3, 1))
+    told = ClusterStateRecord(LedgerRecordType.COMMIT, 3, 2, 1000, ClusterMessage("leaderAdvisoryCommit", commit))
+    disk.broken = True
+    node.step(Follow(3, 1))
+    node.step(Entries(1, 3, (1, 2), (first_of(3), told)))
+    node.flush()
+    assert node.log.log.last == (1, 2)
+    disk.broken = False
+    node.step(StepDown())
+    node.step(Entries(3, 2, (1, 2), (update(1, 3, "bmq://d/a", 1),)))
+    node.flush()
+    assert node.log.lsn == (1, 3) and node.log.committed == (1, 2) and "bmq://d/a" not in node.log.state.queues
+
+
+def test_what_waits_for_its_quorum_is_carried_into_a_new_file():
+    ledger, disk = leader_of_three(max_bytes=600)
+    for n in range(4):
+        ledger.propose(AssignQueue(f"bmq://d/{n}", ["__default"], n))
+        ledger.flush()
+    assert disk.calls.count("replace") > 1
+    again, _ = opened(Disk(disk.safe), members=(1, 2, 3))
+    assert same(again.log.state, ledger.log.state) and again.log.log.last == (1, 6) and not again.log.state.queues
+    ledger.step(Acknowledged(2, 1, (1, 6)))
+    assert set(ledger.log.state.queues) == {f"bmq://d/{n}" for n in range(4)}
+
+
+def test_several_nodes_take_only_what_a_commit_names_from_their_files_and_leave_the_rest_to_a_leader():
+    ledger, disk = leader_of_three()
+    committed = ledger.propose(AssignQueue("bmq://d/a", ["x"], 7))
+    ledger.flush()
+    ledger.step(Acknowledged(2, 1, (1, 3)))
+    ledger.flush()
+    ledger.assign_queue("bmq://d/b", ["x"], 8, 1000)
+    again, _ = opened(Disk(disk.safe), members=(1, 2, 3))
+    assert ledger.outcomes[committed] and list(again.log.state.queues) == ["bmq://d/a"]
+    assert again.log.lsn == ledger.log.lsn == (1, 5)
+    again.step(Lead(50, 2, Primaries(1)))
+    assert list(again.log.head.queues) == ["bmq://d/a", "bmq://d/b"]
+
+
+def test_a_follower_that_is_far_behind_begins_anew_with_a_snapshot(monkeypatch):
+    monkeypatch.setattr(metadata_log, "RETAINED_BYTES", 0)
+    leader, _ = leader_of_three()
+    for name in "abc":
+        leader.propose(AssignQueue(f"bmq://d/{name}", ["x"], 7))
+        leader.flush()
+        leader.step(Acknowledged(2, 1, leader.log.log.last))
+        leader.flush()
+    node, disk = opened(node_id=3, members=(1, 2, 3))
+    node.step(Follow(1, 1))
+    leader.step(CatchUp(3, 1, (0, 0)))
+    snapshot, = (each.message for each in leader.flush() if isinstance(each, Send) and isinstance(each.message, Snapshot))
+    node.step(snapshot)
+    assert node.flush()[-1] == Send(1, Acknowledged(3, 1, leader.log.log.last))
+    assert same(node.log.state, leader.log.state) and disk.calls == ["replace"]
+    again, _ = opened(Disk(disk.safe), node_id=3, members=(1, 2, 3))
+    assert same(again.log.state, leader.log.state) and again.log.committed == leader.log.log.last
+    assert node.step(snapshot) == [] and disk.calls == ["replace"]  # a second one is not needed
+
+
+def test_a_snapshot_of_what_a_follower_has_takes_nothing_from_it():
+    leader, _ = leader_of_three()
+    node, disk = opened(node_id=2, members=(1, 2, 3))
+    node, _ = follower(leader, disk)
+    node.step(Entries(1, 1, (1, 2), (update(1, 3, "bmq://d/a", 1), update(1, 4, "bmq://d/b", 2))))
+    node.flush()
+    state = ClusterState()
+    state.apply(update(1, 3, "bmq://d/a", 1).message)
+    node.step(Snapshot(1, 1, record_log.snapshot_record(state, (1, 3), 1000)))
+    node.flush()
+    assert node.log.lsn == (1, 4) and list(node.log.state.queues) == ["bmq://d/a"]
+
+
+def test_a_follower_that_lost_its_file_is_not_counted_for_what_it_had():
+    leader, _ = leader_of_three()
+    leader.step(CatchUp(2, 1, (0, 0)))
+    sent = [each.message for each in leader.flush() if isinstance(each, Send) and each.node_id == 2]
+    assert sent and sent[0].previous == (0, 0) and leader.log._peers[2].match == (0, 0)
+
+
+def test_records_of_a_file_that_do_not_follow_each_other_are_left_to_the_other_nodes():
+    leader, disk = leader_of_three()
+    leader.assign_queue("bmq://d/a", ["x"], 7, 1000)
+    found = read_ledger(disk.data)
+    whole = [each for _, each in found.records]
+    again, _ = opened(Disk(encode_ledger(found.log_id, [whole[0], *whole[2:]])), members=(1, 2, 3))
+    assert again.log.lsn == (1, 1) and len(again.report.texts("ALARM")) == 1
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if case(path).startswith("three-nodes")], ids=case)
+def test_a_real_file_of_one_of_three_nodes_gives_the_state_that_was_committed(path):
+    report = ListReport()
+    several, _ = opened(Disk(path.read_bytes()), members=(1, 2, 3), report=report)
+    alone, _ = opened(Disk(path.read_bytes()))
+    assert report.lines == [] and same(several.log.state, alone.log.state) and several.log.state.partitions
+
+
+@given(st.lists(st.one_of(st.integers(1, 40), st.sampled_from(["cover", "forget", "cut"])), max_size=60),
+       st.integers(0, 100))
+def test_memory_keeps_the_newest_covered_records_of_so_many_bytes(steps: list[int | str], keep_bytes: int) -> None:
+    """However the log comes to them; nobody walks through all of them each time."""
+    log, whole = record_log.RecordLog("n1", 1 << 20, False), list[LogRecord]()
+    for step in steps:
+        if isinstance(step, int):
+            record = LogRecord((1, len(whole) + 1), None, bytes(step))  # type: ignore[arg-type]
+            whole.append(record)
+            log.records.append(record)
+        elif step == "cover":
+            log.covered = log.durable = log.written = (log.covered + len(log.records) + 1) // 2
+        elif step == "cut":
+            gone = log.cut(log.covered)
+            del whole[len(whole) - len(gone):]
+        else:
+            log.forget(keep_bytes)
+            covered = whole[:len(whole) - (len(log.records) - log.covered)]
+            kept = log.records[:log.covered]
+            assert kept == covered[len(covered) - len(kept):] and sum(len(each.data) for each in kept) <= keep_bytes
+            left_out = covered[:len(covered) - len(kept)]
+            assert log.base == (left_out[-1].lsn if left_out else NO_LSN)
+            assert not left_out or sum(len(each.data) for each in [left_out[-1], *kept]) > keep_bytes
+            assert log.records[log.covered:] == whole[len(covered):]

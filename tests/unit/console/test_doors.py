@@ -1,0 +1,178 @@
+"""What a peer has written goes nowhere as it is: every door that takes a text, and every place where it may come out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kit import codec
+from kit.client import RequestRefused, consumer_info
+from kit.memory import MemoryWorld
+from kit.statistics import exposition, families, stats_tables, stats_tree
+
+from bmqtwist.console.http import status
+from bmqtwist.errors import PeerError
+from bmqtwist.logs.format import LineFormat, Record
+from bmqtwist.report import shown
+from bmqtwist.steps import at_once
+from bmqtwist.view import snapshots
+from bmqtwist.view.tables import json_in_steps
+
+FORGED = "21NOV2026_00:00:00.000 forged"
+HOSTILE = {
+    "newline": f"evil\n{FORGED}", "return": f"evil\r\n{FORGED}", "escape": "evil\x1b[2J\x1b]0;title\x07",
+    "nul": "evil\0evil",
+    "right to left": "evil\u202egnp.exe\u2067\u200f", "lines of unicode": f"evil\u2028{FORGED}\u2029{FORGED}\x85",
+    "quotes": 'evil"} 1\nforged_metric{a="b', "percent": "evil %s %d {} %(x)s", "path": "../../../evil",
+    "long": "evil" * (1 << 18)}
+LINE_CHARS_MAX = 8192
+SAMPLE = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{([a-zA-Z_]\w*="([^"\\\n]|\\[\\"n])*",?)*\})? -?[0-9.e+-]+')
+
+
+def introduce(member: str) -> Callable[[MemoryWorld, str], None]:
+    def enter(world: MemoryWorld, text: str) -> None:
+        client = world.connect("client")
+        client.identity[member] = text[:50_000]  # more is cut off before it is read
+        client.send(codec.control_frame({"clientIdentity": client.identity}))
+        world.run()
+        if client.link.session is not None and client.link.session.negotiated_at is not None:
+            client.negotiate = lambda: {}  # type: ignore[method-assign]
+            client.open("bmq://d/q", read=1, write=1)
+    return enter
+
+
+def credential(world: MemoryWorld, text: str) -> None:
+    world.connect("client").send_authentication(text[:50_000], text[:1000].encode())
+
+
+def uri(form: str) -> Callable[[MemoryWorld, str], None]:
+    def enter(world: MemoryWorld, text: str) -> None:
+        with contextlib.suppress(RequestRefused):
+            world.client().open(form % text[:200_000], read=1)
+    return enter
+
+
+def app_id(world: MemoryWorld, text: str) -> None:
+    """One that is fit to be shown is taken, and told of."""
+    with contextlib.suppress(RequestRefused):
+        world.client().open("bmq://f/q", read=1, app_id=text[:200_000])
+        assert shown(text) == text
+
+
+def other_app_id(world: MemoryWorld, text: str) -> None:
+    consumer = world.client().consume("bmq://f/q", "foo")
+    with pytest.raises(RequestRefused):
+        consumer.configure_stream({"appId": text[:200_000], "subscriptions": []})
+
+
+def expression(world: MemoryWorld, text: str) -> None:
+    consumer = world.client().open("bmq://d/q", read=1)
+    with pytest.raises(RequestRefused):
+        consumer.configure_stream({"appId": "__default", "subscriptions": [
+            {"sId": 1, "expression": {"version": "E_VERSION_1", "text": "( " + text[:200_000]},
+             "consumers": [consumer_info()]}]})
+
+
+def command(form: str) -> Callable[[MemoryWorld, str], None]:
+    def enter(world: MemoryWorld, text: str) -> None:
+        world.admin(form % text[:200_000])
+    return enter
+
+
+def command_in_json(world: MemoryWorld, text: str) -> None:
+    world.admin(json.dumps({"domains": {"domain": {"name": text[:200_000], "command": {"infos": {}}}}}))
+    world.admin(json.dumps({"domains": {"reconfigure": {"domain": text[:200_000]}}}))
+
+
+def properties(world: MemoryWorld, text: str) -> None:
+    """Of a message that ends in a dump."""
+    world.domain("p", maxDeliveryAttempts=1)
+    producer = world.producer("bmq://p/q")
+    assert producer.status_of(b"x", properties={text[:1000]: text[:60_000]}) == 0
+    consumer = world.client()
+    consumer.consume("bmq://p/q")
+    world.run()
+    consumer.kill()
+    assert world.alarms("POISON_PILL") and world.dumps
+
+
+def payload(world: MemoryWorld, text: str) -> None:
+    world.producer().post(text.encode())
+    world.admin("DOMAINS DOMAIN d QUEUE q LIST 0 10")
+
+
+def broker_of_a_cluster(world: MemoryWorld, text: str) -> None:
+    client = world.connect("other", client_type="E_TCPBROKER", cluster=text[:50_000])
+    client.send(codec.control_frame({"clientIdentity": client.identity}))
+    world.run()
+
+
+DOORS: dict[str, Callable[[MemoryWorld, str], None]] = {
+    **{member: introduce(member) for member in ("processName", "hostName", "userAgent", "features", "clusterName")},
+    "mechanism": credential, "uri": uri("%s"), "domain of a uri": uri("bmq://%s/q"), "tier of a uri": uri("bmq://d.~%s/q"),
+    "queue of a uri": uri("bmq://d/%s"), "query of a uri": uri("bmq://d/q?%s=x"), "app of a uri": uri("bmq://d/q?id=%s"),
+    "appId of an open": app_id, "appId of a configure": other_app_id, "expression": expression,
+    "command": command("%s"), "domain of a command": command("DOMAINS DOMAIN %s INFOS"),
+    "queue of a command": command("DOMAINS DOMAIN d QUEUE %s INTERNALS"), "reconfigure": command("DOMAINS RECONFIGURE %s"),
+    "app of a command": command("DOMAINS DOMAIN f QUEUE q PURGE %s"), "command in json": command_in_json,
+    "properties": properties, "payload": payload, "cluster of a broker": broker_of_a_cluster,
+}
+
+
+def looks(world: MemoryWorld) -> dict[str, str]:
+    """Every place where a text may come out, as it comes out."""
+    state = snapshots.broker_state(world.broker, world.now)
+    statistics = world.assembled.observe()
+    at_once(world.assembled.sampling(world.now))
+    layout = LineFormat("%d %s %m\n")
+    return {
+        "log": "".join(layout.render(Record(0.0, severity, "c", text)) for severity, text in world.report.lines),
+        "metrics": exposition(families(state, statistics)), "console": json.dumps(status(state, "")),
+        "statistics": stats_tables(state, statistics),
+        "statistics in json": at_once(json_in_steps(stats_tree(state, statistics))),
+        "internals": world.admin("DOMAINS DOMAIN d QUEUE q INTERNALS") + world.admin("DOMAINS DOMAIN f QUEUE q INTERNALS"),
+        "cluster": world.admin("CLUSTERS CLUSTER c3 STATUS"), "dumps": "\n".join(world.dumps),
+    }
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_text_of_a_peer_comes_out_as_it_went_in(tmp_path: Path, door: str) -> None:
+    world = MemoryWorld(tmp_path)
+    world.domain("d")
+    world.domain("f", "fanout", apps=["foo"])
+    world.producer()
+    world.producer("bmq://f/q")
+    files = names_below(tmp_path)
+    for kind, text in HOSTILE.items():
+        try:
+            DOORS[door](world, text)
+        except PeerError as error:
+            raise AssertionError(kind) from error
+        world.run()
+    for place, text in looks(world).items():
+        ugly = {each for each in text if each not in "\n" and not each.isprintable()}
+        assert not ugly, (place, ugly, [line for line in text.splitlines() if ugly & set(line)][:3])
+        for line in text.split("\n"):
+            assert not line.startswith((FORGED, "forged")), (place, line)
+            assert len(line) <= LINE_CHARS_MAX or place in ("statistics in json", "dumps"), (place, len(line), line[:300])
+        assert not any(unicodedata.bidirectional(each) in ("RLO", "RLI", "RLE") for each in text), place
+    for line in looks(world)["metrics"].splitlines():
+        assert line.startswith("# TYPE ") or SAMPLE.fullmatch(line), line
+    made = names_below(tmp_path) - files
+    assert not any("evil" in name for name in made), made
+
+
+def names_below(path: Path) -> set[str]:
+    return {str(each.relative_to(path)) for each in path.rglob("*")}
+
+
+def test_an_app_that_the_domain_lists_may_have_any_name(tmp_path: Path) -> None:
+    """Its name was written by the operator."""
+    world, name = MemoryWorld(tmp_path), "a" * 200
+    world.domain("f", "fanout", apps=[name])
+    assert world.client().open("bmq://f/q", read=1, app_id=name)

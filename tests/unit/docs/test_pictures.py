@@ -1,0 +1,117 @@
+"""The pictures of docs/architecture.md: they are those of the code."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+from types import FrameType, ModuleType
+
+import pytest
+from kit.layers import MODULES
+from kit.memory import MemoryWorld
+from kit.message_way import STEPS, Step
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+OUT_OF_DATE = "run: make docs (it draws the pictures of docs/architecture.md anew), and commit what it wrote"
+
+
+def make_pictures() -> ModuleType:
+    """The generator."""
+    spec = util.spec_from_file_location("make_pictures", ROOT / "docs" / "make_pictures.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["make_pictures"] = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pictures_are_those_of_the_code() -> None:
+    made = make_pictures()
+    text = made.PAGE.read_text(encoding="utf-8")
+    assert made.with_pictures(text) == text, OUT_OF_DATE
+
+
+def quoted() -> list[str]:
+    """What stands between backticks in docs/architecture.md, outside of its pictures."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def sources() -> dict[str, str]:
+    """The text of every Python file of the tree, by path."""
+    paths = [path for folder in ("bmqtwist", "tests", "docs") for path in (ROOT / folder).rglob("*.py")]
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+
+
+def test_the_files_that_the_page_names_are_there_with_what_it_says_is_in_them() -> None:
+    """`queue/root.py`, `frames.py`, `broker/turn.py: Turn`."""
+    there = sources()
+    wrong = []
+    for text in quoted():
+        found = re.fullmatch(r"([\w/]+\.py)(?:: (\w+))?", text)
+        if found:
+            files = [content for path, content in there.items() if f"/{path}".endswith(f"/{found[1]}")]
+            if not any(re.search(rf"\b{found[2] or ''}\b", content) for content in files):
+                wrong.append(text)
+        elif "/" in text and text.startswith(("bmqtwist/", "tests/")) and not (ROOT / text).exists():
+            wrong.append(text)
+    assert not wrong
+
+
+def test_what_the_page_says_of_a_class_is_there() -> None:
+    """`Partition.hold(put)`, `Broker.peers`."""
+    there = [path.read_text(encoding="utf-8") for path in MODULES]
+    wrong = []
+    for text in quoted():
+        found = re.match(r"([A-Z]\w+)\.(\w+)", text)
+        homes = [content for content in there if found and re.search(rf"^class {found[1]}\b", content, re.MULTILINE)]
+        if found and not any(re.search(rf"(def |self\.|^    ){found[2]}\b", content, re.MULTILINE) for content in homes):
+            wrong.append(text)
+    assert not wrong
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.module}.{step.function}")
+def test_what_the_way_of_a_message_names_is_there(step: Step) -> None:
+    found = importlib.import_module(f"bmqtwist.{step.module}")
+    for name in step.function.split("."):
+        found = getattr(found, name)
+    assert callable(found)
+
+
+@contextmanager
+def traced(calls: list[tuple[str, str]]) -> Iterator[None]:
+    """Every call of a function of the package, in order: (file, qualified name)."""
+    package = str(ROOT) + "/"
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(package):
+            calls.append((code.co_filename.removeprefix(package), code.co_qualname))
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def test_a_message_goes_the_way_that_is_drawn(tmp_path: Path) -> None:
+    world = MemoryWorld(tmp_path)
+    world.domain()
+    consumer, producer = world.consumer(), world.producer()
+    world.run()
+    calls: list[tuple[str, str]] = []
+    with traced(calls):
+        producer.post(b"message")
+        pushes = world.pushes(consumer)
+        consumer.confirm(*pushes)
+        world.run()
+    assert [push.payload for push in pushes] == [b"message"]
+    at = 0
+    for step in STEPS:
+        if not step.sockets:
+            assert step.code in calls[at:], f"{step.module}.{step.function} is not called after the step before it"
+            at = calls.index(step.code, at) + 1

@@ -1,0 +1,114 @@
+"""What brokers behind us are told of their CONFIRMs, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from bmqtwist.cluster.partition_events import Keepalive, ReplicaReceipt
+from bmqtwist.link.receipts import LOST_S, TELL_S, ConfirmReceipts, ReceiptLog
+from bmqtwist.member.cell import Cell
+
+
+@dataclass(eq=False)
+class Led:
+    """A partition: `position` in its batches, what of that is `committed`."""
+
+    position: int = 0
+    committed: int = 0
+    leading: bool = True
+
+
+@dataclass(eq=False)
+class Behind:
+    """A broker behind us."""
+
+    receipt_log: ReceiptLog = field(default_factory=ReceiptLog)
+    told: list[int] = field(default_factory=list)
+
+    def confirms_are_safe(self, count: int) -> None:
+        self.told.append(count)
+
+
+class Clock:
+    """What is to be called when."""
+
+    def __init__(self, partitions: list[Led]) -> None:
+        self.now, self._calls = 0.0, list[tuple[float, Callable[[float], None]]]()
+        parts: Any = partitions
+        self.receipts = ConfirmReceipts(lambda seconds, action: self._calls.append((self.now + seconds, action)), parts)
+
+    def run(self, seconds: float) -> int:
+        """So much time passes; how often something was called."""
+        until, count = self.now + seconds, 0
+        while due := [each for each in self._calls if each[0] <= until]:
+            first = min(due, key=lambda each: each[0])
+            self._calls.remove(first)
+            self.now, count = first[0], count + 1
+            first[1](self.now)
+        self.now = until
+        return count
+
+
+def test_many_confirms_are_told_of_at_once_when_the_last_of_them_is_committed() -> None:
+    partition, behind = Led(), Behind()
+    clock = Clock([partition])
+    for _ in range(5):
+        partition.position += 2
+        clock.receipts.taken(behind, 1)
+    partition.committed = 6
+    clock.receipts.committed()
+    assert not behind.told, "nobody waits for it"
+    assert clock.run(TELL_S) == 1 and behind.told == [3]
+    assert clock.run(10) == 0, "nothing to look for"
+    partition.committed = 10
+    clock.receipts.committed()
+    clock.run(TELL_S)
+    assert behind.told == [3, 5]
+    clock.receipts.committed()
+    assert clock.run(10) == 0
+
+
+def test_each_broker_is_told_of_its_own_and_one_that_is_gone_of_nothing() -> None:
+    partition, one, other, gone = Led(), Behind(), Behind(), Behind()
+    clock = Clock([partition])
+    for client, count in ((one, 1), (other, 4), (gone, 2), (one, 1)):
+        partition.position += count
+        clock.receipts.taken(client, count)
+    clock.receipts.forget(gone)
+    partition.committed = 7
+    clock.run(TELL_S)
+    assert (one.told, other.told, gone.told) == ([1], [4], [])
+    partition.committed = 8
+    clock.receipts.committed()
+    clock.run(TELL_S)
+    assert (one.told, other.told, gone.told) == ([1, 2], [4], [])
+
+
+def test_what_waits_for_a_partition_that_is_led_elsewhere_is_not_told_before_it_is_sent_there_again() -> None:
+    here, lost, behind = Led(), Led(), Behind()
+    clock = Clock([here, lost])
+    lost.position += 1
+    clock.receipts.taken(behind, 1)
+    here.position += 1
+    clock.receipts.taken(behind, 1)
+    here.committed, lost.leading = 1, False
+    clock.receipts.committed()
+    clock.run(LOST_S)
+    assert not behind.told
+    clock.run(2 * TELL_S)
+    assert behind.told == [2]
+
+
+def test_a_receipt_hurries_unless_clients_here_are_told_already_and_another_replica_says_so_at_once() -> None:
+    machine, receipt = SimpleNamespace(up={1, 3}, leads=False), ReplicaReceipt(2, 5, (5, 7), (5, 7), 0, 0)
+    cell = Cell.__new__(Cell)
+    cell.machine, cell.told_ahead = machine, False  # type: ignore[assignment]
+    assert cell.hurries(receipt)
+    cell.told_ahead = True
+    assert cell.hurries(Keepalive(2, 5, None, 0, (5, 7), 0)) and not cell.hurries(receipt) and cell.hurries(receipt), "once"
+    machine.up = {1}
+    cell.told_ahead = True
+    assert cell.hurries(receipt), "without it nothing is committed"

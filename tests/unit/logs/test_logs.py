@@ -1,0 +1,193 @@
+"""Log lines, log files, levels."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+
+import pytest
+from twisted.logger import Logger, LogPublisher
+
+from bmqtwist.config.broker import LogController
+from bmqtwist.errors import LocalError
+from bmqtwist.logs.format import MESSAGE_CHARS_MAX, SEVERITIES, FileNames, Levels, LineFormat, Record, date_text
+from bmqtwist.logs.observer import LogFile, LogObserver, Logs, TwistedReport
+
+WALL = 1795237237.248  # 21 November 2026, 05:00:37.248
+RECORD = Record(WALL, "INFO", "bmqtwist.link.session", "hello", "/src/session.py", 42, 17, 99)
+
+
+def test_the_default_line_is_the_originals() -> None:
+    """Log shippers parse it."""
+    line = LineFormat("%d (%t) %s %F:%l %m\n").render(RECORD)
+    assert line == "21NOV2026_05:00:37.248 (17) INFO session.py:42 hello\n"
+
+
+def test_every_field_of_a_pattern_is_rendered_and_unknown_ones_are_left() -> None:
+    """A pattern of an existing configuration must not fail."""
+    assert LineFormat("%p %c %f %% %a%A%u|%Z %i %I %D\\n\\t%n").render(RECORD) == (
+        "99 bmqtwist.link.session /src/session.py % |%Z 2026-11-21T05:00:37Z 2026-11-21T05:00:37.248Z "
+        "21NOV2026_05:00:37.248000\n\t\n")
+
+
+def test_a_time_just_below_a_second_is_not_rounded_into_a_fourth_digit() -> None:
+    """Such a line would not parse."""
+    assert date_text(1.9999999).endswith(":02.000")
+
+
+def test_control_characters_of_a_peer_do_not_reach_the_terminal() -> None:
+    """Names and texts of clients end up in messages."""
+    line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a\x1b[2Jb\r\x07\nnext\tline"))
+    assert line == "a\\x1b[2Jb\\x0d\\x07\nnext\tline"
+
+
+def test_a_record_that_is_too_long_is_cut() -> None:
+    """Whatever a peer has sent, it does not fill the disk with one line."""
+    line = LineFormat("%m").render(Record(0.0, "INFO", "c", "a" * (20 << 20)))
+    assert len(line) < MESSAGE_CHARS_MAX + 100 and line.endswith("a... (20971520 characters)")
+
+
+def test_levels_go_by_category_and_the_last_match_wins() -> None:
+    """One part can be made to talk without the others."""
+    levels = Levels("WARN", ["bmqtwist.link*:DEBUG:red", "BMQTWIST.LINK.TCP:ERROR:gray"])
+    assert levels.threshold("bmqtwist.broker.broker") == SEVERITIES["WARN"]
+    assert levels.threshold("bmqtwist.link.session") == SEVERITIES["DEBUG"]
+    assert levels.threshold("bmqtwist.link.tcp") == SEVERITIES["ERROR"]
+    assert levels.most == SEVERITIES["DEBUG"]
+    for broken in ("bmqtwist", "x:LOUD:red", ":INFO:red"):
+        with pytest.raises(LocalError):
+            Levels("INFO", [broken])
+
+
+def test_file_names_carry_time_and_process() -> None:
+    """The pattern of the original's sample configuration."""
+    names = FileNames("logs/logs.%T.%p")
+    assert names.at(WALL, 7) == "logs/logs.20261121_050037.7"
+    assert FileNames("l-%Y%M%D-%h%m%s%%").at(WALL, 7) == "l-20261121-050037%"
+    matcher = names.matcher()
+    assert matcher.fullmatch("logs.20261121_050037.7")
+    assert matcher.fullmatch("logs.20261121_050037.7.20261122_000000")
+    assert not matcher.fullmatch("logs.txt") and not matcher.fullmatch("other.20261121_050037.7")
+
+
+def test_a_full_file_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    """Rotation with and without a time in the name."""
+    for pattern in ("log.%T", "log"):
+        wall = [WALL]
+        folder = tmp_path / pattern.replace("%", "")
+        folder.mkdir()
+        file = LogFile(str(folder / pattern), 30, 0, lambda: wall[0])  # noqa: B023 (used within this round)
+        for number in range(9):
+            file.write(f"line {number:04}\n")
+            wall[0] += 0.1
+        file.close()
+        files = sorted(folder.iterdir())
+        assert len(files) == 3, pattern
+        text = "".join(sorted("".join(path.read_text() for path in files).splitlines(keepends=True)))
+        assert text == "".join(f"line {number:04}\n" for number in range(9))
+
+
+def test_a_file_is_replaced_after_a_day(tmp_path: Path) -> None:
+    """As with the original."""
+    wall = [WALL]
+    file = LogFile(str(tmp_path / "log.%T"), 0, 0, lambda: wall[0])
+    file.write("first\n")
+    wall[0] += 86400
+    file.write("second\n")
+    file.close()
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["first\n", "second\n"]
+
+
+def test_old_files_of_this_log_are_deleted_and_no_others(tmp_path: Path) -> None:
+    """A clean-up that takes too much is worse than none."""
+    for name, days in (("log.20200101_000000", 30), ("log.20200102_000000", 1), ("notes.txt", 30),
+                       ("log.20200103_000000.gz", 30)):
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path / name, (WALL - days * 86400, WALL - days * 86400))
+    file = LogFile(str(tmp_path / "log.%T"), 0, 7, lambda: WALL)
+    assert list(file.clean()) == ["log.20200101_000000"]
+    file.close()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "log.20200102_000000", "notes.txt", "log.20200103_000000.gz", "log.20261121_050037"}
+
+
+def test_a_missing_directory_is_a_sentence(tmp_path: Path) -> None:
+    """The operator has to create it, as with the original."""
+    with pytest.raises(LocalError, match="Create the directory"):
+        LogFile(str(tmp_path / "no" / "log"), 0, 0, lambda: WALL)
+
+
+def test_a_disk_that_is_full_loses_lines_and_stops_nothing() -> None:
+    """/dev/full refuses every write."""
+    file = LogFile("/dev/full", 0, 0, lambda: WALL)
+    file.write("lost\n")
+    file.write("lost\n")
+    assert file.lost == 2
+
+
+def _observer(console: io.StringIO, threshold: str = "INFO") -> LogPublisher:
+    return LogPublisher(LogObserver(None, LineFormat("%m"), console, LineFormat("%s %F %c %m\n"),
+                                    SEVERITIES[threshold]))
+
+
+def test_a_report_names_category_and_place_of_its_caller() -> None:
+    """Otherwise every line would come from the log module."""
+    console, alarms = io.StringIO(), io.StringIO()
+    report = TwistedReport(Levels("INFO"), alarms, lambda: 0.0, _observer(console))
+    report.info("%s and %d", "text", 5)
+    report.warn("100% plain")
+    report.debug("unwanted %s", "line")
+    report.alarm("CAT", "about %s", "something")
+    here = __name__
+    assert console.getvalue().splitlines() == [
+        f"INFO test_logs.py {here} text and 5", f"WARN test_logs.py {here} 100% plain",
+        f"ERROR test_logs.py {here} ALARM [CAT] about something"]
+    assert not report.debugging
+
+
+def test_an_alarm_is_logged_each_time_and_copied_once_a_minute() -> None:
+    """The copy goes to people."""
+    console, alarms, now = io.StringIO(), io.StringIO(), [0.0]
+    report = TwistedReport(Levels("INFO"), alarms, lambda: now[0], _observer(console))
+    for moment in (0.0, 30.0, 61.0):
+        now[0] = moment
+        report.panic("STORAGE", "disk is full")
+    assert len(console.getvalue().splitlines()) == 3
+    assert alarms.getvalue() == "PANIC: PANIC [STORAGE] disk is full\n" * 2
+
+
+def test_a_broken_console_stops_nothing() -> None:
+    """`bmqbrkr | head` closes the pipe."""
+    console = io.StringIO()
+    console.close()
+    TwistedReport(Levels("INFO"), console, lambda: 0.0, _observer(console)).alarm("C", "t")
+
+
+def test_failures_of_libraries_are_logged_with_their_traceback() -> None:
+    """Twisted logs what our code let slip."""
+    console = io.StringIO()
+    logger = Logger("library", observer=_observer(console))
+    try:
+        raise KeyError("gone")
+    except KeyError:
+        logger.failure("while {what}", what="working")
+    logger.debug("quiet")
+    text = console.getvalue()
+    assert text.startswith("FATAL - library while working") and "KeyError" in text and "quiet" not in text
+
+
+def test_the_configuration_decides_what_goes_where(tmp_path: Path) -> None:
+    """File takes what the verbosity allows, console what its threshold allows."""
+    console, alarms = io.StringIO(), io.StringIO()
+    logs = Logs(LogController(file_name=str(tmp_path / "l"), console_severity_threshold="ERROR",
+                              logging_verbosity="DEBUG", categories=()), console, alarms)
+    publisher = LogPublisher(logs.observer)
+    report = TwistedReport(Levels("DEBUG"), alarms, observer=publisher)
+    report.debug("one")
+    report.error("two")
+    logs.close()
+    assert re.fullmatch(r"\d\d[A-Z]{3}\d{4}_[\d:.]{12} \(\d+\) ERROR test_logs.py:\d+ two\n", console.getvalue())
+    assert [line[-3:] for line in (tmp_path / "l").read_text().split("\n") if line] == ["one", "two"]
+    assert logs.report.debugging

@@ -1,0 +1,168 @@
+"""What a primary hands on before the cluster has it: to nodes that have the records themselves and need no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kit.engine_kit import WALL, Engine, got
+
+from bmqtwist.errors import AckStatus
+from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.put import Put
+from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.message import Message
+
+
+def _engine(**settings: object) -> Engine:
+    """Of a cluster of two or three nodes, the others of which have nothing yet."""
+    engine = Engine(copies=Copies.MAJORITY, **settings)
+    engine.partition.pair_commits = True
+    engine.partition.committed = engine.partition.position
+    return engine
+
+
+def _commit(engine: Engine, records: int) -> None:
+    """The cluster has so many more."""
+    engine.partition.committed += records
+    engine.queue.committed(engine.now)
+    engine.turn()
+
+
+def _acks(handle: Handle) -> list[int]:
+    return [guid[15] for guid, _ in handle.client.acks]  # type: ignore[attr-defined]
+
+
+def test_a_node_that_has_the_records_is_given_messages_before_they_are_committed_and_their_acks_wait() -> None:
+    engine = _engine()
+    producer, member = engine.open(write=1), engine.reader(member=True)
+    engine.post(b"1", b"2", handle=producer)
+    assert got(member) == [b"1", b"2"] and _acks(producer) == []
+    _commit(engine, 1)
+    assert got(member) == [] and _acks(producer) == [1]
+    engine.confirm(member)
+    _commit(engine, 3)
+    assert got(member) == [] and _acks(producer) == [1, 2] and not engine.queue.messages and not engine.queue.uncommitted
+
+
+@pytest.mark.parametrize("why", ["nodes", "client", "both", "copies", "nobody"])
+def test_whoever_could_not_know_that_a_message_is_committed_is_given_it_then(why: str) -> None:
+    """More nodes than three; a client of this node; one beside another node; more copies wanted than a majority; nobody."""
+    engine = _engine()
+    engine.partition.pair_commits = why != "nodes"
+    readers = [engine.reader(member=why != "client")] if why != "nobody" else []
+    if why == "both":
+        readers.append(engine.reader())
+    if why == "copies":
+        engine.domain.reconfigure(replace(engine.domain.settings, copies=Copies.ALL))
+    engine.post(b"1", b"2")
+    assert not any(got(each) for each in readers)
+    _commit(engine, 2)
+    if why == "nobody":
+        readers.append(engine.reader())
+        engine.turn()
+    assert sorted(sum((got(each) for each in readers), [])) == [b"1", b"2"]
+
+
+def test_who_comes_later_waits_for_what_is_not_committed_and_nothing_comes_twice_or_out_of_order() -> None:
+    engine = _engine()
+    member = engine.reader(member=True, m=2)
+    engine.post(b"1", b"2", b"3")
+    assert got(member) == [b"1", b"2"], "its window is full"
+    client = engine.reader(name="client")
+    engine.post(b"4")
+    assert got(client) == got(member) == []
+    _commit(engine, 2)
+    assert got(client) == [], "the third one was for the member"
+    _commit(engine, 1)
+    assert got(client) == [b"3"]
+    _commit(engine, 1)
+    assert got(client) == [b"4"] and got(member) == []
+    engine.post(b"5")
+    assert got(client) == got(member) == []
+
+
+def test_what_a_lost_node_was_given_ahead_goes_to_others_once_it_is_committed() -> None:
+    engine = _engine(max_attempts=1)
+    member = engine.reader(member=True)
+    engine.post(b"1", b"2")
+    assert got(member) == [b"1", b"2"]
+    client = engine.reader(name="client")
+    engine.leave(member)
+    assert got(client) == []
+    _commit(engine, 2)
+    assert got(client) == [b"1", b"2"]
+
+
+def test_each_app_goes_ahead_by_itself() -> None:
+    engine = _engine(mode="fanout", apps=("foo", "bar"))
+    member, client = engine.reader("foo", member=True), engine.reader("bar")
+    engine.post(b"1", b"2")
+    assert got(member) == [b"1", b"2"] and got(client) == []
+    _commit(engine, 1)
+    assert got(client) == [b"1"]
+    _commit(engine, 1)
+    assert got(client) == [b"2"] and got(member) == []
+
+
+def test_nothing_overtakes_what_was_not_for_that_node_alone() -> None:
+    """The client was there when the first one came, and has gone since."""
+    engine = _engine()
+    member, client = engine.reader(member=True), engine.reader(name="client")
+    engine.post(b"1")
+    engine.leave(client)
+    engine.post(b"2")
+    assert got(member) == []
+    _commit(engine, 1)
+    assert got(member) == [b"1"]
+    engine.post(b"3")
+    assert got(member) == [], "the second one waits as well"
+    _commit(engine, 2)
+    assert got(member) == [b"2", b"3"]
+    engine.post(b"4")
+    assert got(member) == [b"4"]
+
+
+@pytest.mark.parametrize("who", ["consumer", "producer"])
+def test_what_another_node_may_have_told_to_be_committed_is_never_removed_for_want_of_a_majority(who: str) -> None:
+    engine = _engine()
+    producer, reader = engine.open(write=1), engine.reader(member=who == "consumer", m=1)
+    producer.client.is_broker = producer.client.is_member = who == "producer"
+    engine.post(b"1", b"2", handle=producer)
+    assert got(reader) == ([b"1"] if who == "consumer" else [])
+    engine.queue.expire_uncommitted(engine.now + 300, WALL)
+    engine.queue.expire_uncommitted(engine.now + 301, WALL)
+    assert len(engine.queue.messages) == len(engine.queue.uncommitted) == 2
+    told = [(number, AckStatus.UNKNOWN) for number in (1, 2)] if who == "consumer" else []
+    assert [(guid[15], status) for guid, status in producer.client.acks] == told
+    _commit(engine, 2)
+    before = got(reader)
+    assert before == ([] if who == "consumer" else [b"1"])
+    engine.confirm(reader)
+    assert got(reader) == [b"2"] and len(engine.queue.messages) == 1
+
+
+def test_the_producer_of_a_node_that_has_the_records_is_answered_ahead_once() -> None:
+    engine = _engine()
+    producer = engine.open(write=1)
+    producer.client.is_broker = producer.client.is_member = True
+    first, second = engine.post(b"1", b"2", handle=producer)
+    assert producer.client.acks_ahead == [first, second]
+    again = Put(producer, Message(first, b"1", arrived=engine.now, wall=WALL), 0, True)
+    assert engine.queue.post(again, engine.now, WALL) == 0
+    engine.turn()
+    assert _acks(producer) == [], "nobody knows whether it has the first one"
+    _commit(engine, 2)
+    assert _acks(producer) == [1] and len(producer.client.acks_ahead) == 2
+    engine.queue.expire_uncommitted(engine.now + 300, WALL)
+    assert _acks(producer) == [1]
+
+
+@pytest.mark.parametrize("copies", [Copies.ONE, Copies.ALL, Copies.NONE])
+def test_only_what_waits_for_a_majority_is_answered_ahead(copies: Copies) -> None:
+    engine = _engine()
+    engine.domain.reconfigure(replace(engine.domain.settings, copies=copies))
+    producer = engine.open(write=1)
+    producer.client.is_broker = producer.client.is_member = True
+    engine.post(b"1", handle=producer)
+    assert not producer.client.acks_ahead and _acks(producer) == ([1] if copies is Copies.NONE else [])

@@ -1,0 +1,350 @@
+"""In which order a queue hands out what it holds."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kit.engine_kit import Engine, got, spec_of
+
+from bmqtwist.errors import Refused
+from bmqtwist.limits import SUBSCRIPTIONS_MAX
+from bmqtwist.queue import window
+from bmqtwist.queue.domain import Throttle
+from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.put import Put
+from bmqtwist.report import LineLimiter
+from bmqtwist.storage.message import Message
+
+
+def test_new_messages_go_out_in_order_of_arrival() -> None:
+    engine = Engine()
+    reader = engine.reader()
+    engine.post(b"1", b"2", b"3")
+    assert got(reader) == [b"1", b"2", b"3"]
+
+
+def test_what_came_before_the_consumer_is_delivered_when_it_comes() -> None:
+    engine = Engine()
+    engine.post(b"1", b"2")
+    reader = engine.reader()
+    engine.turn()
+    assert got(reader) == [b"1", b"2"]
+
+
+def test_a_message_is_delivered_only_once_its_records_are_written() -> None:
+    engine = Engine()
+    reader, producer = engine.reader(), engine.open(write=1)
+    engine.queue.post(Put(producer, Message(b"g" * 16, b"x", arrived=engine.now, wall=1), 0, True), engine.now, 1)
+    engine.touch(engine.queue)
+    for queue in engine.touched:
+        from bmqtwist.queue.delivery import deliver
+        deliver(queue, engine.now)
+    assert got(reader) == [] and producer.client.acks == []  # type: ignore[attr-defined]
+    engine.turn()
+    assert got(reader) == [b"x"] and producer.client.acks == [(b"g" * 16, 0)]  # type: ignore[attr-defined]
+
+
+def test_a_subscription_counts_what_it_was_given_since_it_was_configured() -> None:
+    engine = Engine()
+    reader = engine.reader()
+    (substream,) = reader.substreams.values()
+    engine.confirm(reader, *engine.post(b"1", b"2"))
+    engine.post(b"3")
+    assert [each.given for each in substream.subscriptions] == [3]
+    engine.configure(reader, spec_of(2))
+    assert [(each.s_id, each.messages, each.given) for each in substream.subscriptions] == [(2, 1, 0)]
+    engine.post(b"4")
+    assert [each.given for each in substream.subscriptions] == [1]
+
+
+def test_what_is_broadcast_is_counted_for_each_subscription() -> None:
+    engine = Engine("broadcast", in_memory=True)
+    readers = [engine.reader(), engine.reader(name="other")]
+    engine.post(b"1", b"2")
+    assert [each.given for reader in readers for substream in reader.substreams.values()
+            for each in substream.subscriptions] == [2, 2]
+
+
+@pytest.mark.parametrize("limit", [{"m": 2}, {"b": 2}])
+def test_a_window_is_filled_and_opens_again_at_four_fifths(limit: dict[str, int]) -> None:
+    engine = Engine()
+    reader = engine.reader(**limit)
+    guids = engine.post(b"1", b"2", b"3", b"4")
+    assert got(reader) == [b"1", b"2"]
+    engine.confirm(reader, guids[0])
+    assert got(reader) == [b"3"]
+
+
+def test_a_window_of_bytes_may_be_passed_by_one_message() -> None:
+    engine = Engine()
+    reader = engine.reader(b=3)
+    engine.post(b"12", b"345", b"6")
+    assert got(reader) == [b"12", b"345"]
+
+
+def test_a_full_consumer_is_mentioned_unless_it_asked_for_one_at_a_time() -> None:
+    for m, mentioned in ((2, 1), (1, 0)):
+        engine = Engine()
+        engine.reader(m=m)
+        engine.post(b"1", b"2", b"3")
+        assert engine.log("I'm taking a break!") == mentioned
+
+
+def test_the_early_exit_is_logged_once_for_each_message_at_the_head() -> None:
+    engine = Engine()
+    reader = engine.reader(m=1)
+    engine.post(b"1", b"2")
+    engine.post(b"3")
+    engine.post(b"4")
+    assert engine.log("early exits delivery") == 1
+    engine.confirm(reader)
+    assert engine.log("early exits delivery") == 2, "the next message has met no room, either"
+    engine.configure(reader, spec_of(m=100))
+    engine.turn()
+    engine.configure(reader, spec_of(m=4))
+    engine.post(b"5", b"6")
+    assert engine.log("early exits delivery") == 3
+
+
+def test_the_early_exits_of_a_busy_queue_are_few_lines_a_minute() -> None:
+    engine = Engine()
+    reader = engine.reader(m=1)
+    engine.post(*[b"%d" % number for number in range(100)])
+    for _ in range(50):
+        engine.confirm(reader)
+    assert engine.log("early exits delivery") == LineLimiter.LINES_PER_S
+    engine.now += 60.0
+    engine.confirm(reader)
+    assert engine.log("early exits delivery") == LineLimiter.LINES_PER_S + 1
+
+
+def test_an_app_without_consumers_is_mentioned_once_until_one_comes() -> None:
+    engine = Engine()
+    engine.post(b"1")
+    engine.post(b"2")
+    assert engine.log("early exits delivery") == 1
+    engine.reader(m=1)
+    engine.turn()
+    assert engine.log("early exits delivery") == 2
+
+
+def test_returned_messages_come_first_oldest_first_and_out_of_order() -> None:
+    engine = Engine()
+    first, second = engine.reader(m=2), engine.reader(m=2)
+    engine.post(b"1", b"2", b"3", b"4", b"5")
+    assert (got(first), got(second)) == ([b"1", b"3"], [b"2", b"4"])
+    engine.confirm(second)
+    assert got(second) == [b"5"]
+    engine.leave(first)
+    assert second.client.got == [(b"1", 1, True)], "one place was left, the oldest takes it"  # type: ignore[attr-defined]
+    engine.confirm(second)
+    assert [payload for payload, _, _ in second.client.got] == [b"1", b"3"]  # type: ignore[attr-defined]
+
+
+def test_messages_returned_by_two_consumers_join_in_order_of_arrival() -> None:
+    engine = Engine()
+    first, second = engine.reader(m=2), engine.reader(m=2)
+    engine.post(b"1", b"2", b"3", b"4")
+    engine.leave(second)
+    engine.leave(first)
+    reader = engine.reader()
+    engine.turn()
+    assert got(reader) == [b"1", b"2", b"3", b"4"]
+
+
+def test_new_messages_wait_behind_a_redelivery_that_finds_no_room() -> None:
+    engine = Engine()
+    first, second = engine.reader(m=1), engine.reader(m=1)
+    engine.post(b"1", b"2", b"3")
+    engine.leave(first)
+    engine.confirm(second)
+    assert got(second) == [b"2", b"1"]
+    engine.confirm(second)
+    assert got(second) == [b"3"]
+
+
+def test_a_redelivery_that_nobody_wants_any_more_is_put_aside() -> None:
+    engine = Engine()
+    first, second = engine.reader(x="x == 1"), engine.reader(x="x == 2")
+    engine.post(b"1", x=1)
+    engine.leave(first)
+    engine.post(b"2", x=2)
+    assert got(second) == [b"2"]
+    late = engine.reader(x="x == 1")
+    engine.turn()
+    assert late.client.got == [(b"1", 1, True)]  # type: ignore[attr-defined]
+
+
+def test_a_suspicious_message_keeps_its_distance_and_holds_the_rest_back() -> None:
+    engine = Engine(max_attempts=3, throttle=Throttle(2, 4, 1.0, 3.0))
+    crasher, reader = engine.reader(m=2), None
+    guids = engine.post(b"1", b"2")
+    assert got(crasher) == [b"1", b"2"]
+    reader = engine.reader()
+    engine.leave(crasher, crashed=True)
+    assert got(reader) == [b"1"], "two attempts are left: three seconds between redeliveries to one consumer"
+    engine.post(b"3")
+    assert got(reader) == [] and engine.wakes[-1] == engine.now + 3.0
+    engine.confirm(reader, guids[0])
+    assert got(reader) == [b"2", b"3"], "a confirm ends the pause"
+
+
+def test_what_nobody_wanted_is_offered_again_to_whoever_comes() -> None:
+    engine = Engine()
+    engine.reader(x="x == 1")
+    for number in (2, 1, 2):
+        engine.post(b"%d" % number, x=number)
+    assert len(engine.queue.apps["__default"].aside) == 2
+    late = engine.reader(x="x == 2")
+    engine.turn()
+    assert got(late) == [b"2", b"2"] and not engine.queue.apps["__default"].aside
+
+
+def test_what_waited_for_a_full_consumer_goes_to_it_first_when_it_has_room() -> None:
+    engine = Engine()
+    one, two = engine.reader(x="x == 1", m=1), engine.reader(x="x == 2")
+    for payload, x in ((b"a", 1), (b"b", 1), (b"c", 2), (b"d", 1)):
+        engine.post(payload, x=x)
+    assert (got(one), got(two)) == ([b"a"], [b"c"])
+    app = engine.queue.apps["__default"]
+    assert len(app.waiting) == 2
+    engine.confirm(one)
+    assert got(one) == [b"b"]
+    engine.confirm(one)
+    assert got(one) == [b"d"] and not app.waiting
+
+
+def test_a_message_that_is_gone_is_passed_over() -> None:
+    engine = Engine()
+    engine.post(b"1", b"2", b"3")
+    message = list(engine.queue.messages.values())[1]
+    engine.queue.remove(message, 0, 1)
+    reader = engine.reader()
+    engine.turn()
+    assert got(reader) == [b"1", b"3"]
+
+
+def test_each_app_has_its_own_position() -> None:
+    engine = Engine("fanout", ("foo", "bar"))
+    foo = engine.reader("foo")
+    engine.post(b"1", b"2")
+    bar = engine.reader("bar", m=1)
+    engine.turn()
+    assert (got(foo), got(bar)) == ([b"1", b"2"], [b"1"])
+    engine.confirm(foo)
+    assert len(engine.queue.messages) == 2
+    engine.confirm(bar)
+    assert got(bar) == [b"2"] and len(engine.queue.messages) == 1
+
+
+def test_broadcast_gives_every_consumer_a_copy_and_keeps_nothing() -> None:
+    engine = Engine("broadcast", in_memory=True)
+    first, second = engine.reader(), engine.reader()
+    engine.post(b"1")
+    assert (got(first), got(second)) == ([b"1"], [b"1"]) and not engine.queue.messages
+    engine.leave(first)
+    third = engine.reader()
+    engine.turn()
+    assert got(third) == []
+
+
+def test_broadcast_passes_by_a_client_that_does_not_read() -> None:
+    """No credit bounds what would pile up for it; it gets what comes after it has caught up."""
+    engine = Engine("broadcast", in_memory=True)
+    reading, lagging = engine.reader(name="reading"), engine.reader(name="lagging")
+    lagging.client.window.behind = True
+    engine.post(b"one")
+    lagging.client.window.behind = False
+    engine.post(b"two")
+    assert (reading.client.take(), lagging.client.take()) == ([b"one", b"two"], [b"two"])
+
+
+def resume(handle: Handle) -> None:
+    """As the session of its client does in the turn after the one that closed the window."""
+    if handle.client.window.resume():
+        handle.resume()
+
+
+def test_a_client_whose_window_is_closed_gets_nothing_until_it_is_open_again() -> None:
+    """Neither credit that comes free nor new subscriptions open it; what waited comes in order."""
+    engine = Engine()
+    reader = engine.reader(m=4)
+    engine.post(b"1", b"2", b"3", b"4")
+    client = reader.client
+    client.window.written(window.LAGGING_BYTES + 1)
+    engine.confirm(reader)
+    engine.post(b"5")
+    engine.configure(reader, spec_of(m=4))
+    engine.turn()
+    assert got(reader) == [b"1", b"2", b"3", b"4"]
+    resume(reader)
+    engine.turn()
+    assert got(reader) == [], "it is behind still"
+    client.window.caught_up()
+    resume(reader)
+    engine.turn()
+    assert got(reader) == [b"5"]
+
+
+def test_what_one_client_cannot_be_given_goes_to_the_next() -> None:
+    engine = Engine()
+    closed, other = engine.reader(), engine.reader()
+    closed.client.window.count(window.TURN_PUSH_BYTES_MAX + 1)
+    engine.post(b"1", b"2")
+    assert (got(closed), got(other)) == ([], [b"1", b"2"])
+    assert closed.client.window.written(window.LAGGING_BYTES) and not other.client.window.written(0)
+
+
+def test_a_subscription_that_is_full_stays_so_when_the_window_opens() -> None:
+    """80 % of its limit is the mark, whatever the window did meanwhile."""
+    engine = Engine()
+    reader = engine.reader(m=5)
+    guids = engine.post(b"1", b"2", b"3", b"4", b"5", b"6")
+    reader.client.window.written(window.LAGGING_BYTES + 1)
+    reader.client.window.caught_up()
+    resume(reader)
+    engine.turn()
+    assert len(got(reader)) == 5
+    engine.confirm(reader, guids[0])
+    assert got(reader) == [b"6"]
+
+
+def test_many_messages_that_come_back_and_nobody_wants_are_sorted_once() -> None:
+    """Sorted again for each of them, 20,000 would take half a minute."""
+    engine = Engine(in_memory=True)
+    leaving, other = engine.reader(m=100_000, x="v == 0"), engine.reader(x="v == 7")
+    for _ in range(20):
+        engine.post(*[b"x"] * 1000, v=0)
+    engine.post(b"last", v=5)
+    assert len(got(leaving)) == 20_000 and engine.queue.apps["__default"].put_aside_count() == 1
+    begun = time.process_time()
+    engine.leave(leaving)
+    engine.turn()
+    took = time.process_time() - begun
+    app = engine.queue.apps["__default"]
+    print(f"20,000 messages put aside again: {took * 1000:.0f} ms")
+    assert took < 5.0 and app.put_aside_count() == 20_001 and got(other) == []
+    assert app.undelivered()[0].order == 0
+    engine.configure(other, spec_of(x="v >= 0", m=100_000))
+    engine.turn()
+    assert len(got(other)) == 20_001 and other.client.got == []
+
+
+def test_a_configure_of_many_subscriptions_over_many_unconfirmed_messages_is_linear_and_bounded() -> None:
+    engine = Engine(in_memory=True)
+    reader = engine.reader(m=100_000)
+    for _ in range(20):
+        engine.post(*[b"x"] * 1000, v=0)
+    assert len(got(reader)) == 20_000
+    many = [spec_of(n, x=f"v == {n}", m=10) for n in range(1, SUBSCRIPTIONS_MAX)]
+    begun = time.process_time()
+    engine.configure(reader, *many, spec_of(SUBSCRIPTIONS_MAX, m=100_000))
+    took = time.process_time() - begun
+    print(f"{SUBSCRIPTIONS_MAX} subscriptions, 20,000 unconfirmed messages: {took * 1000:.0f} ms")
+    assert took < 2.0
+    (substream,) = reader.substreams.values()
+    assert substream.subscriptions[-1].messages == 20_000 and not substream.subscriptions[0].messages
+    with pytest.raises(Refused, match="Too many subscriptions"):
+        engine.configure(reader, *many, *many)
+    assert len(substream.subscriptions) == SUBSCRIPTIONS_MAX

@@ -1,0 +1,139 @@
+"""queue/counters.py: how long acknowledgements take; view/traffic.py: what becomes of that."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.admin_kit import Bench
+
+from bmqtwist.queue import counters
+from bmqtwist.queue.counters import (
+    LATENCY_BUCKETS,
+    AckLatency,
+    AppStats,
+    ClientStats,
+    QueueStats,
+    latency_bounds,
+    latency_bucket,
+)
+from bmqtwist.view import traffic
+
+
+@given(st.floats(min_value=2e-6, max_value=1000.0))
+def test_a_latency_lies_within_the_bounds_of_its_bucket(seconds: float) -> None:
+    low, high = latency_bounds(latency_bucket(seconds))
+    assert low <= seconds < high and high / low < 1.13
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e-300, 1e9, math.inf])
+def test_what_is_beyond_counts_in_the_first_or_the_last_bucket(seconds: float) -> None:
+    assert latency_bucket(seconds) == (LATENCY_BUCKETS - 1 if seconds > 1 else 0)
+
+
+def test_buckets_follow_each_other_without_gaps() -> None:
+    for bucket in range(LATENCY_BUCKETS - 1):
+        assert latency_bounds(bucket)[1] == latency_bounds(bucket + 1)[0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 0.001, 0.002, 0.5])), max_size=60), st.data())
+def test_every_acknowledgement_is_counted_once_whoever_asks_when(acks: list[tuple[int, float]], data: st.DataObject) -> None:
+    latency = AckLatency()
+    queues = [QueueStats(latency) for _ in range(3)]
+    for index, waited in acks:
+        queues[index].acked(waited)
+        if data.draw(st.booleans()):
+            latency.counts()
+        if data.draw(st.booleans()):
+            queues[index].totals()
+    counts = latency.counts()
+    for waited in (0.0, 0.001, 0.002, 0.5):
+        assert counts[latency_bucket(waited)] == sum(each == waited for _, each in acks)
+    for index, queue in enumerate(queues):
+        mine = [waited for each, waited in acks if each == index]
+        totals = queue.totals()
+        assert totals["ack_msgs"] == len(mine) and totals["ack_time_sum"] == pytest.approx(sum(mine))
+    assert latency.counts() == counts
+
+
+def test_the_longest_time_is_taken_away_and_starts_again() -> None:
+    stats = QueueStats()
+    for waited in (0.5, 0.25, 0.25):
+        stats.acked(waited)
+    assert stats.take_maxima()["ack_time_max"] == 0.5
+    stats.acked(0.125)
+    assert stats.take_maxima()["ack_time_max"] == 0.125
+
+
+def test_times_of_one_bucket_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buckets are looked at once for all that follow each other in one."""
+    updates: list[int] = []
+    monkeypatch.setattr(AckLatency, "add", lambda self, bucket, count: updates.append(count))
+    latency = AckLatency()
+    stats = QueueStats(latency)
+    for turn in range(10):
+        for number in range(1000):
+            stats.acked(2.0 ** -turn * (1 + number / 10_000))
+    latency.counts()
+    assert updates == [1000] * 10
+
+
+@given(st.lists(st.floats(min_value=-1.0, max_value=2000.0), max_size=50))
+def test_confirms_count_in_the_bucket_of_their_time(times: list[float]) -> None:
+    stats = AppStats()
+    for seconds in times:
+        stats.confirmed(0.0, seconds)
+    assert stats.take_latencies() == Counter(latency_bucket(seconds) for seconds in times)
+
+
+def test_queues_whose_last_acknowledgements_are_open_are_bounded() -> None:
+    latency = AckLatency()
+    for _ in range(3 * counters._OPEN_MAX):
+        QueueStats(latency).acked(0.001)
+    assert len(latency._open) <= counters._OPEN_MAX
+    assert sum(latency.counts()) == 3 * counters._OPEN_MAX
+
+
+def test_percentiles_are_those_of_what_came_between() -> None:
+    latency = AckLatency()
+    stats = QueueStats(latency)
+    for _ in range(100):
+        stats.acked(10.0)
+    before = latency.counts()
+    assert traffic.percentiles(before, before) == {"p50": None, "p99": None}
+    for number in range(1000):
+        stats.acked(0.001 if number < 980 else 0.1)
+    found = traffic.percentiles(before, latency.counts())
+    assert found["p50"] == pytest.approx(1.0, rel=0.13) and found["p99"] == pytest.approx(100.0, rel=0.13)
+    assert traffic.percentiles((), before)["p50"] == pytest.approx(10_000, rel=0.13)
+
+
+@given(st.lists(st.floats(min_value=1e-5, max_value=100.0), min_size=1, max_size=200), st.sampled_from([0.5, 0.9, 0.99]))
+def test_a_percentile_is_right_to_an_eighth(times: list[float], share: float) -> None:
+    latency = AckLatency()
+    for seconds in times:
+        latency.add(latency_bucket(seconds), 1)
+    exact = sorted(times)[math.ceil(len(times) * share) - 1]
+    found = traffic.percentile(latency.counts(), share)
+    assert found is not None and exact / 1.13 <= found <= exact * 1.13
+
+
+def test_the_broker_counts_the_acknowledgements_of_its_queues() -> None:
+    bench = Bench()
+    bench.write_domain()
+    bench.post(bench.open(), b"1", b"2", b"3")
+    assert sum(bench.broker.ack_latency.counts()) == 3
+    queue = bench.queue()
+    assert traffic.queue_totals(queue).ack == traffic.queue_totals(queue).put == 3
+
+
+def test_sessions_that_have_gone_go_on_counting() -> None:
+    one, other = ClientStats(), ClientStats()
+    for number, name in enumerate(ClientStats.NAMES, 1):
+        setattr(one, name, number)
+        setattr(other, name, 10 * number)
+    one.add(other)
+    assert list(one.totals().values()) == [11 * number for number in range(1, len(ClientStats.NAMES) + 1)]

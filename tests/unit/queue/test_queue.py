@@ -1,0 +1,242 @@
+"""What a queue takes, refuses, remembers and forgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kit.engine_kit import PLENTY, WALL, Engine, got
+
+from bmqtwist.errors import AckStatus
+from bmqtwist.queue.domain import Limits
+from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.put import Put
+from bmqtwist.steps import at_once
+from bmqtwist.storage.copies import Copies
+from bmqtwist.storage.message import Message
+from bmqtwist.storage.partition import COMMITTED_ALL
+
+GUID = b"\x40" + bytes(15)
+
+
+def put(engine: Engine, handle: Handle, guid: bytes = GUID, payload: bytes = b"x", wants_ack: bool = True) -> int:
+    status = engine.queue.post(Put(handle, Message(guid, payload, arrived=engine.now, wall=WALL), 5, wants_ack), engine.now,
+                               WALL)
+    engine.turn()
+    return status
+
+
+def acks(handle: Handle) -> list[tuple[bytes, int]]:
+    return handle.client.acks  # type: ignore[attr-defined, no-any-return]
+
+
+def test_an_ack_comes_if_it_was_asked_for() -> None:
+    engine = Engine()
+    producer = engine.open(write=1)
+    assert put(engine, producer, b"a" * 16, wants_ack=False) == 0 and acks(producer) == []
+    assert put(engine, producer, b"b" * 16) == 0 and acks(producer) == [(b"b" * 16, 0)]
+
+
+def test_a_repeated_put_is_acknowledged_and_stored_once() -> None:
+    engine = Engine()
+    producer = engine.open(write=1)
+    put(engine, producer)
+    put(engine, producer)
+    assert acks(producer) == [(GUID, 0)] * 2 and len(engine.queue.messages) == 1
+    assert engine.log("Duplicate PUT message") == 1
+    reader = engine.reader()
+    engine.turn()
+    engine.confirm(reader)
+    put(engine, producer)
+    assert got(reader) == [b"x"] and not engine.queue.messages, "remembered although it is gone"
+
+
+def test_without_a_window_only_what_is_stored_counts_as_a_duplicate() -> None:
+    engine = Engine()
+    engine.queue.history.window = 0.0
+    producer, reader = engine.open(write=1), engine.reader()
+    put(engine, producer)
+    put(engine, producer)
+    assert got(reader) == [b"x"]
+    engine.confirm(reader)
+    put(engine, producer)
+    assert got(reader) == [b"x"]
+
+
+@pytest.mark.parametrize("limits, status", [
+    (Limits(1, 1 << 40), AckStatus.LIMIT_MESSAGES), (Limits(100, 1), AckStatus.LIMIT_BYTES)])
+@pytest.mark.parametrize("whose", ["queue_limits", "domain_limits"])
+def test_a_quota_refuses_and_the_message_may_be_posted_again_later(limits: Limits, status: int, whose: str) -> None:
+    engine = Engine(**{whose: limits})
+    producer, reader = engine.open(write=1), engine.reader()
+    assert [put(engine, producer, bytes([0x40, n]) * 8, b"xy") for n in range(3)] == (
+        [0, 0, status] if status == AckStatus.LIMIT_MESSAGES else [0, status, status])
+    engine.confirm(reader)
+    assert put(engine, producer, bytes([0x40, 2]) * 8, b"xy") == 0
+
+
+def test_a_partition_that_takes_nothing_refuses_and_leaves_no_trace() -> None:
+    engine = Engine()
+    producer = engine.open(write=1)
+    engine.partition.disable()
+    assert put(engine, producer) == AckStatus.STORAGE_FAILURE
+    assert not engine.queue.messages and engine.queue.meter.messages == 0 and engine.queue.stats.put_msgs == 0
+    engine.partition.enable()
+    assert put(engine, producer) == 0
+
+
+def test_a_confirm_that_cannot_be_written_still_counts_in_memory() -> None:
+    engine = Engine("fanout", ("foo", "bar"))
+    foo, bar = engine.reader("foo"), engine.reader("bar")
+    engine.post(b"1")
+    engine.partition.disable()
+    engine.confirm(foo)
+    engine.confirm(bar)
+    assert not engine.queue.messages and engine.queue.meter.messages == 0
+
+
+def test_a_message_goes_when_the_last_app_has_confirmed() -> None:
+    engine = Engine("fanout", ("foo", "bar"))
+    foo, bar = engine.reader("foo"), engine.reader("bar")
+    (guid,) = engine.post(b"1")
+    engine.confirm(foo)
+    engine.confirm(foo)
+    assert guid in engine.queue.messages
+    engine.confirm(bar)
+    assert not engine.queue.messages
+
+
+def test_unknown_and_repeated_confirms_are_ignored() -> None:
+    engine = Engine()
+    reader = engine.reader()
+    (guid,) = engine.post(b"1")
+    engine.confirm(reader, b"?" * 16)
+    engine.confirm(reader, guid)
+    engine.confirm(reader, guid)
+    assert engine.queue.stats.confirm_msgs == 1
+
+
+def test_an_app_whose_condition_says_no_never_sees_the_message() -> None:
+    engine = Engine("fanout", ("foo", "bar"), conditions={"foo": "x > 5"})
+    foo, bar = engine.reader("foo"), engine.reader("bar")
+    engine.post(b"small", x=1)
+    engine.post(b"large", x=9)
+    assert (got(foo), got(bar)) == ([b"large"], [b"small", b"large"])
+    engine.confirm(bar)
+    assert len(engine.queue.messages) == 1
+
+
+def test_what_no_app_wants_is_acknowledged_and_not_stored() -> None:
+    engine = Engine(conditions={"": "x > 5"})
+    producer = engine.open(write=1)
+    engine.post(b"1", handle=producer, x=1)
+    assert len(acks(producer)) == 1 and not engine.queue.messages
+
+
+def test_what_is_too_old_goes_oldest_first() -> None:
+    engine = Engine(ttl_s=10)
+    engine.post(b"1", b"2")
+    for age, message in zip((11, 10), engine.queue.messages.values(), strict=True):
+        message.wall = WALL - age
+    engine.queue.expire(WALL)
+    assert [message.payload for message in engine.queue.messages.values()] == [b"2"] and engine.queue.stats.gc_msgs == 1
+    reader = engine.reader()
+    engine.turn()
+    assert got(reader) == [b"2"]
+
+
+def test_purging_all_or_one_app() -> None:
+    engine = Engine("fanout", ("foo", "bar"))
+    engine.post(b"1", b"22")
+    assert at_once(engine.queue.purge(engine.queue.apps["foo"], WALL)) == (2, 3)
+    foo, bar = engine.reader("foo"), engine.reader("bar", m=1)
+    engine.turn()
+    assert (got(foo), got(bar)) == ([], [b"1"])
+    assert at_once(engine.queue.purge(None, WALL)) == (2, 3) and engine.queue.meter.messages == 0
+    engine.confirm(bar)
+    assert got(bar) == []
+    engine.post(b"3")
+    assert (got(foo), got(bar)) == ([b"3"], [b"3"])
+
+
+def test_an_app_that_is_removed_lets_its_messages_go_and_starts_afresh_when_it_comes_back() -> None:
+    engine = Engine("fanout", ("foo", "bar"))
+    foo, bar = engine.reader("foo", m=1), engine.reader("bar")
+    engine.post(b"1", b"2")
+    engine.queue.remove_app(engine.queue.apps["foo"], WALL)
+    engine.confirm(bar)
+    assert not engine.queue.messages
+    engine.post(b"3")
+    assert got(foo) == [b"1"]
+    engine.partition.add_apps(b"queue", "bmq://d/q", [("foo", b"foo-2")], WALL)
+    engine.queue.register_apps()
+    engine.confirm(foo)
+    engine.post(b"4")
+    assert got(foo) == [b"4"]
+
+
+def test_strong_puts_wait_for_the_cluster_and_are_refused_after_the_window() -> None:
+    engine = Engine(copies=Copies.MAJORITY)
+    engine.partition.committed = engine.partition.position
+    producer, reader = engine.open(write=1), engine.reader()
+    put(engine, producer)
+    assert not acks(producer) and not got(reader)
+    assert engine.queue.domain.settings.deduplication_ms == 300_000
+    engine.queue.expire_uncommitted(engine.now + 299, WALL)
+    assert len(engine.queue.uncommitted) == 1
+    engine.queue.expire_uncommitted(engine.now + 300, WALL)
+    assert not engine.queue.messages and acks(producer)[-1] == (GUID, AckStatus.UNKNOWN) and not engine.queue.uncommitted
+
+
+def test_what_the_cluster_has_is_released_up_to_its_mark() -> None:
+    engine = Engine(copies=Copies.MAJORITY)
+    engine.partition.committed = engine.partition.position
+    producer, reader = engine.open(write=1), engine.reader()
+    for number in range(3):
+        put(engine, producer, bytes([0x40, number]) * 8, b"%d" % number)
+    engine.partition.committed += 2
+    engine.queue.committed(engine.now)
+    engine.turn()
+    assert [guid[1] for guid, _ in acks(producer)] == [0, 1] and got(reader) == [b"0", b"1"]
+    engine.partition.committed += 1
+    engine.queue.committed(engine.now)
+    engine.turn()
+    assert got(reader) == [b"2"] and not engine.queue.uncommitted
+
+
+def test_a_queue_stays_first_in_first_out_when_its_consistency_changes() -> None:
+    """The message that needs the cluster came first: the next one, which does not, must not overtake it."""
+    engine = Engine(copies=Copies.MAJORITY)
+    engine.partition.committed = engine.partition.position
+    producer, reader = engine.open(write=1), engine.reader()
+    put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
+    engine.domain.reconfigure(replace(engine.domain.settings, copies=Copies.NONE))
+    put(engine, producer, bytes([0x40, 2]) * 8, b"eventual")
+    put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
+    assert got(reader) == [] and acks(producer) == []
+    engine.partition.committed = COMMITTED_ALL
+    engine.queue.committed(engine.now)
+    engine.turn()
+    assert got(reader) == [b"strong", b"eventual"] and [guid[1] for guid, _ in acks(producer)] == [1, 2, 1]
+
+
+def test_what_was_behind_a_refused_put_goes_on() -> None:
+    engine = Engine(copies=Copies.MAJORITY)
+    engine.partition.committed = engine.partition.position
+    producer, reader = engine.open(write=1), engine.reader()
+    put(engine, producer, bytes([0x40, 1]) * 8, b"strong")
+    engine.domain.reconfigure(replace(engine.domain.settings, copies=Copies.NONE))
+    put(engine, producer, bytes([0x40, 2]) * 8, b"eventual")
+    engine.queue.expire_uncommitted(engine.now + 300, WALL)
+    engine.turn()
+    assert got(reader) == [b"eventual"]
+    assert [(guid[1], status) for guid, status in acks(producer)] == [(1, AckStatus.UNKNOWN), (2, 0)]
+
+
+def test_queues_in_memory_write_nothing() -> None:
+    engine = Engine(in_memory=True, queue_limits=PLENTY)
+    reader = engine.reader()
+    written = engine.partition.positions()
+    engine.post(b"1")
+    engine.confirm(reader)
+    assert got(reader) == [b"1"] and engine.partition.positions() == written

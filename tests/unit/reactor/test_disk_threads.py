@@ -1,0 +1,65 @@
+"""Work for threads: what becomes of it is told in the loop, and a stop waits for all of it."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bmqtwist.reactor.disk_threads import DiskThreads
+
+
+def started(threads: int) -> tuple[DiskThreads, SimpleQueue[Any]]:
+    """With what they have the loop call."""
+    calls: SimpleQueue[Any] = SimpleQueue()
+    pool = DiskThreads(SimpleNamespace(callFromThread=calls.put), threads)
+    pool.start()
+    return pool, calls
+
+
+def test_one_thread_works_in_order_and_the_loop_is_told() -> None:
+    pool, calls = started(1)
+    worked: list[tuple[int, int]] = []
+    told: list[tuple[int, int]] = []
+    for number in range(20):
+        pool.do(lambda number=number: worked.append((number, threading.get_ident())),
+                lambda number=number: told.append((number, threading.get_ident())), pytest.fail)
+    pool.stop()
+    assert [number for number, _ in worked] == list(range(20)) and not told
+    while not calls.empty():
+        calls.get()()
+    here = threading.get_ident()
+    assert told == [(number, here) for number in range(20)] and all(thread != here for _, thread in worked)
+
+
+def test_as_many_wait_for_the_disk_at_once_as_there_are_threads() -> None:
+    pool, calls = started(3)
+    together = threading.Barrier(3)
+    for _ in range(3):
+        pool.do(lambda: together.wait(10), lambda: None, pytest.fail)
+    for _ in range(3):
+        calls.get(timeout=10)()
+    pool.stop()
+
+
+@pytest.mark.parametrize("error", [OSError(5, "EIO"), ValueError("ours"), SystemExit(1)])
+def test_whatever_is_raised_is_told_and_the_thread_goes_on(error: BaseException) -> None:
+    pool, calls = started(1)
+    found: list[object] = []
+
+    def work() -> None:
+        raise error
+
+    pool.do(work, pytest.fail, found.append)
+    pool.do(lambda: None, lambda: found.append("next"), pytest.fail)
+    for _ in range(2):
+        calls.get(timeout=10)()
+    assert found == [error, "next"]
+    pool.stop()
+
+
+def test_those_that_never_began_are_not_waited_for() -> None:
+    DiskThreads(SimpleNamespace(callFromThread=pytest.fail), 2).stop()

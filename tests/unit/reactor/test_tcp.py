@@ -1,0 +1,199 @@
+"""The Twisted shell of a connection over transports that take little, refuse to read, or are gone."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kit.connections import Driver, Tls, Transport, connect
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+
+from bmqtwist.limits import TRANSPORT_BYTES_MAX
+from bmqtwist.reactor.tcp import LINGER_S
+from bmqtwist.wire.fast import EventType, event_header
+
+
+def test_a_connection_says_who_it_is_and_hands_on_its_bytes() -> None:
+    transport, driver = Transport(), Driver()
+    session = driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False)
+    connect(transport, driver)[0].dataReceived(b"abc")
+    assert driver.heard == [("connected", "127.0.0.1:5", 30114), ("received", session, b"abc")] and transport.no_delay
+
+
+def test_what_was_read_is_acknowledged_at_once_and_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)  # whatever this kernel can be asked
+    transport = Transport()
+    asked = transport.socket.options
+    driver = Driver()
+    session = driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False)
+    connection, _ = connect(transport, driver)
+    seen: list[int] = []
+    monkeypatch.setattr(driver, "received", lambda session, data: seen.append(len(asked)))
+    connection.dataReceived(b"abc")
+    connection.dataReceived(b"def")
+    assert asked == 2 * [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] and seen == [1, 2]
+    session.sends_at_once = True  # another broker, with TCP_NODELAY
+    connection.dataReceived(b"ghi")
+    assert seen == [1, 2, 2]
+
+
+def put(body: bytes) -> bytes:
+    return event_header(EventType.PUT, len(body)) + body
+
+
+@pytest.mark.parametrize("data, asked", [
+    (put(b"x" * 100), 0), (put(b""), 0), (put(b"x" * 4088), 0),
+    (put(b"x" * 4089), 1),  # the other side has more than fits into a packet
+    (put(b"x") + put(b"y"), 1), (put(b"x" * 100)[:-1], 1), (b"abc", 1)])  # it has kept messages back, or does
+def test_a_single_small_event_is_acknowledged_by_its_answer_where_the_last_was_answered_at_once(
+        monkeypatch: pytest.MonkeyPatch, data: bytes, asked: int) -> None:
+    monkeypatch.setattr(socket, "TCP_QUICKACK", 12, raising=False)
+    transport, driver = Transport(), Driver()
+    driver.session = SimpleNamespace(sends_at_once=False, holds_acks=False)
+    connection, _ = connect(transport, driver)
+    assert not connection.outgoing.answered_at_once
+    connection.dataReceived(data)
+    assert len(transport.socket.options) == 1
+    connection.outgoing.answered_at_once = True
+    connection.dataReceived(data)
+    assert len(transport.socket.options) == 1 + asked
+
+
+def test_the_socket_is_read_without_the_transport() -> None:
+    """Until it has nothing, its end, or the loss of the connection."""
+    transport, driver = Transport(), Driver()
+    session = driver.session = SimpleNamespace(sends_at_once=True, holds_acks=False)
+    connection, _ = connect(transport, driver)
+    transport.socket.comes = [b"abc", BlockingIOError(), b"def", b"", ConnectionResetError()]
+    read: Any = transport.doRead  # type: ignore[attr-defined]
+    assert [read() for _ in range(5)] == [None, None, None, CONNECTION_DONE, CONNECTION_LOST]
+    assert driver.heard[1:] == [("received", session, b"abc"), ("received", session, b"def")]
+    connection.connectionLost()
+    assert read() is CONNECTION_DONE and driver.heard[3:] == [("lost", session)]
+
+
+def test_tls_is_read_by_its_transport() -> None:
+    transport = Tls()
+    connect(transport)
+    assert not hasattr(transport, "doRead")
+
+
+def test_a_refused_connection_is_aborted_and_says_nothing() -> None:
+    transport = Transport()
+    connection, driver = connect(transport, Driver(accepts=False))
+    connection.dataReceived(b"abc")
+    connection.connectionLost()
+    assert transport.aborted and [what for what, *_ in driver.heard] == ["connected"]
+
+
+def test_a_turn_is_one_write_past_the_reactor() -> None:
+    transport = Transport()
+    connection, _ = connect(transport)
+    assert connection.write([b"ab", b"c"]) == 3
+    assert transport.direct == [b"abc"] and not transport.later and connection.waiting_bytes == 0
+
+
+@pytest.mark.parametrize("room", [0, 2])
+def test_what_the_kernel_does_not_take_waits_in_the_transport_behind_one_another(room: int) -> None:
+    transport = Transport(room)
+    connection, driver = connect(transport)
+    assert connection.write([b"abcde"]) == 5 and connection.waiting_bytes == 5 - room
+    assert connection.write([b"fg"]) == 2 and connection.waiting_bytes == 7 - room
+    assert b"abcdefg".startswith(transport.everything) and len(transport.direct) == 1
+    assert transport.producer is connection and transport.streaming is False
+    connection.resumeProducing()
+    assert transport.everything == b"abcdefg" and connection.waiting_bytes == 2 and driver.heard[-1][0] == "connected"
+    connection.resumeProducing()
+    assert transport.producer is None and connection.waiting_bytes == 0 and driver.heard[-1] == ("drained", "session")
+    transport.room = None
+    connection.write([b"h"])
+    assert transport.everything.endswith(b"h") or transport.direct[-1] == b"h"
+
+
+@pytest.mark.parametrize("kind", [Transport, Tls])
+def test_what_waits_is_what_is_unread_now_although_the_connection_is_never_quite_through(kind: type[Transport]) -> None:
+    """A steady reader that is always a little behind: every second it takes a piece, and as much is written."""
+    transport = kind(0)
+    connection, driver = connect(transport)
+    whole = write = b"x" * TRANSPORT_BYTES_MAX
+    if kind is Tls:
+        transport.write = lambda data: (transport.later.append(data), connection.pauseProducing())[0]  # type: ignore
+    connection.write([whole, b"y"])
+    for turn in range(100):
+        connection.resumeProducing()
+        write = bytes([turn]) * TRANSPORT_BYTES_MAX
+        whole += write
+        connection.write([write])
+        assert connection.waiting_bytes <= 2 * TRANSPORT_BYTES_MAX + 1
+        assert connection.taken_bytes >= turn * TRANSPORT_BYTES_MAX
+    assert driver.heard[-1][0] == "connected", "it was never through"
+    connection.finish()
+    assert len(transport.everything) == len(whole) + 1 and transport.everything.replace(b"y", b"", 1) == whole
+
+
+def test_a_pull_producer_that_is_called_when_it_is_registered_reports_nothing_twice() -> None:
+    connection, driver = connect(Transport())
+    connection.resumeProducing()
+    assert [what for what, *_ in driver.heard] == ["connected"]
+
+
+def test_a_lost_connection_is_left_to_the_transport_to_find_out() -> None:
+    transport = Transport()
+    connection, _ = connect(transport)
+    transport.lost = True
+    assert connection.write([b"abc"]) == 3 and transport.later == [b"abc"]
+
+
+def test_reading_stops_and_goes_on_when_everything_was_taken() -> None:
+    transport = Transport(0)
+    connection, _ = connect(transport)
+    connection.write([b"abc"])
+    connection.read(False)
+    connection.read(False)
+    assert transport.producerState == "paused"
+    connection.resumeProducing()
+    assert transport.producerState == "producing"
+
+
+def test_the_end_comes_after_what_was_written_and_a_lingering_peer_is_cut_off() -> None:
+    transport = Transport(1)
+    connection, driver = connect(transport)
+    connection.write([b"abc"])
+    connection.finish()
+    assert transport.disconnecting and transport.producer is None
+    ((seconds, abort),) = driver.delayed
+    assert seconds == LINGER_S
+    abort()
+    assert transport.aborted
+    connection.connectionLost()
+    assert driver.heard[-1] == ("lost", "session") and connection.waiting_bytes == 0
+
+
+def test_a_peer_that_went_in_time_is_not_cut_off() -> None:
+    transport = Transport()
+    connection, driver = connect(transport)
+    connection.finish()
+    connection.connectionLost()
+    driver.delayed[0][1]()
+    connection.finish()
+    connection.read(False)
+    connection.dataReceived(b"late")
+    assert not transport.aborted and driver.heard[-1] == ("lost", "session") and len(driver.delayed) == 1
+
+
+def test_over_tls_nothing_is_written_past_the_transport() -> None:
+    transport = Tls()
+    connection, driver = connect(transport)
+    assert transport.producer is connection and transport.streaming is True
+    connection.write([b"a", b"b"])
+    assert transport.later == [b"ab"] and connection.waiting_bytes == 0
+    connection.pauseProducing()
+    connection.write([b"cd"])
+    assert connection.waiting_bytes == 2
+    connection.resumeProducing()
+    assert transport.later == [b"ab", b"cd"]
+    assert connection.waiting_bytes == 0 and transport.producer is connection and driver.heard[-1][0] == "drained"
+    connection.finish()
+    assert transport.producer is None and transport.disconnecting

@@ -1,0 +1,125 @@
+"""Turns that take too long are counted, and those that take much too long say what they did."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from kit.performers import Broker, Reactor, Session
+from kit.statistics import families, stats_tables
+
+from bmqtwist.reactor import performer as module
+from bmqtwist.reactor.performer import ReactorPerformer
+from bmqtwist.reactor.watchdog import SLOW_S, STALLED_S, Watchdog
+from bmqtwist.report import ListReport
+from bmqtwist.view.snapshot import BrokerState, ProcessState
+from bmqtwist.view.statistics import Statistics
+
+
+class SlowBroker(Broker):
+    """Its turns take as long as it is told."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        super().__init__()
+        self._reactor, self.seconds = reactor, 0.0
+
+    def turn(self, now: float) -> None:
+        super().turn(now)
+        self._reactor.rightNow += self.seconds
+
+    def received(self, session: Any, data: bytes, now: float) -> None:
+        self._reactor.rightNow += len(data) / 1000
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """(reactor, broker, performer), started; the clock is the reactor's."""
+    reactor, report = Reactor(), ListReport()
+    reactor.rightNow = 1000.0
+    monkeypatch.setattr(module.time, "monotonic", reactor.seconds)
+    performer = ReactorPerformer(reactor, report, 2, (1, 1), 0.0, 0.0)
+    performer.watchdog._clock = reactor.seconds
+    performer.broker = broker = SlowBroker(reactor)  # type: ignore[assignment]
+    performer.start()
+    yield reactor, broker, performer
+    performer.stop()
+
+
+def counts(performer: ReactorPerformer) -> tuple[int, int, float]:
+    watchdog = performer.watchdog
+    return watchdog.slow, watchdog.stalled, round(watchdog.longest, 3)
+
+
+def test_a_turn_is_measured_from_the_first_bytes_to_its_end(world: Any) -> None:
+    reactor, broker, performer = world
+    for milliseconds in (40, 61, 500):
+        reactor.work = [lambda size=milliseconds: performer.received(Session(), bytes(size)),
+                        lambda: performer.received(Session(), bytes(30))]
+        broker.seconds = 0.01
+        reactor.doIteration(5.0)
+    assert counts(performer) == (2, 0, 0.54) and not performer.report.texts("WARN")
+    reactor.rightNow += 10.0  # nothing happens
+    reactor.work = [lambda: performer.received(Session(), b"x")]
+    reactor.doIteration(5.0)
+    assert counts(performer) == (2, 0, 0.54)
+
+
+def test_the_longest_turn_is_known_however_short_it_was(world: Any) -> None:
+    reactor, broker, performer = world
+    for milliseconds, longest in ((20, 0.02), (10, 0.02), (50, 0.05)):
+        reactor.work = [lambda size=milliseconds: performer.received(Session(), bytes(size))]
+        reactor.doIteration(5.0)
+        assert counts(performer) == (0, 0, longest)
+
+
+def test_what_timers_and_jobs_take_is_measured_too(world: Any) -> None:
+    reactor, broker, performer = world
+    broker.seconds = SLOW_S * 2
+    broker.deadline = 1001.0
+    performer._arm()
+    broker.deadline = None
+    reactor.advance(1.0)
+    assert counts(performer) == (1, 0, 0.2)
+
+
+def test_a_turn_of_more_than_a_second_is_logged_with_what_it_was_doing(world: Any) -> None:
+    """Another thread looks while it lasts."""
+    reactor, broker, performer = world
+
+    def compare_everything_with_everything() -> None:
+        reactor.rightNow += STALLED_S + 0.5
+        looker = threading.Thread(target=performer.watchdog._look)
+        looker.start()
+        looker.join()
+
+    broker.received = lambda session, data, now: compare_everything_with_everything()
+    reactor.work = [lambda: performer.received(Session(), b"x")]
+    reactor.doIteration(5.0)
+    assert counts(performer) == (1, 1, 1.5)
+    (line,) = performer.report.texts("WARN")
+    assert "busy for 1.500 s" in line and "compare_everything_with_everything (test_watchdog.py:" in line
+    reactor.rightNow += 5.0
+    broker.received = lambda session, data, now: None
+    reactor.doIteration(5.0)
+    performer.watchdog._look()
+    assert counts(performer) == (1, 1, 1.5), "an idle loop is not busy"
+
+
+def test_the_thread_looks_by_itself_and_stops() -> None:
+    watchdog = Watchdog(ListReport())
+    watchdog.start()
+    thread = next(each for each in threading.enumerate() if each.name == "watchdog")
+    watchdog.stop()
+    thread.join(10)
+    assert not thread.is_alive() and thread.daemon
+
+
+def test_both_are_metrics_and_statistics() -> None:
+    process = ProcessState(turns_slow=12, turns_stalled=3, turn_max=1.5)
+    state = BrokerState("i", "v", "h", 1.0, 2.0, 1.0, process=process)
+    found = {family.name: family.samples[0][1] for family in families(state, Statistics(0.0))}
+    assert (found["brkr_system_turns_slow"], found["brkr_system_turns_stalled"], found["brkr_system_turn_seconds_max"]) \
+        == (12, 3, 1.5)
+    row = stats_tables(state, Statistics(0.0)).rpartition("EVENT LOOP")[2].splitlines()[-1]
+    assert "12" in row and "3" in row and "1.50 s" in row

@@ -1,0 +1,339 @@
+"""How each front opens connections: hooks for tunnels and tests, several brokers, brokers that fail at every step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kit.sdk_fronts_kit import FRONTS, URI, Front, w
+from twisted.internet.defer import Deferred, fail
+
+from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, blazingmq, simple
+from bmqtwist.sdk._core.effects import Connect
+from bmqtwist.sdk.pump import Pump
+from bmqtwist.testing import Broker, run
+from bmqtwist.testing.transport import MemoryTransport
+
+
+@pytest.fixture(params=FRONTS)
+def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+    """Each front that waits."""
+    made = FRONTS[request.param]()
+    yield made
+    assert not made.unhandled
+
+
+class Net:
+    """Two brokers under two addresses; `dialled` says who was tried."""
+
+    def __init__(self, front: Front) -> None:
+        self.brokers = {"one": front.broker, "two": Broker()}
+        self.dialled: list[str] = []
+        self.front = front
+
+    def options(self) -> dict[str, Any]:
+        """The hook of this front."""
+        if self.front.name == "aio":
+            return {"connect": self._connect}
+        if self.front.name == "tx":
+            return {"endpoint": self._endpoint}
+        return {"pump": self._transport}
+
+    def _at(self, address: Any) -> Broker:
+        self.dialled.append(address.host)
+        return self.brokers[address.host]
+
+    async def _connect(self, make_protocol: Any, address: Any, tls: Any) -> Any:
+        return await self._at(address).connector()(make_protocol, address, tls)
+
+    def _endpoint(self, address: Any) -> Any:
+        return self._at(address).endpoint(self.front.clock)(address)  # type: ignore[attr-defined]
+
+    def _transport(self, options: SessionOptions, dispatch: Any, tls: Any) -> Pump:
+        net = self
+
+        class Switching(MemoryTransport):
+            """Changes hosts with each attempt."""
+
+            def dial(self, effect: Connect) -> None:
+                self._runner = net._at(effect.address).pump().args[0]  # type: ignore[attr-defined]
+                super().dial(effect)
+        return Switching(self.front.broker.pump().args[0], "", options, dispatch, tls)  # type: ignore[attr-defined]
+
+
+def session_of(front: Front, **options: Any) -> Any:
+    """A session with hooks and addresses of its own, not started (the blocking one is)."""
+    options = {"on_event": front.events.append, "backoff_first_s": 0.1, **options}
+    if front.name == "aio":
+        from bmqtwist.sdk import aio
+        return aio.Session(["tcp://one", "tcp://two"], **options)
+    if front.name == "tx":
+        from bmqtwist.sdk import tx
+        return tx.Session(front.clock, ["tcp://one", "tcp://two"], **options)  # type: ignore[attr-defined]
+    from bmqtwist.sdk import simple
+    session = simple.Session(["tcp://one", "tcp://two"], **options)
+    front.sessions.append(session)  # type: ignore[attr-defined]
+    return session
+
+
+async def started(front: Front, session: Any) -> Any:
+    """Start it, where that is a call."""
+    if front.name != "simple":
+        await session.start()
+    return session
+
+
+def test_the_second_broker_is_used_while_the_first_is_down_and_the_first_when_the_second_goes(front: Front) -> None:
+    net = Net(front)
+    net.brokers["one"].crash()
+
+    async def scenario() -> None:
+        session = await started(front, session_of(front, **net.options()))
+        queue = await w(session.open(URI, write=True))
+        assert (await w(queue.post(b"for two"))).ok
+        net.brokers["one"].start()
+        net.brokers["two"].crash()
+        assert (await w(queue.post(b"for one"))).ok
+        await w(session.stop())
+    front.run(scenario)
+    assert [each.payload for each in net.brokers["one"].messages(URI)] == [b"for one"]
+    net.brokers["two"].start()
+    assert net.dialled[:2] == ["one", "two"] and net.dialled[-1] == "one"
+    assert front.kinds() == [EventKind.CONNECTED, EventKind.CONNECTION_LOST, EventKind.RECONNECTED,
+                             EventKind.QUEUE_REOPEN_RESULT, EventKind.STATE_RESTORED, EventKind.DISCONNECTED]
+
+
+def test_a_broker_that_refuses_the_session_leaves_it_to_the_next(front: Front) -> None:
+    net = Net(front)
+    net.brokers["one"].faults.refuse("negotiation", reason="not you")
+
+    async def scenario() -> None:
+        session = await started(front, session_of(front, **net.options()))
+        assert net.dialled == ["one", "two"]
+        await w(session.stop())
+        net.brokers["two"].faults.refuse("negotiation", reason="nor you")
+        with pytest.raises(SdkError, match="nor you") as caught:
+            await started(front, session_of(front, **net.options()))
+        assert caught.value.result is Result.REFUSED
+    front.run(scenario)
+
+
+def test_a_connection_that_breaks_in_the_middle_of_the_negotiation_is_tried_again(front: Front) -> None:
+    front.broker.faults.kill("negotiation", times=3)
+
+    async def scenario() -> None:
+        session = await front.start(backoff_first_s=0.1)
+        assert session.counters().attempts == 4
+        await w(session.stop())
+    front.run(scenario)
+
+
+@pytest.mark.parametrize("mistake", ["raises", "is silent", "connects nothing"])
+def test_a_hook_that_fails_in_any_way_is_a_failed_attempt(mistake: str) -> None:
+    front = FRONTS["aio"]()
+    good = front.broker.connector()
+    calls: list[Any] = []
+
+    async def connect(make_protocol: Any, address: Any, tls: Any) -> Any:
+        calls.append(address)
+        if len(calls) < 3:
+            if mistake == "raises":
+                raise ZeroDivisionError
+            if mistake == "is silent":
+                await asyncio.sleep(1000.0)
+            return None, None
+        return await good(make_protocol, address, tls)
+
+    async def scenario() -> None:
+        session = session_of(front, connect=connect)
+        await session.start()
+        assert session.counters().attempts == 3 == len(calls)
+        await session.stop()
+    front.run(scenario)
+    assert not front.unhandled
+
+
+@pytest.mark.parametrize("mistake", ["raises", "fails", "is silent"])
+def test_an_endpoint_that_fails_in_any_way_is_a_failed_attempt(mistake: str) -> None:
+    front = FRONTS["tx"]()
+    calls: list[Any] = []
+    cancelled: list[Any] = []
+
+    class Endpoint:
+        def connect(self, factory: Any, /) -> Deferred[Any]:
+            return fail(ZeroDivisionError()) if mistake == "fails" else Deferred(cancelled.append)
+
+    def endpoint(address: Any) -> Any:
+        calls.append(address)
+        if len(calls) < 3:
+            if mistake == "raises":
+                raise ZeroDivisionError
+            return Endpoint()
+        return front.broker.endpoint(front.clock)(address)  # type: ignore[attr-defined]
+
+    async def scenario() -> None:
+        session = session_of(front, endpoint=endpoint)
+        await session.start()
+        assert session.counters().attempts == 3 == len(calls)
+        await session.stop()
+    front.run(scenario)
+    assert len(cancelled) == (2 if mistake == "is silent" else 0)
+
+
+def test_stop_gives_up_a_connection_that_is_being_opened() -> None:
+    front = FRONTS["aio"]()
+    given_up: list[bool] = []
+
+    async def connect(make_protocol: Any, address: Any, tls: Any) -> Any:
+        try:
+            await asyncio.sleep(1000.0)
+        finally:
+            given_up.append(True)
+
+    async def scenario() -> None:
+        session = session_of(front, connect=connect)
+        starting = front.begin(session.start())
+        await front.pass_time(1.0)
+        await session.stop()
+        with pytest.raises(SdkError) as caught:
+            await starting
+        assert caught.value.result is Result.CANCELED and given_up == [True]
+    front.run(scenario)
+
+
+def test_a_full_channel_says_so_and_goes_on(front: Front) -> None:
+    """The broker does not read: the channel's watermarks are told, posts that do not wait are refused."""
+    async def scenario() -> None:
+        session = await front.start(channel_high_bytes=100_000, channel_low_bytes=50_000)
+        queue = await w(session.open(URI, write=True))
+        with front.broker.faults.stall("post"):
+            with pytest.raises(SdkError) as caught:
+                for _ in range(20):
+                    queue.post_nowait(b"x" * 20_000)
+                    await front.pass_time(0.001)
+                    if front.name == "simple" and session.core.blocked:
+                        raise SdkError(Result.BW_LIMIT)  # it would wait
+            assert caught.value.result is Result.BW_LIMIT
+        await w(queue.flush())
+        await w(session.stop())
+    front.run(scenario)
+    assert front.kinds()[1:-1] == [EventKind.CHANNEL_HIGH_WATERMARK, EventKind.CHANNEL_LOW_WATERMARK]
+
+
+class PullProducer:
+    """Writes one message whenever it is asked."""
+
+    def __init__(self, queue: Any, count: int) -> None:
+        self.queue, self.left = queue, count
+
+    def resumeProducing(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.queue.unregisterProducer()
+        self.queue.write(b"%d" % self.left * 300)
+
+
+def test_a_pull_producer_is_asked_as_long_as_there_is_room() -> None:
+    front = FRONTS["tx"]()
+
+    async def scenario() -> None:
+        session = await front.start(unacked_bytes_max=2000)
+        queue = await session.open(URI, write=True)
+        producer = PullProducer(queue, 50)
+        queue.registerProducer(producer, False)
+        with pytest.raises(RuntimeError):
+            queue.registerProducer(producer, False)
+        await front.until(lambda: not producer.left)
+        await queue.flush()
+        await session.stop()
+    front.run(scenario)
+    assert len(front.broker.messages(URI)) == 50
+
+
+def test_a_reader_of_many_messages_leaves_the_loop_to_others_now_and_then() -> None:
+    """An iteration that never waits must not keep timers and connections from their turn."""
+    with Broker() as broker:
+        for number in range(1000):
+            broker.put(URI, b"%d" % number)
+
+        async def scenario() -> list[int]:
+            turns: list[int] = []
+            read = 0
+
+            async def others() -> None:
+                while read < 1000:
+                    turns.append(read)
+                    await asyncio.sleep(0)
+            async with broker.session() as session, session.open(URI, read=True) as queue:
+                await asyncio.sleep(1)
+                beside = asyncio.ensure_future(others())
+                async for message in queue:
+                    message.confirm()
+                    read += 1
+                    if read == 1000:
+                        break
+                await beside
+            return turns
+        turns = run(scenario())
+    assert max(b - a for a, b in zip(turns, turns[1:] + [1000], strict=True)) <= 100
+
+
+@pytest.mark.parametrize("high", [30_000, 124 << 20])
+def test_a_twisted_connection_reads_a_bounded_amount_at_a_time(high: int) -> None:
+    """`bufferSize` is both what a transport reads at once and what makes it pause a producer."""
+    front = FRONTS["tx"]()
+    sizes = []
+
+    async def scenario() -> None:
+        session = await front.start(channel_high_bytes=high, channel_low_bytes=high // 2)
+        sizes.append(session._channel.transport.bufferSize)
+        await session.stop()
+    front.run(scenario)
+    assert sizes == [min(high, 1 << 16)]
+
+
+# -- sockets --------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_name_that_is_none_is_a_failed_attempt_for_sessions_with_threads_too() -> None:
+    with pytest.raises(blazingmq.exceptions.BrokerTimeoutError):
+        blazingmq.Session(lambda event: None, broker="tcp://a..b:1", timeout=blazingmq.Timeouts(connect_timeout=0.3))
+    with pytest.raises(SdkError) as raised:
+        simple.Session("tcp://a..b:1", connect_timeout_s=0.3)
+    assert raised.value.result is Result.TIMEOUT
+
+
+def test_a_broker_that_is_silent_during_the_tls_handshake_is_waited_for_no_longer_than_the_start_may_take() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun = time.monotonic()
+        with pytest.raises(SdkError) as raised:
+            simple.Session(f"tls://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=0.3, attempt_timeout_s=8.0)
+        assert raised.value.result is Result.TIMEOUT and time.monotonic() - begun < 5.0
+
+
+def test_a_blocking_session_works_in_a_process_with_thousands_of_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard == resource.RLIM_INFINITY or hard >= 1200, "needs 1200 open files: raise the hard limit (ulimit -Hn)"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    broker = Broker()
+    files = []
+    try:
+        url = broker.listen()
+        while not files or files[-1] < 1100:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+        with simple.Session(url, connect_timeout_s=5.0) as session, session.open(URI, read=True, write=True) as queue:
+            assert queue.post(b"x").ok
+            message = queue.get(5.0)
+            assert message is not None and message.payload == b"x"
+            message.confirm()
+    finally:
+        for each in files:
+            os.close(each)
+        broker.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

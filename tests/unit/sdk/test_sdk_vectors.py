@@ -1,0 +1,99 @@
+"""The client library against recordings of the official ones: for the same calls it says the same (compared decoded; see
+`sdk_playback` for what is meant to differ), and it understands every answer, of stand-ins and of the original broker."""
+
+from __future__ import annotations
+
+import pytest
+from kit.sdk_playback import VECTORS, Playback, against_real_broker, against_stand_in, decoded
+
+from bmqtwist.sdk import EventKind, Result
+from bmqtwist.wire import control, schema
+
+ALL = sorted({path.name.split(".")[0] for path in (VECTORS / "client").glob("*.seq.txt")})
+LATE = "open_late_response"  # played apart: our client does something else there, on purpose
+OF_ORIGINAL = ["sdk_producer_consumer", "sdk_zlib", "sdk_fanout", "sdk_refused", "bmqtool_subscriptions"]
+SESSIONS = [pytest.param(name, number, id=f"{name}-{number}") for name in OF_ORIGINAL
+            for number in range(len(against_real_broker(name)))]
+
+
+def played(name: str) -> Playback:
+    """A recording against a stand-in."""
+    return Playback(against_stand_in(name), java=name.startswith("java")).run()
+
+
+def understood(playback: Playback) -> None:
+    """Everything the broker said has come to something: nothing was dropped, no answer is left over."""
+    bench, core = playback.bench, playback.core
+    assert not core.counters().dropped and EventKind.ERROR not in bench.kinds()
+    assert len(bench.messages) == playback.expected_messages
+    failed_at_the_end = sum(ack.status is Result.UNKNOWN for ack in bench.acks[playback.expected_acks:])
+    assert len(bench.acks) - failed_at_the_end == playback.expected_acks
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != LATE])
+def test_for_the_same_calls_the_same_is_said_and_every_answer_is_understood(name: str) -> None:
+    playback = played(name)
+    said = sum(len(decoded(raw, not index)) for connection in playback.connections
+               for index, raw in enumerate(raw for mine, raw in connection if mine))
+    assert playback.compared == said > 0
+    understood(playback)
+
+
+@pytest.mark.parametrize(("name", "number"), SESSIONS)
+def test_the_original_broker_is_understood_and_told_the_same(name: str, number: int) -> None:
+    playback = Playback([against_real_broker(name)[number]]).run()
+    assert playback.compared >= 2
+    understood(playback)
+
+
+def test_after_an_open_that_was_answered_too_late_the_same_is_said_on_another_connection() -> None:
+    """The official client closes the queue that was opened after all. Ours gives up the connection at the timeout, so the
+    late answer reaches nobody and the broker holds nothing; the next open is as recorded, queue id included."""
+    connection, = against_stand_in(LATE)
+    playback = Playback([], open_timeout_s=1.0)
+    bench = playback.bench.start()
+    playback.collect()
+    bench.say(connection[1][1])
+    playback.unmatched.clear()
+    playback.play(connection[2:3], True)  # openQueue
+    bench.advance(bench.options.open_timeout_s)
+    assert bench.done["open", "bmq://bmq.test.mem.priority/q1"].result is Result.TIMEOUT
+    assert bench.kinds()[-1] is EventKind.CONNECTION_LOST
+    bench.say(connection[3][1])  # the late answer
+    bench.advance(1.0)
+    bench.say(connection[1][1])
+    playback.collect()
+    assert [type(each) for each in playback.unmatched] == [control.NegotiationMessage]
+    playback.unmatched.clear()
+    rest = connection[6:]
+    first, = decoded(rest[0][1], False)
+    assert isinstance(first.value, schema.OpenQueue) and first.value.handle_parameters.q_id == 1
+    playback.play(rest, True)
+    understood(playback)
+    assert playback.compared == 1 + 3
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if "consumer" in name])
+def test_every_recorded_delivery_can_be_read(name: str) -> None:
+    """Old-style and new-style properties, schema ids that repeat, zlib, an empty payload, headers without a schema id."""
+    messages = played(name).bench.messages
+    assert messages
+    for message in messages:
+        assert set(message.properties) == set(message.property_types) and len(message.payload) >= 0
+
+
+def test_all_sixteen_ack_statuses_are_understood() -> None:
+    acks = played("producer_ack_codes").bench.acks
+    known = {0: Result.SUCCESS, 1: Result.LIMIT_MESSAGES, 2: Result.LIMIT_BYTES, 6: Result.STORAGE_FAILURE,
+             7: Result.NOT_READY}
+    assert [ack.status for ack in acks] == [known.get(status, Result.UNKNOWN) for status in range(16)]
+
+
+def test_a_refused_negotiation_ends_the_start_with_its_reason() -> None:
+    assert played("negotiation_refused").bench.done["start"].result is Result.REFUSED
+
+
+@pytest.mark.parametrize("name", ["open_refused", "configure_refused"])
+def test_a_refused_open_ends_with_the_brokers_status(name: str) -> None:
+    done = played(name).bench.done
+    assert {each.result for key, each in done.items() if key[0] == "open"} <= {Result.REFUSED, Result.UNKNOWN}

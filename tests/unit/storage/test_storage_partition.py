@@ -1,0 +1,525 @@
+"""The replica core: turns, gates and syncs, space, the payload cache, failing disks."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from kit.storage_kit import (
+    DEFAULT,
+    FANOUT,
+    KEY,
+    OTHER,
+    SMALL,
+    TINY,
+    WALL,
+    Held,
+    entries,
+    guids,
+    make_message,
+    open_files,
+    path_of,
+    reread,
+    start,
+    state,
+)
+
+from bmqtwist.errors import LocalError
+from bmqtwist.steps import at_once
+from bmqtwist.storage import fileset
+from bmqtwist.storage import partition as partition_module
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.partition import Partition, PartitionUnavailable
+from bmqtwist.storage.store import FileSizes
+
+
+def running(disk: MemoryDisk, sizes: FileSizes = SMALL, **options: Any) -> Partition:
+    """A partition with one queue."""
+    partition, _ = start(disk, sizes, **options)
+    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.flush(WALL)
+    return partition
+
+
+def put(partition: Partition, number: int, payload: bytes = b"payload", key: bytes = KEY) -> Any:
+    """Append one message."""
+    message = make_message(number, payload)
+    partition.append_message(key, message, WALL)
+    return message
+
+
+def writes(disk: MemoryDisk) -> list[str]:
+    """What was done to which file since the last call."""
+    done = [f"{operation} {path.rpartition('_')[2]}" for operation, path in disk.log]
+    disk.log.clear()
+    return done
+
+
+# ---- turns and gates -------------------------------------------------------------------------------------------------
+
+def test_a_turn_is_one_write_per_file_data_before_journal() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    writes(disk)
+    for number in range(50):
+        put(partition, number)
+    assert writes(disk) == []
+    partition.flush(WALL)
+    assert writes(disk) == ["write data", "write journal"]
+    partition.flush(WALL)
+    assert writes(disk) == []
+
+
+def test_without_durability_effects_come_back_from_the_flush() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    put(partition, 1)
+    partition.hold(Held("a"))
+    partition.hold(Held("b"))
+    assert partition.flush(WALL) == ["a", "b"]
+    assert partition.flush(WALL) == []
+    assert partition.wants_sync() is None
+
+
+def test_always_syncs_data_before_journal_within_the_turn() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="always")
+    writes(disk)
+    put(partition, 1)
+    partition.hold(Held("a"))
+    assert partition.flush(WALL) == ["a"]
+    assert writes(disk) == ["write data", "write journal", "sync data", "sync journal"]
+    partition.hold(Held("nothing to write"))
+    assert partition.flush(WALL) == ["nothing to write"]
+    assert writes(disk) == []
+
+
+def test_a_group_waits_for_a_sync_that_began_after_its_records_were_written() -> None:
+    disk = MemoryDisk()
+    partition = running(disk)
+    put(partition, 1)
+    partition.hold(Held("first"))
+    assert partition.flush(WALL) == []
+    token = partition.wants_sync()
+    assert token is not None and partition.wants_sync() is None, "one sync at a time"
+    put(partition, 2)
+    partition.hold(Held("second"))
+    assert partition.flush(WALL) == [] and partition.wants_sync() is None
+    partition.sync()
+    assert partition.synced(token, WALL) == ["first"]
+    assert partition.synced(token, WALL) == []
+    second = partition.wants_sync()
+    assert second is not None and second != token
+    partition.sync()
+    assert partition.synced(second, WALL) == ["second"]
+    assert partition.wants_sync() is None
+    partition.hold(Held("no records"))
+    assert partition.flush(WALL) == ["no records"]
+
+
+def test_an_effect_of_a_turn_without_records_waits_for_the_records_before_it() -> None:
+    partition = running(MemoryDisk())
+    put(partition, 1)
+    partition.flush(WALL)
+    partition.hold(Held("later"))
+    assert partition.flush(WALL) == []
+    token = partition.wants_sync()
+    assert partition.synced(token or 0, WALL) == ["later"]
+
+
+def test_acknowledged_messages_survive_a_loss_of_power() -> None:
+    disk = MemoryDisk()
+    partition = running(disk)
+    for number in range(1, 6):
+        put(partition, number)
+    partition.hold(Held("acks"))
+    partition.flush(WALL)
+    token = partition.wants_sync()
+    partition.sync()
+    assert partition.synced(token or 0, WALL) == ["acks"]
+    put(partition, 6)
+    partition.flush(WALL)
+    disk.crash()
+    assert len(guids(reread(disk))) == 5
+
+
+def test_a_sync_point_is_written_once_per_tick_and_only_after_a_write() -> None:
+    disk = MemoryDisk()
+    partition = running(disk)
+    put(partition, 1)
+    partition.flush(WALL)
+    before = partition.sequence
+    partition.sync_point(WALL + 1)
+    partition.sync_point(WALL + 2)
+    assert partition.sequence == before + 1
+    partition.sync_point(WALL + 3, force=True)
+    assert partition.sequence == before + 2
+    assert partition.wants_sync() is not None, "a sync point makes what it covers durable"
+
+
+def test_a_lease_must_be_newer_than_the_last_one() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, lease=4)
+    partition.stop(WALL)
+    for lease in (3, 4):
+        with pytest.raises(LocalError):
+            start(disk, lease=lease)
+    partition, recovered = start(disk, lease=None)
+    assert (recovered.lease, partition.lease, partition.sequence) == (4, 5, 1)
+
+
+def test_a_stop_leaves_files_of_exact_length_ending_in_a_sync_point() -> None:
+    disk = MemoryDisk()
+    partition = running(disk)
+    put(partition, 1)
+    partition.hold(Held("ack"))
+    assert partition.stop(WALL) == ["ack"]
+    journal = disk.content(path_of(disk, "journal"))
+    assert entries(journal)[-1][1] >> 60 == 5
+    assert entries(journal)[-1][0] + 60 == len(journal)
+    recovered = reread(disk)
+    assert not recovered.alarms and len(guids(recovered)) == 1
+
+
+# ---- what is live ----------------------------------------------------------------------------------------------------
+
+def test_outstanding_bytes_count_live_records_only() -> None:
+    partition = running(MemoryDisk())
+    empty = partition.outstanding()
+    message = make_message(1, b"x" * 100, ref_count=2, options=b"opts")
+    partition.append_message(KEY, message, WALL)
+    partition.append_confirm(KEY, b"aaaaa", message, 0, WALL)
+    assert partition.outstanding() == (empty[0] + 120, empty[1] + 120, empty[2])
+    partition.append_deletion(KEY, message, 0, WALL)
+    assert partition.outstanding() == empty and message.live_key == -1
+    put(partition, 2)
+    at_once(partition.purge(KEY, None, None, WALL))
+    assert partition.outstanding() == (empty[0] + 60, *empty[1:]), "the PURGE record itself"
+    partition.delete_queue(KEY, WALL)
+    assert partition.outstanding() == (44, 40, 36) and not partition.live
+
+
+def test_auto_confirms_belong_to_the_message_that_follows() -> None:
+    disk = MemoryDisk()
+    partition = running(disk)
+    partition.create_queue(OTHER, "bmq://d/f", FANOUT, WALL)
+    partition.append_auto_confirm(OTHER, FANOUT[0][1], b"g" * 16, WALL)  # its message never comes
+    message = make_message(2, ref_count=1)
+    partition.append_auto_confirm(OTHER, FANOUT[0][1], message.guid, WALL)
+    partition.append_auto_confirm(OTHER, FANOUT[2][1], message.guid, WALL)
+    partition.append_message(OTHER, message, WALL)
+    assert len(partition.live) == 5 and len(message.confirms or ()) == 2
+    partition.flush(WALL)
+    assert state(reread(disk))["bmq://d/f"][1] == [(message.guid, ["bar"])]
+    partition.append_deletion(OTHER, message, 0, WALL)
+    assert len(partition.live) == 2
+
+
+def test_payloads_beyond_the_ceiling_are_dropped_and_read_back() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, cache_bytes=250)
+    messages = [make_message(number, bytes([number]) * 100, options=b"opt!") for number in range(5)]
+    for message in messages:
+        partition.append_message(KEY, message, WALL)
+    assert [partition.read_payload(message)[0] for message in messages] == [0, 1, 2, 3, 4], "before the flush"
+    partition.flush(WALL)
+    assert [message.payload is None for message in messages] == [False, False, True, True, True]
+    assert [partition.read_payload(message) for message in messages] == [bytes([n]) * 100 for n in range(5)]
+    for message in messages:
+        partition.append_deletion(KEY, message, 0, WALL)
+    again = put(partition, 9, b"z" * 250)
+    partition.flush(WALL)
+    assert again.payload is not None, "deleted messages no longer count"
+
+
+def test_a_message_deleted_in_the_turn_of_its_arrival_frees_its_share_of_the_cache_once() -> None:
+    partition = running(MemoryDisk(), cache_bytes=10)
+    message = put(partition, 1, b"x" * 100)
+    partition.append_deletion(KEY, message, 0, WALL)
+    partition.flush(WALL)
+    kept = put(partition, 2, b"y" * 10)
+    partition.flush(WALL)
+    assert kept.payload == b"y" * 10
+
+
+# ---- space -----------------------------------------------------------------------------------------------------------
+
+def fill(partition: Partition, keys: list[bytes], size: int = 8) -> dict[bytes, list[Any]]:
+    """Messages to the queues in turn until the partition refuses."""
+    stored: dict[bytes, list[Any]] = {key: [] for key in keys}
+    number = 0
+    try:
+        while True:
+            number += 1
+            key = keys[number % len(keys)]
+            stored[key].append(put(partition, number, b"x" * size, key))
+            partition.flush(WALL)
+    except PartitionUnavailable:
+        return stored
+
+
+def test_a_journal_full_of_live_records_is_read_only_until_a_whole_queue_is_purged() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, TINY, durability="none")
+    partition.create_queue(OTHER, "bmq://d/o", DEFAULT, WALL)
+    stored = fill(partition, [KEY, OTHER])
+    assert [category for category, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
+    assert not partition.available
+    with pytest.raises(PartitionUnavailable):
+        put(partition, 9999)
+    with pytest.raises(PartitionUnavailable):
+        at_once(partition.purge(KEY, DEFAULT[0][1], stored[KEY][0], WALL))
+    gone = stored[KEY].pop(0)
+    partition.append_deletion(KEY, gone, 0, WALL)
+    partition.flush(WALL)
+    assert gone.guid not in partition.state.queues[KEY].messages, "owed, but it counts"
+    assert partition.take_alarms() == [], "once per file set"
+    assert partition.positions()[0] <= TINY.journal - 1140 + 60
+    at_once(partition.purge(KEY, None, None, WALL))
+    assert partition.available
+    put(partition, 10000)
+    partition.flush(WALL)
+    assert partition.take_alarms() == []
+    assert partition.positions()[0] < TINY.journal // 2 + 400
+    recovered = reread(disk, TINY)
+    assert len(recovered.queues[OTHER].messages) == len(stored[OTHER]) and len(recovered.queues[KEY].messages) == 1
+
+
+def test_a_full_data_file_refuses_messages_but_takes_confirms() -> None:
+    partition = running(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16), durability="none")
+    stored = fill(partition, [KEY], 500)[KEY]
+    assert [category for category, _ in partition.take_alarms()] == ["PARTITION_READONLY"]
+    assert partition.available
+    for message in stored[:len(stored) // 2]:
+        partition.append_deletion(KEY, message, 0, WALL)
+    put(partition, 777, b"x" * 500)
+    assert partition.take_alarms() == []
+
+
+def test_a_message_larger_than_the_data_file_is_refused() -> None:
+    partition = running(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16))
+    with pytest.raises(PartitionUnavailable):
+        put(partition, 1, b"x" * 20000)
+    put(partition, 2)
+
+
+def test_a_full_qlist_rolls_over_when_queues_are_gone() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, FileSizes(1 << 20, 1 << 16, 2000), durability="none")
+    for number in range(100):
+        partition.create_queue(OTHER, f"bmq://d/{number}", DEFAULT, WALL + number)
+        partition.delete_queue(OTHER, WALL + number)
+    partition.flush(WALL)
+    assert partition.take_alarms() == []
+    assert [queue.uri for queue in reread(disk).queues.values()] == ["bmq://d/q"]
+
+
+def test_the_soft_alarm_names_the_biggest_queues_and_keeps_quiet_for_a_while() -> None:
+    partition = running(MemoryDisk(), FileSizes(1 << 20, 10000, 1 << 16))
+    partition.check_space(WALL)
+    assert partition.take_alarms() == []
+    for number in range(12):
+        put(partition, number, b"x" * 500)
+    partition.check_space(WALL)
+    partition.check_space(WALL + 899)
+    (category, text), = partition.take_alarms()
+    assert category == "PARTITION_AVAILABLESPACE_SOFTLIMIT" and "bmq://d/q: 12 messages" in text
+    partition.check_space(WALL + 900)
+    assert len(partition.take_alarms()) == 1
+
+
+def test_an_operator_may_close_and_open_a_partition() -> None:
+    partition = running(MemoryDisk())
+    partition.disable()
+    with pytest.raises(PartitionUnavailable, match="operator"):
+        put(partition, 1)
+    with pytest.raises(PartitionUnavailable):
+        at_once(partition.purge(KEY, None, None, WALL))
+    partition.enable()
+    put(partition, 1)
+
+
+# ---- failing disks ---------------------------------------------------------------------------------------------------
+
+def failing(disk: MemoryDisk, *operations: str, code: int = errno.EIO) -> None:
+    """Let operations fail from now on; none = all is well again."""
+    disk.fail = lambda operation, path: code if operation in operations else None
+
+
+@pytest.mark.spec("storage", 13)
+def test_a_failed_write_holds_back_the_effects_and_is_repeated() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    message = put(partition, 1)
+    partition.hold(Held("ack"))
+    failing(disk, "write", code=errno.ENOSPC)
+    assert partition.flush(WALL) == [] and partition.flush(WALL) == []
+    assert [category for category, _ in partition.take_alarms()] == ["FILE_IO"]
+    with pytest.raises(PartitionUnavailable):
+        put(partition, 2)
+    assert partition.read_payload(message) == b"payload"
+    failing(disk)
+    assert partition.flush(WALL) == ["ack"]
+    put(partition, 2)
+    partition.flush(WALL)
+    assert len(guids(reread(disk))) == 2
+
+
+def test_a_write_that_fails_between_data_and_journal_is_repeated_at_the_same_place() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    put(partition, 1)
+    disk.fail = lambda operation, path: errno.EIO if operation == "write" and path.endswith("journal") else None
+    partition.flush(WALL)
+    failing(disk)
+    partition.flush(WALL)
+    partition.stop(WALL)
+    recovered = reread(disk)
+    assert (recovered.alarms, len(guids(recovered))) == ([], 1)
+
+
+def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
+    disk = MemoryDisk()
+    partition = running(disk)
+    put(partition, 1)
+    partition.hold(Held("ack"))
+    partition.flush(WALL)
+    token = partition.wants_sync()
+    failing(disk, "sync")
+    with pytest.raises(OSError) as caught:
+        partition.sync()
+    partition.sync_failed(token or 0, caught.value)
+    failing(disk)
+    assert partition.flush(WALL) == [] and partition.wants_sync() is None
+    assert not partition.available
+    assert [category for category, _ in partition.take_alarms()] == ["FILE_IO"]
+    assert partition.stop(WALL) == []
+
+
+def test_always_closes_the_partition_when_the_sync_fails() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="always")
+    put(partition, 1)
+    partition.hold(Held("ack"))
+    failing(disk, "sync")
+    assert partition.flush(WALL) == []
+    failing(disk)
+    assert partition.flush(WALL) == [] and not partition.available
+
+
+@pytest.mark.spec("storage", 13)
+def test_a_disk_without_room_for_a_new_set_does_not_lose_the_old_one() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, TINY, durability="none")
+    disk.capacity = 2 * TINY.total - 1
+    message, refused_at = None, 0
+    for number in range(1, 1000):
+        try:
+            if message is not None:
+                partition.append_deletion(KEY, message, 0, WALL)
+            message = put(partition, number)
+        except PartitionUnavailable:
+            refused_at = number
+            break
+        partition.flush(WALL)
+    assert refused_at and [category for category, _ in partition.take_alarms()] == ["ROLLOVER"]
+    assert len(disk.paths()) == 3 and partition.available
+    disk.capacity = None
+    with pytest.raises(PartitionUnavailable):
+        put(partition, 5000)
+    assert partition.take_alarms() == [], "not tried again at once"
+    late = make_message(5000)
+    partition.append_message(KEY, late, WALL + 5)
+    partition.flush(WALL + 5)
+    assert late.guid.hex().upper() in guids(reread(disk, TINY))
+
+
+def test_two_brokers_cannot_share_a_directory() -> None:
+    disk = MemoryDisk()
+    lock = disk.lock("/l")
+    with pytest.raises(LocalError, match="another broker"):
+        disk.lock("/l")
+    lock.close()
+    disk.lock("/l").close()
+    open_files(disk)
+
+
+# ---- batches that are written over several turns -----------------------------------------------------------------------
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (partition_module, fileset):
+        monkeypatch.setattr(module, "AHEAD_BYTES", 1000)
+
+
+def test_a_large_message_is_written_over_several_turns_and_its_record_last(small_steps: None) -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    writes(disk)
+    put(partition, 1)
+    put(partition, 2, b"x" * 3500)
+    partition.hold(Held("a"))
+    assert partition.flush(WALL) == [] and partition.large and writes(disk) == ["write data"]
+    put(partition, 3)  # while it is under way
+    partition.hold(Held("b"))
+    assert partition.flush(WALL) == [] and writes(disk) == ["write data"]
+    while not (released := partition.flush(WALL)):
+        assert partition.busy() and partition.large
+    assert released == ["a", "b"] and writes(disk)[-2:] == ["write data", "write journal"] and not partition.large
+    assert guids(reread(disk)) == [make_message(number, b"").guid.hex().upper() for number in (1, 2, 3)]
+    assert partition.read_payload(next(iter(reread(disk).queues[KEY].messages.values()))) == b"payload"
+
+
+def test_a_sync_point_waits_for_a_large_batch_that_is_under_way(small_steps: None) -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    put(partition, 1, b"x" * 3500)
+    assert partition.flush(WALL) == [] and partition.large
+    writes(disk)
+    partition.sync_point(WALL)
+    assert writes(disk) == [] and partition.large
+    while partition.busy():
+        partition.flush(WALL)
+    assert writes(disk)[-2:] == ["write data", "write journal"]
+    partition.sync_point(WALL)
+    assert writes(disk) == ["write journal"]
+    assert guids(reread(disk)) == [make_message(1, b"").guid.hex().upper()]
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_crash_or_a_failure_while_a_large_batch_is_written_takes_nothing_else_along(small_steps: None, turns: int) -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    put(partition, 1)
+    partition.flush(WALL)
+    put(partition, 2, b"x" * 3500)
+    for _ in range(turns):
+        partition.flush(WALL)
+    found = guids(reread(disk))
+    assert found in ([make_message(each, b"").guid.hex().upper() for each in range(1, 2 + count)] for count in (0, 1))
+    failing(disk, "write")
+    put(partition, 3)
+    partition.flush(WALL)
+    failing(disk)
+    while partition.busy():
+        partition.flush(WALL)
+    assert len(guids(reread(disk))) == 3
+
+
+def test_a_stop_writes_the_rest_of_a_large_batch_at_once(small_steps: None) -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none")
+    put(partition, 1, b"x" * 3500)
+    partition.flush(WALL)
+    partition.stop(WALL, True)
+    assert len(guids(reread(disk))) == 1
+
+
+def test_of_a_long_message_no_more_is_read_than_its_beginning() -> None:
+    disk = MemoryDisk()
+    partition = running(disk, durability="none", cache_bytes=0)
+    long, short = put(partition, 1, b"x" * 3500), put(partition, 2, b"y" * 100)
+    partition.flush(WALL)
+    assert long.payload is None and short.payload is None
+    assert partition.read_beginning(long, 100) == b"x" * 100 and partition.read_beginning(short, 101) == b"y" * 100

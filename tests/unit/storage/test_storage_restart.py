@@ -1,0 +1,61 @@
+"""What a killed process left in the page cache is safe only after a sync, whoever does it."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from kit.storage_kit import (
+    DEFAULT,
+    KEY,
+    WALL,
+    Held,
+    guids,
+    make_message,
+    reread,
+    start,
+)
+
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.partition import Durability
+
+
+def killed(durability: Durability = "group") -> tuple[MemoryDisk, bytes]:
+    """A disk whose process died after it wrote a message and before it synced it."""
+    disk = MemoryDisk()
+    partition, _ = start(disk, durability=durability)
+    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    message = make_message(1)
+    partition.append_message(KEY, message, WALL)
+    partition.flush(WALL)
+    disk.kill()
+    return disk, message.guid
+
+
+@pytest.mark.parametrize("durability", ["group", "always"])
+def test_a_recovered_message_survives_a_loss_of_power_right_after_the_restart(durability: Durability) -> None:
+    """It is delivered at once, and its producer is told that it is stored when it posts it again."""
+    disk, guid = killed(durability)
+    partition, recovered = start(disk, lease=None, durability=durability)
+    assert guids(recovered) == [guid.hex().upper()]
+    partition.hold(Held("the ACK of the repeated PUT"))
+    assert partition.flush(WALL) == ["the ACK of the repeated PUT"]
+    disk.crash()
+    assert guids(reread(disk)) == [guid.hex().upper()]
+
+
+def test_without_durability_nothing_is_synced_at_the_start() -> None:
+    disk, _ = killed("none")
+    before = len(disk.log)
+    start(disk, lease=None, durability="none")
+    assert not [path for operation, path in disk.log[before:] if operation == "sync"]
+
+
+def test_a_partition_whose_first_sync_fails_takes_nothing() -> None:
+    disk, _ = killed()
+    disk.fail = lambda operation, path: errno.EIO if operation == "sync" else None
+    partition, _ = start(disk, lease=None, durability="group")
+    assert not partition.available
+    assert [category for category, _ in partition.take_alarms() if category == "FILE_IO"]
+    partition.hold(Held("an ACK"))
+    assert partition.flush(WALL) == []

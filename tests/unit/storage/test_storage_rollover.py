@@ -1,0 +1,228 @@
+"""Rollover: what is carried, what dies at each step, and which set is right afterwards."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+from typing import Any
+
+import pytest
+from kit.storage_kit import (
+    DEFAULT,
+    FANOUT,
+    KEY,
+    OTHER,
+    TINY,
+    WALL,
+    Held,
+    entries,
+    guids,
+    make_message,
+    open_files,
+    path_of,
+    reread,
+    start,
+    state,
+    stored,
+)
+
+from bmqtwist.steps import at_once
+from bmqtwist.storage.memory import Died, MemoryDisk
+from bmqtwist.storage.partition import Partition, PartitionUnavailable
+from bmqtwist.storage.recovery import recover
+
+
+def prepare() -> tuple[MemoryDisk, Partition]:
+    """Two queues with live and dead messages, partial confirms, an app removed; everything synced."""
+    disk = MemoryDisk()
+    partition, _ = start(disk, TINY)
+    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.create_queue(b"goner", "bmq://d/gone", DEFAULT, WALL)
+    partition.create_queue(OTHER, "bmq://d/f", FANOUT, WALL)
+    for number in range(1, 21):
+        message = make_message(number, b"x" * number)
+        partition.append_message(KEY, message, WALL)
+        if number % 3:
+            partition.append_deletion(KEY, message, 0, WALL)
+    for number in range(21, 27):
+        message = make_message(number, b"y" * number, ref_count=3, options=b"opti")
+        partition.append_message(OTHER, message, WALL)
+        if number % 2:
+            partition.append_confirm(OTHER, FANOUT[0][1], message, 0, WALL)
+    at_once(partition.delete_app(OTHER, FANOUT[1][1], WALL))
+    partition.delete_queue(b"goner", WALL)
+    partition.add_apps(OTHER, "bmq://d/f", [("late", b"lllll")], WALL)
+    partition.flush(WALL)
+    partition.sync()
+    return disk, partition
+
+
+def contents(partition: Partition, recovered: Any) -> dict[bytes, bytes]:
+    """GUID -> payload of everything outstanding."""
+    return {message.guid: partition.read_payload(message) for message in stored(recovered)}
+
+
+def test_a_rollover_carries_the_state_and_nothing_else() -> None:
+    disk, partition = prepare()
+    before = state(reread(disk, TINY))
+    sequence = partition.sequence
+    partition.rollover(WALL + 1)
+    partition.flush(WALL + 1)
+    recovered = reread(disk, TINY)
+    assert state(recovered) == before and recovered.alarms == []
+    journal = disk.content(path_of(disk, "journal"))
+    kinds = [head >> 60 for _, head, _, _, _ in entries(journal)]
+    assert 3 not in kinds and kinds.count(5) == 2 and kinds[-2:] == [5, 5]
+    assert (partition.sequence, recovered.sequence) == (sequence + 2, sequence + 2)
+    assert partition.positions() == (recovered.journal_end, recovered.data_end, recovered.qlist_end)
+    live, data, qlist = partition.outstanding()
+    assert (live + 120, data, qlist) == partition.positions()
+    assert (recovered.state.data_bytes, recovered.state.qlist_bytes) == (data, qlist)
+    assert all(payload == bytes([payload[0]]) * (guid[-1]) for guid, payload in contents(partition, recovered).items())
+
+
+def test_messages_move_with_the_rollover_in_memory_too() -> None:
+    disk, partition = prepare()
+    partition.stop(WALL)
+    partition, recovered = start(disk, TINY, lease=2)
+    expected = contents(partition, recovered)
+    partition.rollover(WALL + 1)
+    assert contents(partition, recovered) == expected
+    for queue in recovered.queues.values():
+        for message in list(queue.messages.values()):
+            partition.append_deletion(queue.key, message, 0, WALL)
+    partition.flush(WALL + 1)
+    assert guids(reread(disk, TINY)) == []
+    assert partition.outstanding()[1] == 40
+
+
+def test_what_waits_in_the_turn_goes_along() -> None:
+    disk, partition = prepare()
+    message = make_message(99, b"z" * 30)
+    partition.append_message(KEY, message, WALL)
+    partition.hold(Held("ack"))
+    partition.rollover(WALL + 1)
+    assert partition.flush(WALL + 1) == ["ack"], "a rollover syncs"
+    disk.crash()
+    assert message.guid.hex().upper() in guids(reread(disk, TINY))
+
+
+def steps_of_a_rollover() -> list[tuple[str, str]]:
+    disk, partition = prepare()
+    begin = disk.steps
+    partition.rollover(WALL + 1)
+    return disk.log[begin:]
+
+
+STEPS = steps_of_a_rollover()
+
+
+def interrupted(step: int) -> MemoryDisk:
+    disk, partition = prepare()
+    disk.stop_after = disk.steps + step
+    with pytest.raises(Died):
+        partition.rollover(WALL + 1)
+    return disk
+
+
+@pytest.mark.spec("storage", 10)
+@pytest.mark.parametrize("step", range(len(STEPS)), ids=lambda step: f"{step}-{STEPS[step][0]}")
+@pytest.mark.parametrize("how", ["killed", "power", "torn1", "torn2", "torn3"])
+def test_a_rollover_may_die_before_every_step(step: int, how: str) -> None:
+    expected = state(reread(prepare()[0], TINY))
+    disk = interrupted(step)
+    if how == "killed":
+        disk.kill()
+    else:
+        disk.crash(Random(int(how[-1])) if how != "power" else None)
+    for life in range(2):
+        partition, recovered = start(disk, TINY, lease=None, wall=WALL + 10 + life)
+        assert state(recovered) == expected
+        assert not recovered.quarantined and contents(partition, recovered)
+        kept = contents(partition, recovered)
+        assert all(payload == bytes([payload[0]]) * guid[-1] for guid, payload in kept.items())
+        partition.append_message(KEY, message := make_message(99, b"z" * 99), WALL)
+        partition.append_deletion(KEY, message, 0, WALL)
+        partition.rollover(WALL + 10 + life)
+        partition.stop(WALL + 20 + life)
+    assert len([path for path in disk.paths() if path.startswith("/l/")]) == 3
+    final = reread(disk, TINY)
+    assert state(final) == expected and final.alarms == []
+
+
+def test_the_mark_is_written_after_everything_it_vouches_for_is_synced() -> None:
+    done = [(operation, path.rpartition("_")[2]) for operation, path in STEPS]
+    mark = len(done) - 1 - done[::-1].index(("rename", "data"))
+    before = done[:mark]
+    last_write = max(index for index, entry in enumerate(before) if entry == ("write", "journal"))
+    assert [entry for entry in before[:last_write] if entry[0] == "sync"][-3:] == [
+        ("sync", "data"), ("sync", "qlist"), ("sync", "journal")]
+    assert before[last_write + 1] == ("sync", "journal")
+
+
+@pytest.mark.parametrize("step", range(len(STEPS)), ids=lambda step: f"{step}-{STEPS[step][0]}")
+def test_a_rollover_may_meet_a_failing_disk_at_every_step(step: int) -> None:
+    expected = state(reread(prepare()[0], TINY))
+    disk, partition = prepare()
+    count = iter(range(10000))
+    disk.fail = lambda operation, path: errno.EIO if next(count) == step else None
+    try:
+        partition.rollover(WALL + 1)
+    except PartitionUnavailable:
+        assert [category for category, _ in partition.take_alarms()][-1:] == ["ROLLOVER"]
+    disk.fail = lambda operation, path: None
+    partition.flush(WALL)
+    partition.append_message(KEY, make_message(99, b"z" * 99), WALL)
+    partition.flush(WALL)
+    partition.stop(WALL)
+    recovered = reread(disk, TINY)
+    found = state(recovered)
+    assert found["bmq://d/q"][1].pop()[0] == make_message(99).guid
+    assert found == expected and not recovered.quarantined
+
+
+def test_the_archive_keeps_as_many_sets_as_configured() -> None:
+    for keep in (0, 1, 3):
+        disk = MemoryDisk()
+        files = open_files(disk, sizes=TINY, keep=keep)
+        partition = Partition(0, 1, files, recover(files))
+        partition.activate(1, WALL)
+        for turn in range(5):
+            partition.rollover(WALL + turn)
+        archived = [path for path in disk.paths() if path.startswith("/a/")]
+        assert len(archived) == 3 * keep
+        assert len(disk.paths()) == 3 * keep + 3
+
+
+def test_two_sets_of_one_second_get_different_names() -> None:
+    disk = MemoryDisk()
+    partition, _ = start(disk, TINY)
+    partition.rollover(WALL)
+    partition.rollover(WALL)
+    names = {path.split(".")[1] for path in disk.paths()}
+    assert names == {"20261121_050206", "20261121_050207", "20261121_050208"}
+
+
+def test_a_year_is_a_calendar_year() -> None:
+    disk = MemoryDisk()
+    open_files(disk, wall=1735516800)  # 30 December 2024, in the first ISO week of 2025
+    assert disk.names("/l")[0].startswith("bmq_0.20241230_000000.")
+
+
+def test_other_partitions_of_the_directory_are_left_alone() -> None:
+    disk = MemoryDisk()
+    for partition_id in (0, 1, 11):
+        open_files(disk, partition_id, TINY)
+    assert len(disk.paths()) == 9
+    open_files(disk, 1, TINY)
+    assert len(disk.paths()) == 9
+
+
+def test_a_rollover_that_would_free_too_little_is_refused() -> None:
+    disk = MemoryDisk()
+    partition, _ = start(disk, TINY)
+    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    for number in range(1, 230):
+        partition.append_message(KEY, make_message(number), WALL)
+    with pytest.raises(PartitionUnavailable, match="JOURNAL"):
+        partition.rollover(WALL)

@@ -1,0 +1,213 @@
+"""`bmq storage compare`: copies of real nodes agree, and what differs is named by its PSN."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.storage_kit import DEFAULT, FANOUT, KEY, WALL, make_message, open_files, start
+from kit.storagetool_kit import SETS, bmq, change, flip, one, spill, storage_directory, write_ledger
+
+from bmqtwist.storage.found_log import RecoveryClock, find_log
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.psn import NO_PSN, RecordRun
+from bmqtwist.storage.replica import ReplicatedPartition
+
+
+def pair(tmp_path: Path, messages: int = 4) -> tuple[Path, Path]:
+    """Two equal directories: sync point 1-1, CREATION 1-2, MESSAGEs from 1-3."""
+    disk = MemoryDisk()
+    partition, _ = start(disk)
+    partition.create_queue(KEY, "bmq://d/q", FANOUT, WALL)
+    for number in range(1, messages + 1):
+        partition.append_message(KEY, make_message(number, b"payload %d" % number), WALL)
+    partition.stop(WALL + 1)
+    left = spill(disk, tmp_path / "left")
+    write_ledger(left, WALL, [("bmq://d/q", KEY, FANOUT)])
+    return left, Path(shutil.copytree(left, tmp_path / "right"))
+
+
+@pytest.mark.parametrize("other", ["n2", "n3"])
+def test_nodes_of_a_real_cluster_agree_as_far_as_both_reach(other: str, tmp_path: Path) -> None:
+    """They were stopped one after the other: later sync points only on those still up."""
+    outcome = bmq("compare", storage_directory("three-nodes.n1", tmp_path / "n1"),
+                  storage_directory(f"three-nodes.{other}", tmp_path / other))
+    assert outcome.code == 0
+    assert outcome.out.endswith("As far as both reach, they are the same.\n")
+    assert f"{other} ends at 1-" in outcome.out and "n1 goes on for" in outcome.out
+
+
+def test_a_replica_that_was_rebuilt_agrees_with_its_primary(tmp_path: Path) -> None:
+    """Names and ledgers differ; what the ledger of the node that was down lacks, a later snapshot holds."""
+    outcome = bmq("compare", storage_directory("three-nodes-rollover-drop.n1", tmp_path / "n1"),
+                  storage_directory("three-nodes-rollover-drop.n2", tmp_path / "n2"))
+    assert outcome.code == 0 and "70 record(s) are in both" in outcome.out
+    assert "UPDATE 1-7, COMMIT 1-8; a later snapshot made up for them" in outcome.out
+
+
+def test_what_a_rollover_left_out_is_no_difference(tmp_path: Path) -> None:
+    """The set before a rollover beside the one after it: other offsets, dead records gone."""
+    before, after = tmp_path / "before", storage_directory("rollover.n1", tmp_path / "after")
+    before.mkdir()
+    for path in (SETS / "rollover" / "n1" / "archive").glob("bmq_0.20261121_050215.*"):
+        shutil.copy(path, before)
+    outcome = bmq("compare", before, after)
+    assert outcome.code == 0, outcome.out
+    assert "left out by a rollover on one side only" in outcome.out
+    assert "ledger: only in" in outcome.out
+
+
+def replica(disk: MemoryDisk, node_id: int) -> ReplicatedPartition:
+    """A node's empty partition, of which it is not primary."""
+    files = open_files(disk)
+    return ReplicatedPartition(0, node_id, files, find_log(files, None, RecoveryClock(), 0, WALL), wall=WALL)
+
+
+def written() -> list[RecordRun]:
+    """What a primary writes, record by record: of every kind."""
+    primary, message, runs = replica(MemoryDisk(), 1), make_message(1, ref_count=2), list[RecordRun]()
+
+    def write(append: Callable[[], Any]) -> None:
+        append()
+        primary.write_batch()
+        run = primary.read_run(runs[-1].last if runs else NO_PSN)
+        assert run is not None
+        runs.append(run)
+    write(lambda: primary.activate(1, WALL))
+    write(lambda: primary.create_queue(KEY, "bmq://d/q", FANOUT, WALL))
+    write(lambda: primary.append_message(KEY, message, WALL))
+    write(lambda: primary.append_message(KEY, make_message(2, ref_count=2), WALL))
+    write(lambda: primary.append_confirm(KEY, FANOUT[0][1], message, 0, WALL))
+    write(lambda: primary.append_deletion(KEY, message, 0, WALL))
+    write(lambda: primary.append_message(KEY, make_message(3, ref_count=2), WALL))
+    return runs
+
+
+@pytest.mark.parametrize("ends", list(combinations(range(8), 2)), ids=str)
+def test_replicas_that_were_rolled_over_at_different_records_agree(ends: tuple[int, int], tmp_path: Path) -> None:
+    """Each behind any kind of record, one perhaps behind none of them."""
+    places = []
+    for name, end in zip(("left", "right"), ends, strict=True):
+        disk = MemoryDisk()
+        copy = replica(disk, 2)
+        for number, run in enumerate(written(), 1):
+            copy.append_run(run, copy.summary.last, WALL)
+            if number == end:
+                assert copy.roll.finish(WALL)
+        copy.stop(WALL)
+        places.append(spill(disk, tmp_path / name))
+    for first, second in (places, places[::-1]):
+        outcome = bmq("compare", first, second)
+        assert outcome.code == 0, outcome.out
+
+
+@pytest.mark.parametrize(("offset", "data", "text"), [
+    (44 + 60 * 3 + 36, b"\x41", "MESSAGE 1-4 differs in GUID (4000000000000000"),
+    (44 + 60 * 3 + 52, b"\xde\xad\xbe\xef", "MESSAGE 1-4 differs in CRC ("),
+    (44 + 60 * 3 + 1, b"\x07", "MESSAGE 1-4 differs in flags (1, 7), ref count (1, 7)"),
+    (44 + 60 * 2 + 16, b"\x00", "MESSAGE 1-3 differs in timestamp ("),
+    (44 + 60 * 5, b"\x30", "MESSAGE 1-6 differs in type (MESSAGE, DELETION)"),
+    (44 + 60 * 1 + 39, b"\x0a", "QUEUE_OP 1-2 differs in QLIST offset in words (9, 10)"),
+])
+def test_a_record_that_differs_is_named_by_its_psn(offset: int, data: bytes, text: str, tmp_path: Path) -> None:
+    """With the fields in which it does."""
+    left, right = pair(tmp_path)
+    change(one(right, "journal"), offset, data)
+    outcome = bmq("compare", left, right)
+    assert outcome.code == 1
+    errors = [line for line in outcome.out.splitlines() if line.startswith("error")]
+    assert len(errors) == 1 and text in errors[0], outcome.out
+
+
+def test_data_that_differ_are_found_where_the_records_agree(tmp_path: Path) -> None:
+    """A payload byte, and a record that is no record."""
+    left, right = pair(tmp_path)
+    flip(one(right, "data"), 40 + 12)
+    change(one(right, "data"), 40 + 24, bytes(12))
+    outcome = bmq("compare", left, right)
+    assert outcome.code == 1
+    assert "the data of message 40000000000000000000000000000001 (1-3) differ" in outcome.out
+    assert "message 40000000000000000000000000000002 (1-4) in" in outcome.out and "is damaged" in outcome.out
+
+
+def test_queue_records_that_differ_are_found(tmp_path: Path) -> None:
+    """A letter of an app's name."""
+    left, right = pair(tmp_path)
+    change(one(right, "qlist"), 36 + 20 + 12 + 16 + 4, b"g")
+    outcome = bmq("compare", left, right)
+    assert outcome.code == 1 and "the QLIST records of 1-2 differ" in outcome.out
+
+
+def test_a_record_that_only_one_side_has_is_found(tmp_path: Path) -> None:
+    """A slot that cannot be read, between others that can."""
+    left, right = pair(tmp_path)
+    change(one(right, "journal"), 44 + 60 * 3 + 56, b"nope")
+    outcome = bmq("compare", left, right)
+    assert outcome.code == 1
+    assert f"1 record(s) only in {left}: 1-4" in outcome.out and f"the journal in {right} is damaged" in outcome.out
+
+
+def test_many_differences_are_counted(tmp_path: Path) -> None:
+    """The first twenty are told one by one."""
+    left, right = pair(tmp_path, 30)
+    path = one(right, "journal")
+    for number in range(30):
+        change(path, 44 + 60 * (2 + number) + 52, b"\xde\xad\xbe\xef")
+    told = bmq("compare", left, right)
+    assert told.code == 1 and "and 10 more records differ" in told.out
+    assert told.out.count("differs in CRC") == 20
+
+
+def test_the_longer_side_is_named(tmp_path: Path) -> None:
+    """In both orders."""
+    left, right = pair(tmp_path)
+    path = one(left, "journal")
+    path.write_bytes(path.read_bytes()[:44 + 60 * 4])
+    for first, second in ((left, right), (right, left)):
+        outcome = bmq("compare", first, second)
+        assert outcome.code == 0 and f"{left} ends at 1-4, {right} goes on for" in outcome.out
+
+
+def test_a_partition_on_one_side_only_is_a_difference(tmp_path: Path) -> None:
+    """And so is another queue in the ledger."""
+    left, right = pair(tmp_path)
+    one(right, "csl").unlink()
+    write_ledger(right, WALL, [("bmq://d/other", KEY, DEFAULT)])
+    outcome = bmq("compare", left, right)
+    assert outcome.code == 1
+    assert "ledger: UPDATE 1-3 differs" in outcome.out and "queue bmq://d/q is not the same" in outcome.out
+    for kind in ("journal", "data", "qlist"):
+        one(right, kind).unlink()
+    assert f"partition 0: only in {left}" in bmq("compare", left, right).out
+
+
+def test_of_several_sets_the_one_that_reaches_furthest_is_compared(tmp_path: Path) -> None:
+    """As a broker would choose."""
+    left, right = pair(tmp_path)
+    for path in right.glob("bmq_0.*"):
+        cut = path.read_bytes()[:44 + 60 * 2] if path.suffix == ".bmq_journal" else path.read_bytes()
+        (right / path.name.replace("20261121_050206", "20271121_050206")).write_bytes(cut)
+    outcome = bmq("compare", left, right)
+    assert outcome.code == 0 and "goes on" not in outcome.out
+
+
+def test_the_comparison_in_json(tmp_path: Path) -> None:
+    """The same findings."""
+    left, right = pair(tmp_path)
+    assert json.loads(bmq("compare", left, right, "--print-mode", "json-line").out)["Good"] is True
+    change(one(right, "journal"), 44 + 60 * 3 + 36, b"\x41")
+    told = json.loads(bmq("compare", left, right, "--json", "pretty").out)
+    assert [each["Where"] for each in told["Findings"] if each["Severity"] == "error"] == ["partition 0"]
+
+
+def test_directories_without_files_are_an_error(tmp_path: Path) -> None:
+    """And so is what is no directory."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    assert bmq("compare", tmp_path / "a", tmp_path / "b").code == 2
+    assert bmq("compare", tmp_path / "a", tmp_path / "missing").code == 2

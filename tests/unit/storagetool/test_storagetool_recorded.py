@@ -1,0 +1,258 @@
+"""`bmq storage` beside the original's storage tool: what that one printed for files of real brokers is the referee.
+
+Where its output is plainly wrong, what is expected is worked out here from its own detailed output; each such place is
+a function of this module, and documented in docs/storage-tool.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.storagetool_kit import TOLD, bmq, files_of, ledger_of
+
+Tree = dict[str, Any]
+OUTPUTS = sorted(TOLD.glob("*/*.txt"))
+_NAME = re.compile(r"(?:archive\.)?p(\d)\.(?:(\d{8}_\d{6})\.)?([a-z-]+)\.(human|json)\.txt")
+_TORN = re.compile(r"CSL file is either corrupted or incomplete at offset=(\d+)\. .*\n")
+
+
+def select(*kinds: str, form: str) -> list[Any]:
+    """Recorded outputs as test parameters: (case, partition, archived set, kind, path)."""
+    found = []
+    for path in OUTPUTS:
+        match = _NAME.fullmatch(path.name)
+        if match and match[3] in kinds and match[4] == form:
+            found.append(pytest.param(path.parent.name, match[1], match[2] or "", match[3], path,
+                                      id=f"{path.parent.name}/{path.name.removesuffix('.txt')}"))
+    assert found
+    return found
+
+
+def ledgers(kind: str, form: str) -> list[Any]:
+    """Recorded outputs for ledgers as test parameters."""
+    return [pytest.param(path.parent.name, path, id=path.parent.name)
+            for path in OUTPUTS if path.name == f"{kind}.{form}.txt"]
+
+
+def run(case: str, partition: str, archived: str, kind: str, *more: str) -> str:
+    """Our output with the options the recording was made with."""
+    journal, data, ledger = files_of(case, partition, archived)
+    arguments = {"details": (journal, data, ledger, "--details", "--dump-payload"), "journal": (journal, "--details"),
+                 "summary": (journal, data, "--summary")}
+    outcome = bmq("show", *arguments.get(kind, (journal, "-r", "all", f"--{kind}")), *more)
+    assert outcome.code == 0 and not outcome.err
+    return outcome.out
+
+
+# ---- what the original gets wrong -------------------------------------------------------------------------------
+
+
+def details_of(path: Path) -> list[Tree]:
+    """The records of the detailed JSON output recorded beside `path`."""
+    name = re.sub(r"\.(summary|outstanding|confirmed|partially-confirmed)\..*", ".details.json.txt", path.name)
+    records: list[Tree] = json.loads((path.parent / name).read_text())["Records"]
+    return records
+
+
+@cache
+def statuses(path: Path) -> dict[str, str]:
+    """GUID -> outstanding, confirmed or purged, from the recorded details: the summary and the filters overlook that a
+    single app's last confirmation, expiry and the purge of a queue leave nothing to deliver."""
+    records = details_of(path)
+    deleted = {each["GUID"] for each in records if each["RecordType"] == "DELETION"}
+    ends = [(each["QueueKey"], int(each["Index"])) for each in records if each["RecordType"] == "QUEUE_OP"
+            and each["AppKey"] == "0000000000" and each["QueueOpType"] in ("PURGE", "DELETION")]
+    found = {}
+    for each in records:
+        if each["RecordType"] == "MESSAGE":
+            purged = any(key == each["QueueKey"] and index > int(each["Index"]) for key, index in ends)
+            found[each["GUID"]] = "confirmed" if each["GUID"] in deleted else "purged" if purged else "outstanding"
+    return found
+
+
+def ratio(path: Path) -> tuple[int, int, int]:
+    """(percent, outstanding, total) as it is."""
+    found = list(statuses(path).values())
+    outstanding = found.count("outstanding")
+    return int(100 * outstanding / len(found) + 0.5), outstanding, len(found)
+
+
+def dump(data: bytes) -> str:
+    """Bytes as both tools print them."""
+    text = ""
+    for start in range(0, len(data), 16):
+        part = data[start:start + 16]
+        digits = re.sub(r"(.{8})(?=.)", r"\1 ", part.hex().upper())
+        text += f"{start:6}:   {digits:35}     |{re.sub(rb'[^ -~]', b'.', part).decode():16}|\n"
+    return text
+
+
+def without_area_padding(text: str) -> str:
+    """The padding of the properties area (n bytes of value n) is no payload."""
+
+    def corrected(match: re.Match[str]) -> str:
+        data = b"".join(bytes.fromhex(line[10:45].replace(" ", "")) for line in match[3].splitlines())
+        data = data[data[0]:]
+        return f"{match[1]}First {len(data)} bytes of payload:\n{dump(data)}"
+
+    return re.sub(r"(Properties: \n(?:    Name .*\n)+\nPayload: \n)First (\d+) bytes of payload:\n((?: +\d+:   .*\n)+)",
+                  corrected, text)
+
+
+def without_auto_confirms(text: str) -> tuple[str, int]:
+    """The original forgets CONFIRMs that precede their MESSAGE (a subscription did not match); we print them."""
+    return re.subn(r"    RecordType      : CONFIRM\n(?:    .*\n)+\n", "", text)
+
+
+# ---- journals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("details", "journal", form="human"))
+def test_details_are_those_of_the_original_to_the_letter(case: str, partition: str, archived: str, kind: str,
+                                                         path: Path) -> None:
+    """All records in its order, all fields with its names, DATA headers, properties and payload dumps."""
+    told = run(case, partition, archived, kind)
+    if case == "auto-confirm.n1":
+        told, removed = without_auto_confirms(told)
+        assert removed == 2
+    assert told == without_area_padding(path.read_text())
+
+
+@pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("details", "journal", form="json"))
+def test_details_in_json_have_its_members_and_values(case: str, partition: str, archived: str, kind: str,
+                                                     path: Path) -> None:
+    """Everything is there with the same text; properties are more than it has."""
+    ours = json.loads(run(case, partition, archived, kind, "--json", "pretty"))
+    theirs = json.loads(path.read_text())
+    if case == "auto-confirm.n1":
+        before = len(ours["Records"])
+        ours["Records"] = [each for each in ours["Records"] if each["RecordType"] != "CONFIRM"]
+        assert before - len(ours["Records"]) == 2
+    for mine, other in zip(ours["Records"], theirs["Records"], strict=True):
+        if mine.pop("Properties", None):
+            other["Payload"] = other["Payload"][2 * int(other["Payload"][:2], 16):]
+        assert list(mine.items()) == list(other.items())
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"),
+                         select("outstanding", "confirmed", "partially-confirmed", form="human"))
+def test_filters_by_status_find_its_messages(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
+    """The same GUIDs in the same order, but for purged messages; the ratio is always that of all messages."""
+    wanted = path.read_text()
+    found = statuses(path)
+    for guid in [guid for guid, status in found.items() if status == "purged"]:
+        wanted = wanted.replace(f"{guid}\n\n", "")
+    count = len(re.findall(r"^[0-9A-F]{32}$", wanted, re.M))
+    wanted = re.sub(r"^\d+ message record", f"{count} message record", wanted, flags=re.M)
+    if found:
+        percent, outstanding, total = ratio(path)
+        wanted = re.sub(r"Outstanding ratio: .*", f"Outstanding ratio: {percent}% ({outstanding}/{total})", wanted)
+    assert run(case, partition, archived, kind) == wanted
+
+
+@pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"),
+                         select("outstanding", "confirmed", "partially-confirmed", form="human"))
+def test_filters_by_status_alone_print_nothing_but_messages(case: str, partition: str, archived: str, kind: str,
+                                                            path: Path) -> None:
+    """The original adds all queue and journal operations unless it is told not to."""
+    told = bmq("show", files_of(case, partition)[0], f"--{kind}").out
+    guids = [guid for guid in re.findall(r"^[0-9A-F]{32}$", path.read_text(), re.M) if statuses(path)[guid] != "purged"]
+    lines = [line for line in told.splitlines() if line and "found" not in line and "ratio" not in line]
+    assert lines == guids and "RecordType" not in told
+
+
+@pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("summary", form="human"))
+def test_the_summary_has_its_lines(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
+    """Letter by letter, with the numbers of messages put right."""
+    found = list(statuses(path).values())
+    wanted = path.read_text()
+    if found:
+        percent, outstanding, total = ratio(path)
+        purged = f"Number of purged messages: {found.count('purged')}\n" if "purged" in found else ""
+        right = {r"Number of confirmed messages: .*": f"Number of confirmed messages: {found.count('confirmed')}",
+                 r"Number of outstanding messages: .*": f"{purged}Number of outstanding messages: {outstanding}",
+                 r"Outstanding ratio: .*": f"Outstanding ratio: {percent}% ({outstanding}/{total})"}
+        for pattern, text in right.items():
+            wanted, count = re.subn(pattern, text, wanted)
+            assert count == 1
+    assert run(case, partition, archived, kind) == wanted
+
+
+@pytest.mark.parametrize(("case", "partition", "archived", "kind", "path"), select("summary", form="json"))
+def test_the_summary_in_json_has_its_members(case: str, partition: str, archived: str, kind: str, path: Path) -> None:
+    """Order, names and values; the numbers of messages put right."""
+    wanted = json.loads(path.read_text())
+    found = list(statuses(path).values())
+    if found:
+        percent, outstanding, _ = ratio(path)
+        wanted |= {"ConfirmedMessagesNumber": str(found.count("confirmed")),
+                   "OutstandingMessagesNumber": str(outstanding), "OutstandingRatio": str(percent),
+                   "OutstandingMessages": str(outstanding)}
+    told = json.loads(run(case, partition, archived, kind, "--json", "pretty"))
+    assert told.pop("PurgedMessagesNumber", "0") == str(found.count("purged"))
+    assert list(told) == list(wanted) and told == wanted
+
+
+# ---- ledgers -----------------------------------------------------------------------------------------------------
+
+
+def run_ledger(case: str, recorded: str, *options: str) -> tuple[str, str]:
+    """Our output and the recorded one without its complaint about the end of the file, which goes to stderr."""
+    outcome = bmq("ledger", ledger_of(case), "--csl-from-begin", *options)
+    assert outcome.code == 0
+    torn = _TORN.search(recorded)
+    assert (f"offset {torn[1]}: a live file" in outcome.err) if torn else not outcome.err
+    return outcome.out, _TORN.sub("", recorded)
+
+
+@pytest.mark.parametrize(("case", "path"), ledgers("csl", "human"))
+def test_records_of_a_ledger_are_those_of_the_original_to_the_letter(case: str, path: Path) -> None:
+    """But for the indentation of keys, which it loses."""
+    told, wanted = run_ledger(case, path.read_text(), "--details")
+    assert re.sub(r"^ +(?=key|appKey)", "", told, flags=re.M) == wanted
+
+
+def hexadecimal(tree: Any) -> Any:
+    """Keys whose base64 form has a slash escape the original's translation into hexadecimal digits."""
+    if isinstance(tree, list):
+        return [hexadecimal(each) for each in tree]
+    if isinstance(tree, dict):
+        return {name: b64decode(value).hex().upper() if name in ("key", "appKey") and "/" in value
+                else hexadecimal(value) for name, value in tree.items()}
+    return tree
+
+
+@pytest.mark.parametrize(("case", "path"), ledgers("csl", "json"))
+def test_records_of_a_ledger_in_json_have_its_members(case: str, path: Path) -> None:
+    """Decoded bodies included."""
+    told, wanted = run_ledger(case, path.read_text(), "--json", "pretty")
+    assert json.loads(told) == hexadecimal(json.loads(wanted))
+
+
+@pytest.mark.parametrize(("case", "path"), ledgers("csl.summary", "human"))
+def test_the_summary_of_a_ledger_counts_and_lists_the_same(case: str, path: Path) -> None:
+    """It lists queues in the order of a hash table, removed ones among the others."""
+    told, wanted = (text.replace("  key", " key") for text in run_ledger(case, path.read_text(), "--summary"))
+    head, queues = told.split("\n\n")[:-1], re.findall(r"^\[ uri.*", told, re.M)
+    assert sorted(queues) == sorted(re.findall(r"^\[ uri.*", wanted, re.M))
+    counts = re.findall(r"^(?:\d+|No) (?:unassigned )?Queues found", told, re.M)
+    assert sum(int(each.split()[0]) for each in counts) == len(queues)
+    assert [each for each in head if "uri" not in each] == [each for each in wanted.split("\n\n")[:-1]
+                                                           if "uri" not in each]
+
+
+@pytest.mark.parametrize(("case", "path"), ledgers("csl.summary", "json"))
+def test_the_summary_of_a_ledger_in_json_has_its_members(case: str, path: Path) -> None:
+    """Queues that are gone are told apart."""
+    told, wanted = run_ledger(case, path.read_text(), "--summary", "--json", "pretty")
+    ours, theirs = json.loads(told), hexadecimal(json.loads(wanted))
+    assert ours["Summary"] == theirs["Summary"]
+    queues = [*ours["Queues"], *ours.get("UnassignedQueues", [])]
+    assert sorted(queues, key=str) == sorted(theirs["Queues"], key=str)

@@ -1,0 +1,415 @@
+"""`bmq storage show`, `ledger` and `qlist`: filters, forms, the ways to name files, mistakes on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+from kit.storage_kit import DEFAULT, KEY, OTHER, WALL, disk_with, journals, make_message, name_of, open_files, start, stored
+from kit.storagetool_kit import bmq, change, files_of, ledger_of, one, spill, storage_directory, write_ledger
+
+from bmqtwist.cli import storage as command
+from bmqtwist.storage.memory import MemoryDisk
+from bmqtwist.storage.recovery import recover
+from bmqtwist.wire import options as wire_options
+from bmqtwist.wire import properties as wire_properties
+from bmqtwist.wire.properties import PropertyType
+
+JOURNAL, DATA, LEDGER = files_of("app-added-removed.n1")
+GUIDS = ["400000000000004F4E32B99784572D5C", "400001000000004F930CB99784572D5C", "400002000000216442ECB99784572D5C",
+         "40000300000021650A16B99784572D5C", "40000400000057B5F868B99784572D5C"]
+
+
+def guids(*arguments: object) -> list[str]:
+    """GUIDs that `show` prints in its short form."""
+    outcome = bmq("show", *arguments)
+    assert outcome.code == 0, outcome.err
+    return re.findall(r"^[0-9A-F]{32}$", outcome.out, re.M)
+
+
+def offsets(*arguments: object) -> list[int]:
+    """Offsets of all records that `show` prints in JSON."""
+    outcome = bmq("show", *arguments, "--json", "line")
+    assert outcome.code == 0, outcome.err
+    return sorted(int(each["Offset"]) for each in json.loads(outcome.out).get("Records", []))
+
+
+# ---- filters -----------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_guids_unless_details_are_wanted() -> None:
+    """Then come their records, and only of the message named."""
+    assert guids(JOURNAL, "-r", "message") == GUIDS
+    told = bmq("show", JOURNAL, "--guid", GUIDS[0], "--details")
+    assert told.code == 0
+    assert re.findall(r"RecordType +: (\S+)", told.out) == ["MESSAGE", "CONFIRM", "DELETION"]
+    assert told.out.endswith("1 message record(s) found.\n\n")
+
+
+def test_a_guid_that_is_not_there_is_named_and_fails() -> None:
+    """Beside those that are."""
+    told = bmq("show", JOURNAL, "--guid", GUIDS[1], "--guid", "4" * 32)
+    assert told.code == 1
+    assert told.out == f"{GUIDS[1]}\n\n1 message record(s) found.\n\nThe following 1 GUID(s) not found:\n{'4' * 32}\n\n"
+    tree = json.loads(bmq("show", JOURNAL, "--guid", "4" * 32, "--json", "pretty").out)
+    assert tree == {"MessageRecords": "0", "GuidsNotFound": ["4" * 32]}
+
+
+@pytest.mark.parametrize(("option", "good", "bad"), [("--seqnum", "1-8", "9-9"), ("--offset", "464", "465")])
+def test_a_record_is_found_by_sequence_number_and_by_offset(option: str, good: str, bad: str) -> None:
+    """Whatever its kind: this one is a CONFIRM."""
+    told = bmq("show", JOURNAL, option, good)
+    assert told.code == 0 and re.findall(r"RecordType +: (\S+)", told.out) == ["CONFIRM"]
+    assert "1 confirm record(s) found.\nNo deletion record found.\nNo message record found.\n" in told.out
+    missing = bmq("show", JOURNAL, option, good, option, bad)
+    assert missing.code == 1 and f"not found:\n{bad}\n" in missing.out
+    tree = json.loads(bmq("show", JOURNAL, option, bad, "--json", "line").out)
+    missed = tree.get("SequenceNumbersNotFound", tree.get("OffsetsNotFound"))
+    assert tree["ConfirmRecords"] == "0" and missed == [bad]
+
+
+def test_every_record_can_be_asked_for_by_its_offset() -> None:
+    """And is the one that lies there."""
+    for offset in range(44, JOURNAL.stat().st_size, 60):
+        assert offsets(JOURNAL, "--offset", offset) == [offset]
+
+
+@pytest.mark.parametrize(("bounds", "wanted"), [
+    (("--offset-gt", 164, "--offset-lt", 404), GUIDS[1:3]),
+    (("--offset-gt", 163, "--offset-lt", 405), GUIDS[:4]),
+    (("--seqnum-gt", "1-3"), GUIDS[1:]),
+    (("--seqnum-lt", "1-4"), GUIDS[:1]),
+    (("--seqnum-gt", "0-99", "--seqnum-lt", "2-1"), GUIDS),
+    (("--timestamp-gt", 1795237326), GUIDS[4:]),
+    (("--timestamp-lt", 1795237327), GUIDS[:4]),
+    (("--timestamp-gt", 1795237325, "--timestamp-lt", 1795237327, "--offset-gt", 224), GUIDS[2:4]),
+])
+def test_ranges_exclude_their_bounds(bounds: tuple[object, ...], wanted: list[str]) -> None:
+    """They choose messages by their MESSAGE record; confirmations outside come along, so that the status is right."""
+    assert guids(JOURNAL, "-r", "message", *bounds) == wanted
+    confirmed = guids(JOURNAL, "--confirmed", *bounds)
+    assert confirmed == [guid for guid in wanted if guid == GUIDS[0]]
+
+
+def test_records_of_a_queue_are_found_by_key_and_by_name() -> None:
+    """Sync points belong to none."""
+    journal, _, ledger = files_of("purge.n1")
+    by_name = bmq("show", journal, ledger, "--queue-name", "bmq://d.prio/a", "--details").out
+    assert by_name == bmq("show", journal, ledger, "--queue-key", "71941543A9", "--details").out
+    assert set(re.findall(r"QueueUri +: (\S+)", by_name)) == {"bmq://d.prio/a"}
+    assert "JOURNAL_OP" not in by_name and "4 message record(s) found.\n3 queueOp record(s) found.\n" in by_name
+    both = guids(journal, "-r", "message", "--queue-key", "71941543A9", "--queue-key", "591BA22F3E")
+    assert len(both) == 8
+
+
+@pytest.mark.parametrize(("kinds", "types"), [
+    (("queue-op",), {"QUEUE_OP"}), (("journal-op",), {"JOURNAL_OP"}),
+    (("queue-op", "journal-op"), {"QUEUE_OP", "JOURNAL_OP"}),
+    (("message",), {"MESSAGE", "CONFIRM", "DELETION"}),
+    (("all",), {"MESSAGE", "CONFIRM", "DELETION", "QUEUE_OP", "JOURNAL_OP"}),
+])
+def test_record_types_are_chosen(kinds: tuple[str, ...], types: set[str]) -> None:
+    """By the original's option, repeatable."""
+    told = bmq("show", JOURNAL, "--details", *(part for kind in kinds for part in ("-r", kind)))
+    assert set(re.findall(r"RecordType +: (\S+)", told.out)) == types
+
+
+@pytest.mark.parametrize("journal", journals(archives=False), ids=name_of)
+def test_outstanding_messages_are_those_a_broker_would_deliver(journal: Path) -> None:
+    """The tool and the recovery of a broker agree on every recorded set."""
+    recovered = recover(open_files(disk_with(journal), int(journal.name[4])))
+    wanted = sorted(message.guid.hex().upper() for message in stored(recovered))
+    assert sorted(guids(journal, "--outstanding")) == wanted
+
+
+# ---- forms -------------------------------------------------------------------------------------------------------
+
+
+def test_json_on_lines_holds_what_the_pretty_form_holds() -> None:
+    """One record a line; --print-mode is the original's name for it."""
+    line = bmq("show", JOURNAL, DATA, LEDGER, "--dump-payload", "--print-mode", "json-line").out
+    assert line == bmq("show", JOURNAL, DATA, LEDGER, "--dump-payload", "--json", "line").out
+    assert json.loads(line) == json.loads(bmq("show", JOURNAL, DATA, LEDGER, "--dump-payload", "--json", "pretty").out)
+    assert line.count("\n    {") == 15
+    assert all(json.loads(part.rstrip(",")) for part in re.findall(r"^    \{.*", line, re.M))
+
+
+def test_a_payload_is_cut_at_the_limit() -> None:
+    """And the rest is counted."""
+    journal, data, _ = files_of("payload-60k.n1")
+    told = bmq("show", journal, data, "-r", "message", "--dump-payload", "--dump-limit", 20).out
+    assert told.startswith("400000000000006DF676823CE72A48C9\n\n\nDataRecord index: 0, offset: 40\n")
+    assert "First 20 bytes of payload:\n" in told and "And 61420 more bytes (redacted)\n" in told
+    assert "First 5 bytes of payload:\n     0:   736D616C 6C " in told
+
+
+def test_queues_are_counted_in_the_summary_if_they_have_enough_records() -> None:
+    """With their apps, if several confirmed."""
+    journal, _, ledger = files_of("fanout-partial.n1")
+    told = bmq("show", journal, ledger, "--summary", "--min-records-per-queue", 1).out
+    assert ("Number of records per Queue:\n"
+            "    Queue Key             : 0B6AECBEA7\n"
+            "    Queue URI             : bmq://d.fan/f\n"
+            "    Total Records         : 17\n"
+            "    Num Queue Op Records  : 1\n"
+            "    Num Message Records   : 6\n"
+            "    Num Confirm Records   : 9\n"
+            "    Num Records Per App   : foo=6 bar=3\n"
+            "    Num Delete Records    : 1\n") in told
+    assert "per Queue" not in bmq("show", journal, "--summary", "--min-records-per-queue", 18).out
+    tree = json.loads(bmq("show", journal, "--summary", "--min-records-per-queue", 17, "--json", "line").out)
+    (queue,) = tree["PerQueueRecordsNumber"]
+    assert queue["Queue Key"] == "0B6AECBEA7" and queue["Total Records"] == "17" and "Queue URI" not in queue
+
+
+def test_a_summary_counts_what_is_selected() -> None:
+    """Kinds that are not wanted have no lines."""
+    told = bmq("show", JOURNAL, "--summary", "-r", "queue-op").out
+    assert "Total number of queueOp records: 4\n" in told and "messages" not in told and "journalOp" not in told
+    assert "Total number of messages: 2\n" in bmq("show", JOURNAL, "--summary", "--offset-lt", 300).out
+    journal = files_of("in-memory.n1")[0]
+    assert "\nNo messages found.\n" in bmq("show", journal, "--summary").out
+    none = bmq("show", journal, "--summary", "--offset-gt", 10 ** 6).out
+    assert "\nNo queueOp records found.\n" in none and "\nNo journalOp records found.\n" in none
+
+
+def ours(directory: Path) -> Path:
+    """A set of ours: options, properties inside and outside of compressed data, an app's purge, two queues."""
+    disk = MemoryDisk()
+    partition, _ = start(disk)
+    partition.create_queue(KEY, "bmq://d/q", DEFAULT, WALL)
+    partition.create_queue(OTHER, "bmq://d/other", [("a", b"aaaaa"), ("b", b"bbbbb")], WALL)
+    fields = {"name": (PropertyType.STRING, "naïve"), "n": (PropertyType.SHORT, -3)}
+    area = {v2: wire_properties.encode(fields, v2) for v2 in (False, True)}
+    compressed = zlib.compress(area[False] + b"old style " * 200)
+    partition.append_message(KEY, make_message(1, compressed, compression=1, has_properties=True), WALL)
+    partition.append_message(KEY, make_message(2, area[True] + zlib.compress(b"new style " * 200), compression=1,
+                                               has_properties=True, schema_id=3), WALL)
+    partition.append_message(KEY, make_message(3, area[False] + b"plain", has_properties=True), WALL)
+    partition.append_message(KEY, make_message(4, b"with options", options=wire_options.encode(
+        [wire_options.GroupId(b"group")])), WALL)
+    partition.append_message(OTHER, make_message(5, b"no properties at all", has_properties=True, ref_count=2), WALL)
+    partition.stop(WALL + 1)
+    spill(disk, directory)
+    write_ledger(directory, WALL, [("bmq://d/q", KEY, DEFAULT), ("bmq://d/other", OTHER, [("a", b"aaaaa")])])
+    return directory
+
+
+def test_properties_options_and_compression_are_shown_as_far_as_they_can_be_read(tmp_path: Path) -> None:
+    """Old-style properties lie inside compressed data, new-style ones before it; nonsense is told, not raised."""
+    directory = ours(tmp_path / "s")
+    parts = bmq("show", directory, "-r", "message", "--dump-payload").out.split("DataRecord index")[1:]
+    named = "Name [name], Type [STRING], Value [naïve]\n    Name [n], Type [SHORT], Value [-3]\n"
+    assert named in parts[0] and "Payload (inflated): \nFirst 1024 bytes" in parts[0]
+    assert "|old style old st|" in parts[0]
+    assert named in parts[1] and "Payload: \n" in parts[1] and "     0:   789C" in parts[1]
+    assert named in parts[2] and "First 5 bytes of payload:\n     0:   706C6169 6E " in parts[2]
+    assert "OptionsWords: 3\n" in parts[3] and "GroupId(text=b'group')" in parts[3]
+    assert "properties cannot be read" in parts[4] and "First 20 bytes" in parts[4]
+    records = json.loads(bmq("show", directory, "-r", "message", "--dump-payload", "--json", "line").out)["Records"]
+    assert records[2]["Properties"] == [{"Name": "name", "Type": "STRING", "Value": "naïve"},
+                                        {"Name": "n", "Type": "SHORT", "Value": "-3"}]
+    assert "properties cannot be read" in records[4]["PayloadProblem"]
+
+
+def test_damage_does_not_stop_the_search(tmp_path: Path) -> None:
+    """What cannot be read is said on stderr or in its place; everything else is found."""
+    directory = ours(tmp_path / "s")
+    change(one(directory, "journal"), 44 + 60 * 4 + 56, b"nope")
+    change(one(directory, "data"), 40, bytes(12))
+    told = bmq("show", directory, "-r", "message", "--dump-payload")
+    assert told.code == 0 and "unreadable: skipped" in told.err
+    assert "4 message record(s) found." in told.out
+    assert "Failed to retrieve message from DATA file: the DATA record at offset 40 is damaged\n" in told.out
+    assert "DataRecord index: unknown" in told.out
+
+
+def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+    """By its header, or by what it lacks."""
+    journal, ledger = tmp_path / "x.bmq_journal", tmp_path / "x.bmq_csl"
+    journal.write_bytes(bytes(range(200)))
+    ledger.write_bytes(b"")
+    assert "file magic is wrong" in bmq("show", journal).err
+    assert "no record can be read" in bmq("ledger", ledger).err
+
+
+def test_unknown_records_are_shown_as_such(tmp_path: Path) -> None:
+    """A type and an operation of another version."""
+    directory = ours(tmp_path / "s")
+    path = one(directory, "journal")
+    change(path, 44 + 60 * 3, b"\x90")
+    change(path, path.stat().st_size - 60 + 27, b"\x03")
+    told = bmq("show", directory, "-r", "journal-op").out
+    assert "RecordType      : UNKNOWN (9)" in told and "JournalOpType   : UNKNOWN (3)" in told
+
+
+# ---- naming files ------------------------------------------------------------------------------------------------
+
+
+def test_files_are_named_one_by_one_by_prefix_or_by_directory(tmp_path: Path) -> None:
+    """All the same."""
+    directory = storage_directory("app-added-removed.n1", tmp_path / "s")
+    journal, data, ledger = (one(directory, kind) for kind in ("journal", "data", "csl"))
+    wanted = bmq("show", journal, data, ledger, "--details", "--dump-payload").out
+    more = ("--details", "--dump-payload")
+    assert bmq("show", directory, *more).out == wanted
+    assert bmq("show", f"{directory}/bmq_*", *more).out == wanted
+    assert bmq("show", "--journal-path", f"{directory}/bmq_0*", "--csl-file", ledger, *more).out == wanted
+    assert bmq("show", "--journal-file", journal, "--data-file", data, "--csl-file", ledger, *more).out == wanted
+
+
+def test_a_directory_with_several_partitions_needs_a_choice(tmp_path: Path) -> None:
+    """Which the message tells."""
+    directory = storage_directory("three-nodes.n1", tmp_path / "s")
+    told = bmq("show", directory)
+    assert told.code == 2 and "--partition" in told.err
+    assert bmq("show", directory, "--partition", 1).out == bmq("show", directory / "bmq_1.20261121_050208.bmq_journal",
+                                                               ledger_of("three-nodes.n1")).out
+    assert bmq("show", directory, "--partition", 7).code == 2
+
+
+def test_a_ledger_alone_is_shown_as_a_ledger(tmp_path: Path) -> None:
+    """By `show` as by `ledger`, from a file or a directory."""
+    wanted = bmq("ledger", LEDGER, "--details").out
+    assert bmq("show", "--csl-file", LEDGER, "--details").out == wanted
+    directory = storage_directory("app-added-removed.n1", tmp_path / "s")
+    assert bmq("ledger", directory, "--details").out == wanted
+
+
+def test_files_are_opened_for_reading_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By every command."""
+    directory = storage_directory("app-added-removed.n1", tmp_path / "s")
+    seen = []
+    real = os.open
+
+    def watched(path, flags, *more, **keywords):
+        if "bmq_" in str(path):
+            seen.append(flags)
+        return real(path, flags, *more, **keywords)
+
+    monkeypatch.setattr(os, "open", watched)
+    for arguments in (("show", directory, "--dump-payload"), ("show", directory, "--summary"), ("ledger", directory),
+                      ("qlist", directory), ("verify", directory), ("compare", directory, directory)):
+        assert bmq(*arguments).code == 0
+    assert len(seen) > 10
+    assert all(flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT | os.O_TRUNC) == 0 for flags in seen)
+
+
+def test_long_work_shows_a_bar_only_to_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On stderr, and only if that is a terminal."""
+    monkeypatch.setattr(command, "_PROGRESS_BYTES_MIN", 1)
+    with command._progress([str(JOURNAL)]) as watch:
+        assert watch is None
+    monkeypatch.setattr(command.sys.stderr, "isatty", lambda: True, raising=False)
+    with command._progress([str(JOURNAL)]) as watch:
+        assert watch is not None
+        watch(100)
+
+
+# ---- ledgers and QLIST -------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_starts_at_its_last_snapshot_unless_told_otherwise() -> None:
+    """This one has a snapshot for each start."""
+    path = ledger_of("crash-single.n1-after-restart")
+    whole, recent = (len(re.findall("^\\[ recordType", bmq("ledger", path, *more).out, re.M))
+                     for more in (("--csl-from-begin",), ()))
+    assert whole > recent > 0
+    assert bmq("ledger", path).out.startswith("[ recordType = SNAPSHOT electorTerm = 2 ")
+
+
+def test_records_of_a_ledger_are_filtered() -> None:
+    """By type, LSN, offset, queue and range."""
+    def found(*arguments: object) -> list[int]:
+        outcome = bmq("ledger", LEDGER, *arguments)
+        assert outcome.code == 0
+        return [int(each) for each in re.findall(r"offset = (\d+)", outcome.out)]
+
+    assert found() == [8, 88, 160, 284, 356, 480, 552, 676]
+    assert found("--csl-record-type", "snapshot", "--csl-record-type", "commit") == [8, 88, 284, 480, 676]
+    assert found("--seqnum", "1-3", "--seqnum", "1-5") == [160, 356]
+    assert found("--offset", 88) == [88]
+    assert found("--queue-key", "EB538CAE81") == found("--queue-name", "bmq://d.fan/f") == [160, 356, 552]
+    assert found("--seqnum-gt", "1-6") == [552, 676] == found("--timestamp-gt", 1795237326)
+    assert found("--offset-gt", 88, "--offset-lt", 284) == [160]
+    missing = bmq("ledger", LEDGER, "--seqnum", "4-4")
+    assert missing.code == 1 and "The following 1 sequence number(s) not found:\n4-4\n" in missing.out
+
+
+def test_queues_of_a_ledger_are_listed_up_to_a_limit() -> None:
+    """The count is that of all."""
+    path = ledger_of("three-nodes.n1")
+    told = bmq("ledger", path, "--summary", "--summary-queues-limit", 1).out
+    assert "3 Queues found:\nOnly first 1 queues are displayed.\n" in told and told.count("uri = ") == 1
+    tree = json.loads(bmq("ledger", path, "--summary", "--summary-queues-limit", 2, "--json", "line").out)
+    assert len(tree["First2Queues"]) == 2
+
+
+def test_damage_in_a_ledger_is_told_beside_what_is_left(tmp_path: Path) -> None:
+    """A record that cannot be read is skipped."""
+    path = tmp_path / LEDGER.name
+    path.write_bytes(LEDGER.read_bytes())
+    change(path, 200, b"\xff")
+    told = bmq("ledger", path)
+    assert "wrong checksum" in told.err and told.out.count("recordType") == 7
+
+
+def test_queues_and_apps_of_a_qlist_are_listed(tmp_path: Path) -> None:
+    """ADDITIONs hold the added apps only."""
+    path = JOURNAL.with_suffix(".bmq_qlist")
+    told = bmq("qlist", path)
+    assert told.code == 0 and told.out.endswith("2 queue record(s) found.\n\n")
+    assert ("    QueueUri    : bmq://d.fan/f\n    QueueKey    : EB538CAE81\n"
+            "    App         : a [8DEC9022E1]\n") in told.out
+    tree = json.loads(bmq("qlist", path, "--json", "pretty").out)
+    assert [[app["AppId"] for app in each["Apps"]] for each in tree["Records"]] == [["a", "b"], ["c"]]
+    damaged = tmp_path / path.name
+    damaged.write_bytes(path.read_bytes())
+    change(damaged, int(tree["Records"][1]["Offset"]), b"\xff\xff")
+    outcome = bmq("qlist", damaged)
+    assert outcome.code == 1 and "there is no record at offset 140" in outcome.err
+
+
+# ---- mistakes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arguments", "hint"), [
+    ((), "Name a .bmq_journal"),
+    (("missing.bmq_journal",), "cannot be opened: No such file"),
+    (("missing*",), "no storage file begins with missing"),
+    (("notes.txt",), "there is no notes.txt"),
+    ((__file__,), "is no storage file"),
+    ((JOURNAL, files_of("ttl.n1")[0]), "two journal files"),
+    ((JOURNAL, "--dump-payload"), "needs the DATA file"),
+    ((JOURNAL, "--queue-name", "bmq://d/q"), "needs the ledger"),
+    ((JOURNAL, LEDGER, "--queue-name", "bmq://d/nobody"), "knows no queue bmq://d/nobody"),
+    ((JOURNAL, "--queue-key", "12"), "10 hexadecimal digits"),
+    ((JOURNAL, "--guid", "xyz"), "32 hexadecimal digits"),
+    ((JOURNAL, "--seqnum", "12"), "two numbers with a dash"),
+    ((JOURNAL, "--outstanding", "--confirmed"), "Choose one of"),
+    ((JOURNAL, "--guid", "4" * 32, "--seqnum", "1-1"), "leave out the other filters"),
+    ((JOURNAL, "--offset", "44", "--timestamp-gt", "5"), "leave out the other filters"),
+    ((JOURNAL, "--summary", "--outstanding"), "--summary counts everything"),
+    ((JOURNAL, "--summary", "--details"), "--summary counts everything"),
+    ((JOURNAL, "--offset-gt", "9", "--offset-lt", "9"), "Nothing lies between"),
+    ((JOURNAL, "--csl-from-begin"), "means nothing for a journal"),
+    ((LEDGER, "--outstanding"), "means nothing for a ledger"),
+    ((LEDGER, "--summary", "--seqnum", "1-1"), "--summary of a ledger counts everything"),
+    (("--journal-path", "x*", "--journal-file", JOURNAL), "leave out --journal-file"),
+    (("--journal-file", DATA), "--journal-file takes a .bmq_journal"),
+])
+def test_a_mistake_is_explained(arguments: tuple[object, ...], hint: str) -> None:
+    """Exit code 2, nothing on stdout, and what to do instead."""
+    outcome = bmq("show", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert hint in " ".join(outcome.err.split())
+
+
+def test_help_names_every_command() -> None:
+    """And the group does nothing by itself."""
+    told = bmq("--help").out
+    assert all(f"  {name} " in told for name in ("show", "ledger", "qlist", "verify", "compare"))

@@ -1,0 +1,296 @@
+"""view/events.py, alarms.py, alarm_conditions.py, node_history.py, logs/tail.py: what a node remembers of its life."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.admin_kit import STARTED_WALL, Bench
+
+from bmqtwist.errors import LocalError
+from bmqtwist.logs.format import Record
+from bmqtwist.logs.tail import CHARS_MAX as LOG_CHARS_MAX
+from bmqtwist.logs.tail import LINES_MAX, LogTail
+from bmqtwist.report import ListReport, NullReport
+from bmqtwist.view.alarm_conditions import MOMENTARY_S, settled
+from bmqtwist.view.alarms import ALARMS_MAX, AlarmBook, AlarmState, subject_of
+from bmqtwist.view.events import CHARS_MAX, DETAIL_CHARS_MAX, EVENTS_MAX, KINDS, TEXT_CHARS_MAX, EventLog
+from bmqtwist.view.node_history import NodeHistory
+
+
+class Moment:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def wall() -> Moment:
+    return Moment()
+
+
+@pytest.fixture
+def log(wall: Moment) -> EventLog:
+    return EventLog("n1", wall)
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_numbered_and_dated_and_given_in_order_whatever_their_kind(log: EventLog, wall: Moment) -> None:
+    for number, kind in enumerate(KINDS):
+        wall.now = 1000.0 + number
+        log.note(kind, f"text {number}", {"number": number})
+    assert [(each.n, each.at, each.kind, each.text, each.detail) for each in log.after()] == [
+        (number + 1, 1000.0 + number, kind, f"text {number}", {"number": number}) for number, kind in enumerate(KINDS)]
+    assert log.newest == len(KINDS)
+    assert [each.n for each in log.after(3, limit=2)] == [4, 5]
+    assert [each.n for each in log.last(2)] == [7, 8]
+    assert [each.kind for each in log.after(0, ("stop", "node"))] == ["node", "stop"]
+    assert log.last(0) == log.after(0, limit=0) == log.after(99) == []
+
+
+def test_a_thousand_queues_do_not_push_out_the_last_election(log: EventLog) -> None:
+    log.note("election", "node n2 leads")
+    for number in range(2 * EVENTS_MAX):
+        log.note("queue", f"queue {number}")
+    assert [each.text for each in log.after(0, ("election",))] == ["node n2 leads"]
+    assert len(log.after(0, ("queue",), limit=10 * EVENTS_MAX)) == EVENTS_MAX
+    assert log.last(1)[0].text == f"queue {2 * EVENTS_MAX - 1}"
+
+
+@given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3 * TEXT_CHARS_MAX), st.integers(0, 2 * DETAIL_CHARS_MAX)),
+                max_size=60))
+def test_what_is_kept_is_bounded_whatever_comes(found: list[tuple[str, int, int]]) -> None:
+    log = EventLog("n1", lambda: 0.0)
+    for kind, text, detail in found:
+        log.note(kind, "x" * text, {"detail": "y" * detail})
+    for kind in KINDS:
+        kept = log.after(0, (kind,), limit=10_000)
+        assert len(kept) <= EVENTS_MAX
+        assert sum(len(each.text) + len(json.dumps(each.detail)) for each in kept) <= CHARS_MAX + DETAIL_CHARS_MAX
+        assert all(len(each.text) <= TEXT_CHARS_MAX + 3 for each in kept)
+    assert log.newest == len(found)
+
+
+def test_a_detail_that_json_does_not_know_is_written_as_its_text(log: EventLog) -> None:
+    log.note("config", "x", {"state": {1, 2}.__class__, "n": 1})
+    assert log.last(1)[0].tree()["detail"] == {"state": "<class 'set'>", "n": 1}
+    log.note("unheard of", "x")
+    assert [each.kind for each in log.after(1, ("config",))] == ["unheard of"]
+
+
+# -- alarms as a state --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def book(wall: Moment, log: EventLog) -> AlarmBook:
+    return AlarmBook(wall, lambda text, detail: log.note("alarm", text, detail))
+
+
+@pytest.mark.parametrize(("text", "subject"), [
+    ("for 'queue [bmq://d/q]': [Messages (STATE_FULL): 5", "bmq://d/q"),
+    ("for 'domain [bmq://d]': [Messages", "bmq://d"),
+    ("Queue 'bmq://d/q?id=a' [current: 1 / 2] appears to be stuck. It", "bmq://d/q?id=a"),
+    ("Cluster (c) Partition [3]: node 2 has been its primary for 5 s", "Partition [3]"),
+    ("Cluster (c): a promise cannot be written: 5", "Cluster (c)"),
+    ("Domain 'd' of stored queues cannot be loaded", "Domain 'd'"),
+    ("The event loop was busy for 5.125 s", "The event loop was busy for #.# s"),
+])
+def test_what_an_alarm_is_about_is_read_from_its_text(text: str, subject: str) -> None:
+    assert subject_of(text) == subject
+
+
+def test_an_alarm_that_comes_again_is_counted_until_it_is_over(book: AlarmBook, wall: Moment, log: EventLog) -> None:
+    book.raised("ALARM", "QUEUE_STUCK", "Queue 'bmq://d/q' is stuck: 5")
+    wall.now += 5
+    book.raised("ALARM", "QUEUE_STUCK", "Queue 'bmq://d/q' is stuck: 7")
+    book.raised("PANIC", "QUEUE_STUCK", "Queue 'bmq://d/other' is stuck")
+    other, first = book.alarms()
+    assert (first.count, first.raised_at, first.last_at, first.text) == (2, 1000.0, 1005.0, "Queue 'bmq://d/q' is stuck: 7")
+    assert (other.count, other.severity, book.open) == (1, "PANIC", 2)
+    book.settle([first])
+    assert book.open == 1 and book.alarms()[1].cleared_at == 1005.0 and not book.alarms()[1].cleared_by
+    book.raised("ALARM", "QUEUE_STUCK", "Queue 'bmq://d/q' is stuck again")
+    assert [(each.number, each.count) for each in book.alarms()] == [(3, 1), (2, 1), (1, 2)]
+    book.settle([first])
+    assert book.open == 2, "what was over before is not over again"
+    assert [each.detail["state"] for each in log.after(0, ("alarm",))] == ["raised", "raised", "cleared", "raised"]
+
+
+def test_an_alarm_is_acknowledged_once_and_cleared_once(book: AlarmBook, wall: Moment, log: EventLog) -> None:
+    book.raised("ALARM", "POISON_PILL", "bmq://d/q")
+    assert book.acknowledge("1", "anna").acknowledged_by == "anna"
+    wall.now += 1
+    assert book.acknowledge("1", "bert").acknowledged_by == "anna"
+    assert book.open == 0 and len(book.active) == 1
+    book.raised("ALARM", "POISON_PILL", "bmq://d/q")
+    assert book.open == 0 and book.alarms()[0].count == 2, "it has been seen"
+    assert book.clear("1", "bert").cleared_by == "bert" and book.clear("1", "carl").cleared_by == "bert"
+    assert book.active == []
+    tree = book.alarms()[0].tree()
+    assert (tree["id"], tree["acknowledgedBy"], tree["clearedBy"], tree["count"]) == ("1", "anna", "bert", 2)
+    for unknown in ("2", "0", "", "-1", "x", "1 ", "٣", "9" * 5000):
+        with pytest.raises(LocalError):
+            book.acknowledge(unknown, "anna")
+    assert [each.detail["state"] for each in log.last(9)] == ["raised", "acknowledged", "cleared"]
+
+
+def test_the_book_forgets_what_is_over_before_what_is_not(book: AlarmBook) -> None:
+    book.raised("ALARM", "C", "bmq://d/open")
+    for number in range(ALARMS_MAX - 1):
+        book.raised("ALARM", "C", f"bmq://d/{number}")
+    book.clear("100", "x")
+    book.acknowledge("50", "x")
+    for number in range(3):
+        book.raised("ALARM", "C", f"bmq://d/new{number}")
+    numbers = [each.number for each in book.alarms()]
+    assert len(numbers) == ALARMS_MAX and not {100, 50, 1} & set(numbers)
+    assert len(book.active) == ALARMS_MAX
+    book.raised("ALARM", "C", "bmq://d/open")
+    assert book.alarms()[0].count == 1, "it is forgotten, and new"
+
+
+# -- alarms whose condition is over ---------------------------------------------------------------------------------------
+
+
+def alarm(category: str, text: str, at: float = STARTED_WALL) -> AlarmState:
+    return AlarmState(1, "ALARM", category, subject_of(text), text, at, at)
+
+
+def over(bench: Bench, category: str, text: str) -> bool:
+    return bool(settled(bench.broker, [alarm(category, text)], STARTED_WALL))
+
+
+def test_a_full_queue_is_over_when_it_is_not_as_full_any_more() -> None:
+    bench = Bench()
+    bench.write_domain(storage={"config": {"fileBacked": {}}, "queueLimits": {"messages": 4, "messagesWatermarkRatio": 0.5,
+                                                                               "bytes": 1 << 20},
+                                "domainLimits": {"messages": 100, "bytes": 1 << 20}})
+    history = NodeHistory("n1", lambda: STARTED_WALL)
+    bench.report.watch(history)
+    writer, reader = bench.open(), bench.open(read=True, limit=100)
+    bench.post(writer, *[b"x"] * 4)
+    assert {each.category for each in history.alarms.alarms()} == {"CAPACITY_STATE_HIGH_WATERMARK", "CAPACITY_STATE_FULL"}
+    assert not settled(bench.broker, history.alarms.active, STARTED_WALL)
+    bench.confirm(reader, 2)
+    history.alarms.settle(settled(bench.broker, history.alarms.active, STARTED_WALL))
+    assert [each.category for each in history.alarms.active] == ["CAPACITY_STATE_HIGH_WATERMARK"]
+    bench.confirm(reader)
+    history.alarms.settle(settled(bench.broker, history.alarms.active, STARTED_WALL))
+    assert history.alarms.active == []
+
+
+def test_a_stuck_queue_is_over_when_somebody_takes_its_messages() -> None:
+    bench = Bench()
+    bench.write_domain(maxIdleTime=5)
+    writer = bench.open()
+    bench.post(writer, b"x")
+    bench.advance(6.0)
+    assert not over(bench, "QUEUE_STUCK", "Queue 'bmq://d/q' appears to be stuck.")
+    assert over(bench, "QUEUE_STUCK", "Queue 'bmq://d/gone' appears to be stuck.")
+    bench.open(read=True)
+    assert over(bench, "QUEUE_STUCK", "Queue 'bmq://d/q' appears to be stuck.")
+
+
+def test_a_partition_that_takes_records_again_is_no_alarm() -> None:
+    bench = Bench()
+    text = "Partition [1] cannot be written: disk"
+    bench.cluster.partitions[1].disable()
+    assert not over(bench, "FILE_IO", text) and not over(bench, "PARTITION_READONLY", text)
+    bench.cluster.partitions[1].enable()
+    assert over(bench, "FILE_IO", text) and over(bench, "PARTITION_READONLY", text)
+    assert over(bench, "PARTITION_AVAILABLESPACE_SOFTLIMIT", "Partition [1] has passed 60% of a file.")
+    assert not over(bench, "FILE_IO", "Partition [7] cannot be written"), "there is none"
+
+
+def test_what_cannot_be_seen_is_not_over_and_a_moment_passes() -> None:
+    bench = Bench()
+    assert not over(bench, "POISON_PILL", "bmq://d/q") and not over(bench, "CLUSTER", "Partition [0]: a record is missing")
+    busy = alarm("DISPATCHER", "The event loop was busy for 5 s")
+    assert not settled(bench.broker, [busy], STARTED_WALL + MOMENTARY_S - 1)
+    assert settled(bench.broker, [busy], STARTED_WALL + MOMENTARY_S) == [busy]
+
+
+@pytest.mark.parametrize("category", ["CAPACITY_STATE_FULL", "QUEUE_STUCK", "FANOUT_UNREGISTERED_APPID", "FILE_IO",
+                                      "DOMAIN_QUEUE_LIMIT_FULL", "CLUSTER", "PARTITION_READONLY", "DISPATCHER",
+                                      "CLUSTER_ACTIVE_NODE_UNKNOWN", "PARTITION_AVAILABLESPACE_SOFTLIMIT"])
+@given(text=st.text(max_size=60))
+def test_no_text_of_an_alarm_stops_the_look(category: str, text: str) -> None:
+    for each in (text, f"bmq://{text}", f"Partition [{text}]", f"'bmq://d/{text}'"):
+        settled(_BENCH.broker, [alarm(category, each)], STARTED_WALL)
+
+
+_BENCH = Bench()
+
+
+# -- the report and its watcher -----------------------------------------------------------------------------------------
+
+
+def test_a_report_tells_its_watcher_of_events_and_alarms() -> None:
+    history, report = NodeHistory("n1", lambda: 5.0), ListReport()
+    report.note("node", "nobody listens")
+    report.watch(history)
+    report.note("node", "node n2 is connected", about="n2")
+    report.alarm("CATEGORY", "what %s", "happens")
+    report.panic("CATEGORY", "100 %")
+    report.info("a line")
+    assert [(each.kind, each.text) for each in history.events.last()] == [
+        ("node", "node n2 is connected"), ("alarm", "[CATEGORY] what happens"), ("alarm", "[CATEGORY] 100 %")]
+    assert [each.severity for each in history.alarms.alarms()] == ["PANIC", "ALARM"]
+    assert report.lines == [("ALARM", "[CATEGORY] what happens"), ("PANIC", "[CATEGORY] 100 %"), ("INFO", "a line")]
+    assert [(line.n, line.text) for line in report.tail(2)] == [(2, "[CATEGORY] 100 %"), (3, "a line")]
+    assert [line.n for line in report.tail(10, after=2)] == [3]
+    silent = NullReport()
+    silent.watch(history)
+    silent.note("node", "x")
+    assert history.events.newest == 3 and silent.tail() == []
+
+
+def test_what_happens_to_a_broker_is_kept() -> None:
+    bench, history = Bench(), NodeHistory("n1", lambda: STARTED_WALL)
+    bench.report.watch(history)
+    bench.write_domain()
+    writer = bench.open()
+    bench.post(writer, b"1", b"2")
+    bench.run("DOMAINS DOMAIN d QUEUE q PURGE *")
+    bench.run("DOMAINS RECONFIGURE d")
+    bench.run("CLUSTERS CLUSTER c3 STORAGE REPLICATION SET QUORUM 1")
+    bench.run("CLUSTERS CLUSTER c3 STORAGE PARTITION 0 DISABLE")
+    bench.close(writer)
+    bench.run("CLUSTERS CLUSTER c3 FORCE_GC_QUEUES")
+    kept: list[tuple[str, Any]] = [(each.kind, each.detail.get("state", each.detail.get("tunable"))) for each in
+                                   history.events.last(99)]
+    assert kept == [("queue", "created"), ("queue", "purged"), ("config", None), ("config", "Quorum"), ("config", None),
+                    ("queue", "deleted")]
+
+
+# -- the last lines of the log ------------------------------------------------------------------------------------------
+
+
+def test_the_tail_gives_the_last_lines_of_a_level_and_from_a_number_on() -> None:
+    tail = LogTail()
+    for number in range(LINES_MAX + 10):
+        tail.add(Record(float(number), "ERROR" if number % 10 == 0 else "INFO", "c", f"line {number}"))
+    assert tail.newest == LINES_MAX + 10
+    assert [line.text for line in tail.lines(2, "TRACE")] == [f"line {LINES_MAX + 8}", f"line {LINES_MAX + 9}"]
+    assert [line.text for line in tail.lines(2, "error")] == [f"line {LINES_MAX - 10}", f"line {LINES_MAX}"]
+    assert len(tail.lines(10 * LINES_MAX, "no such level")) == LINES_MAX
+    assert [line.n for line in tail.lines(100, "TRACE", after=LINES_MAX + 8)] == [LINES_MAX + 9, LINES_MAX + 10]
+    assert tail.lines(0, "TRACE") == tail.lines(-1, "TRACE") == []
+
+
+def test_the_tail_is_bounded_and_shows_no_control_characters() -> None:
+    tail = LogTail()
+    for _ in range(300):
+        tail.add(Record(0.0, "INFO", "c", "\x1b[2J" + "x" * 20_000))
+    kept = tail.lines(1000, "TRACE")
+    assert sum(len(line.text) for line in kept) <= LOG_CHARS_MAX
+    assert kept[-1].text.startswith("\\x1b[2Jxx") and kept[-1].text.endswith("... (20004 characters)")

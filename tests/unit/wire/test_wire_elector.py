@@ -1,0 +1,89 @@
+"""Our fields in the elector's messages: absent from what the original writes, skipped by whoever does not know them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+from kit.wire_recordings import RECORDINGS, good_events
+
+from bmqtwist.wire import ber, control
+from bmqtwist.wire.cluster_schema import (
+    ElectionProposal,
+    ElectionResponse,
+    ElectorNodeStatus,
+    HeartbeatResponse,
+    LeaderHeartbeat,
+    LeaderMessageSequence,
+    LeadershipCessionNotification,
+    ScoutingRequest,
+    ScoutingResponse,
+)
+from bmqtwist.wire.control import ElectorMessage
+from bmqtwist.wire.fast import EventType
+from bmqtwist.wire.fields import Choice, boolean, u64
+
+
+@dataclass(slots=True)
+class Empty:
+    """A message without fields."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A message with a boolean, `willVote` or `isAvailable`."""
+
+    yes: bool = boolean(0)
+
+
+@dataclass(slots=True)
+class OriginalElectorMessage:
+    """ElectorMessage as the original's schema has it."""
+
+    CHOICE: ClassVar[Choice] = Choice(1, (
+        (0, "electionProposal", Empty), (1, "electionResponse", Empty), (2, "leaderHeartbeat", Empty),
+        (3, "electorNodeStatus", Answer), (4, "heartbeatResponse", Empty), (5, "scoutingRequest", Empty),
+        (6, "scoutingResponse", Answer), (7, "leadershipCessionNotification", Empty)))
+    term: int = u64(0)
+    choice: str = ""
+    value: Any = None
+
+
+LAST = LeaderMessageSequence(7, 12)
+EXTENDED = [
+    ElectorMessage(8, "electionProposal", ElectionProposal(LAST, 3)),
+    ElectorMessage(8, "electionResponse", ElectionResponse(-1)),
+    ElectorMessage(8, "leaderHeartbeat", LeaderHeartbeat(1 << 40)),
+    ElectorMessage(0, "electorNodeStatus", ElectorNodeStatus(True)),
+    ElectorMessage(8, "heartbeatResponse", HeartbeatResponse(5, LAST)),
+    ElectorMessage(8, "scoutingRequest", ScoutingRequest(LAST, 2)),
+    ElectorMessage(8, "scoutingResponse", ScoutingResponse(True, 2)),
+    ElectorMessage(8, "leadershipCessionNotification", LeadershipCessionNotification(3))]
+
+
+@pytest.mark.parametrize("message", EXTENDED, ids=lambda message: message.choice)
+def test_our_fields_come_through_and_are_skipped_by_whoever_does_not_know_them(message: ElectorMessage) -> None:
+    event = control.encode_event(message)
+    assert control.decode_elector(event[8:]) == message
+    read = ber.decode(OriginalElectorMessage, event[8:])
+    value = Answer(True) if message.choice in ("electorNodeStatus", "scoutingResponse") else Empty()
+    assert (read.term, read.choice, read.value) == (message.term, message.choice, value)
+
+
+def test_a_heartbeat_with_a_stamp_byte_for_byte() -> None:
+    event = control.encode_event(ElectorMessage(2, "leaderHeartbeat", LeaderHeartbeat(300)))
+    assert event.hex(" ", 4) == "0000001c 47020000 30808001 02a180a2 80800201 2c000000 00000001"
+
+
+def test_in_what_the_original_wrote_they_are_absent() -> None:
+    seen = set()
+    for path in RECORDINGS:
+        for event in good_events(path):
+            if event.kind == EventType.ELECTOR:
+                message, known = control.decode_elector(event.body), ber.decode(OriginalElectorMessage, event.body)
+                seen.add(message.choice)
+                value = message.value
+                plain = type(value)(*([known.value.yes] if isinstance(known.value, Answer) else []))
+                assert value == plain and control.encode_event(message) == event.raw
+    assert seen >= {"electionProposal", "electionResponse", "leaderHeartbeat", "scoutingRequest", "scoutingResponse"}
