@@ -46,7 +46,7 @@ class Metadata(egg_info):
 
 # A class and its subclasses: all of them or none.
 HOT = [f"bmqtwist/{name}.py" for name in (
-    "steps", "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message", "storage/gate",
+    "steps", "machine", "wire/fast", "wire/frames", "wire/walk", "wire/options", "storage/records", "storage/message", "storage/gate",
     "storage/copies", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
     "storage/partition", "storage/replica", "storage/datacheck", "storage/payloads", "storage/replay",
     "storage/recovery", "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter",
@@ -57,7 +57,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "reactor/epoll_round", "reactor/processor_time", "reactor/deferred_input", "reactor/disk_threads", "reactor/watchdog",
     "storage/psn", "storage/batch", "broker/sync_pace", "broker/write_coalescing", "cluster/partition_events", "cluster/partition_table",
     "cluster/replication_target",
-    "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/story", "cluster/copies",
+    "cluster/partition_machine", "cluster/partition_wire", "cluster/write_times", "cluster/copies",
     "cluster/active_primaries", "storage/exchange", "member/cell", "member/images", "member/feeding", "member/replication",
     "peers/links", "member/leadership", "relay/upstream_queue", "relay/relays", "member/member_relays", "member/cluster",
     "member/handovers", "wire/budget", "wire/ber", "wire/control")]

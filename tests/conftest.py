@@ -14,6 +14,8 @@ from conformance import Conformance
 from hypothesis import settings
 from kit.watchdog import Watchdog
 
+from bmqtwist import machine
+
 if TYPE_CHECKING:
     from kit.process import BrokerProcess
     from kit.world import World
@@ -34,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the conformance count, what ends a hung run, and the markers of the scenarios."""
+    machine.STRICT = True
     config.pluginmanager.register(Conformance(), "bmqtwist-conformance")
     config.pluginmanager.register(Watchdog(2), "bmqtwist-watchdog")
     # a busy machine is not a wrong answer; a suite says the same of the same code, `--seeds` looks for more

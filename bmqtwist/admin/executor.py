@@ -15,11 +15,11 @@ from bmqtwist.admin.parse import parse
 from bmqtwist.admin.text import print_text
 from bmqtwist.admin.tunables import PublishIntervals, Quorum
 from bmqtwist.cluster.election_events import ElectionMode
-from bmqtwist.cluster.story import TransitionLog
 from bmqtwist.config.text import pretty_json
 from bmqtwist.errors import LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.link.admin import AdminAnswer, AdminWork
+from bmqtwist.machine import TransitionLog
 from bmqtwist.member.appointments import Appointments
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.report import INTERNAL_ERROR, shown, stack

@@ -8,7 +8,7 @@ from typing import Any
 
 from bmqtwist.admin.commands import Value
 from bmqtwist.broker.stop_progress import StopProgress
-from bmqtwist.cluster.story import Transition
+from bmqtwist.machine import Transition
 from bmqtwist.view.snapshot import (
     ClusterSnapshot,
     DomainState,

@@ -11,7 +11,7 @@ from typing import Any
 
 from bmqtwist.admin import results
 from bmqtwist.admin.commands import TABLE
-from bmqtwist.cluster.story import told
+from bmqtwist.machine import transition_lines
 from bmqtwist.textformat import grouped, pretty_bytes, timestamp_text
 from bmqtwist.view.snapshot import (
     AppState,
@@ -412,7 +412,7 @@ def _tunables(result: results.Tunables) -> str:
 
 
 def _story(result: results.Transitions) -> str:
-    lines = told(result.transitions, result.now)
+    lines = transition_lines(result.transitions, result.now)
     return f"{lines}\n" if lines else ""
 
 

@@ -29,7 +29,7 @@ from bmqtwist.cluster.election_events import (
 )
 from bmqtwist.cluster.election_table import ACTIONS
 from bmqtwist.cluster.log_events import NO_LSN, Alarm, Lsn
-from bmqtwist.cluster.story import TransitionLog
+from bmqtwist.machine import TransitionLog
 from bmqtwist.wire.cluster_schema import LeaderMessageSequence
 from bmqtwist.wire.control import ElectorMessage
 

@@ -61,7 +61,7 @@ from bmqtwist.cluster.partition_events import (
 )
 from bmqtwist.cluster.partition_table import ACTIONS
 from bmqtwist.cluster.replication_target import Target
-from bmqtwist.cluster.story import TransitionLog
+from bmqtwist.machine import TransitionLog
 from bmqtwist.storage.psn import NO_PSN, Psn, common_prefix
 
 UNKNOWN, STG1, STG2, HEALED, WAITING, HEALING, FOLLOWING, STOPPED = PartitionRole

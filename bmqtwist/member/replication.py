@@ -50,12 +50,12 @@ from bmqtwist.cluster.partition_events import (
 from bmqtwist.cluster.partition_machine import PartitionMachine
 from bmqtwist.cluster.partition_wire import encode_partition_message
 from bmqtwist.cluster.state import Primary, QueueRecord
-from bmqtwist.cluster.story import TOLD_MAX
 from bmqtwist.cluster.write_times import WriteTimes
 from bmqtwist.config.clusters import ElectorConfig
 from bmqtwist.errors import PeerError
 from bmqtwist.loop.performer import Performer
 from bmqtwist.loop.timers import Timers
+from bmqtwist.machine import SHOWN_MAX
 from bmqtwist.member import images
 from bmqtwist.member.appointments import AppointmentRules, Appointments
 from bmqtwist.member.cell import Cell
@@ -381,7 +381,7 @@ class Replication:
                 for output in cell.machine.step(now, cell.inputs.popleft()):
                     self._perform(cell, output, now)
         except Exception:
-            self._host.report.error("%s", f"{cell.machine.name} fails. Before:\n{cell.machine.story.lines(now, TOLD_MAX)}")
+            self._host.report.error("%s", f"{cell.machine.name} fails. Before:\n{cell.machine.story.lines(now, SHOWN_MAX)}")
             raise
         finally:
             cell.stepping = False
@@ -431,7 +431,7 @@ class Replication:
         elif isinstance(output, RoleChanged):
             self._changed(cell, output, now)
         elif self._lines.admits(now):
-            self._host.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{cell.machine.story.lines(now, TOLD_MAX)}")
+            self._host.report.alarm("CLUSTER", "%s", f"{output.text}. Before:\n{cell.machine.story.lines(now, SHOWN_MAX)}")
 
     def _count_copies(self, cell: Cell, now: float) -> None:
         """Somebody waits for other nodes than a majority: those that are available, whatever becomes of the others."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from bmqtwist.cluster.story import TransitionLog
 from bmqtwist.cluster.streams import AppStream, Counts, StreamInput, StreamOutput, Subscriptions
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri
 from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.upbound import Upbound
+from bmqtwist.machine import TransitionLog
 from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Substream
 from bmqtwist.queue.handles import ConsumerSpec
 from bmqtwist.queue.merge import SubscriptionIds, merge

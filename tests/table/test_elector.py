@@ -62,7 +62,7 @@ from bmqtwist.cluster.election_events import (
 from bmqtwist.cluster.election_table import ACTIONS
 from bmqtwist.cluster.elector import Elector
 from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
-from bmqtwist.cluster.story import TRANSITIONS_MAX
+from bmqtwist.machine import TRANSITIONS_MAX
 from bmqtwist.wire.control import ElectorMessage
 
 NAMES = {"scoutingRequest": "SCOUT_REQ", "scoutingResponse": "SCOUT_RSP", "electionProposal": "PROPOSE",

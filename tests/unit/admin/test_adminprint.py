@@ -14,7 +14,7 @@ from bmqtwist.admin.commands import Value, integer
 from bmqtwist.admin.json import print_json
 from bmqtwist.admin.text import print_text, window_text
 from bmqtwist.broker.stop_progress import ClusterProgress, StopProgress
-from bmqtwist.cluster.story import Transition
+from bmqtwist.machine import Transition
 from bmqtwist.textformat import timestamp_text
 from bmqtwist.view import snapshot as state
 

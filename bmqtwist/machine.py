@@ -1,0 +1,106 @@
+"""State machines as tables: one idiom for every machine of the product.
+
+    TABLE = table(State, Event, {
+        State.IDLE: {Event.START: to(Machine._start, State.RUNNING), Event.STOP: to(Machine._ignore)},
+        ...
+    })
+
+A cell names the action, a function reference, and every state that the machine may be in afterwards; without one it stays
+where it is. `table` refuses a table that lacks a cell: a new state or event is a decision for every cell. A machine
+dispatches with `TABLE[state][event].action(self, ...)`, notes the transition in its `TransitionLog`, and calls `check`,
+which compares the new state with the cell in tests and in the simulator (`STRICT`). `docs/make_pictures.py` draws the
+diagrams of docs/architecture.md from the tables.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+TRANSITIONS_MAX = 100  # kept for each machine; older ones are dropped
+SHOWN_MAX = 20  # of them, shown with an alarm
+STRICT = False  # tests set it: `check` raises
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+A = TypeVar("A", bound=Callable[..., Any])
+
+
+class IllegalTransition(Exception):
+    """A machine went to a state that its table does not name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell(Generic[S, A]):
+    """The decision for one event in one state."""
+
+    action: A
+    after: frozenset[S]  # the states that the action may lead to; empty = the machine stays
+
+
+def to(action: A, *after: S) -> Cell[S, A]:
+    """A cell: the action, and the states that it may lead to."""
+    return Cell(action, frozenset(after))
+
+
+def table(states: type[S], events: type[E], cells: Mapping[S, Mapping[E, Cell[S, A]]]) -> dict[S, dict[E, Cell[S, A]]]:
+    """The table, total over (state, event); ValueError names the cells that are missing."""
+    missing = [f"{state.name} x {event.name}" for state in states for event in events
+               if event not in cells.get(state, {})]
+    if missing:
+        raise ValueError(f"cells missing: {', '.join(missing)}")
+    return {state: dict(row) for state, row in cells.items()}
+
+
+def check(cells: Mapping[S, Mapping[E, Cell[S, A]]], before: S, event: E, after: S) -> None:
+    """Compare a transition with its cell; raises IllegalTransition when STRICT."""
+    if STRICT and after is not before and after not in cells[before][event].after:
+        raise IllegalTransition(f"{before.name} --{event.name}--> {after.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One event of a machine, at `at` (seconds, monotonic): the states before and after it, and why."""
+
+    at: float
+    before: str
+    after: str
+    cause: str
+    event: str = ""
+
+    @property
+    def change(self) -> str:
+        """Both states; one state, if the machine has stayed in it."""
+        return self.before if self.before == self.after else f"{self.before} -> {self.after}"
+
+
+def transition_lines(transitions: Iterable[Transition], now: float) -> str:
+    """One line of text for each transition."""
+    return "\n".join(f"{now - each.at:12.3f} s ago  {each.change:<22}  {each.cause}" for each in transitions)
+
+
+class TransitionLog:
+    """The transition history of one machine: the last TRANSITIONS_MAX, oldest first."""
+
+    def __init__(self) -> None:
+        self._transitions: deque[Transition] = deque(maxlen=TRANSITIONS_MAX)
+
+    def note(self, at: float, before: str, after: str, cause: str, event: str = "") -> None:
+        """Add a transition."""
+        self._transitions.append(Transition(at, before, after, cause, event))
+
+    def lines(self, now: float, count: int = TRANSITIONS_MAX) -> str:
+        """The last `count` transitions as text."""
+        return transition_lines(self.transitions[-count:], now)
+
+    def cause_of(self, after: str) -> str:
+        """The cause of the last transition to this state; empty = none is kept."""
+        return next((each.cause for each in reversed(self._transitions) if each.after == after), "")
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """All that are kept."""
+        return tuple(self._transitions)
