@@ -1,4 +1,4 @@
-"""Sizes of functions, classes and protocol interfaces of the product, and the limits that tests/test_sizes.py holds them to."""
+"""Sizes of functions, classes and protocol interfaces of the product, with their limits (tests/test_sizes.py)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def oversize() -> dict[str, str]:
         typing = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "typing"
                   for alias in node.names}
         for name, node in _definitions(tree, ""):
-            faults = list(_faults_of_class(node, "Protocol" in typing) if isinstance(node, ast.ClassDef) else _faults_of_function(node))
-            if faults:
-                found[f"{dotted(path)}:{name}"] = ", ".join(faults)
+            faults = (_faults_of_class(node, "Protocol" in typing) if isinstance(node, ast.ClassDef)
+                      else _faults_of_function(node))
+            if text := ", ".join(faults):
+                found[f"{dotted(path)}:{name}"] = text
     return found
 
 
@@ -65,6 +66,7 @@ def _faults_of_class(node: ast.ClassDef, protocols: bool) -> Iterator[str]:
     attributes = {each.attr for method in methods for each in ast.walk(method)
                   if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
                   and isinstance(each.value, ast.Name) and each.value.id == "self"}
-    attributes |= {each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
+    attributes |= {each.target.id for each in node.body
+                   if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
     if len(attributes) > ATTRIBUTES_MAX:
         yield f"{len(attributes)} attributes"
