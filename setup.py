@@ -50,7 +50,7 @@ HOT = [f"bmqtwist/{name}.py" for name in (
     "storage/copies", "storage/long_dict", "storage/state", "storage/compaction", "storage/rollover",
     "storage/partition", "storage/replica", "storage/datacheck", "storage/payloads", "storage/replay",
     "storage/recovery", "storage/fileset", "storage/files", "storage/history", "queue/counters", "queue/meter",
-    "queue/window", "queue/routing", "queue/app", "queue/handle", "queue/put", "queue/queue", "queue/restored", "queue/root",
+    "queue/window", "queue/queue", "queue/restored", "queue/root",
     "queue/relay", "queue/delivery", "queue/handles", "queue/domain", "loop/scheduler", "reactor/incoming", "link/pace",
     "link/outgoing", "link/outbox", "link/session", "link/client", "link/receipts", "link/downstream", "link/upbound",
     "link/admin", "link/peer", "link/negotiation", "broker/turn", "broker/broker", "loop/timers", "reactor/performer",

@@ -33,8 +33,7 @@ from bmqtwist.view.tables import tables_in_steps, tree_in_steps
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.member.cluster import Cluster
-    from bmqtwist.queue.domain import Domain
-    from bmqtwist.queue.root import RootQueue
+    from bmqtwist.queue.root import Domain, RootQueue
     from bmqtwist.storage.message import Message
     from bmqtwist.storage.partition import Partition
     from bmqtwist.storage.state import StoredQueue

@@ -13,11 +13,10 @@ from bmqtwist.ids import QueueUri
 from bmqtwist.link.peer import PeerRole, PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.member.cluster import Cluster
-from bmqtwist.queue.domain import Domain
-from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
-from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, configure
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.handles import OpenRequest, close_queue, configure
+from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Handle, Queue
 from bmqtwist.queue.relay import RelayQueue
+from bmqtwist.queue.root import Domain
 from bmqtwist.relay.proxy import ProxyCluster
 from bmqtwist.relay.relays import Relays
 from bmqtwist.relay.requester import Asker

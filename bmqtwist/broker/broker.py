@@ -46,11 +46,10 @@ from bmqtwist.peers import welcome
 from bmqtwist.peers.downstreams import Downstreams
 from bmqtwist.peers.identity import Identity
 from bmqtwist.queue import describe, poison
-from bmqtwist.queue.app import App
 from bmqtwist.queue.counters import AckLatency, ClientStats, QueueStats
-from bmqtwist.queue.domain import Domain, Throttle
-from bmqtwist.queue.queue import Queue
-from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.domain import Throttle
+from bmqtwist.queue.queue import App, Queue
+from bmqtwist.queue.root import Domain, RootQueue
 from bmqtwist.relay.proxy import ProxyCluster
 from bmqtwist.report import Report, shown
 from bmqtwist.security.authenticators import Security

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import InvalidUri, parse_uri
 from bmqtwist.link.states import State
-from bmqtwist.queue.handle import FLAG_ACK, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import OpenRequest, open_queue
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.queue import FLAG_ACK, FLAG_WRITE, Handle, Put, Queue
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import shown
 from bmqtwist.storage.message import Message
@@ -80,7 +78,7 @@ def publish(broker: Broker, uri: str, payload: bytes, properties: Properties, co
 
 
 class LocalProducer:
-    """`queue.handle.Client` and `relay.requester.Asker` of one call."""
+    """`queue.queue.Client` and `relay.requester.Asker` of one call."""
 
     is_broker = is_member = False
     kind = None
@@ -171,7 +169,7 @@ class LocalProducer:
     def _closed(self, handle: Handle, gone: bool | Refused) -> None:
         self._broker.unused(handle.queue)
 
-    # -- queue.handle.Client ----------------------------------------------------------------------------------------
+    # -- queue.queue.Client ----------------------------------------------------------------------------------------
 
     def push(self, handle: Handle, sub_id: int, message: Message, redelivered: bool) -> None:
         """Nothing is asked for, and nothing comes."""

@@ -23,8 +23,7 @@ from bmqtwist.broker.write_coalescing import Gathering
 from bmqtwist.limits import PUT_MESSAGE_BYTES_MAX, TURN_DELIVERY_S, TURN_WRITE_S, UNREAD_SECONDS_MAX
 from bmqtwist.link.pace import WAIT_S
 from bmqtwist.link.session import Session
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.queue import Put, Queue
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.window import lagging_bytes
 from bmqtwist.storage.partition import Partition

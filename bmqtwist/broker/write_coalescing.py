@@ -13,7 +13,7 @@ from typing import Any
 
 from bmqtwist.link.client import ClientSession
 from bmqtwist.link.pace import HELD_ACKS_MAX, SHARE_S
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Put
 
 
 class Gathering:

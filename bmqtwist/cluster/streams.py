@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bmqtwist.errors import Category, Refused
-from bmqtwist.queue.handles import ConsumerSpec
+from bmqtwist.queue.queue import ConsumerSpec
 
 RETRY_S = 0.5  # before what the upstream could not do just now is asked again; doubles with every refusal
 RETRY_SECONDS_MAX = 30.0

@@ -13,7 +13,7 @@ from bmqtwist.errors import LocalError, Refused
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
-    from bmqtwist.queue.domain import Domain
+    from bmqtwist.queue.root import Domain
 
 _SUMS = ("queues", "messages", "bytes")
 _UNKNOWN: Document = {"cluster": "", "mode": "", "storage": "", "copies": "", "messagesMax": None, "bytesMax": None,

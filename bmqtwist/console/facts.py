@@ -21,11 +21,8 @@ from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.member.cluster import Cluster
 from bmqtwist.peers.links import ClusterLinks
 from bmqtwist.peers.welcome import EVERY_ADDRESS, announced_url, console_url
-from bmqtwist.queue.app import App
-from bmqtwist.queue.handle import Handle, Substream
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.queue import App, Handle, Queue, Subscription, Substream
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.queue.routing import Subscription
 from bmqtwist.relay.proxy import ProxyCluster
 from bmqtwist.view import replicas, snapshots, stopping, traffic
 from bmqtwist.view.snapshot import ProcessState

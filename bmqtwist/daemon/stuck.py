@@ -23,7 +23,7 @@ from bmqtwist.view import snapshots
 from bmqtwist.view.tables import interval_text
 
 if TYPE_CHECKING:
-    from bmqtwist.queue.app import App
+    from bmqtwist.queue.queue import App
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
 

@@ -27,10 +27,9 @@ from bmqtwist.link.pace import BUSY_MESSAGES, HELD_ACKS_MAX, HELD_PUSHES_MAX, Ac
 from bmqtwist.link.pending import Pending
 from bmqtwist.link.session import Session, SessionKind, Work
 from bmqtwist.link.states import State, row
-from bmqtwist.queue.handle import FLAG_WRITE, Handle
 from bmqtwist.queue.handles import drop_handle
 from bmqtwist.queue.mode import ROUTING_FEATURE
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import FLAG_WRITE, Handle, Put
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.partition import PartitionUnavailable

@@ -9,9 +9,8 @@ from bmqtwist.errors import Refused
 from bmqtwist.ids import QueueUri
 from bmqtwist.link.authentication import Authenticate
 from bmqtwist.link.newcomers import Newcomers
-from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.handles import ConsumerSpec, OpenRequest
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.handles import OpenRequest
+from bmqtwist.queue.queue import ConsumerSpec, Handle, Queue
 from bmqtwist.report import Report
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import Held

@@ -11,8 +11,8 @@ from bmqtwist.link.extensions import PLACES, RELAY_EXTENSION
 from bmqtwist.link.outbox import ACKS_MAX
 from bmqtwist.link.receipts import ConfirmReceipts, ReceiptLog
 from bmqtwist.link.session import Session
-from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import drop_handle
+from bmqtwist.queue.queue import Handle
 from bmqtwist.storage.message import Message
 from bmqtwist.wire.cluster_schema import ClusterMessage, ConfirmReceipt
 from bmqtwist.wire.control import ControlMessage

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from bmqtwist.limits import PENDING_REQUESTS_MAX
-from bmqtwist.queue.routing import Matcher
+from bmqtwist.queue.queue import Matcher
 
 EARLY_PUT = "(put)"  # `Request.choice` of a PUT message that came before its open was answered; no peer can send it
 

@@ -18,11 +18,9 @@ from bmqtwist.limits import EARLY_PUT_BYTES_MAX, PENDING_REQUESTS_MAX, SUBSCRIPT
 from bmqtwist.link.pending import EARLY_PUT, Progress, Request
 from bmqtwist.link.states import State
 from bmqtwist.queue.expression import ExpressionError, compile_expression
-from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, check_open, open_queue
+from bmqtwist.queue.handles import OpenRequest, check_open, open_queue
 from bmqtwist.queue.mode import ROUTING_FLAGS, RoutingFlag
-from bmqtwist.queue.queue import Queue
-from bmqtwist.queue.routing import Matcher
+from bmqtwist.queue.queue import ConsumerSpec, Handle, Matcher, Queue
 from bmqtwist.wire.cluster_schema import ClusterMessage, StopResponse
 from bmqtwist.wire.control import ControlMessage
 from bmqtwist.wire.schema import (

@@ -40,7 +40,7 @@ from bmqtwist.link.outbox import Outbox
 from bmqtwist.link.outgoing import Outgoing
 from bmqtwist.link.states import IGNORED, TYPED, State
 from bmqtwist.queue.counters import ChannelStats, ClientStats
-from bmqtwist.queue.handle import Handle
+from bmqtwist.queue.queue import Handle
 from bmqtwist.report import LineLimiter, shown
 from bmqtwist.steps import at_once
 from bmqtwist.wire import control

@@ -20,8 +20,7 @@ from bmqtwist.loop.performer import Performer
 from bmqtwist.report import INTERNAL_ERROR, LineLimiter, Report, stack
 
 if TYPE_CHECKING:
-    from bmqtwist.queue.handle import Client
-    from bmqtwist.queue.queue import Queue
+    from bmqtwist.queue.queue import Client, Queue
     from bmqtwist.storage.partition import Partition
 
 QUEUE_FAILURES_MAX = 5  # within QUEUE_FAILURES_S: a queue that fails so often is disabled

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.limits import RESTORED_AT_ONCE, RESTORED_QUEUE
 from bmqtwist.loop.error_isolation import Containment
-from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.restored import Restored, restore
+from bmqtwist.queue.root import Domain
 from bmqtwist.storage.state import StoredQueue
 
 

@@ -29,15 +29,12 @@ from bmqtwist.member.metadata import ClusterMetadata, MetadataUnavailable, Told
 from bmqtwist.member.proposals import Proposals
 from bmqtwist.member.replication import Replication
 from bmqtwist.queue import handover
-from bmqtwist.queue.domain import Domain
-from bmqtwist.queue.handle import Handle
 from bmqtwist.queue.handles import spec_of
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.queue import Handle, Put, Queue
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.restored import Restored
-from bmqtwist.queue.root import RootContext, RootQueue
+from bmqtwist.queue.root import Domain, RootContext, RootQueue
 from bmqtwist.relay.relays import LATE_S, Relays
 from bmqtwist.storage.partition import COMMITTED_ALL, Durability, Partition, PartitionUnavailable
 from bmqtwist.storage.recovery import RecoveredPartition, recover
@@ -431,7 +428,7 @@ class Cluster:
             return
         self._record(queue.partition.delete_queue, queue.key, wall)
         del self.queues[queue.uri]
-        queue.domain.queues.pop(queue.name, None)
+        queue.leave_domain()
         self.report.info(f"Cluster ({self.name}): Unassigned queue: [ uri = {queue.uri} queueKey = "
                          f"{queue.key.hex().upper()} partitionId = {queue.partition_id} ] by queueUnAssignmentAdvisory")
         self.report.note("queue", f"{queue.uri} is deleted", uri=queue.uri, partition=queue.partition_id, state="deleted")
@@ -508,7 +505,7 @@ class Cluster:
             waiting.setdefault(put.queue, []).append(put)
         for queue in [queue for queue in self.queues.values() if queue.partition_id == partition_id]:
             del self.queues[queue.uri]
-            queue.domain.queues.pop(queue.name, None)
+            queue.leave_domain()
             self._deleting.discard(queue)
             queue.finish_purges()
             self._hand_over(queue, [*queue.uncommitted, *waiting.get(queue, ())])

@@ -23,7 +23,7 @@ from bmqtwist.link.peer import PeerSession
 from bmqtwist.member.node_status import NodeStatuses
 from bmqtwist.peers.downstreams import stop_request, stop_version
 from bmqtwist.peers.links import ClusterLinks
-from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.root import Domain
 from bmqtwist.relay.relays import RelayHost, Relays
 from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue
 from bmqtwist.storage.message import Message

@@ -7,10 +7,7 @@ on in the next turn, in the same order.
 from __future__ import annotations
 
 from bmqtwist.limits import TURN_EVALUATIONS_MAX, TURN_MESSAGES_MAX
-from bmqtwist.queue.app import App
-from bmqtwist.queue.handle import Substream
-from bmqtwist.queue.queue import Queue
-from bmqtwist.queue.routing import STOP, Subscription
+from bmqtwist.queue.queue import STOP, App, Queue, Subscription, Substream
 from bmqtwist.storage.message import Message
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.queue import poison
-from bmqtwist.queue.app import App
+from bmqtwist.queue.queue import App
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.message import Message
 from bmqtwist.textformat import grouped, pretty_bytes

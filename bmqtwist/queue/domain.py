@@ -1,19 +1,18 @@
-"""A domain: the queues that share a configuration and a capacity."""
+"""The rules of a domain: what its queues have in common, its settings and its capacity."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bmqtwist.queue.expression import Expression, compile_expression
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.copies import Copies
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Capacity of a meter: messages and bytes, and the ratio at which the high watermark lies."""
 
     messages: int
@@ -53,47 +52,24 @@ class DomainSettings:
     conditions: Mapping[str, str] = field(default_factory=dict)  # application subscriptions: appId ("" = default) -> text
 
 
-class Domain:
-    """The living domain: settings may change under it, mode and storage may not."""
+class DomainRules:
+    """What the queues of a domain obey, wherever their primary is. Settings may change, mode and storage may not."""
 
     def __init__(self, name: str, source: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
         self.name, self.source, self.cluster, self.throttle = name, source, cluster, throttle  # source: whose file
         self.mode, self.in_memory = settings.mode, settings.in_memory
-        self.queues: dict[str, RootQueue] = {}
         self.meter = Meter(f"domain [bmq://{name}]")
         if self.mode == QueueMode.BROADCAST:
             self.meter.disabled = True
-        self.removing = False  # the first phase of DOMAINS REMOVE was run
         self.opening = 0  # opens in flight
-        self._adopt(settings)
+        self.adopt(settings)
 
-    def _adopt(self, settings: DomainSettings) -> None:
+    def adopt(self, settings: DomainSettings) -> None:
+        """Take (new) settings."""
         self.settings = settings
         self.ttl_s, self.max_attempts = settings.ttl_s, settings.max_attempts
         self.max_consumers, self.max_producers = settings.max_consumers, settings.max_producers
         self.max_queues, self.max_idle_s = settings.max_queues, settings.max_idle_s
         self.conditions: dict[str, Expression] = {
             app_id: compile_expression(text) for app_id, text in settings.conditions.items() if text}
-        self._apply_limits(self.meter, settings.domain_limits)
-
-    @staticmethod
-    def _apply_limits(meter: Meter, limits: Limits) -> None:
-        meter.reconfigure(limits.messages, limits.bytes, limits.messages_watermark_ratio, limits.bytes_watermark_ratio)
-
-    def adopt_queue(self, queue: RootQueue) -> None:
-        """A queue of this domain comes to life."""
-        self.queues[queue.name] = queue
-        self._apply_limits(queue.meter, self.settings.queue_limits)
-        if self.mode == QueueMode.BROADCAST:
-            queue.meter.disabled = True
-
-    def reconfigure(self, settings: DomainSettings) -> None:
-        """Take new settings (validated: same mode and storage); apps are the broker's to add and remove."""
-        before = self.max_attempts
-        self._adopt(settings)
-        for queue in self.queues.values():
-            self._apply_limits(queue.meter, settings.queue_limits)
-            if before and self.max_attempts and before != self.max_attempts:
-                queue.freeze_attempts(before)
-            queue.set_conditions()
-            queue.touch()
+        self.meter.reconfigure(*settings.domain_limits)

@@ -11,12 +11,22 @@ from dataclasses import dataclass
 from bmqtwist.errors import Category, Refused
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import MESSAGES_AT_ONCE, RESERVED_ID_MIN, SUBSCRIPTIONS_MAX
-from bmqtwist.queue.app import App
 from bmqtwist.queue.expression import ExpressionError, compile_expression
-from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Client, Handle, Substream, Unconfirmed
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.queue import Queue
-from bmqtwist.queue.routing import PRIORITY_INVALID, Matcher, Subscription
+from bmqtwist.queue.queue import (
+    FLAG_READ,
+    FLAG_WRITE,
+    PRIORITY_INVALID,
+    App,
+    Client,
+    ConsumerSpec,
+    Handle,
+    Matcher,
+    Queue,
+    Subscription,
+    Substream,
+    Unconfirmed,
+)
 from bmqtwist.report import shown
 from bmqtwist.steps import Work, let_go
 from bmqtwist.storage.message import Message
@@ -36,20 +46,6 @@ class OpenRequest:
     read_count: int
     write_count: int
     admin_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSpec:
-    """One consumer of one subscription, as a configure names it."""
-
-    s_id: int
-    expression_version: int
-    expression: str
-    priority: int
-    count: int
-    max_messages: int
-    max_bytes: int
-    matcher: Matcher | None = None  # the expression, if it is compiled already
 
 
 def _invalid(message: str, code: int = 0) -> Refused:
@@ -167,8 +163,7 @@ def subscriptions_of(substream: Substream, consumers: Iterable[ConsumerSpec]) ->
             raise Refused(Category.E_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
         if spec.priority == PRIORITY_INVALID:
             continue
-        subscriptions.append(Subscription(substream, spec.s_id, _matcher(handle.queue, spec), spec.priority, spec.count,
-                                          spec.max_messages, spec.max_bytes, handle.client.window))
+        subscriptions.append(Subscription(substream, spec, _matcher(handle.queue, spec)))
     return subscriptions
 
 

@@ -12,11 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from bmqtwist.errors import AckStatus
-from bmqtwist.queue.app import App
-from bmqtwist.queue.handle import Handle, Substream
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.queue import Queue
+from bmqtwist.queue.queue import App, Handle, Put, Queue, Substream
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.storage.message import Message

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bmqtwist.queue.handles import COUNT_MAX, ConsumerSpec
-from bmqtwist.queue.routing import PRIORITY_INVALID
+from bmqtwist.queue.handles import COUNT_MAX
+from bmqtwist.queue.queue import PRIORITY_INVALID, ConsumerSpec
 
 CREDIT_MAX = 2**62  # of a sum, messages or bytes
 

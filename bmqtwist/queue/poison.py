@@ -32,7 +32,7 @@ from bmqtwist.wire import application_data, properties
 from bmqtwist.wire.properties import Properties, PropertyType
 
 if TYPE_CHECKING:
-    from bmqtwist.queue.app import App
+    from bmqtwist.queue.queue import App
     from bmqtwist.queue.root import RootQueue
     from bmqtwist.storage.message import Message
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Protocol
 
-from bmqtwist.queue.app import App, Place
 from bmqtwist.queue.meter import Meter
+from bmqtwist.queue.queue import App, Place
 from bmqtwist.steps import Work, let_go
 from bmqtwist.storage.long_dict import LongDict
 from bmqtwist.storage.message import Message

@@ -18,13 +18,10 @@ from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import HELD_CONFIRMS_MAX
 from bmqtwist.queue import delivery
-from bmqtwist.queue.app import App
-from bmqtwist.queue.domain import Domain
-from bmqtwist.queue.handle import Substream
+from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.meter import PLENTY
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.queue import Queue, QueueContext
+from bmqtwist.queue.queue import App, Put, Queue, QueueContext, Substream
 from bmqtwist.storage.message import Message
 from bmqtwist.storage.records import SEQUENCE_BITS
 
@@ -62,7 +59,7 @@ class Uplink(Protocol):
 class RelayQueue(Queue):
     """State and rules of one queue at a node that is not its primary."""
 
-    def __init__(self, uri: str, name: str, domain: Domain, context: QueueContext, uplink: Uplink) -> None:
+    def __init__(self, uri: str, name: str, domain: DomainRules, context: QueueContext, uplink: Uplink) -> None:
         super().__init__(uri, name, domain, context)
         self.uplink = uplink
         self.pending: dict[bytes, Put] = {}  # without an answer, by GUID, in the order of arrival

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.limits import EXPIRED_AT_ONCE_MAX, MESSAGES_AT_ONCE
 from bmqtwist.queue import delivery
-from bmqtwist.queue.app import App, Place
-from bmqtwist.queue.handle import MemberClient, Substream
+from bmqtwist.queue.domain import DomainRules, DomainSettings, Throttle
 from bmqtwist.queue.meter import Meter
 from bmqtwist.queue.mode import QueueMode
 from bmqtwist.queue.purge import Purge, purge_app, purge_queue, remove_app
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.queue import Queue, QueueContext
+from bmqtwist.queue.queue import App, MemberClient, Place, Put, Queue, QueueContext, Substream
 from bmqtwist.queue.restored import Restored
 from bmqtwist.steps import Work, at_once, let_go
 from bmqtwist.storage.copies import Copies
@@ -30,10 +28,6 @@ from bmqtwist.storage.partition import COMMITTED_ALL, Partition, PartitionUnavai
 from bmqtwist.storage.records import ConfirmReason, DeletionReason
 from bmqtwist.storage.state import Steps, StoredQueue
 from bmqtwist.storage.store import BEGINNING_BYTES
-
-if TYPE_CHECKING:
-    from bmqtwist.queue.domain import Domain
-
 
 _CONFIRMED: Final = int(ConfirmReason.CONFIRMED)  # of the hot path
 _DONE: Final = int(DeletionReason.NONE)
@@ -62,6 +56,7 @@ class RootQueue(Queue):
         self.store, self.key, self.partition = store, store.key, partition
         self.partition_id = partition.partition_id
         self.root_context = context
+        self._siblings = domain.queues  # the queues of its domain, by name
         self.since = now  # when this node began to lead it
         self.conditions: list[App] = []  # registered apps with an application subscription
         self.messages = store.messages
@@ -467,6 +462,10 @@ class RootQueue(Queue):
         places = [place for app in self.apps.values() for place in app.unregister()]
         self.in_slices(let_go(places), "freeing what was kept for its apps")
 
+    def leave_domain(self) -> None:
+        """It is deleted, or this node is no longer its primary."""
+        self._siblings.pop(self.name, None)
+
     def holds(self, app: App, message: Message) -> bool:
         """Whether an app still needs a message: one that was purged may look as if."""
         return bool(message.pending & app.bit) and message.order >= app.purged
@@ -485,3 +484,30 @@ class RootQueue(Queue):
         for message in self.messages.values():
             if message.attempts is None:
                 message.attempts = frozen
+
+
+class Domain(DomainRules):
+    """A domain at the primary of its queues."""
+
+    def __init__(self, name: str, source: str, cluster: str, settings: DomainSettings, throttle: Throttle) -> None:
+        super().__init__(name, source, cluster, settings, throttle)
+        self.queues: dict[str, RootQueue] = {}
+        self.removing = False  # the first phase of DOMAINS REMOVE was run
+
+    def adopt_queue(self, queue: RootQueue) -> None:
+        """A queue of this domain comes to life."""
+        self.queues[queue.name] = queue
+        queue.meter.reconfigure(*self.settings.queue_limits)
+        if self.mode == QueueMode.BROADCAST:
+            queue.meter.disabled = True
+
+    def reconfigure(self, settings: DomainSettings) -> None:
+        """Take new settings (validated: same mode and storage); apps are the broker's to add and remove."""
+        before = self.max_attempts
+        self.adopt(settings)
+        for queue in self.queues.values():
+            queue.meter.reconfigure(*settings.queue_limits)
+            if before and self.max_attempts and before != self.max_attempts:
+                queue.freeze_attempts(before)
+            queue.set_conditions()
+            queue.touch()

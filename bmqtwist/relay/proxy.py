@@ -25,7 +25,7 @@ from bmqtwist.ids import QueueUri
 from bmqtwist.limits import CONTROL_BYTES_MAX, CONTROL_VALUES_MAX
 from bmqtwist.peers.downstreams import ANNOUNCES, stop_request, stop_version
 from bmqtwist.peers.links import LinkHost, ProxyLinks
-from bmqtwist.queue.domain import Domain
+from bmqtwist.queue.domain import DomainRules
 from bmqtwist.queue.handles import OpenRequest
 from bmqtwist.queue.mode import mode_of
 from bmqtwist.queue.queue import Queue
@@ -59,7 +59,7 @@ class ProxyCluster:
         self.selector = UpstreamSelector({node.id: node.data_center for node in definition.nodes},
                                          host.configuration.app.host_data_center, host.performer.chance, started)
         self.relays = Relays(self, host, bytes_max)
-        self.domains: dict[str, Domain] = {}  # by the name clients use; known once a queue of it was opened
+        self.domains: dict[str, DomainRules] = {}  # by the name clients use; known once a queue of it was opened
         self._throttle = throttle(definition.message_throttle_config)
         self._upstream: Upstream | None = None
         self._started = False
@@ -88,13 +88,13 @@ class ProxyCluster:
         """The one for all queues."""
         return self._upstream
 
-    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> Domain:
+    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> DomainRules:
         """What the upstream tells of it."""
         name = uri.qualified_domain
         settings = relayed_settings(mode_of(response.routing_configuration.flags), response.deduplication_time_ms)
         domain = self.domains.get(name)
         if domain is None or domain.settings != settings:
-            domain = self.domains[name] = Domain(name, name, self.name, settings, self._throttle)
+            domain = self.domains[name] = DomainRules(name, name, self.name, settings, self._throttle)
         return domain
 
     def stored(self, uri: str, guid: bytes) -> Message | None:

@@ -49,11 +49,9 @@ from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
 from bmqtwist.loop.performer import Performer
 from bmqtwist.loop.timers import Timers
-from bmqtwist.queue.domain import Domain
-from bmqtwist.queue.handle import Handle, Substream
-from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.queue import Queue, QueueContext
+from bmqtwist.queue.domain import DomainRules
+from bmqtwist.queue.handles import OpenRequest, close_queue, find_substream, subscribe, subscriptions_of
+from bmqtwist.queue.queue import ConsumerSpec, Handle, Put, Queue, QueueContext, Substream
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.requester import Asker
 from bmqtwist.relay.upstream_queue import Upstream, UpstreamQueue, WaitingPush
@@ -94,7 +92,7 @@ class RelayUser(Protocol):
     def upstream_of(self, uri: str) -> Upstream | None:
         """Where a queue is to be opened."""
 
-    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> Domain:
+    def domain_of(self, uri: QueueUri, response: OpenQueueResponse) -> DomainRules:
         """The domain of a queue that was opened above."""
 
     def stored(self, uri: str, guid: bytes) -> Message | None:

@@ -11,9 +11,8 @@ from bmqtwist.link.extensions import CONFIRM_RECEIPTS, RELAY_EXTENSION
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.upbound import Upbound
 from bmqtwist.machine import TransitionLog
-from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Substream
-from bmqtwist.queue.handles import ConsumerSpec
 from bmqtwist.queue.merge import SubscriptionIds, merge
+from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Substream
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.wire.schema import (
     CloseQueue,

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from bmqtwist.errors import AckStatus, LocalError, Refused
 from bmqtwist.ids import DEFAULT_APP_ID, QueueUri, parse_uri
 from bmqtwist.link.client import ClientSession
-from bmqtwist.queue.app import App
-from bmqtwist.queue.domain import Domain
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.queue import App, Put
+from bmqtwist.queue.root import Domain, RootQueue
 from bmqtwist.sdk.message import typed
 from bmqtwist.steps import at_once
 from bmqtwist.storage.message import Message

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bmqtwist.errors import PeerError
 from bmqtwist.ids import DEFAULT_APP_ID, InvalidUri, parse_uri
-from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE
+from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE
 from bmqtwist.sdk.results import ACK_RESULTS, result_of
 from bmqtwist.testing import events
 from bmqtwist.wire import control, schema

@@ -32,7 +32,7 @@ from bmqtwist.wire.fast import CAT_ZLIB
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
-    from bmqtwist.queue.app import App
+    from bmqtwist.queue.queue import App
 
 LIMIT_MAX = 500  # messages of one list
 LIST_CHARS_MAX = 1 << 20  # of properties in one list

@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
     from bmqtwist.link.session import Session
     from bmqtwist.member.cluster import Cluster
-    from bmqtwist.queue.app import App
-    from bmqtwist.queue.domain import Domain
-    from bmqtwist.queue.handle import Handle, Substream
+    from bmqtwist.queue.domain import DomainRules
     from bmqtwist.queue.meter import Meter
+    from bmqtwist.queue.queue import App, Handle, Subscription, Substream
     from bmqtwist.queue.relay import RelayQueue
-    from bmqtwist.queue.root import RootQueue
-    from bmqtwist.queue.routing import Subscription
+    from bmqtwist.queue.root import Domain, RootQueue
     from bmqtwist.relay.relays import Relays
     from bmqtwist.relay.upstream_queue import UpstreamQueue
     from bmqtwist.storage.partition import Partition
@@ -326,7 +324,7 @@ def _relayed_app(queue: RelayQueue, app: App) -> state.AppState:
                           not app.fresh)
 
 
-def _relayed_of(broker: Broker, relays: Relays | None, domain: Domain) -> Iterable[state.QueueState]:
+def _relayed_of(broker: Broker, relays: Relays | None, domain: DomainRules) -> Iterable[state.QueueState]:
     for opened in relays.opened.values() if relays is not None else ():
         if opened.relay is not None and opened.relay.domain is domain:
             yield relay_state(broker, opened, opened.relay)

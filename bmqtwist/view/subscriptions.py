@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmqtwist.queue.expression import Expression, ExpressionError, compile_expression
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.routing import ASIDE, STOP, Group, Router, Subscription
+from bmqtwist.queue.queue import ASIDE, STOP, Group, Router, Subscription
 from bmqtwist.storage.message import Message
 from bmqtwist.view.snapshots import hexadecimal
 from bmqtwist.view.stored_queue import UNREADABLE, LocatedQueue, Slowly, locate, properties_of, values_of
@@ -19,7 +19,7 @@ from bmqtwist.view.typed_properties import from_tree, plain_text
 
 if TYPE_CHECKING:
     from bmqtwist.broker.broker import Broker
-    from bmqtwist.queue.app import App
+    from bmqtwist.queue.queue import App
 
 LAST_MAX = 500  # stored messages that are looked at
 AT_ONCE = 16  # of them, before the clock is asked, about 1 ms

@@ -20,15 +20,8 @@ from bmqtwist.member.cluster import Cluster
 from bmqtwist.member.leadership import Leadership
 from bmqtwist.member.metadata import ClusterMetadata
 from bmqtwist.peers.identity import Identity
-from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.handles import (
-    ConsumerSpec,
-    OpenRequest,
-    configure,
-    drop_handle,
-    open_queue,
-)
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
+from bmqtwist.queue.queue import ConsumerSpec, Handle, Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport

@@ -7,11 +7,10 @@ from typing import Any
 from bmqtwist.ids import DEFAULT_APP_ID
 from bmqtwist.loop.scheduler import Chores
 from bmqtwist.queue.counters import AckLatency
-from bmqtwist.queue.domain import Domain, DomainSettings, Limits, Throttle
-from bmqtwist.queue.handle import FLAG_READ, FLAG_WRITE, Handle
-from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
-from bmqtwist.queue.put import Put
-from bmqtwist.queue.root import RootQueue
+from bmqtwist.queue.domain import DomainSettings, Limits, Throttle
+from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
+from bmqtwist.queue.queue import FLAG_READ, FLAG_WRITE, ConsumerSpec, Handle, Put
+from bmqtwist.queue.root import Domain, RootQueue
 from bmqtwist.queue.window import DeliveryWindow
 from bmqtwist.report import ListReport
 from bmqtwist.steps import Work

@@ -33,12 +33,6 @@ IO_PACKAGES = {"cli", "kombu", "spark", "testing"}
 # Imports that close a circle, and why they stay. Without them no import of the package goes in a circle, those for type
 # checkers alone included.
 CIRCLES: dict[tuple[str, str], str] = {
-    ("queue.handle", "queue.app"): "a consumer (Substream) reads one app, and an app knows its consumers",
-    ("queue.handle", "queue.queue"): "a handle is of one queue, and a queue knows its handles",
-    ("queue.routing", "queue.handle"): "a subscription is of one consumer, and a consumer knows its subscriptions",
-    ("queue.put", "queue.queue"): "a PUT names the queue that has taken it, and a queue takes PUTs",
-    ("queue.queue", "queue.domain"): "a queue obeys its domain, and a domain knows its queues",
-    ("queue.root", "queue.domain"): "as above, at the primary",
     ("link.context", "link.session"): "a session asks its context, which is told what session it is that asks",
     ("link.context", "link.admin"): "as above: a command is answered by the session of an administrator",
     ("link.context", "link.peer"): "as above: the cluster is told by which session of another broker an event came",

@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
-from bmqtwist.queue.app import App
 from bmqtwist.queue.expression import Expression
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import App, Put, Subscription
 from bmqtwist.queue.restored import Restored
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.queue.routing import Subscription
 from bmqtwist.storage.gate import Gate
 from bmqtwist.storage.history import GuidHistory
 from bmqtwist.storage.partition import Partition

@@ -32,7 +32,7 @@ from bmqtwist.cluster.streams import (
     may_be_asked_again,
 )
 from bmqtwist.errors import Category, Refused
-from bmqtwist.queue.handles import ConsumerSpec
+from bmqtwist.queue.queue import ConsumerSpec
 
 CLOSED, R, OPEN, P = StreamState.CLOSED, StreamState.REOPENING, StreamState.OPEN, StreamState.PUT_OFF
 READER, WRITER = Counts(1, 0), Counts(0, 1)

@@ -21,7 +21,7 @@ from bmqtwist.testing.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
     from bmqtwist.member.cell import Cell
-    from bmqtwist.queue.put import Put
+    from bmqtwist.queue.queue import Put
     from bmqtwist.queue.relay import RelayQueue
     from bmqtwist.relay.relays import Relays
     from bmqtwist.storage.batch import Batch

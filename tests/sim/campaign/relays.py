@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bmqtwist.cluster.streams import StreamState
 from bmqtwist.ids import DEFAULT_APP_ID
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Put
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.relays import Relays
 from bmqtwist.testing.simulated_node import SimulatedNode

@@ -16,7 +16,7 @@ from bmqtwist.cluster.record_log import LogRecord
 from bmqtwist.cluster.state import QueueRecord
 from bmqtwist.member.cell import Cell
 from bmqtwist.member.replication import Replication
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Put
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.relay.relays import Relays
 from bmqtwist.storage.batch import Batch

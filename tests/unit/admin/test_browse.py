@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from kit.admin_kit import Bench
 
 from bmqtwist.errors import LocalError
-from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Handle, Put
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.steps import at_once
 from bmqtwist.storage.message import Message

@@ -25,7 +25,7 @@ from bmqtwist.link.session import Session
 from bmqtwist.loop import error_isolation as containment
 from bmqtwist.queue import delivery as delivery_module
 from bmqtwist.queue import handles
-from bmqtwist.queue.app import App
+from bmqtwist.queue.queue import App
 from bmqtwist.queue.root import RootQueue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.fileset import FileSets

@@ -17,11 +17,11 @@ from bmqtwist.limits import EXPIRED_AT_ONCE_MAX
 from bmqtwist.link import client
 from bmqtwist.link.client import ClientSession
 from bmqtwist.loop import scheduler as chores
-from bmqtwist.queue import app, delivery, handles, root
-from bmqtwist.queue.handle import Handle
+from bmqtwist.queue import delivery, handles, root
+from bmqtwist.queue import queue as queue_module
 from bmqtwist.queue.handles import close_queue, drop_handle
+from bmqtwist.queue.queue import Handle, Router
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.queue.routing import Router
 from bmqtwist.storage import state
 from bmqtwist.storage.copies import Copies
 from bmqtwist.testing.node import ImmediatePerformer
@@ -387,7 +387,7 @@ def test_consumers_that_leave_together_are_routed_round_once(monkeypatch: pytest
     readers = [engine.reader() for _ in range(READERS)]
     engine.post(b"1")
     built: list[int] = []
-    monkeypatch.setattr(app, "Router", lambda found: (built.append(1), Router(found))[1])
+    monkeypatch.setattr(queue_module, "Router", lambda found: (built.append(1), Router(found))[1])
     for reader in readers[1:]:
         drop_handle(reader, False, WALL)
     engine.rest()

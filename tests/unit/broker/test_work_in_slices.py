@@ -27,8 +27,8 @@ from bmqtwist.limits import (
 )
 from bmqtwist.link import client as link_client
 from bmqtwist.link.client import ClientSession
+from bmqtwist.queue.queue import Router
 from bmqtwist.queue.root import RootQueue
-from bmqtwist.queue.routing import Router
 from bmqtwist.testing.node import ImmediatePerformer
 from bmqtwist.wire import application_data, compression
 from bmqtwist.wire.checksum import crc32c

@@ -8,8 +8,7 @@ import pytest
 from kit.engine_kit import WALL, Engine, got
 
 from bmqtwist.errors import AckStatus
-from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Handle, Put
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.message import Message
 

@@ -11,8 +11,7 @@ from bmqtwist.errors import Refused
 from bmqtwist.limits import SUBSCRIPTIONS_MAX
 from bmqtwist.queue import window
 from bmqtwist.queue.domain import Throttle
-from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Handle, Put
 from bmqtwist.report import LineLimiter
 from bmqtwist.storage.message import Message
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bmqtwist.queue.handles import COUNT_MAX, ConsumerSpec
+from bmqtwist.queue.handles import COUNT_MAX
 from bmqtwist.queue.merge import SubscriptionIds, merge
-from bmqtwist.queue.routing import PRIORITY_INVALID
+from bmqtwist.queue.queue import PRIORITY_INVALID, ConsumerSpec
 
 
 def spec(priority: int = 0, count: int = 1, messages: int = 10, size: int = 100, text: str = "",

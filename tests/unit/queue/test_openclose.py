@@ -10,9 +10,8 @@ from kit.engine_kit import WALL, Client, Engine, got, spec_of
 
 from bmqtwist.errors import Category, Refused
 from bmqtwist.limits import RESERVED_ID_MIN
-from bmqtwist.queue.handle import FLAG_ADMIN, FLAG_READ, FLAG_WRITE, Handle
 from bmqtwist.queue.handles import COUNT_MAX, OpenRequest, check_open, close_queue, configure, open_queue
-from bmqtwist.queue.routing import PRIORITY_INVALID
+from bmqtwist.queue.queue import FLAG_ADMIN, FLAG_READ, FLAG_WRITE, PRIORITY_INVALID, Handle
 
 
 def request(q_id: int = 1, sub_id: int = 0, app: str | None = None, flags: int = FLAG_READ, read: int = 1,

@@ -9,8 +9,7 @@ from kit.engine_kit import PLENTY, WALL, Engine, got
 
 from bmqtwist.errors import AckStatus
 from bmqtwist.queue.domain import Limits
-from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import Handle, Put
 from bmqtwist.steps import at_once
 from bmqtwist.storage.copies import Copies
 from bmqtwist.storage.message import Message

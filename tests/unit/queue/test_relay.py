@@ -11,11 +11,10 @@ from kit.engine_kit import Client
 from bmqtwist.config.engine_settings import relayed_settings
 from bmqtwist.errors import AckStatus
 from bmqtwist.queue.counters import AckLatency
-from bmqtwist.queue.domain import Domain, Limits, Throttle
-from bmqtwist.queue.handle import Handle
-from bmqtwist.queue.handles import ConsumerSpec, OpenRequest, configure, drop_handle, open_queue
+from bmqtwist.queue.domain import DomainRules, Limits, Throttle
+from bmqtwist.queue.handles import OpenRequest, configure, drop_handle, open_queue
 from bmqtwist.queue.mode import QueueMode
-from bmqtwist.queue.put import Put
+from bmqtwist.queue.queue import ConsumerSpec, Handle, Put
 from bmqtwist.queue.relay import RelayQueue
 from bmqtwist.report import ListReport
 from bmqtwist.storage.message import Message
@@ -30,7 +29,7 @@ class Above:
         self.report, self.ack_latency = ListReport(), AckLatency()
         self.sent: list[tuple[str, bytes]] = []
         self.kept, self.again_at, self.takes_back = 0, 0.0, False
-        domain = Domain("d", "d", "c", relayed_settings(mode, 60_000), Throttle())
+        domain = DomainRules("d", "d", "c", relayed_settings(mode, 60_000), Throttle())
         self.queue = RelayQueue("bmq://d/q", "q", domain, self, self)  # type: ignore[arg-type]
         self.opened = 0
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from bmqtwist.queue.expression import compile_expression
-from bmqtwist.queue.routing import ASIDE, STOP, Router, Subscription
+from bmqtwist.queue.queue import ASIDE, STOP, ConsumerSpec, Router, Subscription
 from bmqtwist.queue.window import DeliveryWindow
 
 
 class Handle:
     """A handle of an application."""
 
-    client = SimpleNamespace(is_member=False, is_broker=False)
+    client = SimpleNamespace(is_member=False, is_broker=False, window=DeliveryWindow())
 
 
 class Stream:
@@ -28,7 +28,7 @@ class Stream:
 def subscription(x: str = "", priority: int = 0, count: int = 1, m: int = 100, b: int = 100, full: bool = False,
                  handle: object = None) -> Subscription:
     stream: Any = Stream(handle or Handle())
-    made = Subscription(stream, 1, compile_expression(x) if x else None, priority, count, m, b, DeliveryWindow())
+    made = Subscription(stream, ConsumerSpec(1, 1, x, priority, count, m, b), compile_expression(x) if x else None)
     made.full = full or made.full
     return made
 
@@ -124,7 +124,7 @@ def test_the_low_marks_are_four_fifths_and_below_full() -> None:
 
 
 def test_the_low_marks_of_a_broker_are_just_below_full() -> None:
-    below = SimpleNamespace(client=SimpleNamespace(is_member=False, is_broker=True))
+    below = SimpleNamespace(client=SimpleNamespace(is_member=False, is_broker=True, window=DeliveryWindow()))
     made = subscription(m=100, b=50, handle=below)
     assert (made.low_messages, made.low_bytes) == (99, 49)
     made.become(subscription(m=10, b=5))
