@@ -25,8 +25,8 @@ SHOWN_MAX = 20  # of them, shown with an alarm
 STRICT = False  # tests set it: `check` raises
 
 S = TypeVar("S", bound=Enum)
+S_co = TypeVar("S_co", bound=Enum, covariant=True)
 E = TypeVar("E", bound=Enum)
-A = TypeVar("A", bound=Callable[..., Any])
 
 
 class IllegalTransition(Exception):
@@ -34,19 +34,19 @@ class IllegalTransition(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell(Generic[S, A]):
+class Cell(Generic[S_co]):
     """The decision for one event in one state."""
 
-    action: A
-    after: frozenset[S]  # the states that the action may lead to; empty = the machine stays
+    action: Callable[..., Any]
+    after: frozenset[S_co]  # the states that the action may lead to; empty = the machine stays
 
 
-def to(action: A, *after: S) -> Cell[S, A]:
+def to(action: Callable[..., Any], *after: S) -> Cell[S]:
     """A cell: the action, and the states that it may lead to."""
     return Cell(action, frozenset(after))
 
 
-def table(states: type[S], events: type[E], cells: Mapping[S, Mapping[E, Cell[S, A]]]) -> dict[S, dict[E, Cell[S, A]]]:
+def table(states: type[S], events: type[E], cells: Mapping[S, Mapping[E, Cell[S]]]) -> dict[S, dict[E, Cell[S]]]:
     """The table, total over (state, event); ValueError names the cells that are missing."""
     missing = [f"{state.name} x {event.name}" for state in states for event in events
                if event not in cells.get(state, {})]
@@ -55,7 +55,7 @@ def table(states: type[S], events: type[E], cells: Mapping[S, Mapping[E, Cell[S,
     return {state: dict(row) for state, row in cells.items()}
 
 
-def check(cells: Mapping[S, Mapping[E, Cell[S, A]]], before: S, event: E, after: S) -> None:
+def check(cells: Mapping[S, Mapping[E, Cell[S]]], before: S, event: E, after: S) -> None:
     """Compare a transition with its cell; raises IllegalTransition when STRICT."""
     if STRICT and after is not before and after not in cells[before][event].after:
         raise IllegalTransition(f"{before.name} --{event.name}--> {after.name}")

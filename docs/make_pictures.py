@@ -5,7 +5,7 @@ A picture stands between `<!-- picture: name -->` and `<!-- end of picture -->`.
     layers      tests/kit/layers.py, and the first lines of the packages
     way         tests/kit/message_way.py
     partition   tests/kit/partition_states.py
-    elector     tests/kit/election_rules.py
+    elector     bmqtwist/cluster/elector.py
     replication tests/kit/partition_rules.py
     circles     tests/kit/layers.py
 """
@@ -15,17 +15,24 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Mapping
+from enum import Enum
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
-from kit.election_rules import RULES  # noqa: E402
 from kit.layers import CIRCLES, IO_MODULES, IO_PACKAGES, PACKAGE, RANKS  # noqa: E402
 from kit.message_way import WAY  # noqa: E402
 from kit.partition_rules import CHANGES  # noqa: E402
 from kit.partition_states import TABLE, State  # noqa: E402
 
+from bmqtwist.cluster import elector  # noqa: E402
+from bmqtwist.machine import Cell  # noqa: E402
+
+EVENTS_SHOWN = 5  # at most, with one edge of a state diagram
 PAGE = ROOT / "docs" / "architecture.md"
 _PICTURE = re.compile(r"(<!-- picture: (\w+) -->\n).*?(<!-- end of picture -->)", re.DOTALL)
 
@@ -88,17 +95,18 @@ def partition() -> str:
     return "\n".join([*lines, "    CLOSED --> [*]: stop", "```"])
 
 
-def elector() -> str:
-    """Where the rules of an election lead, if not to where they began."""
-    leads: dict[tuple[str, str], list[str]] = {}
-    for rule in RULES:
-        before = rule.situation().elector.state
-        if rule.why and before is not rule.state:
-            reasons = leads.setdefault((before.name, rule.state.name), [])
-            if rule.why not in reasons:
-                reasons.append(rule.why)
-    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> DORMANT"]
-    lines += [f"    {before} --> {after}: {', or '.join(reasons)}" for (before, after), reasons in leads.items()]
+def machine_picture(cells: Mapping[Any, Mapping[Any, Cell[Any]]]) -> str:
+    """A table of bmqtwist/machine.py: the edges that change the state, with their events; it begins in its first state."""
+    edges: dict[tuple[Enum, Enum], list[str]] = {}
+    for before, row in cells.items():
+        for event, cell in row.items():
+            for after in sorted(cell.after - {before}, key=list(cells).index):
+                edges.setdefault((before, after), []).append(event.name)
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {next(iter(cells)).name}"]
+    for (before, after), events in edges.items():
+        if len(events) > EVENTS_SHOWN:
+            events[EVENTS_SHOWN - 1:] = [f"{len(events) + 1 - EVENTS_SHOWN} more"]
+        lines.append(f"    {before.name} --> {after.name}: {', '.join(events)}")
     return "\n".join([*lines, "```"])
 
 
@@ -115,8 +123,8 @@ def circles() -> str:
     return "\n".join(["| module | imports | because |", "|---|---|---|", *rows])
 
 
-PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": elector, "replication": replication,
-            "circles": circles}
+PICTURES = {"layers": layers, "way": way, "partition": partition, "elector": partial(machine_picture, elector.TABLE),
+            "replication": replication, "circles": circles}
 
 
 def with_pictures(text: str) -> str:

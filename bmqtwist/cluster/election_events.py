@@ -232,9 +232,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ElectionChanged:
-    """Where the node stands now, and where it stood; `age` grows with each change."""
+    """Where the node stands now, and where it stood."""
 
-    age: int
     before: Standing
     after: Standing
     reason: ElectionReason

@@ -12,18 +12,26 @@ in no other election until that leader is silent, gone, or has ceded.
 
 A node whose term and vote are lost could vote a second time in a term, or count for a leader of a term that is older than
 its vote. So it neither votes nor follows until all other nodes have told it their terms, and is in the newest of them then,
-without a vote: whoever got its vote had made the term durable before. (If it asked for votes itself, that is of no account
-any more.) To wait for a while would not do, since a candidate may be held up for longer; nor would the leader of a majority,
-since an older one may have that, too.
+without a vote: whoever got its vote had made the term durable before. (Its own pending vote request is cancelled.) To wait
+for a while would not do, since a candidate may be held up for longer; nor would the leader of a majority, since an older one
+may have that, too.
 
-`election_table.ACTIONS` says for every state and every event what is done. `now`: seconds, monotonic.
+`Elector` holds what a node knows. What it does is in functions, by role; `TABLE` names one for every state and event. An
+input is dispatched by the table; timers are deadlines, and a `WakeAt` reports the earliest one. `now`: seconds, monotonic.
 """
 
 from __future__ import annotations
 
-from bmqtwist.cluster.election_base import NOBODY, ElectionBase, Scouting, lsn_of
+from collections.abc import Callable, Collection
+from typing import Any
+
+from bmqtwist.cluster.ballot import Ballot
 from bmqtwist.cluster.election_events import (
+    ElectionChanged,
+    ElectionEvent,
+    ElectionInput,
     ElectionMode,
+    ElectionOutput,
     ElectionReason,
     ElectionState,
     ElectionTimer,
@@ -34,411 +42,651 @@ from bmqtwist.cluster.election_events import (
     Resign,
     SetMode,
     SetQuorum,
+    Standing,
     Start,
     Stop,
+    Tick,
+    Timing,
     Transfer,
     Voted,
+    WakeAt,
 )
-from bmqtwist.cluster.log_events import WriteFailed, Written
+from bmqtwist.cluster.election_parts import ElectionTimers, Scouting, Support, TermInquiry
+from bmqtwist.cluster.log_events import NO_LSN, Alarm, Lsn, WriteFailed, Written
+from bmqtwist.machine import Cell, TransitionLog, check, table, to
 from bmqtwist.wire.cluster_schema import (
     ElectionProposal,
     ElectionResponse,
     ElectorNodeStatus,
     HeartbeatResponse,
     LeaderHeartbeat,
+    LeaderMessageSequence,
     LeadershipCessionNotification,
     ScoutingRequest,
     ScoutingResponse,
 )
+from bmqtwist.wire.control import ElectorMessage
 
+TERM_MAX = 1 << 63  # a term beyond it is a mistake of whoever sends it
+NOBODY = -1  # on the wire, where a node is named
 DORMANT, FOLLOWER, CANDIDATE, LEADER = ElectionState
+_TERMLESS = ("electorNodeStatus", "scoutingResponse")  # messages that may have the term 0
 _PASSIVE = (ElectionMode.NEVER, ElectionMode.LEAVING)  # they do not stand
 
 
-class Elector(ElectionBase):
-    """The elector of one node; `step` and what it knows are those of its base."""
+class Elector:
+    """The elector of one node. `members`: ids of all nodes; `chance`: a number in [0, 1), drawn at each call; `newest`: the
+    LSN of the newest metadata record that is durable here; `quorum`: 0 = a majority, which is also the least."""
 
-    # -- life -----------------------------------------------------------------------------------------------------------
+    def __init__(self, node_id: int, name: str, members: Collection[int], timing: Timing, chance: Callable[[], float],
+                 newest: Callable[[], Lsn], quorum: int = 0) -> None:
+        self.node_id, self.name = node_id, name
+        self.others = sorted(set(members) - {node_id})
+        self.quorum = max(quorum, self.majority)
+        self.newest = newest
+        self.timers = ElectionTimers(timing, chance)
+        self.mode = ElectionMode.NORMAL
+        self.state = DORMANT
+        self.ballot = Ballot(kept=bool(self.others))
+        self.leader: int | None = None
+        self.tentative: int | None = None  # voted for, and no heartbeat yet
+        self.elsewhere: int | None = None  # who leads, as another node has said lately to this one, which hears no leader
+        self.support = Support()  # of a candidate or leader
+        self.scouting: Scouting | None = None
+        self.inquiry = TermInquiry(self.others)
+        self.highest = 0  # term that others have told of; no term of ours, but the next one is above it
+        self.ceded_by: int | None = None
+        self.favours: int | None = None  # whom this node has ceded to: for a while it votes for no other node
+        self.last_beat = 0.0  # of the leader, or of the moment of the vote
+        self.story = TransitionLog()
+        self.outputs: list[ElectionOutput] = []
+        self._event = ElectionEvent.START  # the one in progress
+        self._told = Standing(DORMANT, None, 0)
+        self._wake: float | None = None
 
-    def _start(self, event: Start) -> None:
-        self.ballot.found(event.term, event.vote, event.damaged)
-        self.ignorant, self._terms = event.damaged, {}
-        if event.damaged:
-            self._alarm("it is not known how this node has voted: it neither votes nor follows until all other nodes have "
-                        "told it their terms")
-        wait = self.timing.initial_wait if self.others else 0.0
-        self._change(FOLLOWER, None, ElectionReason.STARTED, "start")
-        self._arm(ElectionTimer.INITIAL, wait)
+    # -- inputs ---------------------------------------------------------------------------------------------------------
 
-    def _stop(self, event: Stop) -> None:
-        self._clear()
-        self.ballot.forget()
-        self._change(DORMANT, None, ElectionReason.NONE, "stop")
-        self._broadcast("electorNodeStatus", ElectorNodeStatus(False), 0)
+    def step(self, now: float, event: ElectionInput) -> list[ElectionOutput]:
+        """One input; what follows from it. A leader that has lost its quorum cedes before it."""
+        self.timers.now, self.outputs = now, []
+        if self.state is LEADER and now >= self.quorum_until:
+            self.act(ElectionEvent.CHECK, ElectionTimer.CHECK)
+        if isinstance(event, Tick):
+            self._fire()
+        elif isinstance(event, Received):
+            self._receive(event.sender, event.message)
+        else:
+            self.act(ElectionEvent(type(event).__name__), event)
+        wake = self.timers.earliest
+        if wake != self._wake:
+            self._wake = wake
+            self.outputs.append(WakeAt(wake))
+        return self.outputs
 
-    # -- standing for election ------------------------------------------------------------------------------------------
+    def act(self, kind: ElectionEvent, event: Any) -> None:
+        """Dispatch one event by the table."""
+        before, self._event = self.state, kind
+        TABLE[before][kind].action(self, event)
+        check(TABLE, before, kind, self.state)
 
-    def _stand(self, event: ElectionTimer) -> None:
-        self._favours = None
-        if self.leader is not None or self.tentative is not None:
+    def _fire(self) -> None:
+        deadlines = self.timers.deadlines
+        for moment, timer in self.timers.due():
+            if deadlines.get(timer) == moment:  # what fired before it may have cancelled it
+                del deadlines[timer]
+                self.act(ElectionEvent(timer.name), timer)
+
+    def _receive(self, sender: int, message: ElectorMessage) -> None:
+        if sender not in self.others or not message.choice:
             return
-        if self.ignorant:
-            self._ask_for_terms()
-            self._wait()
-        elif self.mode in _PASSIVE:
-            self._wait()
-        elif not self.others:
-            self._propose(self.term + 1, "alone")
-        else:
-            self._scouting = Scouting(max(self.term, self._highest) + 1, {self.node_id})
-            self._note(f"asks who would vote for it in term {self._scouting.term}")
-            self._arm(ElectionTimer.SCOUT, self.timing.scouting_result)
-            self._broadcast("scoutingRequest", ScoutingRequest(self._last(), self._ceded_by), self._scouting.term)
-
-    def _scouted(self, event: Received) -> None:
-        scouting, message = self._scouting, event.message
-        if self.ignorant and message.term:
-            self._learn(event.sender, message.term)
-        self._highest = max(self._highest, message.term)
-        if scouting is None or self.leader is not None or self.tentative is not None:
+        if not message.term and message.choice not in _TERMLESS:
             return
-        (scouting.willing if message.value.will_vote else scouting.unwilling).add(event.sender)
-        if message.value.leader not in (None, NOBODY):
-            scouting.leader = self.elsewhere = message.value.leader
-        if len(scouting.willing) >= self.quorum:
-            self._propose(scouting.term, f"{len(scouting.willing)} nodes would vote for it")
-        elif len(scouting.willing | scouting.unwilling) == len(self.members):
-            self._give_up_scouting(scouting, f"only {len(scouting.willing)} nodes would vote for it")
-
-    def _scout_timeout(self, event: ElectionTimer) -> None:
-        if self._scouting is not None:
-            self._give_up_scouting(self._scouting, f"only {len(self._scouting.willing)} nodes would vote for it in time")
-
-    def _give_up_scouting(self, scouting: Scouting, cause: str) -> None:
-        self.elsewhere = scouting.leader
-        self._clear()
-        self._note(cause)
-        self._out.append(Outvoted())
-        self._wait()
-
-    def _propose(self, term: int, cause: str) -> None:
-        ceded_by = self._ceded_by
-        self._clear()
-        self._set_term(term, self.node_id)
-        self._change(CANDIDATE, None, ElectionReason.NONE, cause)
-        self._asked_at = self._now
-        self._arm(ElectionTimer.ELECTION, self.timing.election_result)
-        self._broadcast("electionProposal", ElectionProposal(self._last(), ceded_by))
-        if not self.others:  # the first record of the term, which nobody else can have, makes it durable
-            self._support(self.node_id)
-
-    def _support(self, node_id: int) -> None:
-        self.supporters.add(node_id)
-        if len(self.supporters) >= self.quorum:
-            self._lead()
-
-    def _lead(self) -> None:
-        supporters = self.supporters
-        self._clear()
-        self.supporters = supporters
-        self._heard = dict.fromkeys(supporters - {self.node_id}, self._asked_at)
-        self._change(LEADER, self.node_id, ElectionReason.NONE, f"{len(supporters)} votes")
-        self._watch_quorum()
-        self._beat(ElectionTimer.BEAT)
-
-    def _election_timeout(self, event: ElectionTimer) -> None:
-        if len(self.supporters) >= self.quorum:  # fewer are asked for than when the last one came
-            self._lead()
-        else:
-            self._not_elected(ElectionReason.QUORUM_NOT_ACHIEVED, f"only {len(self.supporters)} votes in time")
-
-    def _not_elected(self, reason: ElectionReason, cause: str) -> None:
-        self._clear()
-        self._change(FOLLOWER, None, reason, cause)
-        self._wait()
-
-    def _on_vote(self, event: Received) -> None:
-        """A candidate gets an answer to its proposal."""
-        sender, term = event.sender, event.message.term
-        refused = event.message.value.refused_for is not None
-        if term > self.term:
-            self._set_term(term, None)
-            self._not_elected(ElectionReason.ELECTION_PREEMPTED, f"node {sender} is in term {term}")
-        elif not refused and term == self.term:
-            self._support(sender)
-        elif refused and sender not in self.supporters:
-            self._refusals.add(sender)
-            if len(self.members) - len(self._refusals) < self.quorum:
-                self._not_elected(ElectionReason.QUORUM_NOT_ACHIEVED, f"{len(self._refusals)} nodes refuse their votes")
-
-    # -- answers to those who stand -------------------------------------------------------------------------------------
-
-    def _on_scouting(self, event: Received) -> None:
-        request = event.message.value
-        will = self.leader in (None, request.ceded_by) and event.message.term > self.term and self._is_eligible(
-            event.sender, request)
-        term = 0 if self.ignorant else self.term  # which tells another one that is ignorant nothing
-        self._tell(event.sender, "scoutingResponse", ScoutingResponse(will, self._leader_on_wire), term)
-
-    def _is_eligible(self, sender: int, request: ScoutingRequest | ElectionProposal) -> bool:
-        """Whether this node may vote for one whose log is as it says."""
-        votes = not self.ignorant and self.mode is not ElectionMode.LEAVING and self._favours in (None, sender)
-        return votes and lsn_of(request.last) >= self._newest()
-
-    def _on_proposal(self, event: Received) -> None:
-        sender, term, proposal = event.sender, event.message.term, event.message.value
-        if term == self.term and self.ballot.vote == sender:  # it asks again
-            self._out += self.ballot.save()
-            self._tell(sender, "electionResponse", ElectionResponse())
-        elif self.leader not in (None, proposal.ceded_by) or term <= self.term or not self._is_eligible(sender, proposal):
-            self._highest = max(self._highest, term)
-            self._tell(sender, "electionResponse", ElectionResponse(self._leader_on_wire))
-        else:
-            self._give_vote(sender, term)
-
-    def _give_vote(self, candidate: int, term: int) -> None:
-        was = self.state, self.leader
-        self._clear()
-        self._set_term(term, candidate)
-        if was != (FOLLOWER, None):
-            preempted = was[0] is CANDIDATE
-            reason = ElectionReason.ELECTION_PREEMPTED if preempted else ElectionReason.LEADER_PREEMPTED
-            self._change(FOLLOWER, None, reason, f"votes for node {candidate} in term {term}")
-        else:
-            self._note(f"votes for node {candidate} in term {term}")
-        self.tentative, self._last_beat = candidate, self._now
-        self._out.append(Voted(term))
-        self._arm(ElectionTimer.CHECK, self.timing.check_period)
-        self._tell(candidate, "electionResponse", ElectionResponse())
-
-    def _refuse(self, event: Received) -> None:
-        """A leader stays one."""
-        self._tell(event.sender, "electionResponse", ElectionResponse(self._leader_on_wire))
-
-    # -- following ------------------------------------------------------------------------------------------------------
-
-    def _on_heartbeat(self, event: Received) -> None:
-        sender, term = event.sender, event.message.term
-        if self.ignorant:
-            self._learn(sender, term)
-        if self.ignorant:
-            self._ask_for_terms()
+        if message.term > TERM_MAX:
+            self.alarm(f"node {sender} speaks of term {message.term}, which is left unread")
             return
-        if term < self.term:
-            self._tell(sender, "heartbeatResponse", HeartbeatResponse())
-            return
-        if term == self.term and self.state is FOLLOWER:
-            if (self.tentative if self.leader is None else self.leader) not in (None, sender):
-                return
-        if (term, self.leader) == (self.term, sender):
-            self._last_beat = self._now
-            self._out += self.ballot.save()
+        if message.choice == "electorNodeStatus":
+            event = PeerUp(sender) if message.value.is_available else PeerDown(sender)
+            self.act(ElectionEvent(type(event).__name__), event)
         else:
-            asks = self.tentative != sender or term > self.term
-            self._follow(sender, term, f"heartbeat of node {sender} in term {term}")
-            if asks:
-                self._tell(sender, "electionResponse", ElectionResponse())
-        self._answer_beat(event)
+            self.act(ElectionEvent(message.choice), Received(sender, message))
 
-    def _learn(self, node_id: int, term: int) -> None:
-        """Another node has told its term to this one, which is ignorant, and is not any more once it knows those of all."""
-        self._terms[node_id] = term
-        if len(self._terms) == len(self.others):
-            self.ignorant = False
-            self._set_term(max(self.term, *self._terms.values()), None)
-            self._note(f"no other node is in a newer term than {self.term}: it takes part again")
-
-    def _ask_for_terms(self) -> None:
-        """Who is asked for a promise tells its term, and nothing follows from that."""
-        for node_id in self.others:
-            if node_id not in self._terms:
-                self._tell(node_id, "scoutingRequest", ScoutingRequest(self._last()), self.term + 1)
-
-    def _follow(self, leader: int, term: int, cause: str) -> None:
-        self._clear()
-        self._favours = None
-        if term > self.term:
-            self._set_term(term, None)
-        self._last_beat = self._now
-        self._change(FOLLOWER, leader, ElectionReason.NONE, cause)
-        self._arm(ElectionTimer.CHECK, self.timing.check_period)
-
-    def _answer_beat(self, event: Received) -> None:
-        self._tell(event.sender, "heartbeatResponse", HeartbeatResponse(event.message.value.stamp, self._last()))
-
-    def _check(self, event: ElectionTimer) -> None:
-        silence = self._now - self._last_beat
-        if silence < self.timing.inactivity:
-            self._arm(ElectionTimer.CHECK, self.timing.check_period)
-        elif self.leader is not None:
-            self._lose_leader(ElectionReason.LEADER_NO_HEARTBEAT, f"node {self.leader} is silent for {silence:.1f} s")
-        elif self.tentative is not None:
-            self._forget_vote(f"node {self.tentative} did not lead within {silence:.1f} s")
-
-    def _lose_leader(self, reason: ElectionReason, cause: str) -> None:
-        self._clear()
-        self._change(FOLLOWER, None, reason, cause)
-        self._wait()
-
-    def _forget_vote(self, cause: str) -> None:
-        """Whoever was voted for does not lead. The vote itself stays given."""
-        self._clear()
-        self._note(cause)
-        self._wait()
-
-    def _peer_lost(self, event: PeerDown) -> None:
-        if event.node_id == self.leader:
-            self._lose_leader(ElectionReason.LEADER_UNAVAILABLE, f"node {event.node_id} is gone")
-        elif event.node_id == self.tentative:
-            self._forget_vote(f"node {event.node_id} is gone")
-        elif self._scouting is not None:
-            self._scouting.willing.discard(event.node_id)
-            self._scouting.unwilling.discard(event.node_id)
-
-    def _on_cession(self, event: Received) -> None:
-        sender, successor = event.sender, event.message.value.successor
-        if event.message.term < self.term or sender not in (self.leader, self.tentative):
-            return
-        if sender == self.leader:
-            self._lose_leader(ElectionReason.LEADER_NO_HEARTBEAT, f"node {sender} has ceded")
-        else:
-            self._forget_vote(f"node {sender} has ceded")
-        # one that needs the votes of all nodes could not lead without the one that goes
-        if successor == self.node_id and self.mode not in _PASSIVE and self.quorum < len(self.members):
-            self._ceded_by = sender
-            self._arm(ElectionTimer.RANDOM, 0.0)
-
-    # -- leading --------------------------------------------------------------------------------------------------------
-
-    def _beat(self, event: ElectionTimer) -> None:
-        self._arm(ElectionTimer.BEAT, self.timing.beat_period)
-        for node_id in self.others:
-            self._beat_to(node_id)
-
-    def _beat_to(self, node_id: int) -> None:
-        self._tell(node_id, "leaderHeartbeat", LeaderHeartbeat(max(0, int(self._now * 1000))))
-
-    def _greet(self, event: PeerUp) -> None:
-        self._beat_to(event.node_id)
-
-    def _keep_quorum(self) -> None:
-        if self.state is LEADER and self._now >= self._quorum_until:
-            self._cede(f"LEADER lost quorum: too few nodes have answered for {self.timing.inactivity:g} s")
+    # -- what the node knows ----------------------------------------------------------------------------------------------
 
     @property
-    def _quorum_until(self) -> float:
-        """When a majority, this node among them, will have answered no heartbeat of the last `inactivity` seconds."""
-        needed = self.majority - 1
-        if not needed:
-            return float("inf")
-        heard = sorted(self._heard.values(), reverse=True)
-        return (heard[needed - 1] if len(heard) >= needed else 0.0) + self.timing.inactivity
+    def size(self) -> int:
+        """How many nodes the cluster has."""
+        return len(self.others) + 1
 
-    def _watch_quorum(self) -> None:
-        if self.others:
-            self._deadlines[ElectionTimer.CHECK] = self._quorum_until
+    @property
+    def majority(self) -> int:
+        """More than half of the nodes."""
+        return self.size // 2 + 1
 
-    def _on_beat_answer(self, event: Received) -> None:
-        sender, term, answer = event.sender, event.message.term, event.message.value
-        if term > self.term:
-            self._preempted(sender, term)
-        elif term == self.term and answer.stamp is not None:
-            self.supporters.add(sender)
-            self._heard[sender] = max(self._heard.get(sender, 0.0), min(answer.stamp / 1000, self._now))
-            self._watch_quorum()
-            if sender == self._successor and lsn_of(answer.last) >= self._newest():
-                self._cede(f"hands over to node {sender}", sender)
+    @property
+    def term(self) -> int:
+        """The newest one this node takes part in."""
+        return self.ballot.term
 
-    def _on_support(self, event: Received) -> None:
-        if event.message.term > self.term:
-            self._preempted(event.sender, event.message.term)
-        elif event.message.term == self.term and event.message.value.refused_for is None:
-            self.supporters.add(event.sender)
+    @property
+    def supporters(self) -> set[int]:
+        """The nodes that vote for this candidate or follow this leader."""
+        return self.support.nodes
 
-    def _preempted(self, node_id: int, term: int) -> None:
-        self._set_term(term, None)
-        self._cede(f"node {node_id} is in term {term}", reason=ElectionReason.LEADER_PREEMPTED)
+    @property
+    def quorum_until(self) -> float:
+        """When this leader will have lost its quorum, if no node answers it any more."""
+        return self.support.lasts_until(self.majority, self.timing.inactivity)
 
-    def _cede(self, cause: str, successor: int | None = None,
-              reason: ElectionReason = ElectionReason.QUORUM_NOT_ACHIEVED) -> None:
-        """Lead no longer, and say so."""
-        self._lose_leader(reason, cause)
-        self._favours = successor
-        self._broadcast("leadershipCessionNotification", LeadershipCessionNotification(successor))
+    @property
+    def timing(self) -> Timing:
+        """How long this node waits."""
+        return self.timers.timing
 
-    def _rival(self, event: Received) -> None:
-        """A leader hears another one."""
-        sender, term = event.sender, event.message.term
-        if term <= self.term:
-            if term == self.term:
-                self._alarm(f"node {sender} says that it leads term {term}, too")
-            self._beat_to(sender)
+    @property
+    def last(self) -> LeaderMessageSequence:
+        """The end of the metadata log, as it is on the wire."""
+        return LeaderMessageSequence(*self.newest())
+
+    @property
+    def leader_on_wire(self) -> int:
+        """The leader, as it is on the wire."""
+        return NOBODY if self.leader is None else self.leader
+
+    def silence(self, now: float) -> float:
+        """For how many seconds the leader that this node follows has not been heard; 0 = it follows none."""
+        follows = self.leader is not None and self.leader != self.node_id
+        return max(0.0, now - self.last_beat) if follows else 0.0
+
+    def is_eligible(self, sender: int, request: ScoutingRequest | ElectionProposal) -> bool:
+        """Whether this node may vote for one whose log is as it says."""
+        votes = not self.inquiry.pending and self.mode is not ElectionMode.LEAVING and self.favours in (None, sender)
+        return votes and _lsn_of(request.last) >= self.newest()
+
+    # -- what changes and what is said ---------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Whatever was going on is over."""
+        self.timers.deadlines.clear()
+        self.ballot.withdraw()
+        self.scouting = self.ceded_by = self.leader = self.tentative = None
+        self.support = Support()
+
+    def change(self, state: ElectionState, leader: int | None, reason: ElectionReason, cause: str) -> None:
+        """After `clear`: change to a state, and report where the node stands now."""
+        before, self.state, self.leader, self.elsewhere = self._told, state, leader, None
+        self._told = Standing(state, leader, self.term)
+        self.outputs.append(ElectionChanged(before, self._told, reason, cause))
+        self.story.note(self.timers.now, before.state.name, state.name, cause, self._event.name)
+
+    def note(self, cause: str) -> None:
+        """Note an event that does not change the state."""
+        self.story.note(self.timers.now, self.state.name, self.state.name, cause, self._event.name)
+
+    def set_term(self, term: int, vote: int | None) -> None:
+        """A new term, or a vote in it."""
+        self.outputs += self.ballot.set(term, vote)
+
+    def tell(self, node_id: int, choice: str, value: Any, term: int | None = None) -> None:
+        """Send a message once term and vote are durable; `term` None: the one of this node."""
+        self.outputs += self.ballot.tell(node_id, ElectorMessage(self.term if term is None else term, choice, value))
+
+    def broadcast(self, choice: str, value: Any, term: int | None = None) -> None:
+        """Send a message to all other nodes."""
+        for node_id in self.others:
+            self.tell(node_id, choice, value, term)
+
+    def alarm(self, text: str) -> None:
+        """Raise an alarm."""
+        self.outputs.append(Alarm(f"{self.name}: {text}"))
+
+    def wait(self) -> None:
+        """Stand after a while, unless there is a leader by then."""
+        self.timers.arm_random(self.mode is ElectionMode.FORCE)
+
+
+def _lsn_of(sequence: LeaderMessageSequence | None) -> Lsn:
+    return NO_LSN if sequence is None else (sequence.elector_term, sequence.sequence_number)
+
+
+# -- every role ---------------------------------------------------------------------------------------------------------
+
+
+def _ignore(elector: Elector, event: object) -> None:
+    """Meant for another state, or too late."""
+
+
+def _start(elector: Elector, event: Start) -> None:
+    elector.ballot.found(event.term, event.vote, event.damaged)
+    elector.inquiry = TermInquiry(elector.others, event.damaged)
+    if event.damaged:
+        elector.alarm("it is not known how this node has voted: it neither votes nor follows until all other nodes have "
+                      "told it their terms")
+    elector.change(FOLLOWER, None, ElectionReason.STARTED, "start")
+    elector.timers.arm(ElectionTimer.INITIAL, elector.timing.initial_wait if elector.others else 0.0)
+
+
+def _stop(elector: Elector, event: Stop) -> None:
+    elector.clear()
+    elector.ballot.forget()
+    elector.change(DORMANT, None, ElectionReason.NONE, "stop")
+    elector.broadcast("electorNodeStatus", ElectorNodeStatus(False), 0)
+
+
+def _lose_leader(elector: Elector, reason: ElectionReason, cause: str) -> None:
+    """Follow no node: the election was lost, or the leader is gone, or this node leads no longer."""
+    elector.clear()
+    elector.change(FOLLOWER, None, reason, cause)
+    elector.wait()
+
+
+def _forget_vote(elector: Elector, cause: str) -> None:
+    """Whoever was voted for does not lead. The vote itself stays given."""
+    elector.clear()
+    elector.note(cause)
+    elector.wait()
+
+
+def _on_scouting(elector: Elector, event: Received) -> None:
+    request = event.message.value
+    will = (elector.leader in (None, request.ceded_by) and event.message.term > elector.term
+            and elector.is_eligible(event.sender, request))
+    term = 0 if elector.inquiry.pending else elector.term  # 0 does not answer the inquiry of another node
+    elector.tell(event.sender, "scoutingResponse", ScoutingResponse(will, elector.leader_on_wire), term)
+
+
+def _set_mode(elector: Elector, event: SetMode) -> None:
+    elector.mode = event.mode
+    if ElectionTimer.RANDOM in elector.timers.deadlines:
+        elector.wait()
+
+
+def _set_quorum(elector: Elector, event: SetQuorum) -> None:
+    elector.quorum = max(event.quorum, elector.majority)
+
+
+def _written(elector: Elector, event: Written) -> None:
+    if elector.ballot.is_current(event.number):
+        elector.outputs += elector.ballot.written()
+
+
+def _write_failed(elector: Elector, event: WriteFailed) -> None:
+    if not elector.ballot.is_current(event.number):
+        return
+    elector.ballot.failed()
+    elector.alarm(f"the vote in term {elector.term} cannot be written: {event.reason}")
+    if elector.state is CANDIDATE:
+        _lose_leader(elector, ElectionReason.QUORUM_NOT_ACHIEVED, "its own vote cannot be written")
+    elif elector.tentative is not None:
+        _forget_vote(elector, "the vote cannot be written")
+
+
+# -- a follower -----------------------------------------------------------------------------------------------------------
+
+
+def _stand(elector: Elector, event: ElectionTimer) -> None:
+    elector.favours = None
+    if elector.leader is not None or elector.tentative is not None:
+        return
+    if elector.inquiry.pending:
+        _ask_for_terms(elector)
+        elector.wait()
+    elif elector.mode in _PASSIVE:
+        elector.wait()
+    elif not elector.others:
+        _propose(elector, elector.term + 1, "alone")
+    else:
+        term = max(elector.term, elector.highest) + 1
+        elector.scouting = Scouting(term, {elector.node_id})
+        elector.note(f"asks who would vote for it in term {term}")
+        elector.timers.arm(ElectionTimer.SCOUT, elector.timing.scouting_result)
+        elector.broadcast("scoutingRequest", ScoutingRequest(elector.last, elector.ceded_by), term)
+
+
+def _scouted(elector: Elector, event: Received) -> None:
+    scouting, message = elector.scouting, event.message
+    if elector.inquiry.pending and message.term:
+        _learn(elector, event.sender, message.term)
+    elector.highest = max(elector.highest, message.term)
+    if scouting is None or elector.leader is not None or elector.tentative is not None:
+        return
+    (scouting.willing if message.value.will_vote else scouting.unwilling).add(event.sender)
+    if message.value.leader not in (None, NOBODY):
+        scouting.leader = elector.elsewhere = message.value.leader
+    if len(scouting.willing) >= elector.quorum:
+        _propose(elector, scouting.term, f"{len(scouting.willing)} nodes would vote for it")
+    elif scouting.answers == elector.size:
+        _give_up_scouting(elector, scouting, f"only {len(scouting.willing)} nodes would vote for it")
+
+
+def _scout_timeout(elector: Elector, event: ElectionTimer) -> None:
+    if elector.scouting is not None:
+        _give_up_scouting(elector, elector.scouting,
+                          f"only {len(elector.scouting.willing)} nodes would vote for it in time")
+
+
+def _give_up_scouting(elector: Elector, scouting: Scouting, cause: str) -> None:
+    elector.elsewhere = scouting.leader
+    _forget_vote(elector, cause)
+    elector.outputs.append(Outvoted())
+
+
+def _on_proposal(elector: Elector, event: Received) -> None:
+    sender, term, proposal = event.sender, event.message.term, event.message.value
+    if term == elector.term and elector.ballot.vote == sender:  # it asks again
+        elector.outputs += elector.ballot.save()
+        elector.tell(sender, "electionResponse", ElectionResponse())
+    elif (elector.leader not in (None, proposal.ceded_by) or term <= elector.term
+          or not elector.is_eligible(sender, proposal)):
+        elector.highest = max(elector.highest, term)
+        _refuse(elector, event)
+    else:
+        _give_vote(elector, sender, term)
+
+
+def _refuse(elector: Elector, event: Received) -> None:
+    elector.tell(event.sender, "electionResponse", ElectionResponse(elector.leader_on_wire))
+
+
+def _give_vote(elector: Elector, candidate: int, term: int) -> None:
+    state, leader = elector.state, elector.leader
+    elector.clear()
+    elector.set_term(term, candidate)
+    cause = f"votes for node {candidate} in term {term}"
+    if state is CANDIDATE:
+        elector.change(FOLLOWER, None, ElectionReason.ELECTION_PREEMPTED, cause)
+    elif leader is not None:
+        elector.change(FOLLOWER, None, ElectionReason.LEADER_PREEMPTED, cause)
+    else:
+        elector.note(cause)
+    elector.tentative, elector.last_beat = candidate, elector.timers.now
+    elector.outputs.append(Voted(term))
+    elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
+    elector.tell(candidate, "electionResponse", ElectionResponse())
+
+
+def _on_heartbeat(elector: Elector, event: Received) -> None:
+    sender, term = event.sender, event.message.term
+    if elector.inquiry.pending:
+        _learn(elector, sender, term)
+    if elector.inquiry.pending:
+        _ask_for_terms(elector)
+        return
+    if term < elector.term:
+        elector.tell(sender, "heartbeatResponse", HeartbeatResponse())
+        return
+    if term == elector.term and elector.state is FOLLOWER:
+        if (elector.tentative if elector.leader is None else elector.leader) not in (None, sender):
             return
-        self._follow(sender, term, f"heartbeat of node {sender} in term {term}")
-        self._broadcast("leadershipCessionNotification", LeadershipCessionNotification())
-        self._answer_beat(event)
+    if (term, elector.leader) == (elector.term, sender):
+        elector.last_beat = elector.timers.now
+        elector.outputs += elector.ballot.save()
+    else:
+        asks = elector.tentative != sender or term > elector.term
+        _follow(elector, sender, term)
+        if asks:
+            elector.tell(sender, "electionResponse", ElectionResponse())
+    _answer_beat(elector, event)
 
-    def _supporter_lost(self, event: PeerDown) -> None:
-        self.supporters.discard(event.node_id)
-        if len(self.supporters) < self.quorum:
-            self._cede(f"LEADER lost quorum: node {event.node_id} is gone, only {len(self.supporters)} nodes are left")
 
-    def _voter_lost(self, event: PeerDown) -> None:
-        self.supporters.discard(event.node_id)
+def _learn(elector: Elector, node_id: int, term: int) -> None:
+    """Another node tells its term to this one, whose term and vote are lost, until it knows those of all others."""
+    inquiry = elector.inquiry
+    inquiry.learn(node_id, term)
+    if not inquiry.pending:
+        elector.set_term(max(elector.term, *inquiry.terms.values()), None)
+        elector.note(f"no other node is in a newer term than {elector.term}: it takes part again")
 
-    def _other_ceded(self, event: Received) -> None:
-        sender, term = event.sender, event.message.term
-        if term > self.term:
-            self._alarm(f"node {sender} has ceded in term {term}, but this node leads term {self.term}")
-        else:
-            self._beat_to(sender)
 
-    # -- what an administrator asks for, and the metadata log --------------------------------------------------------------
+def _ask_for_terms(elector: Elector) -> None:
+    """Who is asked for a promise tells its term, and nothing follows from that."""
+    for node_id in elector.inquiry.missing:
+        elector.tell(node_id, "scoutingRequest", ScoutingRequest(elector.last), elector.term + 1)
 
-    def _transfer(self, event: Transfer) -> None:
-        if event.target in self.supporters - {self.node_id}:
-            self._successor = event.target
-            self._note(f"node {event.target} is to lead")
-            self._arm(ElectionTimer.ELECTION, self.timing.election_result)
-            self._beat_to(event.target)
-        else:
-            self._alarm(f"node {event.target} cannot lead: it does not follow this node")
 
-    def _transfer_timeout(self, event: ElectionTimer) -> None:
-        self._alarm(f"node {self._successor} does not lead: it lacks metadata, or does not answer")
-        self._successor = None
+def _follow(elector: Elector, leader: int, term: int) -> None:
+    elector.clear()
+    elector.favours = None
+    if term > elector.term:
+        elector.set_term(term, None)
+    elector.last_beat = elector.timers.now
+    elector.change(FOLLOWER, leader, ElectionReason.NONE, f"heartbeat of node {leader} in term {term}")
+    elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
 
-    def _resign(self, event: Resign) -> None:
-        self._cede(event.cause)
 
-    def _set_mode(self, event: SetMode) -> None:
-        self.mode = event.mode
-        if ElectionTimer.RANDOM in self._deadlines:
-            self._wait()
+def _answer_beat(elector: Elector, event: Received) -> None:
+    elector.tell(event.sender, "heartbeatResponse", HeartbeatResponse(event.message.value.stamp, elector.last))
 
-    def _set_mode_leading(self, event: SetMode) -> None:
-        self.mode = event.mode
-        if event.mode in _PASSIVE:
-            self._cede("it is not to lead")
 
-    def _set_quorum(self, event: SetQuorum) -> None:
-        self.quorum = max(event.quorum, self.majority)
+def _check_leader(elector: Elector, event: ElectionTimer) -> None:
+    silence = elector.timers.now - elector.last_beat
+    if silence < elector.timing.inactivity:
+        elector.timers.arm(ElectionTimer.CHECK, elector.timing.check_period)
+    elif elector.leader is not None:
+        _lose_leader(elector, ElectionReason.LEADER_NO_HEARTBEAT,
+                     f"node {elector.leader} is silent for {silence:.1f} s")
+    elif elector.tentative is not None:
+        _forget_vote(elector, f"node {elector.tentative} did not lead within {silence:.1f} s")
 
-    def _written(self, event: Written) -> None:
-        if self.ballot.is_current(event.number):
-            self._out += self.ballot.written()
 
-    def _written_standing(self, event: Written) -> None:
-        self._written(event)
-        if self.ballot.is_durable:
-            self._support(self.node_id)
+def _peer_lost(elector: Elector, event: PeerDown) -> None:
+    if event.node_id == elector.leader:
+        _lose_leader(elector, ElectionReason.LEADER_UNAVAILABLE, f"node {event.node_id} is gone")
+    elif event.node_id == elector.tentative:
+        _forget_vote(elector, f"node {event.node_id} is gone")
+    elif elector.scouting is not None:
+        elector.scouting.willing.discard(event.node_id)
+        elector.scouting.unwilling.discard(event.node_id)
 
-    def _write_failed(self, event: WriteFailed) -> None:
-        if not self.ballot.is_current(event.number):
-            return
-        self.ballot.failed()
-        self._alarm(f"the vote in term {self.term} cannot be written: {event.reason}")
-        if self.state is CANDIDATE:
-            self._not_elected(ElectionReason.QUORUM_NOT_ACHIEVED, "its own vote cannot be written")
-        elif self.tentative is not None:
-            self._forget_vote("the vote cannot be written")
+
+def _on_cession(elector: Elector, event: Received) -> None:
+    sender, successor = event.sender, event.message.value.successor
+    if event.message.term < elector.term or sender not in (elector.leader, elector.tentative):
+        return
+    if sender == elector.leader:
+        _lose_leader(elector, ElectionReason.LEADER_NO_HEARTBEAT, f"node {sender} has ceded")
+    else:
+        _forget_vote(elector, f"node {sender} has ceded")
+    # one that needs the votes of all nodes could not lead without the one that goes
+    if successor == elector.node_id and elector.mode not in _PASSIVE and elector.quorum < elector.size:
+        elector.ceded_by = sender
+        elector.timers.arm(ElectionTimer.RANDOM, 0.0)
+
+
+# -- a candidate ----------------------------------------------------------------------------------------------------------
+
+
+def _propose(elector: Elector, term: int, cause: str) -> None:
+    ceded_by = elector.ceded_by
+    elector.clear()
+    elector.set_term(term, elector.node_id)
+    elector.change(CANDIDATE, None, ElectionReason.NONE, cause)
+    elector.support.asked_at = elector.timers.now
+    elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
+    elector.broadcast("electionProposal", ElectionProposal(elector.last, ceded_by))
+    if not elector.others:  # the first record of the term, which no other node can have, makes it durable
+        _count_vote(elector, elector.node_id)
+
+
+def _count_vote(elector: Elector, node_id: int) -> None:
+    elector.supporters.add(node_id)
+    if len(elector.supporters) >= elector.quorum:
+        _lead(elector)
+
+
+def _written_standing(elector: Elector, event: Written) -> None:
+    _written(elector, event)
+    if elector.ballot.is_durable:
+        _count_vote(elector, elector.node_id)
+
+
+def _on_vote(elector: Elector, event: Received) -> None:
+    """A candidate gets an answer to its proposal."""
+    sender, term = event.sender, event.message.term
+    refused = event.message.value.refused_for is not None
+    refusals = elector.support.refusals
+    if term > elector.term:
+        elector.set_term(term, None)
+        _lose_leader(elector, ElectionReason.ELECTION_PREEMPTED, f"node {sender} is in term {term}")
+    elif not refused and term == elector.term:
+        _count_vote(elector, sender)
+    elif refused and sender not in elector.supporters:
+        refusals.add(sender)
+        if elector.size - len(refusals) < elector.quorum:
+            _lose_leader(elector, ElectionReason.QUORUM_NOT_ACHIEVED, f"{len(refusals)} nodes refuse their votes")
+
+
+def _voter_lost(elector: Elector, event: PeerDown) -> None:
+    elector.supporters.discard(event.node_id)
+
+
+def _election_timeout(elector: Elector, event: ElectionTimer) -> None:
+    if len(elector.supporters) >= elector.quorum:  # fewer are asked for than when the last one came
+        _lead(elector)
+    else:
+        _lose_leader(elector, ElectionReason.QUORUM_NOT_ACHIEVED, f"only {len(elector.supporters)} votes in time")
+
+
+# -- a leader -------------------------------------------------------------------------------------------------------------
+
+
+def _lead(elector: Elector) -> None:
+    nodes, asked_at = elector.supporters, elector.support.asked_at
+    elector.clear()
+    elector.support = Support(nodes, heard=dict.fromkeys(nodes - {elector.node_id}, asked_at))
+    elector.change(LEADER, elector.node_id, ElectionReason.NONE, f"{len(nodes)} votes")
+    _watch_quorum(elector)
+    _beat(elector, ElectionTimer.BEAT)
+
+
+def _beat(elector: Elector, event: ElectionTimer) -> None:
+    elector.timers.arm(ElectionTimer.BEAT, elector.timing.beat_period)
+    for node_id in elector.others:
+        _beat_to(elector, node_id)
+
+
+def _beat_to(elector: Elector, node_id: int) -> None:
+    elector.tell(node_id, "leaderHeartbeat", LeaderHeartbeat(max(0, int(elector.timers.now * 1000))))
+
+
+def _greet(elector: Elector, event: PeerUp) -> None:
+    _beat_to(elector, event.node_id)
+
+
+def _watch_quorum(elector: Elector) -> None:
+    if elector.others:
+        elector.timers.deadlines[ElectionTimer.CHECK] = elector.quorum_until
+
+
+def _lose_quorum(elector: Elector, event: ElectionTimer) -> None:
+    _cede(elector, f"LEADER lost quorum: too few nodes have answered for {elector.timing.inactivity:g} s")
+
+
+def _on_beat_answer(elector: Elector, event: Received) -> None:
+    sender, term, answer = event.sender, event.message.term, event.message.value
+    if term > elector.term:
+        _preempted(elector, sender, term)
+    elif term == elector.term and answer.stamp is not None:
+        elector.support.answered(sender, min(answer.stamp / 1000, elector.timers.now))
+        _watch_quorum(elector)
+        if sender == elector.support.successor and _lsn_of(answer.last) >= elector.newest():
+            _cede(elector, f"hands over to node {sender}", sender)
+
+
+def _on_support(elector: Elector, event: Received) -> None:
+    if event.message.term > elector.term:
+        _preempted(elector, event.sender, event.message.term)
+    elif event.message.term == elector.term and event.message.value.refused_for is None:
+        elector.supporters.add(event.sender)
+
+
+def _preempted(elector: Elector, node_id: int, term: int) -> None:
+    elector.set_term(term, None)
+    _cede(elector, f"node {node_id} is in term {term}", reason=ElectionReason.LEADER_PREEMPTED)
+
+
+def _cede(elector: Elector, cause: str, successor: int | None = None,
+          reason: ElectionReason = ElectionReason.QUORUM_NOT_ACHIEVED) -> None:
+    """Lead no longer, and say so."""
+    _lose_leader(elector, reason, cause)
+    elector.favours = successor
+    elector.broadcast("leadershipCessionNotification", LeadershipCessionNotification(successor))
+
+
+def _rival(elector: Elector, event: Received) -> None:
+    """A leader hears another one."""
+    sender, term = event.sender, event.message.term
+    if term <= elector.term:
+        if term == elector.term:
+            elector.alarm(f"node {sender} says that it leads term {term}, too")
+        _beat_to(elector, sender)
+        return
+    _follow(elector, sender, term)
+    elector.broadcast("leadershipCessionNotification", LeadershipCessionNotification())
+    _answer_beat(elector, event)
+
+
+def _supporter_lost(elector: Elector, event: PeerDown) -> None:
+    supporters = elector.supporters
+    supporters.discard(event.node_id)
+    if len(supporters) < elector.quorum:
+        _cede(elector, f"LEADER lost quorum: node {event.node_id} is gone, only {len(supporters)} nodes are left")
+
+
+def _other_ceded(elector: Elector, event: Received) -> None:
+    sender, term = event.sender, event.message.term
+    if term > elector.term:
+        elector.alarm(f"node {sender} has ceded in term {term}, but this node leads term {elector.term}")
+    else:
+        _beat_to(elector, sender)
+
+
+def _transfer(elector: Elector, event: Transfer) -> None:
+    if event.target in elector.supporters - {elector.node_id}:
+        elector.support.successor = event.target
+        elector.note(f"node {event.target} is to lead")
+        elector.timers.arm(ElectionTimer.ELECTION, elector.timing.election_result)
+        _beat_to(elector, event.target)
+    else:
+        elector.alarm(f"node {event.target} cannot lead: it does not follow this node")
+
+
+def _transfer_timeout(elector: Elector, event: ElectionTimer) -> None:
+    elector.alarm(f"node {elector.support.successor} does not lead: it lacks metadata, or does not answer")
+    elector.support.successor = None
+
+
+def _resign(elector: Elector, event: Resign) -> None:
+    _cede(elector, event.cause)
+
+
+def _set_mode_leading(elector: Elector, event: SetMode) -> None:
+    elector.mode = event.mode
+    if event.mode in _PASSIVE:
+        _cede(elector, "it is not to lead")
+
+
+S, E = ElectionState, ElectionEvent
+_RUNNING: dict[E, Cell[S]] = dict.fromkeys(E, to(_ignore)) | {
+    E.STOP: to(_stop, DORMANT), E.WRITTEN: to(_written), E.WRITE_FAILED: to(_write_failed), E.MODE: to(_set_mode),
+    E.QUORUM: to(_set_quorum), E.SCOUTING_REQUEST: to(_on_scouting)}
+
+TABLE = table(S, E, {
+    DORMANT: dict.fromkeys(E, to(_ignore)) | {
+        E.START: to(_start, FOLLOWER), E.MODE: to(_set_mode), E.QUORUM: to(_set_quorum)},
+    FOLLOWER: _RUNNING | {
+        E.INITIAL: to(_stand, LEADER), E.RANDOM: to(_stand, LEADER),  # LEADER: the only node of a cluster
+        E.SCOUT: to(_scout_timeout), E.SCOUTING_RESPONSE: to(_scouted, CANDIDATE),
+        E.PROPOSAL: to(_on_proposal), E.HEARTBEAT: to(_on_heartbeat), E.CESSION: to(_on_cession),
+        E.CHECK: to(_check_leader), E.PEER_DOWN: to(_peer_lost)},
+    CANDIDATE: _RUNNING | {
+        E.RESPONSE: to(_on_vote, LEADER, FOLLOWER), E.ELECTION: to(_election_timeout, LEADER, FOLLOWER),
+        E.PROPOSAL: to(_on_proposal, FOLLOWER), E.HEARTBEAT: to(_on_heartbeat, FOLLOWER),
+        E.PEER_DOWN: to(_voter_lost), E.WRITTEN: to(_written_standing, LEADER),
+        E.WRITE_FAILED: to(_write_failed, FOLLOWER)},
+    LEADER: _RUNNING | {
+        E.BEAT: to(_beat), E.HEARTBEAT_RESPONSE: to(_on_beat_answer, FOLLOWER), E.RESPONSE: to(_on_support, FOLLOWER),
+        E.CHECK: to(_lose_quorum, FOLLOWER), E.PROPOSAL: to(_refuse), E.HEARTBEAT: to(_rival, FOLLOWER),
+        E.CESSION: to(_other_ceded), E.PEER_UP: to(_greet), E.PEER_DOWN: to(_supporter_lost, FOLLOWER),
+        E.TRANSFER: to(_transfer), E.ELECTION: to(_transfer_timeout), E.RESIGN: to(_resign, FOLLOWER),
+        E.MODE: to(_set_mode_leading, FOLLOWER)},
+})

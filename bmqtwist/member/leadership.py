@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from bmqtwist.cluster.changes import Primaries
 from bmqtwist.cluster.election_events import (
@@ -42,7 +42,7 @@ from bmqtwist.cluster.election_events import (
 )
 from bmqtwist.cluster.election_story import election_text
 from bmqtwist.cluster.elector import Elector
-from bmqtwist.cluster.log_events import Message, NotDone, Outcome, StateChanged, WriteFailed, Written
+from bmqtwist.cluster.log_events import Alarm, Message, NotDone, Outcome, StateChanged, WriteFailed, Written
 from bmqtwist.cluster.log_wire import encode_log_message, log_message_of
 from bmqtwist.cluster.partition_events import Decline, PartitionTalk, Yield
 from bmqtwist.cluster.partition_wire import partition_event_of, partition_message_of
@@ -329,23 +329,25 @@ class Leadership:
             self._busy = False
 
     def _perform(self, output: ElectionOutput, now: float, wall: int) -> None:
-        host = self._host
-        if isinstance(output, Tell):
-            if self._links is not None:
-                self._links.send(output.node_id, control.encode_event(output.message))
-        elif isinstance(output, SaveVote):
-            self._save(output)
-        elif isinstance(output, WakeAt):
-            if output.moment is not None and self._links is not None:
-                host.timers.at(output.moment, self._tick)
-        elif isinstance(output, Voted):
-            self.metadata.follow(output.term, None, wall)
-        elif isinstance(output, Outvoted):
-            self.metadata.ask([node_id for node_id in self.elector.others if self.is_up(node_id)], wall)
-        elif isinstance(output, ElectionChanged):
-            self._elected(output, wall)
-        else:
-            host.report.alarm("CLUSTER", "%s", output.text)
+        match output:
+            case Tell():
+                if self._links is not None:
+                    self._links.send(output.node_id, control.encode_event(output.message))
+            case SaveVote():
+                self._save(output)
+            case WakeAt():
+                if output.moment is not None and self._links is not None:
+                    self._host.timers.at(output.moment, self._tick)
+            case Voted():
+                self.metadata.follow(output.term, None, wall)
+            case Outvoted():
+                self.metadata.ask([node_id for node_id in self.elector.others if self.is_up(node_id)], wall)
+            case ElectionChanged():
+                self._elected(output, wall)
+            case Alarm():
+                self._host.report.alarm("CLUSTER", "%s", output.text)
+            case _:
+                assert_never(output)
 
     def _tick(self, now: float) -> None:
         self._step(now, self._host.wall(now), Tick())

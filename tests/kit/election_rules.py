@@ -1,7 +1,7 @@
 """The rules of an election as a table: in which situation what is said at which event, and where it leads.
 
-tests/table/test_elector.py drives a real Elector through every rule, docs/make_pictures.py draws where they lead. Numbers
-below 57 are those of the original's rules; the rules behind them are ours.
+tests/table/test_elector.py drives a real Elector through every rule. Numbers below 57 are those of the original's rules; the
+rules behind them are ours.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Situation:
     def wait(self, seconds: float) -> list[object]:
         """Time passes, timer by timer."""
         until, outputs = self.now + seconds, list[object]()
-        while (moment := min(self.elector._deadlines.values(), default=until + 1)) <= until:
+        while (moment := min(self.elector.timers.deadlines.values(), default=until + 1)) <= until:
             self.now = max(self.now, moment)
             outputs += self.happen(Tick())
         self.now = until
@@ -166,6 +166,15 @@ def nobody_known() -> Situation:
 
 def alone() -> Situation:
     return Situation(1).start()
+
+
+def alone_and_waiting() -> Situation:
+    """It was not to lead at first."""
+    situation = alone()
+    situation.happen(SetMode(ElectionMode.NEVER))
+    situation.wait(0.0)
+    situation.happen(SetMode(ElectionMode.NORMAL))
+    return situation
 
 
 def damaged() -> Situation:
@@ -242,6 +251,19 @@ def standing_refused_once() -> Situation:
     return situation
 
 
+def vote_unwritten() -> Situation:
+    """It begins term 6, and its own vote is not durable yet."""
+    situation = asking()
+    situation.elector.step(situation.now, scouted(2, 5, True))
+    return situation
+
+
+def vote_unwritten_but_another_one_given() -> Situation:
+    situation = vote_unwritten()
+    situation.happen(support(2, 6))
+    return situation
+
+
 def never_standing() -> Situation:
     situation = nobody_known()
     situation.happen(SetMode(ElectionMode.NEVER))
@@ -282,8 +304,7 @@ def transferring() -> Situation:
 @dataclass(frozen=True)
 class Rule:
     """`event`: an input, seconds that pass, or a timer that fires without having been armed; `says`: what comes out, in
-    short; `timers`: those that run afterwards; `term`, `leader`: afterwards; `why`: for the picture, where the state
-    changes."""
+    short; `timers`: those that run afterwards; `term`, `leader`: afterwards."""
 
     number: int
     situation: Callable[[], Situation]
@@ -293,24 +314,23 @@ class Rule:
     timers: tuple[ElectionTimer, ...]
     term: int = 5
     leader: int | None = None
-    why: str = ""
 
     def play(self, situation: Situation) -> list[object]:
         """Let it happen; what comes out."""
         if isinstance(self.event, float):
             return situation.wait(self.event)
         if isinstance(self.event, ElectionTimer):
-            situation.elector._deadlines[self.event] = situation.now
+            situation.elector.timers.deadlines[self.event] = situation.now
             return situation.happen(Tick())
         return situation.happen(self.event)
 
 
 RULES = (
-    Rule(1, dormant, Start(5), ("n STARTED",), F, (INITIAL,), why="start"),
+    Rule(1, dormant, Start(5), ("n STARTED",), F, (INITIAL,)),
     Rule(2, dormant, beat(2, 5), (), D, (), 0),
-    Rule(3, following, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0, why="stop"),
-    Rule(3, leading, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0, why="stop"),
-    Rule(3, standing, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0, why="stop"),
+    Rule(3, following, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0),
+    Rule(3, leading, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0),
+    Rule(3, standing, Stop(), ("n NONE", "all NODE_STATUS(0)"), D, (), 0),
     Rule(4, nobody_known, scouting(2, 6), ("2 SCOUT_RSP(5) yes",), F, (INITIAL,)),
     Rule(4, nobody_known, scouting(2, 5), ("2 SCOUT_RSP(5) no",), F, (INITIAL,)),
     Rule(4, voted, scouting(3, 7), ("3 SCOUT_RSP(6) yes",), F, (CHECK,), 6),
@@ -322,10 +342,10 @@ RULES = (
     Rule(6, nobody_known, 8.0, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
     Rule(6, waiting_long, 1.875, ("all SCOUT_REQ(6)",), F, (SCOUT,)),
     Rule(7, alone, 0.0, ("n NONE", "n NONE"), L, (BEAT,), 6, 1),
+    Rule(7, alone_and_waiting, RANDOM, ("n NONE", "n NONE"), L, (BEAT,), 6, 1),
     Rule(8, following, scouted(3, 5, True), (), F, (CHECK,), 5, 2),
     Rule(8, nobody_known, scouted(3, 5, True), (), F, (INITIAL,)),
-    Rule(9, asking, scouted(2, 5, True), ("save 6/1", "n NONE", "all PROPOSE(6)"), C, (ELECTION,), 6,
-         why="a quorum would vote for it"),
+    Rule(9, asking, scouted(2, 5, True), ("save 6/1", "n NONE", "all PROPOSE(6)"), C, (ELECTION,), 6),
     Rule(10, refused_once, scouted(3, 5, False), (), F, (RANDOM,)),
     Rule(11, asking, scouted(2, 5, False), (), F, (SCOUT,)),
     Rule(12, refused_once, 4.0, (), F, (RANDOM,)),
@@ -361,17 +381,15 @@ RULES = (
     Rule(31, standing, status(3, True), (), C, (ELECTION,), 6),
     Rule(31, standing, stale(2, 9), (), C, (ELECTION,), 6),
     Rule(32, standing, support(2, 5), (), C, (ELECTION,), 6),
-    Rule(33, standing, support(2, 6), ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1, "a quorum has voted for it"),
+    Rule(33, standing, support(2, 6), ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
     Rule(34, standing_of_five, support(2, 6), (), C, (ELECTION,), 6),
-    Rule(35, standing_with_enough, 4.0, ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1, "a quorum has voted for it"),
-    Rule(36, standing, 4.0, ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6, why="too few votes in time"),
+    Rule(35, standing_with_enough, 4.0, ("n NONE", "all BEAT(6)"), L, (CHECK, BEAT), 6, 1),
+    Rule(36, standing, 4.0, ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6),
     Rule(37, standing, proposal(2, 6), ("2 REFUSE(6)",), C, (ELECTION,), 6),
-    Rule(38, standing, proposal(2, 7), ("save 7/2", "n ELECTION_PREEMPTED", "voted 7", "2 SUPPORT(7)"), F, (CHECK,), 7,
-         why="a candidate of a newer term"),
+    Rule(38, standing, proposal(2, 7), ("save 7/2", "n ELECTION_PREEMPTED", "voted 7", "2 SUPPORT(7)"), F, (CHECK,), 7),
     Rule(39, standing, beat(2, 5), ("2 STALE_BEAT(6)",), C, (ELECTION,), 6),
-    Rule(40, standing, beat(2, 6), ("n NONE", "2 SUPPORT(6)", "2 HEARD(6)"), F, (CHECK,), 6, 2, "another one leads"),
-    Rule(40, standing, beat(2, 7), ("save 7/-", "n NONE", "2 SUPPORT(7)", "2 HEARD(7)"), F, (CHECK,), 7, 2,
-         "another one leads"),
+    Rule(40, standing, beat(2, 6), ("n NONE", "2 SUPPORT(6)", "2 HEARD(6)"), F, (CHECK,), 6, 2),
+    Rule(40, standing, beat(2, 7), ("save 7/-", "n NONE", "2 SUPPORT(7)", "2 HEARD(7)"), F, (CHECK,), 7, 2),
     Rule(41, standing_of_five, PeerDown(2), (), C, (ELECTION,), 6),
     Rule(42, standing, cession(2, 6), (), C, (ELECTION,), 6),
     Rule(42, standing, scouted(2, 5, True), (), C, (ELECTION,), 6),
@@ -379,20 +397,16 @@ RULES = (
     Rule(44, leading, proposal(3, 9), ("3 REFUSE(6)",), L, (CHECK, BEAT), 6, 1),
     Rule(45, leading, support(3, 6), (), L, (CHECK, BEAT), 6, 1),
     Rule(46, leading, support(3, 5), (), L, (CHECK, BEAT), 6, 1),
-    Rule(47, leading, support(3, 7), ("save 7/-", "n LEADER_PREEMPTED", "all CESSION(7)"), F, (RANDOM,), 7,
-         why="a newer term"),
-    Rule(47, leading, stale(3, 7), ("save 7/-", "n LEADER_PREEMPTED", "all CESSION(7)"), F, (RANDOM,), 7,
-         why="a newer term"),
+    Rule(47, leading, support(3, 7), ("save 7/-", "n LEADER_PREEMPTED", "all CESSION(7)"), F, (RANDOM,), 7),
+    Rule(47, leading, stale(3, 7), ("save 7/-", "n LEADER_PREEMPTED", "all CESSION(7)"), F, (RANDOM,), 7),
     Rule(48, leading, stale(3, 5), (), L, (CHECK, BEAT), 6, 1),
     Rule(49, leading, beat(3, 5), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
     Rule(49, leading, beat(3, 6), ("alarm", "3 BEAT(6)"), L, (CHECK, BEAT), 6, 1),
-    Rule(50, leading, beat(3, 7), ("save 7/-", "n NONE", "all CESSION(7)", "3 HEARD(7)"), F, (CHECK,), 7, 3,
-         "another one leads"),
+    Rule(50, leading, beat(3, 7), ("save 7/-", "n NONE", "all CESSION(7)", "3 HEARD(7)"), F, (CHECK,), 7, 3),
     Rule(51, leading, PeerUp(3), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
     Rule(51, leading, status(3, True), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
     Rule(52, leading_with_one_to_spare, PeerDown(2), (), L, (CHECK, BEAT), 6, 1),
-    Rule(53, leading, PeerDown(2), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6,
-         why="too few supporters, or none that answer"),
+    Rule(53, leading, PeerDown(2), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6),
     Rule(54, leading, cession(3, 6), ("3 BEAT(6)",), L, (CHECK, BEAT), 6, 1),
     Rule(55, leading, cession(3, 7), ("alarm",), L, (CHECK, BEAT), 6, 1),
     Rule(56, leading, scouted(3, 6, True), (), L, (CHECK, BEAT), 6, 1),
@@ -402,23 +416,19 @@ RULES = (
     Rule(57, standing, proposal(2, 7, OLDER), ("2 REFUSE(6)",), C, (ELECTION,), 6),
     # refusals are counted, and higher terms in them noticed
     Rule(58, standing, refusal(2, 5), (), C, (ELECTION,), 6),
-    Rule(58, standing_refused_once, refusal(3, 5), ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6, why="too many refusals"),
-    Rule(58, standing, refusal(2, 9), ("save 9/-", "n ELECTION_PREEMPTED"), F, (RANDOM,), 9,
-         why="a candidate of a newer term"),
-    Rule(58, leading, refusal(3, 9), ("save 9/-", "n LEADER_PREEMPTED", "all CESSION(9)"), F, (RANDOM,), 9,
-         why="a newer term"),
+    Rule(58, standing_refused_once, refusal(3, 5), ("n QUORUM_NOT_ACHIEVED",), F, (RANDOM,), 6),
+    Rule(58, standing, refusal(2, 9), ("save 9/-", "n ELECTION_PREEMPTED"), F, (RANDOM,), 9),
+    Rule(58, leading, refusal(3, 9), ("save 9/-", "n LEADER_PREEMPTED", "all CESSION(9)"), F, (RANDOM,), 9),
     # a vote that is asked for twice
     Rule(59, voted, proposal(2, 6), ("2 SUPPORT(6)",), F, (CHECK,), 6),
     # heartbeats are answered
     Rule(60, leading, answer(3, 6, BEGIN + 8.0), (), L, (CHECK, BEAT), 6, 1),
-    Rule(60, leading_unheard, 0.5, ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6,
-         why="too few supporters, or none that answer"),
+    Rule(60, leading_unheard, 0.5, ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6),
     # a leader hands over
     Rule(61, leading, Transfer(2), ("2 BEAT(6)",), L, (ELECTION, CHECK, BEAT), 6, 1),
     Rule(61, leading, Transfer(3), ("alarm",), L, (CHECK, BEAT), 6, 1),
     Rule(61, transferring, answer(2, 6, BEGIN + 8.0, OLDER), (), L, (ELECTION, CHECK, BEAT), 6, 1),
-    Rule(61, transferring, answer(2, 6, BEGIN + 8.0), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6) for 2"), F, (RANDOM,), 6,
-         why="its successor has everything"),
+    Rule(61, transferring, answer(2, 6, BEGIN + 8.0), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6) for 2"), F, (RANDOM,), 6),
     Rule(61, transferring, 4.0, ("all BEAT(6)", "all BEAT(6)", "alarm"), L, (CHECK, BEAT), 6, 1),
     Rule(62, following, cession(2, 5, 1), ("n LEADER_NO_HEARTBEAT",), F, (RANDOM,)),
     Rule(62, following, scouting(3, 6, ceded_by=2), ("3 SCOUT_RSP(5) yes",), F, (CHECK,), 5, 2),
@@ -426,11 +436,9 @@ RULES = (
          (CHECK,), 6),
     Rule(62, following, proposal(2, 6, ceded_by=3), ("2 REFUSE(5)",), F, (CHECK,), 5, 2),
     # administrators and the metadata log
-    Rule(63, leading, Resign("the disk is full"), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6,
-         why="it cannot lead, or is not to"),
+    Rule(63, leading, Resign("the disk is full"), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6),
     Rule(64, never_standing, 8.0, (), F, (RANDOM,)),
-    Rule(64, leading, SetMode(ElectionMode.NEVER), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6,
-         why="it cannot lead, or is not to"),
+    Rule(64, leading, SetMode(ElectionMode.NEVER), ("n QUORUM_NOT_ACHIEVED", "all CESSION(6)"), F, (RANDOM,), 6),
     Rule(64, leading, SetMode(ElectionMode.FORCE), (), L, (CHECK, BEAT), 6, 1),
     Rule(64, dormant, SetMode(ElectionMode.FORCE), (), D, (), 0),
     Rule(64, standing, SetMode(ElectionMode.NEVER), (), C, (ELECTION,), 6),
@@ -450,6 +458,10 @@ RULES = (
     Rule(66, third_in_term_8, beat(2, 8), ("save 8/-", "n NONE", "2 SUPPORT(8)", "2 HEARD(8)"), F, (CHECK,), 8, 2),
     Rule(66, third_in_term_8, beat(2, 9), ("save 9/-", "n NONE", "2 SUPPORT(9)", "2 HEARD(9)"), F, (CHECK,), 9, 2),
     Rule(66, third_knows_no_term, beat(2, 8), ("3 SCOUT_REQ(6)",), F, (INITIAL,)),
+    Rule(67, vote_unwritten, Written(1), ("all PROPOSE(6)",), C, (ELECTION,), 6),
+    Rule(67, vote_unwritten, WriteFailed(1, "full"), ("alarm", "n QUORUM_NOT_ACHIEVED"), F, (RANDOM,), 6),
+    Rule(67, vote_unwritten_but_another_one_given, Written(1), ("all PROPOSE(6)", "n NONE", "all BEAT(6)"), L,
+         (CHECK, BEAT), 6, 1),
     Rule(67, standing, WriteFailed(9, "late"), (), C, (ELECTION,), 6),
     Rule(67, following, WriteFailed(9, "late"), (), F, (CHECK,), 5, 2),
     Rule(67, leading, WriteFailed(9, "late"), (), L, (CHECK, BEAT), 6, 1),

@@ -156,7 +156,7 @@ class Elections:
 
     def wake(self, node: ElectionNode, life: int) -> None:
         if node.elector is not None and node.life == life:
-            moment = node.elector._wake
+            moment = node.elector.timers.earliest
             if moment is not None and moment - node.clock_ahead <= self.now + 1e-6:
                 late = max(self.now, moment - node.clock_ahead + 1e-9)
                 self.now = late

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.elections import SETTLE_S, TIMING, Elections
 
+from bmqtwist.cluster import elector
 from bmqtwist.cluster.election_events import (
     ElectionMode,
     ElectionReason,
@@ -248,9 +249,9 @@ def test_a_node_that_has_forgotten_its_vote_does_not_help_the_leader_before_to_c
 
 
 def test_that_one_finds_the_mistake_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    def any_leader_will_do(elector: Elector, leader: int, term: int) -> None:
-        elector.ignorant = False
-    monkeypatch.setattr(Elector, "_learn", any_leader_will_do)
+    def any_leader_will_do(machine: Elector, leader: int, term: int) -> None:
+        machine.inquiry.pending = False
+    monkeypatch.setattr(elector, "_learn", any_leader_will_do)
     with pytest.raises(AssertionError, match="committed"):
         voted_and_forgot()
 

@@ -59,8 +59,7 @@ from bmqtwist.cluster.election_events import (
     Voted,
     WakeAt,
 )
-from bmqtwist.cluster.election_table import ACTIONS
-from bmqtwist.cluster.elector import Elector
+from bmqtwist.cluster.elector import TABLE, Elector, _ignore
 from bmqtwist.cluster.log_events import Alarm, WriteFailed, Written
 from bmqtwist.machine import TRANSITIONS_MAX
 from bmqtwist.wire.control import ElectorMessage
@@ -127,23 +126,16 @@ def test_each_rule(rule: Rule) -> None:
     outputs = rule.play(situation)
     assert short(outputs, elector.others) == rule.says
     assert standing_of(elector) == (rule.state, rule.term, rule.leader)
-    assert set(elector._deadlines) == set(rule.timers)
+    assert set(elector.timers.deadlines) == set(rule.timers)
     wake = [each.moment for each in outputs if isinstance(each, WakeAt)]
-    assert elector._wake == min(elector._deadlines.values(), default=None) and wake[-1:] in ([], [elector._wake])
+    assert elector._wake == min(elector.timers.deadlines.values(), default=None) and wake[-1:] in ([], [elector._wake])
 
 
 def test_every_rule_of_the_original_is_there() -> None:
     assert {rule.number for rule in RULES} >= set(range(1, 57))
 
 
-def test_every_state_has_a_cell_for_every_event() -> None:
-    assert set(ACTIONS) == set(ElectionState)
-    for state in ElectionState:
-        assert set(ACTIONS[state]) == set(ElectionEvent)
-        assert all(callable(getattr(Elector, name)) for name in ACTIONS[state].values())
-
-
-IGNORED = [(state, event) for state in ElectionState for event in ElectionEvent if ACTIONS[state][event] == "_ignore"]
+IGNORED = [(state, event) for state in ElectionState for event in ElectionEvent if TABLE[state][event].action is _ignore]
 
 
 @pytest.mark.parametrize("state, event", IGNORED, ids=lambda each: each.name)
@@ -153,26 +145,37 @@ def test_a_cell_that_is_ignored_does_nothing(state: ElectionState, event: Electi
     assert elector.state is state
     before = standing_of(elector)
     if event.name in ElectionTimer.__members__:
-        elector._out = []
-        elector._act(event, ElectionTimer[event.name])
-        outputs: list[object] = list(elector._out)
+        elector.outputs = []
+        elector.act(event, ElectionTimer[event.name])
+        outputs: list[object] = list(elector.outputs)
     else:
         outputs = situation.happen(INPUTS[event.value])
     assert outputs == [] and standing_of(elector) == before
 
 
-def test_every_other_cell_has_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    walked = set()
-    act = Elector._act
+def test_every_other_cell_has_a_rule_and_the_rules_lead_to_every_state_that_a_cell_names(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: dict[tuple[ElectionState, ElectionEvent], set[ElectionState]] = {}
+    act = Elector.act
 
     def note(elector: Elector, kind: ElectionEvent, event: object) -> None:
-        walked.add((elector.state, kind))
+        before = elector.state
         act(elector, kind, event)
-    monkeypatch.setattr(Elector, "_act", note)
+        walked.setdefault((before, kind), set()).add(elector.state)
+    monkeypatch.setattr(Elector, "act", note)
     for rule in RULES:
         rule.play(rule.situation())
     cells = {(state, event) for state in ElectionState for event in ElectionEvent}
-    assert cells - walked - set(IGNORED) == set()
+    assert cells - walked.keys() - set(IGNORED) == set()
+    unreached = {(state.name, event.name, after.name) for state, event in cells
+                 for after in TABLE[state][event].after - walked.get((state, event), set())}
+    assert unreached == set()
+
+
+def test_the_history_names_the_event_of_each_change() -> None:
+    story = leading().elector.story.transitions
+    assert [(each.event, each.after) for each in story if each.before != each.after] == [
+        ("START", "FOLLOWER"), ("SCOUTING_RESPONSE", "CANDIDATE"), ("RESPONSE", "LEADER")]
 
 
 @pytest.mark.parametrize("situation", [following, voted, standing, leading, asking], ids=lambda each: each.__name__)
@@ -322,7 +325,7 @@ def test_a_vote_that_cannot_be_written_is_never_said_and_the_candidate_gives_up(
     elector = nobody_known().elector
     elector.step(BEGIN, proposal(2, 6))
     outputs = elector.step(BEGIN, WriteFailed(1, "no space left"))
-    assert short(outputs, [2, 3]) == ("alarm",) and set(elector._deadlines) == {ElectionTimer.RANDOM}
+    assert short(outputs, [2, 3]) == ("alarm",) and set(elector.timers.deadlines) == {ElectionTimer.RANDOM}
     assert elector.step(BEGIN, proposal(2, 6)) == [SaveVote(2, 6, 2)], "it is asked again, and tries again"
     assert short(elector.step(BEGIN, Written(2)), [2, 3]) == ("2 SUPPORT(6)",)
     situation = asking()
@@ -419,12 +422,11 @@ def test_a_leader_that_loses_its_supporters_is_elected_again_when_they_are_back(
     assert standing_of(situation.elector) == (L, 7, 1)
 
 
-def test_changes_are_told_in_the_order_of_their_age_with_what_was_before() -> None:
+def test_changes_are_told_in_order_with_what_was_before() -> None:
     situation = Situation()
     outputs = situation.happen(Start(5)) + situation.wait(8.0) + situation.happen(scouted(2, 5, True))
     outputs += situation.happen(support(2, 6)) + situation.happen(refusal(3, 9)) + situation.happen(Stop())
     changes = [each for each in outputs if isinstance(each, ElectionChanged)]
-    assert [each.age for each in changes] == [1, 2, 3, 4, 5]
     assert [each.after.state for each in changes] == [F, C, L, F, D]
     assert all(later.before == earlier.after for earlier, later in zip(changes, changes[1:], strict=False))
 

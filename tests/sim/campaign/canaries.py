@@ -36,7 +36,7 @@ def _vote_not_saved(self: Ballot) -> list[Any]:
 
 
 def _log_not_compared(self: Elector, request: Any) -> bool:
-    return not self.ignorant
+    return not self.inquiry.pending
 
 
 def _commit_alone(self: MetadataLog) -> None:
@@ -63,10 +63,6 @@ def _previous_not_checked(self: MetadataLog, event: Entries) -> None:
 
 def _conflict_kept(self: RecordLog, count: int) -> list[Any]:
     return []
-
-
-def _leader_for_ever(self: Elector) -> None:
-    """A leader that nobody answers goes on."""
 
 
 def _promise_not_synced(self: PromiseFile, promises: Any) -> None:
@@ -134,11 +130,11 @@ def _posts_go_on(self: RelayQueue) -> None:
 CANARIES: dict[str, tuple[Any, str, Any]] = {
     "vote not persisted": (VoteFile, "write", _vote_not_synced),
     "vote not saved": (Ballot, "save", _vote_not_saved),
-    "log check off": (Elector, "_is_eligible", _log_not_compared),
+    "log check off": (Elector, "is_eligible", _log_not_compared),
     "commit rule off": (MetadataLog, "_count", _commit_alone),
     "prev check off": (MetadataLog, "_on_entries", _previous_not_checked),
     "conflicts kept": (RecordLog, "cut", _conflict_kept),
-    "quorum check off": (Elector, "_keep_quorum", _leader_for_ever),
+    "quorum check off": (Elector, "quorum_until", property(lambda self: float("inf"))),
 }
 # Those that take clients to be found, or partitions at least.
 PARTITION_CANARIES: dict[str, list[tuple[Any, str, Any]]] = {
