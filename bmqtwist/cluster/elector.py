@@ -665,12 +665,12 @@ def _set_mode_leading(elector: Elector, event: SetMode) -> None:
         _cede(elector, "it is not to lead")
 
 
-S, E = ElectionState, ElectionEvent
-_RUNNING: dict[E, Cell[S]] = dict.fromkeys(E, to(_ignore)) | {
+E = ElectionEvent
+_RUNNING: dict[ElectionEvent, Cell[ElectionState]] = dict.fromkeys(E, to(_ignore)) | {
     E.STOP: to(_stop, DORMANT), E.WRITTEN: to(_written), E.WRITE_FAILED: to(_write_failed), E.MODE: to(_set_mode),
     E.QUORUM: to(_set_quorum), E.SCOUTING_REQUEST: to(_on_scouting)}
 
-TABLE = table(S, E, {
+TABLE = table(ElectionState, ElectionEvent, {
     DORMANT: dict.fromkeys(E, to(_ignore)) | {
         E.START: to(_start, FOLLOWER), E.MODE: to(_set_mode), E.QUORUM: to(_set_quorum)},
     FOLLOWER: _RUNNING | {
