@@ -1,12 +1,11 @@
-"""Data events between brokers as objects: STORAGE, PARTITION_SYNC, RECOVERY, REPLICATION_RECEIPT, CLUSTER_STATE.
+"""Records of the metadata log as objects: the body of CLUSTER_STATE events, and what the ledger file holds.
 
-As in `events.py` a decoder takes the body of one event and gives the good messages before the first bad one, with the
-PeerError that ended it. Journal, DATA and QLIST records are carried as they are on disk and not looked into here.
+As in `events.py` a decoder takes the body of one event and gives the good records before the first bad one, with the
+PeerError that ended it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -14,40 +13,14 @@ from bmqtwist.errors import PeerError
 from bmqtwist.wire import ber, layout
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.cluster_schema import ClusterMessage
-from bmqtwist.wire.fast import PAD4, EventType, event_header
+from bmqtwist.wire.fast import PAD4
 
-JOURNAL_RECORD_BYTES = 60
 CLUSTER_STATE_HEADER_BYTES = layout.CLUSTER_STATE_HEADER.size
-_STORAGE = layout.STORAGE_HEADER.struct  # flags and words; version and header words; type; partition; journal words
-_STORAGE_FLAGS_SHIFT = layout.STORAGE_HEADER.shift("flags")
-_STORAGE_WORDS_MASK = layout.STORAGE_HEADER.mask("words")
-_STORAGE_HEADER_WORDS_MASK = layout.STORAGE_HEADER.mask("header_words")
-_STORAGE_VERSION_AND_WORDS = layout.STORAGE_HEADER.word(version=1, header_words=layout.STORAGE_HEADER.words)
-_RECEIPT = layout.RECEIPT.struct
 _CLUSTER_STATE = layout.CLUSTER_STATE_HEADER.struct  # header words and type; body words; term; sequence number; time
 _LEDGER_HEADER_WORDS_SHIFT = layout.CLUSTER_STATE_HEADER.shift("header_words")
 _LEDGER_TYPE_MASK = layout.CLUSTER_STATE_HEADER.mask("type")
 _LEDGER_BODY_WORDS_MASK = layout.CLUSTER_STATE_HEADER.mask("body_words")
 _CRC_BYTES = 4
-
-
-class StorageType(IntEnum):
-    """What a STORAGE message carries."""
-
-    DATA = 1
-    QLIST = 2
-    CONFIRM = 3
-    DELETION = 4
-    JOURNAL_OP = 5
-    QUEUE_OP = 6
-
-
-class RecoveryFile(IntEnum):
-    """Which file a RECOVERY chunk is of."""
-
-    DATA = 1
-    JOURNAL = 2
-    QLIST = 3
 
 
 class LedgerRecordType(IntEnum):
@@ -60,42 +33,6 @@ class LedgerRecordType(IntEnum):
 
 
 @dataclass(slots=True)
-class StorageMessage:
-    """One journal record (60 bytes) on its way to a replica, with the DATA or QLIST record that belongs to it.
-
-    `journal_words`: where the record lies in the sender's journal, in words.
-    """
-
-    type: StorageType
-    partition_id: int
-    journal_words: int
-    record: bytes
-    payload: bytes = b""
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class RecoveryChunk:
-    """A piece of a file, a multiple of four bytes; `digest`: its MD5."""
-
-    file: RecoveryFile
-    partition_id: int
-    number: int
-    digest: bytes
-    data: bytes
-    final: bool = False
-
-
-@dataclass(slots=True)
-class Receipt:
-    """A replica holds everything of a partition up to this position."""
-
-    partition_id: int
-    sequence_number: int
-    lease: int
-
-
-@dataclass(slots=True)
 class ClusterStateRecord:
     """A record of the metadata log; `timestamp`: seconds since the epoch."""
 
@@ -104,89 +41,6 @@ class ClusterStateRecord:
     sequence_number: int
     timestamp: int
     message: ClusterMessage
-
-
-def decode_storage(buffer: bytes, start: int, end: int) -> tuple[list[StorageMessage], PeerError | None]:
-    """Messages of a STORAGE or PARTITION_SYNC event whose body is buffer[start:end]."""
-    found: list[StorageMessage] = []
-    pos = start
-    while pos < end:
-        if end - pos < layout.STORAGE_HEADER.size:
-            return found, PeerError("message cut short", "STORAGE", pos)
-        first, version, kind, partition_id, journal_words = _STORAGE.unpack_from(buffer, pos)
-        stop = pos + (first & _STORAGE_WORDS_MASK) * 4
-        header_words = version & _STORAGE_HEADER_WORDS_MASK
-        record = pos + header_words * 4
-        payload = record + JOURNAL_RECORD_BYTES
-        if header_words < layout.STORAGE_HEADER.words or payload > stop or stop > end:
-            return found, PeerError("sizes do not fit the event", "STORAGE", pos)
-        if kind not in _STORAGE_TYPES:
-            return found, PeerError(f"unknown type {kind}", "STORAGE", pos + 5)
-        found.append(StorageMessage(_STORAGE_TYPES[kind], partition_id, journal_words, buffer[record:payload],
-                                    buffer[payload:stop], first >> _STORAGE_FLAGS_SHIFT))
-        pos = stop
-    return found, None if found else PeerError("no messages", "STORAGE", start)
-
-
-_STORAGE_TYPES = {int(each): each for each in StorageType}
-
-
-def encode_storage(messages: Sequence[StorageMessage], kind: EventType = EventType.STORAGE) -> bytes:
-    """One STORAGE or PARTITION_SYNC event."""
-    parts: list[bytes] = []
-    for each in messages:
-        words = (layout.STORAGE_HEADER.size + len(each.record) + len(each.payload)) // 4
-        parts += (_STORAGE.pack(each.flags << _STORAGE_FLAGS_SHIFT | words, _STORAGE_VERSION_AND_WORDS, each.type,
-                                each.partition_id, each.journal_words), each.record, each.payload)
-    return _event(kind, parts)
-
-
-def decode_recovery(buffer: bytes, start: int, end: int) -> tuple[list[RecoveryChunk], PeerError | None]:
-    """Chunks of a RECOVERY event whose body is buffer[start:end]. Digests are not checked here."""
-    found: list[RecoveryChunk] = []
-    pos = start
-    while pos < end:
-        if end - pos < layout.RECOVERY_HEADER.size:
-            return found, PeerError("message cut short", "RECOVERY", pos)
-        header = layout.RECOVERY_HEADER.parse(buffer[pos:pos + layout.RECOVERY_HEADER.size])
-        data, stop = pos + header.header_words * 4, pos + header.words * 4
-        if header.header_words < layout.RECOVERY_HEADER.words or data > stop or stop > end:
-            return found, PeerError("sizes do not fit the event", "RECOVERY", pos)
-        if header.file not in _RECOVERY_FILES:
-            return found, PeerError(f"unknown file {header.file}", "RECOVERY", pos + layout.RECOVERY_HEADER.offset("file"))
-        if data == stop and not header.final:
-            return found, PeerError("empty chunk that is not the last", "RECOVERY", pos)
-        found.append(RecoveryChunk(_RECOVERY_FILES[header.file], header.partition_id, header.number, header.digest,
-                                   buffer[data:stop], bool(header.final)))
-        pos = stop
-    return found, None if found else PeerError("no messages", "RECOVERY", start)
-
-
-_RECOVERY_FILES = {int(each): each for each in RecoveryFile}
-
-
-def encode_recovery(chunks: Iterable[RecoveryChunk]) -> bytes:
-    """One RECOVERY event."""
-    parts: list[bytes] = []
-    for each in chunks:
-        words = (layout.RECOVERY_HEADER.size + len(each.data)) // 4
-        parts += (layout.RECOVERY_HEADER.build(
-            final=each.final, words=words, header_words=layout.RECOVERY_HEADER.words, file=each.file,
-            partition_id=each.partition_id, number=each.number, digest=each.digest), each.data)
-    return _event(EventType.RECOVERY, parts)
-
-
-def decode_receipt(buffer: bytes, start: int, end: int) -> tuple[list[Receipt], PeerError | None]:
-    """The receipt of a REPLICATION_RECEIPT event whose body is buffer[start:end]; at most one."""
-    if end - start < _RECEIPT.size:
-        return [], PeerError("event cut short", "REPLICATION_RECEIPT", start)
-    return [Receipt(*_RECEIPT.unpack_from(buffer, start))], None
-
-
-def encode_receipt(receipt: Receipt) -> bytes:
-    """One REPLICATION_RECEIPT event."""
-    body = _RECEIPT.pack(receipt.partition_id, receipt.sequence_number, receipt.lease)
-    return event_header(EventType.REPLICATION_RECEIPT, len(body)) + body
 
 
 def decode_cluster_state(buffer: bytes, start: int, end: int) -> tuple[list[ClusterStateRecord], PeerError | None]:
@@ -239,12 +93,3 @@ def encode_cluster_state_record(record: ClusterStateRecord) -> bytes:
     sizes = layout.CLUSTER_STATE_HEADER.words << _LEDGER_HEADER_WORDS_SHIFT | record.type
     head = _CLUSTER_STATE.pack(sizes, words, record.term, record.sequence_number, record.timestamp)
     return head + body + crc32c(head + body).to_bytes(_CRC_BYTES, "big")
-
-
-def encode_cluster_state(records: Iterable[ClusterStateRecord]) -> bytes:
-    """One CLUSTER_STATE event."""
-    return _event(EventType.CLUSTER_STATE, [encode_cluster_state_record(record) for record in records])
-
-
-def _event(kind: EventType, parts: list[bytes]) -> bytes:
-    return b"".join((event_header(kind, sum(map(len, parts))), *parts))

@@ -26,7 +26,6 @@ from bmqtwist.wire.fields import (
     u64,
 )
 from bmqtwist.wire.partition_schema import PartitionLogMessage
-from bmqtwist.wire.schema import Status
 
 
 class NodeStatus(IntEnum):
@@ -45,25 +44,6 @@ class PrimaryStatus(IntEnum):
     E_UNDEFINED = 0
     E_PASSIVE = 1
     E_ACTIVE = 5
-
-
-class StorageSyncResponseType(IntEnum):
-    """How a peer will bring a partition up to date."""
-
-    E_UNDEFINED = 0
-    E_PATCH = 1
-    E_FILE = 2
-    E_IN_SYNC = 3
-    E_EMPTY = 4
-
-
-class ReplicaDataType(IntEnum):
-    """What a primary asks of a replica, or will send it."""
-
-    E_UNKNOWN = 0
-    E_PULL = 10
-    E_PUSH = 20
-    E_DROP = 30
 
 
 # -- cluster metadata --------------------------------------------------------------------------------------------
@@ -192,57 +172,8 @@ class NodeStatusAdvisory:
 
 
 @dataclass(slots=True)
-class LeaderSyncStateQuery:
-    """Ask for a position."""
-
-
-@dataclass(slots=True)
-class LeaderSyncStateQueryResponse:
-    """The position asked for."""
-
-    leader_message_sequence: LeaderMessageSequence = record(0, LeaderMessageSequence)
-
-
-@dataclass(slots=True)
-class LeaderSyncDataQuery:
-    """Ask for a snapshot."""
-
-
-@dataclass(slots=True)
-class LeaderSyncDataQueryResponse:
-    """The snapshot asked for."""
-
-    leader_sync_data: LeaderAdvisory = record(0, LeaderAdvisory)
-
-
-@dataclass(slots=True)
-class QueueAssignmentRequest:
-    """Ask the leader to place a queue; the answer is a Status."""
-
-    queue_uri: str = text(0)
-
-
-@dataclass(slots=True)
-class QueueUnassignmentRequest:
-    """Ask the leader to forget a queue."""
-
-    queue_uri: str = text(0)
-    partition_id: int = i32(1)
-    queue_key: bytes = blob(2)
-
-
-@dataclass(slots=True)
-class LeaderPassive:
-    """The leader is not ready."""
-
-
-@dataclass(slots=True)
-class StateNotification:
-    """A remark about the sender's state."""
-
-    CHOICE: ClassVar[Choice] = Choice(0, ((0, "leaderPassive", LeaderPassive),))
-    choice: str = ""
-    value: Any = None
+class Unread:
+    """A message of the original's that this broker never acts on: its fields are skipped."""
 
 
 @dataclass(slots=True)
@@ -265,58 +196,6 @@ class StopResponse:
     """The receiver no longer depends on the sender."""
 
     cluster_name: str = text(0)
-
-
-@dataclass(slots=True)
-class FollowerLSNRequest:
-    """Ask a follower for its log position."""
-
-
-@dataclass(slots=True)
-class FollowerLSNResponse:
-    """A follower's log position."""
-
-    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
-
-
-@dataclass(slots=True)
-class RegistrationRequest:
-    """A follower joins a leader."""
-
-    sequence_number: LeaderMessageSequence = record(0, LeaderMessageSequence)
-
-
-@dataclass(slots=True)
-class RegistrationResponse:
-    """The leader has noted it."""
-
-
-@dataclass(slots=True)
-class FollowerClusterStateRequest:
-    """Ask a follower for its snapshot."""
-
-
-@dataclass(slots=True)
-class FollowerClusterStateResponse:
-    """A follower's snapshot."""
-
-    cluster_state_snapshot: LeaderAdvisory = record(0, LeaderAdvisory)
-
-
-@dataclass(slots=True)
-class ClusterStateFSMMessage:
-    """Healing of the cluster's metadata."""
-
-    CHOICE: ClassVar[Choice] = Choice(0, (
-        (0, "followerLSNRequest", FollowerLSNRequest),
-        (1, "followerLSNResponse", FollowerLSNResponse),
-        (2, "registrationRequest", RegistrationRequest),
-        (3, "registrationResponse", RegistrationResponse),
-        (4, "followerClusterStateRequest", FollowerClusterStateRequest),
-        (5, "followerClusterStateResponse", FollowerClusterStateResponse),
-    ))
-    choice: str = ""
-    value: Any = None
 
 
 @dataclass(slots=True)
@@ -356,167 +235,12 @@ class MetadataCatchUp:
 
 
 @dataclass(slots=True)
-class PartitionSequenceNumber:
-    """Position in a partition: lease, then number."""
-
-    primary_lease_id: int = u32(0)
-    sequence_number: int = u64(1)
-
-
-@dataclass(slots=True)
 class PrimaryStatusAdvisory:
     """A partition's primary is (not) ready."""
 
     partition_id: int = i32(0)
     primary_lease_id: int = u32(1)
     status: PrimaryStatus = enum(2, PrimaryStatus, PrimaryStatus.E_UNDEFINED)
-
-
-@dataclass(slots=True)
-class SyncPoint:
-    """A position together with the file positions it implies."""
-
-    primary_lease_id: int = u32(0)
-    sequence_num: int = u64(1)
-    data_file_offset_dwords: int = u32(2)
-    qlist_file_offset_words: int = u32(3)
-
-
-@dataclass(slots=True)
-class SyncPointOffsetPair:
-    """A sync point and its own place in the journal, in bytes."""
-
-    sync_point: SyncPoint = record(0, SyncPoint)
-    offset: int = u64(1)
-
-
-@dataclass(slots=True)
-class StorageSyncRequest:
-    """Ask a peer for a range of a partition's files."""
-
-    partition_id: int = i32(0)
-    begin_sync_point_offset_pair: SyncPointOffsetPair | None = optional(1, SyncPointOffsetPair)
-    end_sync_point_offset_pair: SyncPointOffsetPair | None = optional(2, SyncPointOffsetPair)
-
-
-@dataclass(slots=True)
-class StorageSyncResponse:
-    """What the peer will send."""
-
-    partition_id: int = i32(0)
-    storage_sync_response_type: StorageSyncResponseType = enum(
-        1, StorageSyncResponseType, StorageSyncResponseType.E_UNDEFINED)
-    begin_sync_point: SyncPoint = record(2, SyncPoint)
-    end_sync_point: SyncPoint = record(3, SyncPoint)
-
-
-@dataclass(slots=True)
-class PartitionSyncStateQuery:
-    """Ask how far a partition is."""
-
-    partition_id: int = i32(0, -1)
-
-
-@dataclass(slots=True)
-class PartitionSyncStateQueryResponse:
-    """How far it is."""
-
-    partition_id: int = i32(0)
-    primary_lease_id: int = u32(1)
-    sequence_num: int = u64(2)
-    last_sync_point_offset_pair: SyncPointOffsetPair = record(3, SyncPointOffsetPair)
-
-
-@dataclass(slots=True)
-class PartitionSyncDataQuery:
-    """Ask for a range of records."""
-
-    partition_id: int = i32(0)
-    last_primary_lease_id: int = u32(1)
-    last_sequence_num: int = u64(2)
-    upto_primary_lease_id: int = u32(3)
-    upto_sequence_num: int = u64(4)
-    last_sync_point_offset_pair: SyncPointOffsetPair = record(5, SyncPointOffsetPair)
-
-
-@dataclass(slots=True)
-class PartitionSyncDataQueryResponse:
-    """The records that were asked for end here."""
-
-    partition_id: int = i32(0)
-    end_primary_lease_id: int = u32(1)
-    end_sequence_num: int = u64(2)
-
-
-@dataclass(slots=True)
-class PartitionSyncDataQueryStatus:
-    """Whether they arrived."""
-
-    partition_id: int = i32(0)
-    status: Status = record(1, Status)
-
-
-@dataclass(slots=True)
-class _PartitionState:
-    partition_id: int = i32(0)
-    primary_lease_id: int = u32(1)
-    latest_sequence_number: PartitionSequenceNumber = record(2, PartitionSequenceNumber)
-    first_sync_point_after_rollover_sequence_number: PartitionSequenceNumber = record(3, PartitionSequenceNumber)
-
-
-@dataclass(slots=True)
-class ReplicaStateRequest(_PartitionState):
-    """The primary says how far it is and asks a replica."""
-
-
-@dataclass(slots=True)
-class ReplicaStateResponse(_PartitionState):
-    """The replica's answer."""
-
-
-@dataclass(slots=True)
-class PrimaryStateRequest(_PartitionState):
-    """A replica says how far it is and asks the primary."""
-
-
-@dataclass(slots=True)
-class PrimaryStateResponse(_PartitionState):
-    """The primary's answer."""
-
-
-@dataclass(slots=True)
-class _ReplicaData:
-    partition_id: int = i32(0)
-    primary_lease_id: int = u32(1)
-    replica_data_type: ReplicaDataType = enum(2, ReplicaDataType, ReplicaDataType.E_UNKNOWN)
-    begin_sequence_number: PartitionSequenceNumber = record(3, PartitionSequenceNumber)
-    end_sequence_number: PartitionSequenceNumber = record(4, PartitionSequenceNumber)
-
-
-@dataclass(slots=True)
-class ReplicaDataRequest(_ReplicaData):
-    """The primary moves a replica's data: begin excluded, end included."""
-
-
-@dataclass(slots=True)
-class ReplicaDataResponse(_ReplicaData):
-    """The replica's answer."""
-
-
-@dataclass(slots=True)
-class PartitionMessage:
-    """Healing of one partition."""
-
-    CHOICE: ClassVar[Choice] = Choice(0, (
-        (0, "replicaStateRequest", ReplicaStateRequest),
-        (1, "replicaStateResponse", ReplicaStateResponse),
-        (2, "primaryStateRequest", PrimaryStateRequest),
-        (3, "primaryStateResponse", PrimaryStateResponse),
-        (4, "replicaDataRequest", ReplicaDataRequest),
-        (5, "replicaDataResponse", ReplicaDataResponse),
-    ))
-    choice: str = ""
-    value: Any = None
 
 
 @dataclass(slots=True)
@@ -572,30 +296,30 @@ class ClusterMessage:
         (1, "leaderAdvisory", LeaderAdvisory),
         (2, "queueAssignmentAdvisory", QueueAssignmentAdvisory),
         (3, "nodeStatusAdvisory", NodeStatusAdvisory),
-        (4, "leaderSyncStateQuery", LeaderSyncStateQuery),
-        (5, "leaderSyncStateQueryResponse", LeaderSyncStateQueryResponse),
-        (6, "leaderSyncDataQuery", LeaderSyncDataQuery),
-        (7, "leaderSyncDataQueryResponse", LeaderSyncDataQueryResponse),
-        (8, "queueAssignmentRequest", QueueAssignmentRequest),
-        (9, "storageSyncRequest", StorageSyncRequest),
-        (10, "storageSyncResponse", StorageSyncResponse),
-        (11, "partitionSyncStateQuery", PartitionSyncStateQuery),
-        (12, "partitionSyncStateQueryResponse", PartitionSyncStateQueryResponse),
-        (13, "partitionSyncDataQuery", PartitionSyncDataQuery),
-        (14, "partitionSyncDataQueryResponse", PartitionSyncDataQueryResponse),
-        (15, "partitionSyncDataQueryStatus", PartitionSyncDataQueryStatus),
+        (4, "leaderSyncStateQuery", Unread),
+        (5, "leaderSyncStateQueryResponse", Unread),
+        (6, "leaderSyncDataQuery", Unread),
+        (7, "leaderSyncDataQueryResponse", Unread),
+        (8, "queueAssignmentRequest", Unread),
+        (9, "storageSyncRequest", Unread),
+        (10, "storageSyncResponse", Unread),
+        (11, "partitionSyncStateQuery", Unread),
+        (12, "partitionSyncStateQueryResponse", Unread),
+        (13, "partitionSyncDataQuery", Unread),
+        (14, "partitionSyncDataQueryResponse", Unread),
+        (15, "partitionSyncDataQueryStatus", Unread),
         (16, "primaryStatusAdvisory", PrimaryStatusAdvisory),
         (19, "confirmReceipt", ConfirmReceipt),  # beyond 30 a tag takes more than one byte
         (20, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory),
         (21, "leaderAdvisoryAck", LeaderAdvisoryAck),
         (22, "leaderAdvisoryCommit", LeaderAdvisoryCommit),
-        (23, "stateNotification", StateNotification),
+        (23, "stateNotification", Unread),
         (24, "stopRequest", StopRequest),
         (25, "stopResponse", StopResponse),
-        (26, "queueUnassignmentRequest", QueueUnassignmentRequest),
+        (26, "queueUnassignmentRequest", Unread),
         (27, "queueUpdateAdvisory", QueueUpdateAdvisory),
-        (28, "clusterStateFSMMessage", ClusterStateFSMMessage),
-        (29, "partitionMessage", PartitionMessage),
+        (28, "clusterStateFSMMessage", Unread),
+        (29, "partitionMessage", Unread),
         (30, "metadataLogMessage", MetadataLogMessage),
     ))
     choice: str = ""

@@ -1,10 +1,8 @@
-"""Data events of clients as objects: PUT, PUSH, ACK, CONFIRM, REJECT. For tools, tests and clients.
+"""Data events of clients as objects: PUT, ACK, CONFIRM, REJECT, for code off the hot path.
 
 A decoder takes the body of one event and gives the good messages before the first bad one, with the PeerError that ended
 it: one bad message costs its successors, because the next one cannot be found, and nothing else. Offsets count from the
-start of the buffer given. The messages of PUT and PUSH are found by the walks of `walk.py`.
-
-Events between brokers are in `cluster_events.py`.
+start of the buffer given. The messages of a PUT are found by the walk of `walk.py`.
 """
 
 from __future__ import annotations
@@ -28,8 +26,6 @@ from bmqtwist.wire.fast import (
     ITEMS_HEADER_BYTES,
     OPTIONS_SHIFT,
     PAD4,
-    PUSH_HEADER,
-    PUSH_HEADER_WORDS,
     PUT_HEADER,
     PUT_HEADER_WORDS,
     EventType,
@@ -37,7 +33,7 @@ from bmqtwist.wire.fast import (
     event_header,
     items_event,
 )
-from bmqtwist.wire.walk import walk_pushes, walk_puts
+from bmqtwist.wire.walk import walk_puts
 
 
 @dataclass(slots=True)
@@ -61,21 +57,6 @@ class PutMessage:
     def correlation_id(self) -> int:
         """The 24-bit id of clients that make no GUIDs."""
         return int.from_bytes(self.guid[1:4], "big")
-
-
-@dataclass(slots=True)
-class PushMessage:
-    """One message of a PUSH event. `data`: application data without padding; empty with flag IMPLICIT_PAYLOAD, where
-    the original writes four bytes of padding and a reader also takes none."""
-
-    queue_id: int
-    guid: bytes
-    data: bytes
-    flags: int = 0
-    compression: int = 0
-    schema_id: int = 0
-    options: bytes = b""
-    header_words: int = PUSH_HEADER_WORDS  # 7 = without schema id
 
 
 @dataclass(slots=True)
@@ -109,54 +90,21 @@ def decode_put(buffer: bytes, start: int, end: int) -> tuple[list[PutMessage], P
     return found, None
 
 
-def decode_push(buffer: bytes, start: int, end: int) -> tuple[list[PushMessage], PeerError | None]:
-    """Messages of a PUSH event whose body is buffer[start:end]."""
-    found: list[PushMessage] = []
-    try:
-        for queue_id, guid, data, flags, compression, schema_id, options, words, _ in walk_pushes(buffer, start, end):
-            found.append(PushMessage(queue_id, guid, data, flags, compression, schema_id, options,
-                              min(words, PUSH_HEADER_WORDS)))
-    except PeerError as error:
-        return found, error
-    return found, None
-
-
 def encode_put(messages: Sequence[PutMessage]) -> bytes:
     """One PUT event."""
-    return _event(EventType.PUT, [_encode_put(message) for message in messages])
+    parts = [_encode_put(message) for message in messages]
+    return b"".join((event_header(EventType.PUT, sum(map(len, parts))), *parts))
 
 
 def _encode_put(message: PutMessage) -> bytes:
     data, options, header_words = message.data, message.options, message.header_words
     pad = PAD4[len(data) & 3]
     words = header_words + (len(options) + len(data) + len(pad)) // 4
+    sizes = len(options) // 4 << OPTIONS_SHIFT | message.compression << COMPRESSION_SHIFT | header_words
     crc = crc32c(data) if message.crc is None else message.crc
-    header = PUT_HEADER.pack(message.flags << FLAGS_SHIFT | words, _sizes(message, header_words), message.queue_id,
-                             message.guid, crc, message.schema_id, 0)
+    header = PUT_HEADER.pack(message.flags << FLAGS_SHIFT | words, sizes, message.queue_id, message.guid, crc,
+                             message.schema_id, 0)
     return b"".join((header[:header_words * 4], options, data, pad))
-
-
-def encode_push(messages: Sequence[PushMessage]) -> bytes:
-    """One PUSH event."""
-    return _event(EventType.PUSH, [_encode_push(message) for message in messages])
-
-
-def _encode_push(message: PushMessage) -> bytes:
-    data, options, header_words = message.data, message.options, message.header_words
-    pad = PAD4[len(data) & 3]  # one word of it even for an implicit payload, as the original writes it
-    words = header_words + (len(options) + len(data) + len(pad)) // 4
-    header = PUSH_HEADER.pack(message.flags << FLAGS_SHIFT | words, _sizes(message, header_words), message.queue_id,
-                              message.guid, message.schema_id, 0)
-    return b"".join((header[:header_words * 4], options, data, pad))
-
-
-def _sizes(message: PutMessage | PushMessage, header_words: int) -> int:
-    """The second word of a message."""
-    return len(message.options) // 4 << OPTIONS_SHIFT | message.compression << COMPRESSION_SHIFT | header_words
-
-
-def _event(kind: EventType, parts: list[bytes]) -> bytes:
-    return b"".join((event_header(kind, sum(map(len, parts))), *parts))
 
 
 # -- ACK, CONFIRM, REJECT ----------------------------------------------------------------------------------------
@@ -199,17 +147,3 @@ def encode_ack(messages: Iterable[AckMessage]) -> bytes:
     """One ACK event."""
     return items_event(EventType.ACK, [ack_message(each.status, each.correlation_id, each.guid, each.queue_id)
                                        for each in messages])
-
-
-def encode_confirm(messages: Iterable[ConfirmMessage]) -> bytes:
-    """One CONFIRM event."""
-    return _encode_confirms(EventType.CONFIRM, messages)
-
-
-def encode_reject(messages: Iterable[ConfirmMessage]) -> bytes:
-    """One REJECT event."""
-    return _encode_confirms(EventType.REJECT, messages)
-
-
-def _encode_confirms(kind: EventType, messages: Iterable[ConfirmMessage]) -> bytes:
-    return items_event(kind, [CONFIRM_MESSAGE.pack(each.queue_id, each.guid, each.sub_queue_id) for each in messages])

@@ -14,12 +14,13 @@ import tempfile
 from pathlib import Path
 from random import Random
 
+from kit import data_events as events
 from kit.client import Queue
 from kit.config import app_subscription
 from kit.memory import MemoryLink, MemoryWorld
 
 from bmqtwist.link.session import Session
-from bmqtwist.wire import control, events
+from bmqtwist.wire import control
 from bmqtwist.wire.fast import EventType
 from bmqtwist.wire.frames import FrameBuffer
 from fuzz import corpus

@@ -7,9 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from kit import data_events as events
 from kit.memory import MemoryLink, MemoryWorld
 
-from bmqtwist.wire import control, events, options
+from bmqtwist.wire import control, options
 from bmqtwist.wire.control import ControlMessage, encoding_of
 from bmqtwist.wire.fast import EventType
 

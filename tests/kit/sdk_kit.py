@@ -15,10 +15,11 @@ from bmqtwist.sdk._core.effects import Close, Completed, Connect, Note, Room, Se
 from bmqtwist.sdk._core.queue import Queue
 from bmqtwist.sdk._core.session import SessionCore
 from bmqtwist.sdk.message import Message
-from bmqtwist.wire import control, events, schema
+from bmqtwist.wire import control, schema
 from bmqtwist.wire.control import AuthenticationMessage, ControlMessage, NegotiationMessage
 from bmqtwist.wire.fast import EventType, sub_queue_ids
 from bmqtwist.wire.frames import FrameBuffer
+from kit import data_events as events
 
 FEATURES = ("PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2;MPS:MESSAGE_PROPERTIES_EX;"
             "SUBSCRIPTIONS:CONFIGURE_STREAM")

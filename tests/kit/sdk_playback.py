@@ -28,11 +28,12 @@ from typing import Any
 
 from bmqtwist.sdk import QueueOptions, SessionOptions, Subscription
 from bmqtwist.sdk._core.queue import Queue
-from bmqtwist.wire import control, events, options, properties, schema
+from bmqtwist.wire import control, options, properties, schema
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.control import Encoding
 from bmqtwist.wire.fast import EventType
+from kit import data_events as events
 from kit.sdk_kit import Bench
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"

@@ -10,10 +10,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import broker_events as cluster_events
+from kit import data_events as events
+from kit.broker_events import LedgerRecordType, RecoveryFile, StorageType
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire import application_data, ber, cluster_events, compression, control, events, jsoncodec, options, properties
-from bmqtwist.wire.cluster_events import LedgerRecordType, RecoveryFile, StorageType
+from bmqtwist.wire import application_data, ber, compression, control, jsoncodec, options, properties
 from bmqtwist.wire.control import (
     ClusterMessage,
     ControlMessage,

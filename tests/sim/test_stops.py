@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from kit import data_events as events
 
 from bmqtwist.storage.journal import is_sync_point
 from bmqtwist.storage.records import RECORD
 from bmqtwist.testing.config import CLUSTER
 from bmqtwist.testing.network import LOOPBACK
-from bmqtwist.wire import control, events
+from bmqtwist.wire import control
 from bmqtwist.wire.cluster_schema import ClusterMessage, NodeStatus, NodeStatusAdvisory, StopRequest, StopResponse
 from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage
 from bmqtwist.wire.fast import EventType

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import data_events as events
 from kit.client import Client, RequestRefused, refusal
+from kit.data_events import PushMessage
 
 from bmqtwist.errors import AckStatus, Category
 from bmqtwist.testing.config import domain_config
-from bmqtwist.wire import control, events, options
+from bmqtwist.wire import control, options
 from bmqtwist.wire.cluster_schema import NodeStatus, StopRequest, StopResponse
 from bmqtwist.wire.control import ControlMessage
-from bmqtwist.wire.events import PushMessage
 from bmqtwist.wire.fast import ACK_REQUESTED, OUT_OF_ORDER, EventType, event_header
 from sim.cluster import PORT, SimulatedCluster, SimulatedLink
 from sim.upstreams import ScriptedNode

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from kit import codec
 from kit.codec import Event
+from kit.data_events import PushMessage, encode_push
 
 from bmqtwist.limits import OUT_EVENT_BYTES_MAX
 from bmqtwist.link.outbox import Outbox
 from bmqtwist.wire import options
-from bmqtwist.wire.events import PushMessage, encode_push
 from bmqtwist.wire.fast import HEARTBEAT_RSP
 
 

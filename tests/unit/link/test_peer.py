@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kit.broker_events import Receipt, encode_receipt
 from kit.memory import MemoryWorld
 
 from bmqtwist.errors import Category
@@ -12,7 +13,6 @@ from bmqtwist.link import peer as peer_module
 from bmqtwist.link.peer import PeerSession
 from bmqtwist.link.session import Session
 from bmqtwist.link.states import State
-from bmqtwist.wire.cluster_events import Receipt, encode_receipt
 from bmqtwist.wire.fast import EventType, event_header
 from bmqtwist.wire.schema import BrokerResponse, ClientIdentity, ClientType, Status
 

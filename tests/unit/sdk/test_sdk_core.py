@@ -7,6 +7,7 @@ import zlib
 from dataclasses import replace
 
 import pytest
+from kit import data_events as events
 from kit.sdk_kit import FANOUT, FEATURES, URI, Bench
 
 from bmqtwist.errors import Category, LocalError
@@ -25,7 +26,7 @@ from bmqtwist.sdk import (
 )
 from bmqtwist.sdk._core.effects import Group
 from bmqtwist.sdk._core.states import QueueState, State
-from bmqtwist.wire import events, properties, schema
+from bmqtwist.wire import properties, schema
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.fast import sub_queue_ids
 from bmqtwist.wire.options import SubQueueIds, SubQueueInfo, SubQueueInfos, encode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from kit import data_events as events
 from kit.sdk_kit import FANOUT, URI, Bench
 
 from bmqtwist.errors import Category
@@ -12,7 +13,6 @@ from bmqtwist.sdk import EventKind, Result, SdkError, SessionOptions, parse_brok
 from bmqtwist.sdk._adapters.log import LOG, emit
 from bmqtwist.sdk._core.effects import Note
 from bmqtwist.sdk.counters import Counters
-from bmqtwist.wire import events
 from bmqtwist.wire.fast import sub_queue_ids
 
 

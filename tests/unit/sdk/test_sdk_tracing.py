@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
+from kit import data_events as events
 from kit.sdk_kit import FANOUT, Bench
 from opentelemetry import trace as opentelemetry
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,7 +16,7 @@ from bmqtwist.errors import LocalError
 from bmqtwist.sdk import SessionOptions, tracing
 from bmqtwist.sdk.prometheus import Collector
 from bmqtwist.sdk.tracing import TraceContext
-from bmqtwist.wire import events, properties
+from bmqtwist.wire import properties
 from bmqtwist.wire.application_data import open_data
 from bmqtwist.wire.fast import sub_queue_ids
 

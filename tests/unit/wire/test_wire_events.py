@@ -1,10 +1,9 @@
 """Data events and options: what a reader keeps of an event that goes bad half way."""
 
 import pytest
-
-from bmqtwist.errors import LocalError, PeerError
-from bmqtwist.wire import cluster_events, cluster_schema, events, options
-from bmqtwist.wire.cluster_events import (
+from kit import broker_events as cluster_events
+from kit import data_events as events
+from kit.broker_events import (
     ClusterStateRecord,
     LedgerRecordType,
     Receipt,
@@ -13,7 +12,10 @@ from bmqtwist.wire.cluster_events import (
     StorageMessage,
     StorageType,
 )
-from bmqtwist.wire.events import AckMessage, ConfirmMessage, PushMessage, PutMessage
+from kit.data_events import AckMessage, ConfirmMessage, PushMessage, PutMessage
+
+from bmqtwist.errors import LocalError, PeerError
+from bmqtwist.wire import cluster_schema, options
 from bmqtwist.wire.fast import CAT_ZLIB, IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, EventType
 
 GUID = bytes.fromhex("40000000000000dd37e3448fe60cb346")

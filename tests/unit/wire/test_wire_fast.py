@@ -1,9 +1,11 @@
 """Headers of the wire as recorded bytes: what the declarations parse and build, what the structs and helpers write."""
 
 import pytest
+from kit import broker_events as cluster_events
+from kit import data_events as events
 
 from bmqtwist.link.outbox import Outbox
-from bmqtwist.wire import cluster_events, events, fast, layout, options, properties
+from bmqtwist.wire import fast, layout, options, properties
 
 GUID = bytes(range(16, 32))
 HEX = GUID.hex()

@@ -3,10 +3,11 @@
 import zlib
 
 import pytest
+from kit import data_events as events
 from kit.wire_recordings import CLIENT, RECORDINGS, good_events
 
 from bmqtwist.errors import LocalError, PeerError
-from bmqtwist.wire import application_data, compression, events, properties
+from bmqtwist.wire import application_data, compression, properties
 from bmqtwist.wire.checksum import crc32c
 from bmqtwist.wire.fast import MESSAGE_PROPERTIES, EventType
 from bmqtwist.wire.properties import PropertyType as Kind

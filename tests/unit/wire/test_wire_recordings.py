@@ -8,6 +8,8 @@ import dataclasses
 from collections import Counter
 
 import pytest
+from kit import broker_events as cluster_events
+from kit import data_events
 from kit.wire_recordings import (
     CLIENT,
     FILES,
@@ -21,9 +23,9 @@ from kit.wire_recordings import (
 )
 
 from bmqtwist.errors import PeerError
-from bmqtwist.wire import application_data, ber, cluster_events, control, jsoncodec, options, properties
-from bmqtwist.wire import events as data_events
+from bmqtwist.wire import application_data, ber, control, jsoncodec, options, properties
 from bmqtwist.wire.checksum import crc32c
+from bmqtwist.wire.cluster_schema import Unread
 from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, EventType
 
@@ -60,6 +62,11 @@ def schema_events(path):
             if event.kind in (EventType.CONTROL, EventType.AUTHENTICATION, EventType.ELECTOR)]
 
 
+def is_unread(message):
+    """A message that only brokers of the original evaluate: its name is known, its fields are skipped."""
+    return message.choice == "clusterMessage" and type(message.value.value) is Unread
+
+
 def is_older_identity(message):
     return message.choice == "clientIdentity" and not message.value.user_agent
 
@@ -73,6 +80,8 @@ def test_ber_messages_are_written_again_as_they_were(path):
             continue
         message = decode_schema(event)
         assert message.choice
+        if is_unread(message):
+            continue
         again = control.encode_event(message, Encoding.BER)
         if is_older_identity(message) and again != event.raw:
             short = event.body[:-event.raw[-1]]

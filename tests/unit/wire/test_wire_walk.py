@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kit import data_events as events
+from kit.data_events import PushMessage, PutMessage
 
-from bmqtwist.wire import events
-from bmqtwist.wire.events import PushMessage, PutMessage
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, sub_queue_ids
 from bmqtwist.wire.walk import BAD_CONTENT, BAD_SIZES, CUT_SHORT, NO_MESSAGES, MessageError, walk_pushes, walk_puts
 

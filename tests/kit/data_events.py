@@ -1,0 +1,92 @@
+"""Data events as objects: those of `bmqtwist.wire.events`, and what the product alone never reads or writes this way: PUSH
+events, and CONFIRM and REJECT events from their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bmqtwist.errors import PeerError
+from bmqtwist.wire.events import (
+    AckMessage,
+    ConfirmMessage,
+    PutMessage,
+    decode_ack,
+    decode_confirm,
+    decode_put,
+    encode_ack,
+    encode_put,
+)
+from bmqtwist.wire.fast import (
+    COMPRESSION_SHIFT,
+    CONFIRM_MESSAGE,
+    FLAGS_SHIFT,
+    OPTIONS_SHIFT,
+    PAD4,
+    PUSH_HEADER,
+    PUSH_HEADER_WORDS,
+    EventType,
+    event_header,
+    items_event,
+)
+from bmqtwist.wire.walk import walk_pushes
+
+__all__ = ["AckMessage", "ConfirmMessage", "PushMessage", "PutMessage", "decode_ack", "decode_confirm", "decode_push",
+           "decode_put", "encode_ack", "encode_confirm", "encode_push", "encode_put", "encode_reject"]
+
+
+@dataclass(slots=True)
+class PushMessage:
+    """One message of a PUSH event. `data`: application data without padding; empty with flag IMPLICIT_PAYLOAD, where
+    the original writes four bytes of padding and a reader also takes none."""
+
+    queue_id: int
+    guid: bytes
+    data: bytes
+    flags: int = 0
+    compression: int = 0
+    schema_id: int = 0
+    options: bytes = b""
+    header_words: int = PUSH_HEADER_WORDS  # 7 = without schema id
+
+
+def decode_push(buffer: bytes, start: int, end: int) -> tuple[list[PushMessage], PeerError | None]:
+    """Messages of a PUSH event whose body is buffer[start:end]."""
+    found: list[PushMessage] = []
+    try:
+        for queue_id, guid, data, flags, compression, schema_id, options, words, _ in walk_pushes(buffer, start, end):
+            found.append(PushMessage(queue_id, guid, data, flags, compression, schema_id, options,
+                              min(words, PUSH_HEADER_WORDS)))
+    except PeerError as error:
+        return found, error
+    return found, None
+
+
+def encode_push(messages: Sequence[PushMessage]) -> bytes:
+    """One PUSH event."""
+    parts = [_encode_push(message) for message in messages]
+    return b"".join((event_header(EventType.PUSH, sum(map(len, parts))), *parts))
+
+
+def _encode_push(message: PushMessage) -> bytes:
+    data, options, header_words = message.data, message.options, message.header_words
+    pad = PAD4[len(data) & 3]  # one word of it even for an implicit payload, as the original writes it
+    words = header_words + (len(options) + len(data) + len(pad)) // 4
+    sizes = len(options) // 4 << OPTIONS_SHIFT | message.compression << COMPRESSION_SHIFT | header_words
+    header = PUSH_HEADER.pack(message.flags << FLAGS_SHIFT | words, sizes, message.queue_id, message.guid,
+                              message.schema_id, 0)
+    return b"".join((header[:header_words * 4], options, data, pad))
+
+
+def encode_confirm(messages: Iterable[ConfirmMessage]) -> bytes:
+    """One CONFIRM event."""
+    return _encode_confirms(EventType.CONFIRM, messages)
+
+
+def encode_reject(messages: Iterable[ConfirmMessage]) -> bytes:
+    """One REJECT event."""
+    return _encode_confirms(EventType.REJECT, messages)
+
+
+def _encode_confirms(kind: EventType, messages: Iterable[ConfirmMessage]) -> bytes:
+    return items_event(kind, [CONFIRM_MESSAGE.pack(each.queue_id, each.guid, each.sub_queue_id) for each in messages])
