@@ -172,7 +172,7 @@ class NodeStatusAdvisory:
 
 
 @dataclass(slots=True)
-class Unread:
+class IgnoredMessage:
     """A message of the original's that this broker never acts on: its fields are skipped."""
 
 
@@ -296,30 +296,30 @@ class ClusterMessage:
         (1, "leaderAdvisory", LeaderAdvisory),
         (2, "queueAssignmentAdvisory", QueueAssignmentAdvisory),
         (3, "nodeStatusAdvisory", NodeStatusAdvisory),
-        (4, "leaderSyncStateQuery", Unread),
-        (5, "leaderSyncStateQueryResponse", Unread),
-        (6, "leaderSyncDataQuery", Unread),
-        (7, "leaderSyncDataQueryResponse", Unread),
-        (8, "queueAssignmentRequest", Unread),
-        (9, "storageSyncRequest", Unread),
-        (10, "storageSyncResponse", Unread),
-        (11, "partitionSyncStateQuery", Unread),
-        (12, "partitionSyncStateQueryResponse", Unread),
-        (13, "partitionSyncDataQuery", Unread),
-        (14, "partitionSyncDataQueryResponse", Unread),
-        (15, "partitionSyncDataQueryStatus", Unread),
+        (4, "leaderSyncStateQuery", IgnoredMessage),
+        (5, "leaderSyncStateQueryResponse", IgnoredMessage),
+        (6, "leaderSyncDataQuery", IgnoredMessage),
+        (7, "leaderSyncDataQueryResponse", IgnoredMessage),
+        (8, "queueAssignmentRequest", IgnoredMessage),
+        (9, "storageSyncRequest", IgnoredMessage),
+        (10, "storageSyncResponse", IgnoredMessage),
+        (11, "partitionSyncStateQuery", IgnoredMessage),
+        (12, "partitionSyncStateQueryResponse", IgnoredMessage),
+        (13, "partitionSyncDataQuery", IgnoredMessage),
+        (14, "partitionSyncDataQueryResponse", IgnoredMessage),
+        (15, "partitionSyncDataQueryStatus", IgnoredMessage),
         (16, "primaryStatusAdvisory", PrimaryStatusAdvisory),
         (19, "confirmReceipt", ConfirmReceipt),  # beyond 30 a tag takes more than one byte
         (20, "queueUnAssignmentAdvisory", QueueUnAssignmentAdvisory),
         (21, "leaderAdvisoryAck", LeaderAdvisoryAck),
         (22, "leaderAdvisoryCommit", LeaderAdvisoryCommit),
-        (23, "stateNotification", Unread),
+        (23, "stateNotification", IgnoredMessage),
         (24, "stopRequest", StopRequest),
         (25, "stopResponse", StopResponse),
-        (26, "queueUnassignmentRequest", Unread),
+        (26, "queueUnassignmentRequest", IgnoredMessage),
         (27, "queueUpdateAdvisory", QueueUpdateAdvisory),
-        (28, "clusterStateFSMMessage", Unread),
-        (29, "partitionMessage", Unread),
+        (28, "clusterStateFSMMessage", IgnoredMessage),
+        (29, "partitionMessage", IgnoredMessage),
         (30, "metadataLogMessage", MetadataLogMessage),
     ))
     choice: str = ""

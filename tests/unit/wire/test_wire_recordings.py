@@ -25,7 +25,7 @@ from kit.wire_recordings import (
 from bmqtwist.errors import PeerError
 from bmqtwist.wire import application_data, ber, control, jsoncodec, options, properties
 from bmqtwist.wire.checksum import crc32c
-from bmqtwist.wire.cluster_schema import Unread
+from bmqtwist.wire.cluster_schema import IgnoredMessage
 from bmqtwist.wire.control import ControlMessage, Encoding, NegotiationMessage
 from bmqtwist.wire.fast import IMPLICIT_PAYLOAD, MESSAGE_PROPERTIES, EventType
 
@@ -64,7 +64,7 @@ def schema_events(path):
 
 def is_unread(message):
     """A message that only brokers of the original evaluate: its name is known, its fields are skipped."""
-    return message.choice == "clusterMessage" and type(message.value.value) is Unread
+    return message.choice == "clusterMessage" and type(message.value.value) is IgnoredMessage
 
 
 def is_older_identity(message):
