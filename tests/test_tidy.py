@@ -173,7 +173,7 @@ def test_every_library_that_is_declared_is_imported() -> None:
 ROOMS = {"config", "wire", "storage", "queue", "cluster", "link", "security", "node", "monitor", "admin", "daemon",
          "storagetool", "logs"}
 SCHEMA = "the schema of the wire has its own names, which clients and operators know"
-DUPLICATES_ALLOWED = {"Expression": SCHEMA, "Subscription": SCHEMA, "SyncPoint": SCHEMA,
+DUPLICATES_ALLOWED = {"Expression": SCHEMA, "Subscription": SCHEMA,
                       "State": "of a session and of its authentication: each module has its one machine"}
 
 
